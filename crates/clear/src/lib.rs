@@ -1,0 +1,1 @@
+//! Bytes to zero, as fast as this CPU can.

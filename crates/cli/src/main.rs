@@ -1,0 +1,2 @@
+//! The prezero command.
+fn main() {}

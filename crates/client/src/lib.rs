@@ -1,0 +1,1 @@
+//! Take ready huge pages from the prezero daemon.

@@ -1,0 +1,1 @@
+//! Everything prezero asks of the kernel.
