@@ -1,2 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The prezero command.
 fn main() {}

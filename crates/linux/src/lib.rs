@@ -1,1 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Everything prezero asks of the kernel.

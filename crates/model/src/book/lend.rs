@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans of any size.
+//!
+//! A loan in one file (by path or descriptor) takes, in this order: its owner's kept content; a
+//! ready block of exactly its size; the smallest larger one, trimmed; the largest smaller one,
+//! grown by a hole; a hole. A loan in several blocks fills itself with the largest ready ones
+//! that fit, then one trimmed, then a hole. Holes are filled by the client's own faults, as
+//! without prezero; unlent blocks are given back where the kernel would otherwise lack the pages.
+
+use std::cmp::Reverse;
+
+use super::shelf::Shelf;
+use super::{Book, Effect, Lease};
+use crate::block::{Block, Keep, Part, State};
+use crate::ids::{BlockId, LeaseId, PoolKey, Uid};
+use crate::units::{Bytes, Node, PageSize, Pages, ParseError};
+use crate::wire::MAX_PARTS;
+
+/// What a client asks for.
+#[derive(Debug, Clone)]
+pub struct LendRequest {
+    /// How much.
+    pub bytes: Bytes,
+    /// In which pages; `None` takes the largest size that divides `bytes` and has enough ready,
+    /// else the largest that divides.
+    pub page_size: Option<PageSize>,
+    /// From which node; `None` takes any, one if it can.
+    pub node: Option<Node>,
+    /// The borrower.
+    pub uid: Uid,
+    /// Its name, if it wants its content back after a restart.
+    pub keep: Option<Keep>,
+    /// Whether it can only use one file.
+    pub single: bool,
+    /// The most it may hold.
+    pub quota: Option<Bytes>,
+    /// Whether to refuse with [`Refusal::OwnerLingers`] while this owner's content is still
+    /// mapped by its former self, instead of lending other memory.
+    pub await_owner: bool,
+}
+
+/// One block of a loan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoanPart {
+    /// The block.
+    pub block: BlockId,
+    /// Its node.
+    pub node: Node,
+    /// Its length.
+    pub pages: Pages,
+    /// So many from its start are ready.
+    pub ready: Pages,
+}
+
+/// A loan granted: its blocks are lent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loan {
+    /// The lease.
+    pub lease: LeaseId,
+    /// The pages' size.
+    pub page_size: PageSize,
+    /// Whether the content is what this owner left.
+    pub kept: bool,
+    /// Its blocks in order.
+    pub parts: Vec<LoanPart>,
+}
+
+/// Why a loan was refused; nothing changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The size is no whole number of pages.
+    Size(ParseError),
+    /// No pool has that node and page size.
+    NoSuchPool,
+    /// The quota.
+    Quota {
+        /// What the user holds.
+        held: Bytes,
+        /// What it may hold.
+        quota: Bytes,
+    },
+    /// Ready and free pages do not suffice on any node that was asked for.
+    NotEnough {
+        /// The pages' size.
+        page_size: PageSize,
+        /// Ready bytes there.
+        ready: Bytes,
+        /// Free bytes there.
+        free: Bytes,
+    },
+    /// This owner's content has been returned but is still mapped by somebody: ask again soon.
+    OwnerLingers,
+}
+
+/// How one loan would be served.
+#[derive(Debug, Default)]
+struct Plan {
+    /// Ready blocks and the length each is lent at.
+    blocks: Vec<(BlockId, Pages)>,
+    /// A hole of so many pages in a new file, at the end.
+    hole: Option<(PoolKey, Pages)>,
+}
+
+impl Book {
+    /// Grants or refuses a loan.
+    ///
+    /// # Errors
+    /// The [`Refusal`]; nothing has changed then, except that it is counted.
+    pub fn lend(&mut self, request: &LendRequest) -> Result<(Loan, Vec<Effect>), Refusal> {
+        let result = self.try_lend(request);
+        if let Err(refusal) = &result
+            && *refusal != Refusal::OwnerLingers
+        {
+            self.counters.refusals += 1;
+        }
+        result
+    }
+
+    fn try_lend(&mut self, request: &LendRequest) -> Result<(Loan, Vec<Effect>), Refusal> {
+        let page_size = self.choose_page_size(request)?;
+        let need = page_size.pages_in(request.bytes).map_err(Refusal::Size)?;
+        if let Some(keep) = &request.keep
+            && let Some(found) = self.kept_for(request, keep, page_size, need)?
+        {
+            return Ok(self.lend_kept(request, page_size, &found));
+        }
+        if let Some(quota) = request.quota {
+            let held = self.held_by(request.uid);
+            if held.0.saturating_add(request.bytes.0) > quota.0 {
+                return Err(Refusal::Quota { held, quota });
+            }
+        }
+        let nodes = self.node_order(request.node, page_size);
+        let fitting = nodes.iter().find_map(|node| {
+            let plan = self.plan(&[*node], page_size, need, request.single)?;
+            Some((plan, vec![*node]))
+        });
+        let best = match fitting {
+            // One node serves all of it from ready blocks: nothing beats that.
+            Some((plan, nodes)) if plan.hole.is_none() => Some((plan, nodes)),
+            one_node => {
+                let spread = || {
+                    let plan = self.plan(&nodes, page_size, need, request.single)?;
+                    Some((plan, nodes.clone()))
+                };
+                if request.single { one_node } else { spread().or(one_node) }
+            }
+        };
+        let Some((plan, _)) = best else {
+            let sum = |f: &dyn Fn(Node) -> Pages| nodes.iter().map(|n| f(*n)).sum::<Pages>();
+            let ready = sum(&|n| self.ready_on(n, page_size)).bytes(page_size);
+            let free = |n| self.available.get(&(n, page_size)).copied().unwrap_or_default();
+            return Err(Refusal::NotEnough { page_size, ready, free: sum(&free).bytes(page_size) });
+        };
+        Ok(self.carry_out(request, page_size, plan))
+    }
+
+    fn choose_page_size(&self, request: &LendRequest) -> Result<PageSize, Refusal> {
+        let on_node = |key: &&PoolKey| request.node.is_none_or(|n| n == key.node);
+        let mut sizes: Vec<_> = self.pools.keys().filter(on_node).map(|k| k.page_size).collect();
+        sizes.sort_unstable_by_key(|s| Reverse(*s));
+        sizes.dedup();
+        if let Some(wanted) = request.page_size {
+            return sizes.contains(&wanted).then_some(wanted).ok_or(Refusal::NoSuchPool);
+        }
+        let smallest = *sizes.last().ok_or(Refusal::NoSuchPool)?;
+        let mut dividing = sizes.into_iter().filter(|s| s.pages_in(request.bytes).is_ok());
+        let enough = |size: &PageSize| {
+            let nodes = self.node_order(request.node, *size);
+            nodes.iter().map(|n| self.ready_on(*n, *size)).sum::<Pages>().bytes(*size)
+                >= request.bytes
+        };
+        let first = dividing.clone().find(enough).or_else(|| dividing.next());
+        first.ok_or_else(|| match smallest.pages_in(request.bytes) {
+            Err(error) => Refusal::Size(error),
+            Ok(_) => Refusal::NoSuchPool,
+        })
+    }
+
+    /// The nodes to try, those with the most ready pages first.
+    fn node_order(&self, node: Option<Node>, page_size: PageSize) -> Vec<Node> {
+        let mut nodes: Vec<_> = self
+            .shapes()
+            .filter(|(n, s)| *s == page_size && node.is_none_or(|wanted| wanted == *n))
+            .map(|(n, _)| n)
+            .collect();
+        nodes.sort_by_key(|n| Reverse(self.ready_on(*n, page_size)));
+        nodes
+    }
+
+    fn ready_on(&self, node: Node, page_size: PageSize) -> Pages {
+        self.blocks.shelf(node, page_size).map(Shelf::pages).unwrap_or_default()
+    }
+
+    fn plan(&self, nodes: &[Node], page_size: PageSize, need: Pages, single: bool) -> Option<Plan> {
+        if single {
+            return nodes.iter().find_map(|node| self.plan_single(*node, page_size, need));
+        }
+        let mut plan = Plan::default();
+        let mut left = need;
+        for shelf in nodes.iter().filter_map(|n| self.blocks.shelf(*n, page_size)) {
+            let mut last = None;
+            while left > Pages::ZERO && plan.blocks.len() < MAX_PARTS {
+                let Some((pages, id)) = shelf.fitting(left, last) else { break };
+                plan.blocks.push((id, pages));
+                left = left.saturating_sub(pages);
+                last = Some((pages, id));
+            }
+            // One that is larger than what is left, trimmed: the blocks taken so far all fitted.
+            if left > Pages::ZERO
+                && plan.blocks.len() < MAX_PARTS
+                && let Some((_, id)) = shelf.holding(left + Pages(1))
+            {
+                plan.blocks.push((id, left));
+                left = Pages::ZERO;
+            }
+        }
+        if left > Pages::ZERO {
+            let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
+            let room = |node: &&Node| self.room(**node, page_size, &spare) >= left;
+            let full = plan.blocks.len() >= MAX_PARTS;
+            let node = nodes.iter().find(room).filter(|_| !full)?;
+            plan.hole = Some((self.hole_pool(*node, page_size)?, left));
+        }
+        Some(plan)
+    }
+
+    fn plan_single(&self, node: Node, page_size: PageSize, need: Pages) -> Option<Plan> {
+        let shelf = self.blocks.shelf(node, page_size);
+        if let Some((_, id)) = shelf.and_then(|s| s.holding(need)) {
+            return Some(Plan { blocks: vec![(id, need)], hole: None });
+        }
+        let smaller = shelf.and_then(|s| s.fitting(need, None));
+        let left = need.saturating_sub(smaller.map(|(pages, _)| pages).unwrap_or_default());
+        let blocks: Vec<_> = smaller.map(|(_, id)| (id, need)).into_iter().collect();
+        let spare: Vec<_> = blocks.iter().map(|(id, _)| *id).collect();
+        if self.room(node, page_size, &spare) < left {
+            return None;
+        }
+        Some(Plan { blocks, hole: Some((self.hole_pool(node, page_size)?, left)) })
+    }
+
+    /// The pages a hole could get on a node: free ones, and those of unlent blocks.
+    fn room(&self, node: Node, page_size: PageSize, spare: &[BlockId]) -> Pages {
+        let unlent = |b: &&Block| {
+            b.is_unlent()
+                && (b.pool().node, b.pool().page_size) == (node, page_size)
+                && !spare.contains(&b.id())
+        };
+        let free = self.available.get(&(node, page_size)).copied().unwrap_or_default();
+        free + self.blocks.iter().filter(unlent).map(Block::pages).sum()
+    }
+
+    fn hole_pool(&self, node: Node, page_size: PageSize) -> Option<PoolKey> {
+        self.pools.keys().copied().find(|k| (k.node, k.page_size) == (node, page_size))
+    }
+
+    fn carry_out(
+        &mut self,
+        request: &LendRequest,
+        page_size: PageSize,
+        plan: Plan,
+    ) -> (Loan, Vec<Effect>) {
+        let lease = LeaseId(self.next_lease);
+        self.next_lease += 1;
+        let mut effects = Vec::new();
+        if let Some((key, hole)) = plan.hole {
+            let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
+            let missing = hole.saturating_sub(self.available(key));
+            let here = |k: PoolKey| (k.node, k.page_size) == (key.node, page_size);
+            effects.extend(self.remove_unlent(missing, &spare, here).1);
+            self.spend(key, hole);
+        }
+        let part = |index: usize, pages| Part {
+            lease,
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+            uid: request.uid,
+            keep: request.keep.clone(),
+            pages,
+        };
+        let mut parts = Vec::new();
+        for (index, (id, pages)) in plan.blocks.iter().enumerate() {
+            let Some(block) = self.blocks.get(*id) else { continue };
+            let (shape, node) = (block.pages(), block.pool().node);
+            let part = part(index, *pages);
+            if !matches!(self.blocks.change(*id, |b| b.lend(part)), Some(Ok(_))) {
+                continue;
+            }
+            effects.push(Effect::Move(*id));
+            if *pages != shape {
+                effects.push(Effect::Resize { block: *id, pages: *pages });
+            }
+            parts.push(LoanPart { block: *id, node, pages: *pages, ready: shape.min(*pages) });
+        }
+        let covered: Pages = parts.iter().map(|p| p.pages).sum();
+        let need = Pages(request.bytes.0 / page_size.bytes());
+        if let Some((key, _)) = plan.hole
+            && covered < need
+        {
+            let (id, pages) = (BlockId(self.next_block), need.saturating_sub(covered));
+            self.next_block += 1;
+            self.blocks.insert(Block::new_lent_hole(id, key, part(parts.len(), pages)));
+            effects.push(Effect::Create { block: id, pages });
+            parts.push(LoanPart { block: id, node: key.node, pages, ready: Pages::ZERO });
+        }
+        let ready: Pages = parts.iter().map(|p| p.ready).sum();
+        self.counters.loans += 1;
+        self.counters.hit_bytes += ready.bytes(page_size).0;
+        self.counters.miss_bytes += need.saturating_sub(ready).bytes(page_size).0;
+        let blocks = parts.iter().map(|p| p.block).collect();
+        self.leases.insert(lease, Lease { uid: request.uid, blocks });
+        (Loan { lease, page_size, kept: false, parts }, effects)
+    }
+
+    /// The blocks that wait for this owner, in order, if they are what it asks for.
+    fn kept_for(
+        &self,
+        request: &LendRequest,
+        keep: &Keep,
+        page_size: PageSize,
+        need: Pages,
+    ) -> Result<Option<Vec<BlockId>>, Refusal> {
+        let mine = |part: &Part| {
+            part.uid == request.uid && part.keep.as_ref().is_some_and(|k| k.owner == keep.owner)
+        };
+        let mut loans: std::collections::BTreeMap<LeaseId, Vec<&Block>> = Default::default();
+        for block in self.blocks.iter().filter(|b| b.pool().page_size == page_size) {
+            match block.state() {
+                State::Lingering(Some(part)) if mine(part) && request.await_owner => {
+                    return Err(Refusal::OwnerLingers);
+                }
+                State::Kept { part, .. } if mine(part) => {
+                    loans.entry(part.lease).or_default().push(block);
+                }
+                _ => {}
+            }
+        }
+        // The latest loan of that very size: an owner may have left several.
+        let whole = loans.into_values().rev().find(|blocks| {
+            let node_fits = |b: &&Block| request.node.is_none_or(|n| n == b.pool().node);
+            blocks.iter().map(|b| b.pages()).sum::<Pages>() == need
+                && blocks.iter().all(node_fits)
+                && (!request.single || blocks.len() == 1)
+        });
+        Ok(whole.map(|mut blocks| {
+            blocks.sort_by_key(|b| match b.state() {
+                State::Kept { part, .. } => part.index,
+                _ => u32::MAX,
+            });
+            blocks.into_iter().map(Block::id).collect()
+        }))
+    }
+
+    fn lend_kept(
+        &mut self,
+        request: &LendRequest,
+        page_size: PageSize,
+        found: &[BlockId],
+    ) -> (Loan, Vec<Effect>) {
+        let lease = LeaseId(self.next_lease);
+        self.next_lease += 1;
+        let (mut parts, mut effects) = (Vec::new(), Vec::new());
+        for (index, id) in found.iter().enumerate() {
+            let Some(block) = self.blocks.get(*id) else { continue };
+            let (pages, node) = (block.pages(), block.pool().node);
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            let part = Part { lease, index, uid: request.uid, keep: request.keep.clone(), pages };
+            if matches!(self.blocks.change(*id, |b| b.lend_again(part)), Some(Ok(()))) {
+                effects.push(Effect::Move(*id));
+                parts.push(LoanPart { block: *id, node, pages, ready: pages });
+            }
+        }
+        self.counters.loans += 1;
+        self.counters.kept_loans += 1;
+        let blocks = parts.iter().map(|p| p.block).collect();
+        self.leases.insert(lease, Lease { uid: request.uid, blocks });
+        (Loan { lease, page_size, kept: true, parts }, effects)
+    }
+}

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The book of all blocks, leases and jobs.
+//!
+//! # Theory of operation
+//!
+//! The book decides, its caller does: every method moves blocks by legal edges of
+//! [`crate::block`] and returns the [`Effect`]s that make the file system agree, in order. The
+//! caller feeds back what the kernel says ([`Book::observe`], [`Book::settle`]) and what became
+//! of leases and jobs. When an effect fails the caller says so ([`Book::forget`],
+//! [`Book::end_lease`]); the block at hand is then dirty or gone, never ready.
+//!
+//! *Limits*: `available` is what the kernel's pool has free and unreserved; the book itself
+//! subtracts what it hands out until the next observation, so that two jobs started between two
+//! looks do not count on the same page.
+//!
+//! *Conservation*: a page of a pool is in exactly one block, a block in exactly one state; the
+//! sums of [`Book::pool_status`] are over blocks, there are no counters to drift.
+
+mod lend;
+mod returns;
+mod shelf;
+mod zero;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use lend::{LendRequest, Loan, LoanPart, Refusal};
+pub use zero::{JobOrder, Who};
+
+use crate::block::{Block, Part, Reach, State, StateName};
+use crate::config::{ConfigError, PoolConfig, Recycle};
+use crate::ids::{BlockId, JobId, LeaseId, PoolKey, Uid};
+use crate::journal::{self, Entry};
+use crate::policy;
+use crate::units::{Bytes, Node, PageSize, Pages};
+use crate::wire::{Counters, Level, LoanStatus, PoolStatus};
+use shelf::Shelves;
+
+/// What the caller must do to the file system, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Make the file of a new block, of `pages` length and without memory, where
+    /// [`Book::place`] says.
+    Create {
+        /// The block.
+        block: BlockId,
+        /// Its length.
+        pages: Pages,
+    },
+    /// Rename the file to where [`Book::place`] says.
+    Move(BlockId),
+    /// Change the file's length.
+    Resize {
+        /// The block.
+        block: BlockId,
+        /// Its new length.
+        pages: Pages,
+    },
+    /// Truncate and unlink the file; the book has forgotten the block.
+    Remove(BlockId),
+}
+
+/// A file found at start.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The directory it was found in.
+    pub state: StateName,
+    /// What its name says.
+    pub entry: Entry,
+    /// The pages it has memory for.
+    pub allocated: Pages,
+    /// Who can reach it.
+    pub reach: Reach,
+    /// Whether its lease still has a holder.
+    pub lease_alive: bool,
+}
+
+#[derive(Debug)]
+struct Pool {
+    config: PoolConfig,
+    refilling: bool,
+}
+
+#[derive(Debug)]
+struct Lease {
+    uid: Uid,
+    blocks: Vec<BlockId>,
+}
+
+/// The book. See the module's documentation.
+#[derive(Debug)]
+pub struct Book {
+    pools: BTreeMap<PoolKey, Pool>,
+    blocks: Shelves,
+    leases: BTreeMap<LeaseId, Lease>,
+    jobs: BTreeMap<JobId, BlockId>,
+    available: BTreeMap<(Node, PageSize), Pages>,
+    in_place_allowed: bool,
+    next_block: u64,
+    next_lease: u64,
+    next_job: u64,
+    counters: Counters,
+}
+
+impl Book {
+    /// An empty book of these pools.
+    ///
+    /// `in_place_allowed` says whether this kernel can prove that a file is held by nobody; where
+    /// it can not, every pool recycles `fresh`.
+    ///
+    /// # Errors
+    /// Those of [`PoolConfig::check`] and [`ConfigError::Twice`].
+    pub fn new(
+        pools: impl IntoIterator<Item = PoolConfig>,
+        in_place_allowed: bool,
+    ) -> Result<Self, ConfigError> {
+        let mut book = Self {
+            pools: BTreeMap::new(),
+            blocks: Shelves::default(),
+            leases: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            available: BTreeMap::new(),
+            in_place_allowed,
+            next_block: 1,
+            next_lease: 1,
+            next_job: 1,
+            counters: Counters::default(),
+        };
+        for config in pools {
+            config.check()?;
+            let key = config.key();
+            if book.pools.insert(key, Pool { config, refilling: false }).is_some() {
+                return Err(ConfigError::Twice(key));
+            }
+        }
+        Ok(book)
+    }
+
+    /// Takes over a file that an earlier daemon left. Its pool, if nobody configured it, gets no
+    /// new blocks.
+    ///
+    /// What can't be proven is dirty: only a whole file in `ready/` that nobody else can reach
+    /// stays ready, only a live lease stays lent, only a sole `kept/` file keeps its content.
+    pub fn adopt(&mut self, found: &Found) -> Vec<Effect> {
+        let Entry { block: id, pool, part, until } = found.entry.clone();
+        let configured = self.pools.contains_key(&pool);
+        self.pools.entry(pool).or_insert_with(|| Pool {
+            config: PoolConfig { max: Some(Pages::ZERO), ..PoolConfig::new(pool) },
+            refilling: false,
+        });
+        self.next_block = self.next_block.max(id.0 + 1);
+        if let Some(part) = &part {
+            self.next_lease = self.next_lease.max(part.lease.0 + 1);
+        }
+        let whole = found.allocated == pool.pages_per_block;
+        let block = match (found.state, part, until) {
+            (StateName::Ready, None, None) if whole && configured => {
+                Block::adopt_ready(id, pool, found.reach)
+            }
+            (StateName::Lent, Some(part), None) if found.lease_alive => {
+                let lease = self
+                    .leases
+                    .entry(part.lease)
+                    .or_insert_with(|| Lease { uid: part.uid, blocks: Vec::new() });
+                lease.blocks.push(id);
+                Block::adopt_lent(id, pool, part)
+            }
+            (StateName::Kept, Some(part), Some(until)) if found.reach == Reach::Sole => {
+                Block::adopt_kept(id, pool, part, until)
+            }
+            // A lost `kept` file must not come back as its owner's: its deadline is unproven.
+            (StateName::Kept, part, _) => {
+                Block::adopt_unknown(id, pool, part.map(|p| Part { keep: None, ..p }))
+            }
+            (_, part, _) => Block::adopt_unknown(id, pool, part),
+        };
+        self.blocks.insert(block);
+        vec![Effect::Move(id)]
+    }
+
+    /// Tells what the kernel's pool has free, unreserved, and not yet promised to a job.
+    pub fn observe(&mut self, node: Node, page_size: PageSize, available: Pages) {
+        self.available.insert((node, page_size), available);
+    }
+
+    /// The nodes and page sizes that are worth observing.
+    pub fn shapes(&self) -> impl Iterator<Item = (Node, PageSize)> + '_ {
+        let mut last = None;
+        // The pools are ordered by node, then page size.
+        self.pools.keys().filter_map(move |key| {
+            let shape = (key.node, key.page_size);
+            (last.replace(shape) != Some(shape)).then_some(shape)
+        })
+    }
+
+    /// The directory and name of a block's file.
+    #[must_use]
+    pub fn place(&self, block: BlockId) -> Option<(StateName, String)> {
+        self.blocks.get(block).map(|b| (b.state_name(), journal::name_of(b)))
+    }
+
+    /// One block.
+    #[must_use]
+    pub fn block(&self, block: BlockId) -> Option<&Block> {
+        self.blocks.get(block)
+    }
+
+    /// Blocks in one state.
+    pub fn in_state(&self, state: StateName) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(move |b| b.state_name() == state)
+    }
+
+    /// The leases that are alive.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseId> + '_ {
+        self.leases.keys().copied()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Counts a worker that went away without a word.
+    pub fn count_lost_worker(&mut self) {
+        self.counters.lost_workers += 1;
+    }
+
+    /// Drops a block whose file the caller could not make, move or find.
+    pub fn forget(&mut self, block: BlockId) {
+        self.blocks.remove(block);
+        self.jobs.retain(|_, held| *held != block);
+        for lease in self.leases.values_mut() {
+            lease.blocks.retain(|held| *held != block);
+        }
+    }
+
+    /// Changes one pool's thresholds, or adds a pool.
+    ///
+    /// # Errors
+    /// Those of [`PoolConfig::check`]; nothing is changed then.
+    pub fn configure(&mut self, config: PoolConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        self.pools
+            .entry(config.key())
+            .and_modify(|pool| pool.config = config.clone())
+            .or_insert(Pool { config, refilling: false });
+        Ok(())
+    }
+
+    /// A pool's configuration.
+    #[must_use]
+    pub fn pool_config(&self, key: PoolKey) -> Option<&PoolConfig> {
+        self.pools.get(&key).map(|p| &p.config)
+    }
+
+    /// Every pool.
+    pub fn pool_keys(&self) -> impl Iterator<Item = PoolKey> + '_ {
+        self.pools.keys().copied()
+    }
+
+    fn recycles_in_place(&self, key: PoolKey) -> bool {
+        self.in_place_allowed
+            && self.pools.get(&key).is_some_and(|p| p.config.recycle == Recycle::InPlace)
+    }
+
+    fn available(&self, key: PoolKey) -> Pages {
+        self.available.get(&(key.node, key.page_size)).copied().unwrap_or_default()
+    }
+
+    fn pages_in(&self, key: PoolKey, state: StateName) -> Pages {
+        self.in_state(state).filter(|b| b.pool() == key).map(Block::pages).sum()
+    }
+
+    fn owned(&self, key: PoolKey) -> Pages {
+        self.blocks.iter().filter(|b| b.pool() == key).map(Block::pages).sum()
+    }
+
+    /// Pages that could be zeroed now: dirty ones, and whole blocks that may still be made.
+    #[must_use]
+    pub fn zeroable(&self, key: PoolKey) -> Pages {
+        let dirty: Pages = self
+            .blocks
+            .iter()
+            .filter(|b| b.pool() == key)
+            .map(|b| match b.state() {
+                State::Zeroable { done } => key.pages_per_block.saturating_sub(*done),
+                _ => Pages::ZERO,
+            })
+            .sum();
+        dirty + Pages(self.creatable(key) * key.pages_per_block.0)
+    }
+
+    /// How many new blocks a pool may have now.
+    fn creatable(&self, key: PoolKey) -> u64 {
+        let Some(pool) = self.pools.get(&key) else { return 0 };
+        let by_kernel = self.available(key).saturating_sub(pool.config.leave_free);
+        let by_bound = match pool.config.max {
+            Some(max) => max.saturating_sub(self.owned(key)),
+            None => by_kernel,
+        };
+        by_kernel.min(by_bound).0 / key.pages_per_block.0
+    }
+
+    /// Brings every pool's hysteresis up to date and says how many of `max` own workers should
+    /// run now.
+    pub fn wanted_workers(&mut self, max: u32) -> u32 {
+        let keys: Vec<_> = self.pools.keys().copied().collect();
+        let mut wanted = 0;
+        for key in keys {
+            let ready = self.pages_in(key, StateName::Ready);
+            let zeroing = self.pages_in(key, StateName::Zeroing);
+            let work = self.zeroable(key) > Pages::ZERO || zeroing > Pages::ZERO;
+            let Some(pool) = self.pools.get_mut(&key) else { continue };
+            let (low, high) = (pool.config.low(), pool.config.ready_high);
+            pool.refilling = policy::refilling(pool.refilling, ready, low, high);
+            if work {
+                wanted = wanted.max(policy::wanted_workers(pool.refilling, ready, low, max));
+            }
+        }
+        wanted
+    }
+
+    /// A pool's counts.
+    #[must_use]
+    pub fn pool_status(&self, key: PoolKey, kernel_free: Pages) -> Option<PoolStatus> {
+        let config = &self.pools.get(&key)?.config;
+        let pages = |state| self.pages_in(key, state).0;
+        Some(PoolStatus {
+            node: key.node.0,
+            page_bytes: key.page_size.bytes(),
+            pages_per_block: key.pages_per_block.0,
+            recycle: if self.recycles_in_place(key) { "in-place" } else { "fresh" }.to_owned(),
+            zeroable_pages: self.zeroable(key).0,
+            zeroing_pages: pages(StateName::Zeroing),
+            ready_pages: pages(StateName::Ready),
+            lent_pages: pages(StateName::Lent),
+            kept_pages: pages(StateName::Kept),
+            lingering_pages: pages(StateName::Lingering),
+            blocks: self.blocks.iter().filter(|b| b.pool() == key).count() as u64,
+            ready_low: config.low().0,
+            ready_high: config.ready_high.0,
+            max_pages: config.max.map(|m| m.0),
+            leave_free: config.leave_free.0,
+            kernel_free_pages: kernel_free.0,
+        })
+    }
+
+    /// The counts of every node and page size, over all their pools.
+    #[must_use]
+    pub fn levels(&self) -> Vec<Level> {
+        let level = |(node, page_size): (Node, PageSize)| {
+            let keys =
+                || self.pools.keys().filter(move |k| (k.node, k.page_size) == (node, page_size));
+            let pages = |state| keys().map(|k| self.pages_in(*k, state)).sum::<Pages>().0;
+            Level {
+                node: node.0,
+                page_bytes: page_size.bytes(),
+                ready_pages: pages(StateName::Ready),
+                // Pools of one shape share the kernel's free pages: the largest share counts once.
+                zeroable_pages: keys().map(|k| self.zeroable(*k).0).max().unwrap_or(0),
+                zeroing_pages: pages(StateName::Zeroing),
+                lent_pages: pages(StateName::Lent),
+            }
+        };
+        self.shapes().map(level).collect()
+    }
+
+    /// Every loan.
+    #[must_use]
+    pub fn loans(&self) -> Vec<LoanStatus> {
+        let loan = |(id, lease): (&LeaseId, &Lease)| {
+            let blocks = lease.blocks.iter().filter_map(|b| self.blocks.get(*b));
+            let owner = blocks.clone().find_map(|b| match b.state() {
+                State::Lent(Part { keep: Some(keep), .. }) => Some(keep.owner.to_string()),
+                _ => None,
+            });
+            LoanStatus {
+                lease: id.0,
+                uid: lease.uid.0,
+                owner,
+                page_bytes: blocks.clone().next().map_or(0, |b| b.pool().page_size.bytes()),
+                pages: blocks.map(Block::pages).sum::<Pages>().0,
+                blocks: lease.blocks.len() as u64,
+            }
+        };
+        self.leases.iter().map(loan).collect()
+    }
+
+    /// What a user holds: lent, kept and lingering.
+    #[must_use]
+    pub fn held_by(&self, uid: Uid) -> Bytes {
+        self.blocks.held(uid)
+    }
+}
