@@ -1,2 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everything prezero asks of the kernel.
+//! Everything prezero asks of the Linux kernel, and nothing it decides.
+//!
+//! Each module is one subject and stands alone; none knows another crate of the workspace. What is
+//! read or written below `/sys`, `/proc` and the cgroup mount is reached through [`Roots`], so that a
+//! test can put a literal tree in their place. System calls go through `rustix`; the few it lacks
+//! are in the private module `raw`, the only other file with `unsafe` being [`mapping`].
+//!
+//! The walk of one block through this crate: [`hugetlb::counters`] says that free pages exist,
+//! [`BlockDir::create`] makes the file, [`numa::bind_thread_to`] and [`BlockFile::allocate_pages`]
+//! fill it with zeroed pages on one node, [`BlockDir::rename`] moves it from state to state,
+//! [`LeaseDir::create`] makes the descriptor whose closing ends the loan, [`exclusive::prove`] says
+//! whether anybody still holds the file, and [`BlockDir::unlink`] gives the pages back.
+//!
+//! Every function blocks for one system call or a few reads of a virtual file unless its text says
+//! more. Oldest kernel: 5.14 (`MADV_POPULATE_WRITE`).
+
+pub mod block_dir;
+pub mod block_file;
+pub mod cgroup;
+pub mod cpu;
+mod cpuset;
+mod error;
+pub mod exclusive;
+mod files;
+pub mod hugetlb;
+pub mod lease;
+pub mod mapping;
+pub mod meminfo;
+pub mod mount;
+pub mod numa;
+pub mod peer;
+pub mod psi;
+mod raw;
+mod roots;
+pub mod sched;
+mod units;
+
+#[cfg(feature = "test-support")]
+pub mod testkit;
+
+pub use block_dir::BlockDir;
+pub use block_file::BlockFile;
+pub use cpuset::CpuSet;
+pub use error::{Errno, Error, Result};
+pub use exclusive::Exclusivity;
+pub use lease::{DaemonEnd, LeaseDir};
+pub use mapping::Mapping;
+pub use mount::HugetlbMount;
+pub use peer::Peer;
+pub use roots::Roots;
+pub use units::{NodeId, PageBytes};

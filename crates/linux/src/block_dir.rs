@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A directory of blocks: one file is one block, one subdirectory one state, one rename one move.
+//!
+//! The file system is the journal. A rename never replaces a file (`RENAME_NOREPLACE`), so a block
+//! cannot be lost to a name used twice. All calls are relative to directories held open, so that a
+//! mount or a symbolic link put over the path later changes nothing.
+//!
+//! Works on every file system; on hugetlbfs the pages are huge, elsewhere (tmpfs) plain.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
+
+use crate::block_file::BlockFile;
+use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::mount::hugetlb_page;
+use crate::units::PageBytes;
+
+/// An opened directory with its state subdirectories.
+#[derive(Debug)]
+pub struct BlockDir {
+    path: PathBuf,
+    page: PageBytes,
+    states: Vec<(String, OwnedFd)>,
+}
+
+impl BlockDir {
+    /// Opens `path`, which must exist, and makes the missing subdirectories, each with `mode`
+    /// (0o700 keeps every path to the files closed; descriptors still reach them).
+    pub fn open(path: &Path, states: &[&str], mode: u32) -> Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty())
+            .or_call(|| format!("open({path:?}, O_DIRECTORY)"))?;
+        let stat = rustix::fs::fstatfs(&root).or_call(|| format!("fstatfs({path:?})"))?;
+        let page = hugetlb_page(&stat).unwrap_or_else(PageBytes::base);
+        let mode = Mode::from_raw_mode(mode);
+        let open_state = |&state: &&str| {
+            check_name(state)?;
+            match rustix::fs::mkdirat(&root, state, mode) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => {
+                    return Err(errno)
+                        .or_call(|| format!("mkdirat({path:?}, {state:?}, {mode:?})"));
+                }
+            }
+            let fd = rustix::fs::openat(&root, state, flags | OFlags::NOFOLLOW, Mode::empty())
+                .or_call(|| format!("openat({path:?}, {state:?}, O_DIRECTORY|O_NOFOLLOW)"))?;
+            Ok((state.to_owned(), fd))
+        };
+        let states = states.iter().map(open_state).collect::<Result<_>>()?;
+        Ok(Self { path: path.to_owned(), page, states })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The size of the pages that its files are made of: the hugetlbfs's, elsewhere plain pages.
+    pub fn page(&self) -> PageBytes {
+        self.page
+    }
+
+    /// The names in `state`, sorted.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name that is not UTF-8: prezero makes none, so somebody else did.
+    pub fn list(&self, state: &str) -> Result<Vec<String>> {
+        let dir = self.state(state)?;
+        let call = || format!("getdents64({:?})", self.path.join(state));
+        let mut names = Vec::new();
+        for entry in Dir::read_from(dir).or_call(call)? {
+            let entry = entry.or_call(call)?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let name = name.to_str().map_err(|_| {
+                Error::invalid(
+                    "file name",
+                    format!("{name:?}"),
+                    "is not prezero's: remove the file",
+                )
+            })?;
+            names.push(name.to_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Makes an empty file that is not there yet, mode 0666 whatever the umask.
+    ///
+    /// # Errors
+    /// EEXIST if the name is taken.
+    pub fn create(&self, state: &str, name: &str) -> Result<BlockFile> {
+        check_name(name)?;
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        let fd = rustix::fs::openat(self.state(state)?, name, flags, mode).or_call(|| {
+            format!("openat({:?}, {name:?}, O_RDWR|O_CREAT|O_EXCL, 0666)", self.path.join(state))
+        })?;
+        rustix::fs::fchmod(&fd, mode).or_call(|| format!("fchmod({name:?}, 0666)"))?;
+        Ok(BlockFile::from(fd))
+    }
+
+    /// Opens a file again: a *new* description, which the lease proof counts apart.
+    pub fn open_block(&self, state: &str, name: &str) -> Result<BlockFile> {
+        check_name(name)?;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(self.state(state)?, name, flags, Mode::empty())
+            .map(BlockFile::from)
+            .or_call(|| format!("openat({:?}, {name:?}, O_RDWR)", self.path.join(state)))
+    }
+
+    /// Moves a file to another state and name in one step; descriptors and mappings stay good.
+    ///
+    /// # Errors
+    /// EEXIST if `new_name` is taken in `to`, ENOENT if `name` is not in `from`; nothing moved.
+    pub fn rename(&self, name: &str, from: &str, new_name: &str, to: &str) -> Result<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        let (old, new) = (self.state(from)?, self.state(to)?);
+        rustix::fs::renameat_with(old, name, new, new_name, RenameFlags::NOREPLACE)
+            .or_call(|| {
+                let (old, new) = (self.path.join(from), self.path.join(to));
+                format!("renameat2({old:?}, {name:?}, {new:?}, {new_name:?}, RENAME_NOREPLACE)")
+            })
+            .advise(
+                Errno::INVAL,
+                "this file system cannot rename without replacing: use hugetlbfs or tmpfs",
+            )
+    }
+
+    /// Removes the name; the pages go when the last description and mapping does.
+    pub fn unlink(&self, state: &str, name: &str) -> Result<()> {
+        check_name(name)?;
+        rustix::fs::unlinkat(self.state(state)?, name, AtFlags::empty())
+            .or_call(|| format!("unlinkat({:?}, {name:?})", self.path.join(state)))
+    }
+
+    fn state(&self, state: &str) -> Result<BorrowedFd<'_>> {
+        let found = self.states.iter().find(|(name, _)| name == state);
+        found.map(|(_, fd)| fd.as_fd()).ok_or_else(|| {
+            Error::invalid(
+                "state",
+                format!("{state:?}"),
+                "was not named when the directory was opened",
+            )
+        })
+    }
+}
+
+/// One path component, nothing that leads elsewhere.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let is_component = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
+    if is_component && name.len() <= 255 {
+        return Ok(());
+    }
+    Err(Error::invalid("name", format!("{name:?}"), "is not one path component of 1 to 255 bytes"))
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One block: one file of hugetlbfs, or of tmpfs where there are no huge pages.
+//!
+//! What the file systems promise, tested in `tests/real/block_file.rs` on both:
+//! - `fallocate` zeroes without mapping, and a signal ends it between two pages.
+//! - Making a file shorter or punching a hole gives the pages back before the call returns, unless
+//!   somebody else still has them pinned.
+//! - Making it longer leaves a hole, which takes no page until it is mapped (hugetlbfs: promised at
+//!   `mmap`) and touched.
+
+use std::ops::{ControlFlow, Range};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, Stat};
+
+use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::units::PageBytes;
+
+/// Bytes looked at between two reads when searching for a byte that is not zero.
+const SEARCH_BYTES: usize = 64 << 10;
+
+/// An open block file: one open description of its own, which [`crate::exclusive`] counts.
+///
+/// Never pass a duplicate of it to another process: a duplicate is the same description, so the
+/// lease proof would not see it. Open the file again instead ([`crate::BlockDir::open_block`]).
+#[derive(Debug)]
+pub struct BlockFile(OwnedFd);
+
+impl BlockFile {
+    /// An unnamed file of plain memory, for where there is neither root nor a huge page.
+    ///
+    /// A memfd's counts do not fit the lease proof: [`crate::exclusive::prove`] is not for it.
+    pub fn memfd(name: &str) -> Result<Self> {
+        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
+            .map(Self)
+            .or_call(|| format!("memfd_create({name:?}, MFD_CLOEXEC)"))
+    }
+
+    /// Its length in bytes, holes included.
+    #[expect(clippy::len_without_is_empty, reason = "a length in bytes, not a collection")]
+    pub fn len(&self) -> Result<u64> {
+        let stat = self.stat()?;
+        u64::try_from(stat.st_size)
+            .map_err(|_| Error::invalid("file size", stat.st_size, "is negative"))
+    }
+
+    /// Bytes that have memory.
+    pub fn allocated_bytes(&self) -> Result<u64> {
+        let stat = self.stat()?;
+        // POSIX leaves the unit open, Linux counts 512 bytes on every file system.
+        u64::try_from(stat.st_blocks)
+            .map(|blocks| blocks * 512)
+            .map_err(|_| Error::invalid("block count", stat.st_blocks, "is negative"))
+    }
+
+    /// Makes it `bytes` long. Shorter: pages behind the new end return to the pool at once. Longer:
+    /// a hole.
+    ///
+    /// # Errors
+    /// EINVAL if `bytes` is not whole pages of a hugetlbfs.
+    pub fn set_len(&self, bytes: u64) -> Result<()> {
+        rustix::fs::ftruncate(&self.0, bytes)
+            .or_call(|| format!("ftruncate({}, {bytes})", name_of(self.as_fd())))
+            .advise(Errno::INVAL, "the length must be whole pages of the file system's page size")
+    }
+
+    /// Allocates and zeroes `offset..offset + len` in one call, in the caller's context, on the node
+    /// of the caller's memory policy. Pages that are there already keep their content.
+    ///
+    /// Blocks for the whole range; a signal ends it between two pages with EINTR, and the pages made
+    /// so far stay.
+    ///
+    /// # Errors
+    /// [`Error::is_no_space`] when the pool (of that node) has no free page left; EINTR.
+    pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.fallocate(FallocateFlags::empty(), offset, len)
+            .advise(Errno::NOSPC, "no free page is left where the memory policy looks: give pages back or raise nr_hugepages")
+    }
+
+    /// Allocates and zeroes `range` page by page, telling `each` after every page how many bytes of
+    /// the range are done. Returns that number: less than the range if `each` broke off.
+    ///
+    /// Bounded: one page between two calls of `each`. When a signal interrupts a page, `each` is
+    /// asked with the number unchanged, and the page is tried again if it says `Continue`.
+    ///
+    /// # Errors
+    /// [`Error::is_no_space`] when no free page is left; what `each` was told last stays allocated.
+    pub fn allocate_pages(
+        &self,
+        range: Range<u64>,
+        page: PageBytes,
+        each: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<u64> {
+        let whole = |bytes: u64| bytes.is_multiple_of(page.bytes());
+        if range.start > range.end || !whole(range.start) || !whole(range.end) {
+            return Err(Error::invalid(
+                "range",
+                format!("{range:?}"),
+                "is not a range of whole pages",
+            ));
+        }
+        let mut done = 0;
+        while range.start + done < range.end {
+            match self.allocate(range.start + done, page.bytes()) {
+                Ok(()) => done += page.bytes(),
+                Err(error) if error.errno() == Some(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+            if each(done).is_break() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Gives the pages of `range` back and leaves a hole; the length stays.
+    pub fn punch(&self, range: Range<u64>) -> Result<()> {
+        let len = range.end.saturating_sub(range.start);
+        self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, range.start, len)
+    }
+
+    /// The offset of the first byte in `range` that is not zero; holes and what lies behind the end
+    /// count as zero.
+    ///
+    /// Reads through the descriptor, so it maps nothing and changes nothing.
+    pub fn first_nonzero(&self, range: Range<u64>) -> Result<Option<u64>> {
+        let mut buffer = vec![0_u8; SEARCH_BYTES];
+        let zeros = vec![0_u8; SEARCH_BYTES];
+        let mut at = range.start;
+        while at < range.end {
+            let want =
+                usize::try_from(range.end - at).map_or(SEARCH_BYTES, |rest| rest.min(SEARCH_BYTES));
+            let read = match rustix::io::pread(&self.0, &mut buffer[..want], at) {
+                Err(Errno::INTR) => continue,
+                result => result
+                    .or_call(|| format!("pread64({}, {want}, {at})", name_of(self.as_fd())))?,
+            };
+            if read == 0 {
+                break;
+            }
+            // One memcmp per buffer, which is fast in unoptimised builds as well.
+            if buffer[..read] != zeros[..read] {
+                let index = buffer[..read].iter().position(|&byte| byte != 0).unwrap_or(0);
+                return Ok(Some(at + index as u64));
+            }
+            at += read as u64;
+        }
+        Ok(None)
+    }
+
+    /// Who may open the file anew through `/proc/self/fd`: `Some((uid, gid))` that user alone,
+    /// `None` nobody (but root).
+    ///
+    /// A descriptor opened with `O_PATH` is invisible to the lease proof and can be opened for real
+    /// later, if the file's mode lets its holder. So take access away before proving, and give it
+    /// to the next borrower only.
+    ///
+    /// # Errors
+    /// [`Error::is_denied`] when `uid` is another user's and the caller lacks `CAP_CHOWN`.
+    pub fn set_access(&self, user: Option<(u32, u32)>) -> Result<()> {
+        let name = || name_of(self.as_fd());
+        rustix::fs::fchmod(&self.0, Mode::empty()).or_call(|| format!("fchmod({}, 0)", name()))?;
+        let (uid, gid) = user.unwrap_or_else(|| {
+            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+        });
+        let owner = Some(rustix::fs::Uid::from_raw(uid));
+        let group = Some(rustix::fs::Gid::from_raw(gid));
+        rustix::fs::fchown(&self.0, owner, group)
+            .or_call(|| format!("fchown({}, {uid}, {gid})", name()))
+            .advise(Errno::PERM, "lending to another user needs CAP_CHOWN")?;
+        if user.is_some() {
+            let mode = Mode::RUSR | Mode::WUSR;
+            rustix::fs::fchmod(&self.0, mode).or_call(|| format!("fchmod({}, 0600)", name()))?;
+        }
+        Ok(())
+    }
+
+    fn stat(&self) -> Result<Stat> {
+        rustix::fs::fstat(&self.0).or_call(|| format!("fstat({})", name_of(self.as_fd())))
+    }
+
+    fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64) -> Result<()> {
+        rustix::fs::fallocate(&self.0, flags, offset, len).or_call(|| {
+            format!("fallocate({}, {:#x}, {offset}, {len})", name_of(self.as_fd()), flags.bits())
+        })
+    }
+}
+
+impl AsFd for BlockFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for BlockFile {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl From<BlockFile> for OwnedFd {
+    fn from(file: BlockFile) -> Self {
+        file.0
+    }
+}
+
+/// A descriptor as `strace -y` prints it: `7</run/prezero/huge/ready/3>`. For error texts only.
+pub(crate) fn name_of(fd: BorrowedFd<'_>) -> String {
+    let raw = fd.as_raw_fd();
+    match std::fs::read_link(format!("/proc/self/fd/{raw}")) {
+        Ok(path) => format!("{raw}<{}>", path.display()),
+        Err(_) => raw.to_string(),
+    }
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a report must say about the machine it was made on.
+
+use crate::error::Result;
+use crate::files;
+use crate::roots::Roots;
+
+/// The machine in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// `GenuineIntel`, `AuthenticAMD`; on Arm the implementer's number.
+    pub vendor: String,
+    /// The model's name; on Arm the part's number.
+    pub model: String,
+    /// The frequency governor of CPU 0; `None` in most virtual machines.
+    pub governor: Option<String>,
+    /// Whether the CPU says that it runs under a hypervisor (x86 only).
+    pub is_virtual: bool,
+    /// `uname -r`.
+    pub kernel_release: String,
+}
+
+/// Reads `/proc/cpuinfo`, the governor and the kernel's release; absent fields are `unknown`.
+pub fn describe(roots: &Roots) -> Result<Machine> {
+    let text = files::read(&roots.proc.join("cpuinfo"))?;
+    let field = |name: &str| {
+        text.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim_end() == name).then(|| value.trim().to_owned())
+        })
+    };
+    let governor = roots.sys.join("devices/system/cpu/cpu0/cpufreq/scaling_governor");
+    Ok(Machine {
+        vendor: field("vendor_id")
+            .or_else(|| field("CPU implementer").map(|id| format!("implementer {id}")))
+            .unwrap_or_else(|| "unknown".into()),
+        model: field("model name")
+            .or_else(|| field("CPU part").map(|id| format!("part {id}")))
+            .unwrap_or_else(|| "unknown".into()),
+        governor: files::read_if_there(&governor)?.map(|text| text.trim().to_owned()),
+        is_virtual: field("flags")
+            .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+        kernel_release: files::read(&roots.proc.join("sys/kernel/osrelease"))?.trim().to_owned(),
+    })
+}

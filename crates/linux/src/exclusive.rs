@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The proof that nobody else holds a block: a write lease, taken and given back at once.
+//!
+//! `fcntl(F_SETLEASE, F_WRLCK)` succeeds only for the one open description of a file (fcntl(2);
+//! counted exactly since Linux 5.4). A mapping holds its description, so it counts, also after its
+//! process closed the descriptor and through `fork`. Tested in `tests/real/exclusive.rs`, on
+//! hugetlbfs and on tmpfs.
+//!
+//! What it does not see:
+//! - a duplicate of the prover's own descriptor (the same description): never hand one out;
+//! - a descriptor opened with `O_PATH`, which can become a real one later if the file's mode lets
+//!   its holder: [`BlockFile::set_access`] first;
+//! - pages pinned by the kernel for I/O (vmsplice, io_uring, VFIO): those hold pages, not files.
+//!
+//! While the lease is held, for microseconds, an open of the file by somebody else waits, and the
+//! kernel signals the prover. That signal is SIGIO by default, which would end the process; it is
+//! set to SIGURG, which is ignored unless somebody asked for it.
+
+use std::os::fd::AsFd;
+
+use crate::block_file::{BlockFile, name_of};
+use crate::error::{Advise, Context, Errno, Result};
+use crate::raw;
+
+/// Who holds a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exclusivity {
+    /// The prover's description is the only one, and no mapping of another exists.
+    Sole,
+    /// Somebody else has it open or mapped. May be a moment late: the kernel drops the last
+    /// reference after `close`, `munmap` or the process's end is reported, so ask again.
+    Shared,
+    /// This kernel or file system grants no leases: nothing is known.
+    Unsupported,
+}
+
+/// Asks whether `file` is the only description of its file in any process.
+///
+/// `Sole` is true at the moment of asking, and stays so as long as nobody is able to open the file.
+///
+/// # Errors
+/// EACCES if the file is another user's and the caller lacks `CAP_LEASE`.
+pub fn prove(file: &BlockFile) -> Result<Exclusivity> {
+    let fd = file.as_fd();
+    raw::set_lease_signal(fd, libc::SIGURG)
+        .or_call(|| format!("fcntl({}, F_SETSIG, SIGURG)", name_of(fd)))?;
+    match raw::set_lease(fd, libc::F_WRLCK) {
+        Ok(()) => raw::set_lease(fd, libc::F_UNLCK)
+            .map(|()| Exclusivity::Sole)
+            .or_call(|| format!("fcntl({}, F_SETLEASE, F_UNLCK)", name_of(fd))),
+        Err(Errno::AGAIN) => Ok(Exclusivity::Shared),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOLCK) => Ok(Exclusivity::Unsupported),
+        Err(errno) => {
+            Err(errno).or_call(|| format!("fcntl({}, F_SETLEASE, F_WRLCK)", name_of(fd))).advise(
+                Errno::ACCESS,
+                "the file must be the caller's own, or the caller have CAP_LEASE",
+            )
+        }
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel's hugetlb pools: which page sizes exist, how many pages, how many are free.
+//!
+//! Read from `/sys/kernel/mm/hugepages` for the whole machine and from
+//! `/sys/devices/system/node/nodeN/hugepages` for one node (the kernel's
+//! `admin-guide/mm/hugetlbpage.rst`). The files are read one after the other, so a set of counters is
+//! no snapshot: `free` may be a moment older than `total`.
+
+use std::path::PathBuf;
+
+use crate::error::{Advise, Errno, Error, Result};
+use crate::files;
+use crate::roots::Roots;
+use crate::units::{NodeId, PageBytes};
+
+/// The pages of one size, on one node or on the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// All pages of the pool, lent, mapped, reserved or free; surplus pages included.
+    pub total: u64,
+    /// Pages that no file and no mapping has; some may be promised, see `reserved`.
+    pub free: u64,
+    /// Pages beyond the configured size, which vanish when freed.
+    pub surplus: u64,
+    /// Free pages promised to existing mappings; the kernel counts them for the whole machine only.
+    pub reserved: Option<u64>,
+}
+
+impl Counters {
+    /// Free pages that nobody was promised.
+    pub fn unreserved_free(&self) -> u64 {
+        self.free.saturating_sub(self.reserved.unwrap_or(0))
+    }
+}
+
+/// The hugetlb page sizes of this kernel, smallest first; empty where it was built without them.
+pub fn page_sizes(roots: &Roots) -> Result<Vec<PageBytes>> {
+    let dir = roots.sys.join("kernel/mm/hugepages");
+    let names = match files::names(&dir) {
+        Ok(names) => names,
+        Err(error) if error.is_not_found() => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut sizes = Vec::new();
+    for name in &names {
+        let size = name
+            .strip_prefix("hugepages-")
+            .and_then(|rest| rest.strip_suffix("kB"))
+            .and_then(|kib| kib.parse().ok())
+            .and_then(PageBytes::from_kib)
+            .ok_or_else(|| Error::malformed(&dir, "names like hugepages-2048kB", name))?;
+        sizes.push(size);
+    }
+    sizes.sort();
+    Ok(sizes)
+}
+
+/// The counters of one page size, of `node` or of the whole machine.
+///
+/// # Errors
+/// [`Error::is_not_found`] where the kernel has no such page size or node.
+pub fn counters(roots: &Roots, page: PageBytes, node: Option<NodeId>) -> Result<Counters> {
+    let dir = pool_dir(roots, page, node);
+    Ok(Counters {
+        total: files::read_number(&dir.join("nr_hugepages"))?,
+        free: files::read_number(&dir.join("free_hugepages"))?,
+        surplus: files::read_number(&dir.join("surplus_hugepages"))?,
+        reserved: match node {
+            None => Some(files::read_number(&dir.join("resv_hugepages"))?),
+            Some(_) => None,
+        },
+    })
+}
+
+/// Asks for a pool of `pages` pages and returns the size that the kernel reached, which may be
+/// less (not enough contiguous memory) or more (pages in use cannot be taken away).
+///
+/// Blocks while the kernel migrates and compacts memory, for gigabytes many seconds; a signal ends
+/// that early, and the reached size is still returned. Growing does not zero the pages.
+///
+/// # Errors
+/// [`Error::is_denied`] without root.
+pub fn set_total(roots: &Roots, page: PageBytes, node: Option<NodeId>, pages: u64) -> Result<u64> {
+    let file = pool_dir(roots, page, node).join("nr_hugepages");
+    match files::write(&file, &pages.to_string()) {
+        Err(error) if error.errno() == Some(Errno::INTR) => {}
+        result => result
+            .advise(Errno::ACCESS, "run as root")
+            .advise(Errno::PERM, "run as root")
+            .advise(Errno::INVAL, "this kernel allocates pages of this size at boot only: add hugepagesz= and hugepages= to its command line")?,
+    }
+    files::read_number(&file)
+}
+
+/// How many surplus pages the kernel may make on demand beyond the pool, for the whole machine.
+pub fn overcommit(roots: &Roots, page: PageBytes) -> Result<u64> {
+    files::read_number(&pool_dir(roots, page, None).join("nr_overcommit_hugepages"))
+}
+
+/// A kernel without NUMA has no node directories; its node 0 is the whole machine.
+fn pool_dir(roots: &Roots, page: PageBytes, node: Option<NodeId>) -> PathBuf {
+    let nodes = roots.sys.join("devices/system/node");
+    let parent = match node {
+        Some(NodeId(0)) if !nodes.exists() => roots.sys.join("kernel/mm"),
+        Some(NodeId(number)) => nodes.join(format!("node{number}")),
+        None => roots.sys.join("kernel/mm"),
+    };
+    parent.join(format!("hugepages/hugepages-{}kB", page.kib()))
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Named leases: a FIFO whose read end is the client's, so that its last copy closing is the end.
+//!
+//! The client holds the only read end; whoever inherits or receives a copy holds it too. The daemon
+//! holds a write end and never writes. What a FIFO promises (fifo(7), pipe(7)), tested in
+//! `tests/real/lease.rs`:
+//! - While no read end is open, the write end polls as `POLLERR`: the lease ended. `exit`, a crash
+//!   and SIGKILL close as `close` does.
+//! - Opening the write end with `O_NONBLOCK` fails with ENXIO if no read end is open. So a restarted
+//!   daemon learns which leases outlived it, by name, with no help from the client.
+//! - The client sees nothing of the daemon's restart but an end-of-file if it reads meanwhile.
+//!
+//! In an epoll set (tokio: `AsyncFd` with `Interest::ERROR`) the error event comes unasked; the write
+//! end counts as writable all the time, so do not ask for that.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
+
+use crate::block_dir::check_name;
+use crate::error::{Context, Errno, Error, Result};
+
+/// A directory of leases, one FIFO each; any file system that has FIFOs.
+#[derive(Debug)]
+pub struct LeaseDir {
+    path: PathBuf,
+    fd: OwnedFd,
+}
+
+/// The daemon's end of one lease. Dropping it does not end the lease.
+#[derive(Debug)]
+pub struct DaemonEnd(OwnedFd);
+
+impl LeaseDir {
+    /// Opens `path`, which must exist. Mode 0700 keeps other users from opening an end by path.
+    pub fn open(path: &Path) -> Result<Self> {
+        let fd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .or_call(|| format!("open({path:?}, O_DIRECTORY)"))?;
+        Ok(Self { path: path.to_owned(), fd })
+    }
+
+    /// Begins a lease: the client's end to send away, and the daemon's to watch.
+    ///
+    /// The lease lasts while any copy of the client's end is open, so drop yours once it is sent.
+    ///
+    /// # Errors
+    /// EEXIST if the id is taken.
+    pub fn create(&self, id: &str) -> Result<(OwnedFd, DaemonEnd)> {
+        check_name(id)?;
+        rustix::fs::mknodat(&self.fd, id, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .or_call(|| format!("mknodat({:?}, {id:?}, S_IFIFO|0600)", self.path))?;
+        let ends = || {
+            let client = self.open_end(id, OFlags::RDONLY)?;
+            Ok((client, DaemonEnd(self.open_end(id, OFlags::WRONLY)?)))
+        };
+        ends().inspect_err(|_| {
+            // The error that counts is the first; a name left behind reads as an ended lease.
+            drop(self.remove(id));
+        })
+    }
+
+    /// Finds a lease again, after a restart: `None` if no client holds it any more, or none was
+    /// ever made by that id.
+    pub fn reopen(&self, id: &str) -> Result<Option<DaemonEnd>> {
+        check_name(id)?;
+        match self.open_end(id, OFlags::WRONLY) {
+            Ok(fd) => Ok(Some(DaemonEnd(fd))),
+            Err(error) if matches!(error.errno(), Some(Errno::NXIO | Errno::NOENT)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Forgets a lease. Both ends stay what they are, but it cannot be found again.
+    pub fn remove(&self, id: &str) -> Result<()> {
+        check_name(id)?;
+        rustix::fs::unlinkat(&self.fd, id, AtFlags::empty())
+            .or_call(|| format!("unlinkat({:?}, {id:?})", self.path))
+    }
+
+    /// Gives a lease another id; the ends stay connected.
+    ///
+    /// # Errors
+    /// EEXIST if the new id is taken.
+    pub fn rename(&self, id: &str, new_id: &str) -> Result<()> {
+        check_name(id)?;
+        check_name(new_id)?;
+        rustix::fs::renameat_with(&self.fd, id, &self.fd, new_id, RenameFlags::NOREPLACE)
+            .or_call(|| format!("renameat2({:?}, {id:?}, {new_id:?}, RENAME_NOREPLACE)", self.path))
+    }
+
+    /// All ids, ended leases included, sorted.
+    pub fn list(&self) -> Result<Vec<String>> {
+        let call = || format!("getdents64({:?})", self.path);
+        let mut ids = Vec::new();
+        for entry in Dir::read_from(&self.fd).or_call(call)? {
+            let entry = entry.or_call(call)?;
+            if entry.file_type() != FileType::Fifo {
+                continue;
+            }
+            let id = entry.file_name().to_str().map_err(|_| {
+                Error::invalid(
+                    "lease",
+                    format!("{:?}", entry.file_name()),
+                    "is not prezero's: remove the file",
+                )
+            })?;
+            ids.push(id.to_owned());
+        }
+        ids.sort();
+        Ok(ids)
+    }
+
+    fn open_end(&self, id: &str, end: OFlags) -> Result<OwnedFd> {
+        let flags = end | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.fd, id, flags, Mode::empty())
+            .or_call(|| format!("openat({:?}, {id:?}, {end:?}|O_NONBLOCK)", self.path))
+    }
+}
+
+impl DaemonEnd {
+    /// Whether the client's last copy is closed. Does not block.
+    pub fn has_ended(&self) -> Result<bool> {
+        self.poll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    /// Waits until the lease ends (true) or `timeout` is over (false). A signal ends it with EINTR.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        // A timeout that does not fit is 292 billion years: for ever.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        self.poll(timeout.as_ref())
+    }
+
+    fn poll(&self, timeout: Option<&Timespec>) -> Result<bool> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::empty())];
+        rustix::event::poll(&mut fds, timeout).or_call(|| "ppoll(lease)".into())?;
+        Ok(fds[0].revents().contains(PollFlags::ERR))
+    }
+}
+
+impl AsFd for DaemonEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// For event loops that register by number, such as tokio's.
+impl std::os::fd::AsRawFd for DaemonEnd {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}

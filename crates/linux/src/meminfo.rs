@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How much memory there is, and how much of it could still become huge pages.
+
+use crate::error::{Error, Result};
+use crate::files;
+use crate::roots::Roots;
+use crate::units::{NodeId, PageBytes};
+
+/// The fields of `/proc/meminfo` that prezero reports or decides by, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// All of the kernel's memory.
+    pub total_bytes: u64,
+    /// Entirely unused.
+    pub free_bytes: u64,
+    /// Could be had without swapping; huge pages of the pool are not in it.
+    pub available_bytes: u64,
+    /// All hugetlb pages of all sizes, used or not; `None` without hugetlb.
+    pub hugetlb_bytes: Option<u64>,
+    /// The size that a hugetlb mapping gets when it names none; `None` without hugetlb.
+    pub default_huge_page: Option<PageBytes>,
+}
+
+/// Reads `/proc/meminfo`.
+pub fn memory(roots: &Roots) -> Result<Memory> {
+    let path = roots.proc.join("meminfo");
+    let text = files::read(&path)?;
+    let optional = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(|value| {
+            let kib: u64 = files::parse(&path, "N kB", value.trim().trim_end_matches(" kB"))?;
+            kib.checked_mul(1024).ok_or_else(|| Error::malformed(&path, "N kB", value))
+        })
+        .transpose()
+    };
+    let required = |name| {
+        optional(name)?
+            .ok_or_else(|| Error::malformed(&path, "MemTotal, MemFree, MemAvailable", ""))
+    };
+    Ok(Memory {
+        total_bytes: required("MemTotal")?,
+        free_bytes: required("MemFree")?,
+        available_bytes: required("MemAvailable")?,
+        hugetlb_bytes: optional("Hugetlb")?,
+        default_huge_page: optional("Hugepagesize")?.and_then(PageBytes::new),
+    })
+}
+
+/// The buddy allocator's free blocks on one node, all zones together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreeBlocks {
+    /// Where.
+    pub node: NodeId,
+    /// How many free blocks of each order: `[k]` counts runs of `2^k` base pages.
+    pub by_order: Vec<u64>,
+}
+
+impl FreeBlocks {
+    /// Bytes in all free blocks.
+    pub fn free_bytes(&self, base: PageBytes) -> u64 {
+        self.sum(base, 0)
+    }
+
+    /// How many pages of size `page` lie ready-made in free blocks, without compaction.
+    ///
+    /// For sizes above the largest block that the allocator keeps (4 MiB on x86-64, so for 1 GiB
+    /// pages) this is an upper bound: the kernel does not say which largest blocks are neighbours.
+    pub fn obtainable(&self, page: PageBytes, base: PageBytes) -> u64 {
+        let order = (page.bytes() / base.bytes()).max(1).trailing_zeros() as usize;
+        let top = self.by_order.len().saturating_sub(1);
+        self.sum(base, order.min(top)) / page.bytes()
+    }
+
+    fn sum(&self, base: PageBytes, from_order: usize) -> u64 {
+        let blocks = self.by_order.iter().enumerate().skip(from_order);
+        blocks.map(|(order, count)| (count << order) * base.bytes()).sum()
+    }
+}
+
+/// Reads `/proc/buddyinfo`: one entry per node, in the kernel's order.
+pub fn free_blocks(roots: &Roots) -> Result<Vec<FreeBlocks>> {
+    let path = roots.proc.join("buddyinfo");
+    let mut nodes: Vec<FreeBlocks> = Vec::new();
+    for line in files::read(&path)?.lines() {
+        // Node 0, zone   Normal   1 2 0 ...
+        let mut words = line.split_whitespace();
+        let node = match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("Node"), Some(number), Some("zone"), Some(_)) => {
+                NodeId(files::parse(&path, "a node", number.trim_end_matches(','))?)
+            }
+            _ => return Err(Error::malformed(&path, "Node N, zone NAME COUNTS", line)),
+        };
+        let counts = words
+            .map(|word| files::parse(&path, "a count of blocks", word))
+            .collect::<Result<Vec<u64>>>()?;
+        match nodes.iter_mut().find(|entry| entry.node == node) {
+            Some(entry) => {
+                entry.by_order.resize(entry.by_order.len().max(counts.len()), 0);
+                entry.by_order.iter_mut().zip(&counts).for_each(|(sum, count)| *sum += count);
+            }
+            None => nodes.push(FreeBlocks { node, by_order: counts }),
+        }
+    }
+    Ok(nodes)
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! hugetlbfs mounts: making one, finding those that exist, telling whether a path is on one.
+
+use std::ffi::CString;
+use std::fs::DirBuilder;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::StatFs;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::files;
+use crate::roots::Roots;
+use crate::units::PageBytes;
+
+/// A mounted hugetlbfs. Dropping this leaves it mounted: the files on it outlive the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HugetlbMount {
+    /// Where it is mounted.
+    pub dir: PathBuf,
+    /// The size of its pages.
+    pub page: PageBytes,
+}
+
+/// Mounts a hugetlbfs of one page size on `dir`, mode 0700, `nosuid,nodev,noexec`. The directory is
+/// made if it is missing. Mounting takes no pages.
+///
+/// # Errors
+/// [`Error::is_denied`] without `CAP_SYS_ADMIN`; EINVAL where the kernel has no such page size.
+pub fn mount(dir: &Path, page: PageBytes) -> Result<HugetlbMount> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .or_call(|| format!("mkdir({dir:?}, 0700)"))?;
+    let options = format!("pagesize={},mode=0700", page.bytes());
+    let data = CString::new(options.as_str())
+        .map_err(|_| Error::invalid("mount options", &options, "contain a zero byte"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("prezero", dir, "hugetlbfs", flags, data.as_c_str())
+        .or_call(|| {
+            format!("mount(\"prezero\", {dir:?}, \"hugetlbfs\", nosuid|nodev|noexec, {options:?})")
+        })
+        .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
+        .advise(Errno::INVAL, "/sys/kernel/mm/hugepages lists the page sizes of this kernel")
+        .advise(Errno::NODEV, "this kernel was built without CONFIG_HUGETLBFS")?;
+    Ok(HugetlbMount { dir: dir.to_owned(), page })
+}
+
+impl HugetlbMount {
+    /// Unmounts it; the pages of all files on it return to the kernel's pool.
+    ///
+    /// # Errors
+    /// EBUSY while anybody has a file on it open or mapped.
+    pub fn unmount(self) -> Result<()> {
+        rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW)
+            .or_call(|| format!("umount2({:?}, UMOUNT_NOFOLLOW)", self.dir))
+            .advise(Errno::BUSY, "a file on it is still open or mapped")
+            .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
+    }
+}
+
+/// The hugetlbfs mounts of one page size that this process sees, in the order they were mounted.
+pub fn find(roots: &Roots, page: PageBytes) -> Result<Vec<HugetlbMount>> {
+    let path = roots.proc.join("self/mountinfo");
+    let mut mounts = Vec::new();
+    for line in files::read(&path)?.lines() {
+        // 36 35 98:0 /root /mount/point options [tags...] - type source super,options
+        let form = "a mountinfo line";
+        let malformed = || Error::malformed(&path, form, line);
+        let (before, after) = line.split_once(" - ").ok_or_else(malformed)?;
+        let dir = before.split(' ').nth(4).ok_or_else(malformed)?;
+        let mut after = after.split(' ');
+        if after.next() != Some("hugetlbfs") {
+            continue;
+        }
+        let options = after.nth(1).ok_or_else(malformed)?;
+        let size = options
+            .split(',')
+            .find_map(|option| option.strip_prefix("pagesize="))
+            .and_then(parse_size)
+            .ok_or_else(malformed)?;
+        if size == page {
+            mounts.push(HugetlbMount { dir: unescape(dir), page });
+        }
+    }
+    Ok(mounts)
+}
+
+/// The page size of the hugetlbfs that `path` lies on; `None` for every other file system.
+pub fn is_hugetlbfs(path: &Path) -> Result<Option<PageBytes>> {
+    let stat = rustix::fs::statfs(path).or_call(|| format!("statfs({path:?})"))?;
+    Ok(hugetlb_page(&stat))
+}
+
+/// hugetlbfs reports its page size as the block size.
+pub(crate) fn hugetlb_page(stat: &StatFs) -> Option<PageBytes> {
+    #[expect(clippy::unnecessary_cast, reason = "the types differ between architectures")]
+    let (kind, size) = (stat.f_type as i64, u64::try_from(stat.f_bsize).ok()?);
+    #[expect(clippy::unnecessary_cast, reason = "the type differs between architectures")]
+    let hugetlbfs = libc::HUGETLBFS_MAGIC as i64;
+    if kind == hugetlbfs { PageBytes::new(size) } else { None }
+}
+
+/// `2M`, `1024M`, `64K`: the kernel prints KiB below 1 MiB and MiB above.
+fn parse_size(text: &str) -> Option<PageBytes> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    PageBytes::new(digits.parse::<u64>().ok()?.checked_mul(1 << shift)?)
+}
+
+/// mountinfo writes space, tab, newline and backslash as three octal digits.
+fn unescape(text: &str) -> PathBuf {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let octal = text.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
+        if let Some(byte) = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            out.push(byte);
+            at += 4;
+        } else {
+            out.push(bytes[at]);
+            at += 1;
+        }
+    }
+    std::ffi::OsString::from_vec(out).into()
+}

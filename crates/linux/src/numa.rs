@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! NUMA: which nodes have memory, which CPUs are near, where pages come from and where they are.
+//!
+//! A hugetlbfs file has no memory policy of its own, so `fallocate` places its pages by the policy
+//! of the *thread* that calls it: [`bind_thread_to`] before, [`nodes_of`] as the check afterwards.
+//! A kernel without NUMA answers ENOSYS to all of it; there node 0 is the whole machine, and these
+//! functions say so instead of failing.
+
+use std::ffi::c_void;
+
+use crate::cpuset::CpuSet;
+use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::files;
+use crate::mapping::Mapping;
+use crate::raw::{self, Mask};
+use crate::roots::Roots;
+use crate::units::{NodeId, PageBytes};
+
+/// The nodes that have memory, in rising order; node 0 alone on a kernel without NUMA.
+pub fn nodes(roots: &Roots) -> Result<Vec<NodeId>> {
+    let path = roots.sys.join("devices/system/node/has_memory");
+    match files::read_if_there(&path)? {
+        Some(text) => {
+            let list = text.parse::<CpuSet>();
+            let list = list.map_err(|_| Error::malformed(&path, "a list like 0-1", &text))?;
+            Ok(list.iter().map(NodeId).collect())
+        }
+        None => Ok(vec![NodeId(0)]),
+    }
+}
+
+/// The CPUs of `node`, empty for a node of memory only; on a kernel without NUMA all that are online.
+pub fn cpus_of(roots: &Roots, node: NodeId) -> Result<CpuSet> {
+    let nodes = roots.sys.join("devices/system/node");
+    let path = if node == NodeId(0) && !nodes.exists() {
+        roots.sys.join("devices/system/cpu/online")
+    } else {
+        nodes.join(format!("node{}/cpulist", node.0))
+    };
+    let text = files::read(&path)?;
+    text.parse().map_err(|_| Error::malformed(&path, "a list like 0-3,8", &text))
+}
+
+/// Takes all further memory of the calling *thread* from `node`, or fails: `MPOL_BIND`.
+///
+/// With no free huge page on that node `fallocate` then gives ENOSPC even if others have some.
+///
+/// # Errors
+/// EINVAL for a node without memory or outside the thread's cpuset.
+pub fn bind_thread_to(node: NodeId) -> Result<()> {
+    let bind = raw::set_mempolicy(libc::MPOL_BIND, &Mask::of([node.0]));
+    without_numa(bind, node, ())
+        .or_call(|| format!("set_mempolicy(MPOL_BIND, {{{}}})", node.0))
+        .advise(Errno::INVAL, "the node has no memory, or the cpuset does not allow it")
+}
+
+/// Gives the calling thread the default policy back: the node of the CPU it runs on.
+pub fn reset_policy() -> Result<()> {
+    without_numa(raw::set_mempolicy(libc::MPOL_DEFAULT, &Mask::of([])), NodeId(0), ())
+        .or_call(|| "set_mempolicy(MPOL_DEFAULT)".into())
+}
+
+/// The nodes that the calling thread is bound to; `None` unless its policy is `MPOL_BIND`.
+pub fn bound_to() -> Result<Option<Vec<NodeId>>> {
+    match raw::get_mempolicy() {
+        Ok((libc::MPOL_BIND, nodes)) => Ok(Some(nodes.bits().map(NodeId).collect())),
+        Ok(_) | Err(Errno::NOSYS) => Ok(None),
+        Err(errno) => Err(errno).or_call(|| "get_mempolicy()".into()),
+    }
+}
+
+/// The node of every page of a mapping, in the order of the addresses.
+///
+/// Puts the pages into the page tables where they are not, at about 1 us a page; a hole in the file
+/// would be filled by that, so call it for files that have all their pages.
+///
+/// # Errors
+/// EFAULT if a hole could not be filled.
+pub fn nodes_of(mapping: &Mapping, page: PageBytes) -> Result<Vec<NodeId>> {
+    let step = usize::try_from(page.bytes())
+        .map_err(|_| Error::invalid("page size", page, "is larger than the address space"))?;
+    let addresses = (0..mapping.len())
+        .step_by(step)
+        .map(|offset| mapping.as_ptr().wrapping_add(offset).cast_const().cast::<c_void>())
+        .collect::<Vec<_>>();
+    // One call for all pages that are in the page tables. ENOSYS: a kernel without page migration.
+    let found = raw::move_pages_query(&addresses).unwrap_or_else(|_| vec![-1; addresses.len()]);
+    addresses
+        .iter()
+        .zip(found)
+        .map(|(&address, node)| match u32::try_from(node) {
+            Ok(node) => Ok(NodeId(node)),
+            Err(_) => one_node(address),
+        })
+        .collect()
+}
+
+fn one_node(address: *const c_void) -> Result<NodeId> {
+    without_numa(raw::node_of_address(address), NodeId(0), 0)
+        .and_then(|node| u32::try_from(node).map_err(|_| Errno::FAULT))
+        .map(NodeId)
+        .or_call(|| format!("get_mempolicy({address:?}, MPOL_F_NODE|MPOL_F_ADDR)"))
+}
+
+/// What asks for node 0 is already true on a kernel without NUMA.
+fn without_numa<T>(result: Result<T, Errno>, node: NodeId, on_node_0: T) -> Result<T, Errno> {
+    match result {
+        Err(Errno::NOSYS) if node == NodeId(0) => Ok(on_node_0),
+        result => result,
+    }
+}

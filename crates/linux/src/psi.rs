@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! CPU pressure: how much of the time somebody who could run had to wait (the kernel's
+//! `accounting/psi.rst`; 4.20, and 5.13 for the `full` line of cpu).
+
+use std::path::Path;
+
+use crate::cgroup::Group;
+use crate::error::{Errno, Error, Result};
+use crate::files;
+use crate::roots::Roots;
+
+/// One line of a pressure file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stall {
+    /// Per cent of the last 10 seconds.
+    pub avg10_percent: f64,
+    /// Per cent of the last minute.
+    pub avg60_percent: f64,
+    /// Per cent of the last 5 minutes.
+    pub avg300_percent: f64,
+    /// Microseconds since boot (or since the group was made).
+    pub total_us: u64,
+}
+
+/// A pressure file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pressure {
+    /// At least one task waited.
+    pub some: Stall,
+    /// All non-idle tasks waited.
+    pub full: Option<Stall>,
+}
+
+/// The machine's CPU pressure; `None` where the kernel has none (built without, or `psi=0`).
+pub fn cpu(roots: &Roots) -> Result<Option<Pressure>> {
+    read(&roots.proc.join("pressure/cpu"))
+}
+
+/// The CPU pressure inside one group; `None` on v1, and where the kernel has none.
+pub fn cpu_of(group: &Group) -> Result<Option<Pressure>> {
+    read(&group.dir().join("cpu.pressure"))
+}
+
+fn read(path: &Path) -> Result<Option<Pressure>> {
+    let text = match files::read_if_there(path) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Ok(None),
+        // With psi=0 the files exist and answer this.
+        Err(error) if error.errno() == Some(Errno::OPNOTSUPP) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let line = |name| text.lines().find_map(|line| line.strip_prefix(name));
+    let some = line("some ").ok_or_else(|| Error::malformed(path, "a line \"some\"", &text))?;
+    let full = line("full ").map(|full| stall(path, full)).transpose()?;
+    Ok(Some(Pressure { some: stall(path, some)?, full }))
+}
+
+fn stall(path: &Path, line: &str) -> Result<Stall> {
+    let field = |name: &str| {
+        line.split(' ')
+            .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+            .ok_or_else(|| Error::malformed(path, "avg10=, avg60=, avg300= and total=", line))
+    };
+    let percent = |name| files::parse(path, "a percentage", field(name)?);
+    Ok(Stall {
+        avg10_percent: percent("avg10")?,
+        avg60_percent: percent("avg60")?,
+        avg300_percent: percent("avg300")?,
+        total_us: files::parse(path, "microseconds", field("total")?)?,
+    })
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Forked children: another process that holds a descriptor or a mapping, and can be killed.
+//!
+//! # Safety
+//!
+//! The file forks a process that may have threads. The child runs the caller's closure in the one
+//! thread that is left and ends by `_exit`, so no destructor and no buffered output runs twice. The
+//! closure must not wait for another thread or take a lock that one may hold; system calls are fine,
+//! and so is memory from glibc, which makes its locks safe across fork.
+#![expect(unsafe_code, reason = "fork and _exit")]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+
+/// A forked process; dropping it kills it by SIGKILL and waits for its end.
+#[derive(Debug)]
+pub struct Child {
+    pid: Pid,
+    ready: OwnedFd,
+    is_waited: bool,
+}
+
+/// In the child: tells the parent that what it waits for is set up.
+#[derive(Debug)]
+pub struct Ready(OwnedFd);
+
+impl Ready {
+    /// Lets [`Child::wait_ready`] return.
+    ///
+    /// # Panics
+    /// If the parent is gone.
+    pub fn signal(&self) {
+        rustix::io::write(&self.0, b"r").expect("the parent waits");
+    }
+
+    /// Sleeps until killed.
+    pub fn hold(&self) -> ! {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// Runs `body` in a forked child; its return value is the exit status, 101 after a panic.
+///
+/// # Panics
+/// If the process cannot be forked.
+pub fn fork(body: impl FnOnce(&Ready) -> i32) -> Child {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("pipe2");
+    // SAFETY: the child only runs `body` under the conditions in this module's text, then _exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(read);
+        let status = catch_unwind(AssertUnwindSafe(|| body(&Ready(write)))).unwrap_or(101);
+        // SAFETY: ends the process at once, without destructors of the parent's values.
+        unsafe { libc::_exit(status) };
+    }
+    let pid = Pid::from_raw(pid).unwrap_or_else(|| panic!("fork: {}", io::Error::last_os_error()));
+    Child { pid, ready: read, is_waited: false }
+}
+
+impl Child {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Waits for [`Ready::signal`].
+    ///
+    /// # Panics
+    /// If the child ended without it.
+    pub fn wait_ready(&self) {
+        let mut byte = [0];
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&self.ready, &mut byte));
+        assert_eq!(read, Ok(1), "the child {} ended early", self.pid());
+    }
+
+    /// Waits for its end and returns the exit status, `None` if a signal ended it.
+    pub fn wait(mut self) -> Option<i32> {
+        self.reap().and_then(WaitStatus::exit_status)
+    }
+
+    /// Kills it by SIGKILL and waits for its end, after which all it held is closed.
+    pub fn kill(self) {
+        drop(self);
+    }
+
+    fn reap(&mut self) -> Option<WaitStatus> {
+        self.is_waited = true;
+        let wait = || rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
+        rustix::io::retry_on_intr(wait).ok().flatten().map(|(_, status)| status)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.is_waited {
+            // ESRCH cannot be: a child that was not waited for keeps its number.
+            rustix::process::kill_process(self.pid, Signal::KILL).ok();
+            self.reap();
+        }
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Huge pages for a test, and the pool put back afterwards.
+//!
+//! The pool is the machine's, so only one test at a time may change it: a lock file in the temporary
+//! directory, held across processes and threads. A test that needs two sizes asks for both at once.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use tempfile::TempDir;
+
+use super::skip;
+use crate::error::Result;
+use crate::hugetlb;
+use crate::mount::{self, HugetlbMount};
+use crate::roots::Roots;
+use crate::units::PageBytes;
+
+/// 2 MiB.
+pub const MIB_2: PageBytes = PageBytes::new(2 << 20).unwrap();
+/// 1 GiB.
+pub const GIB_1: PageBytes = PageBytes::new(1 << 30).unwrap();
+
+/// Free huge pages that are this test's alone; dropped, every pool has its old size again.
+#[derive(Debug)]
+pub struct Guard {
+    before: Vec<(PageBytes, u64)>,
+    // Declared last: unlocked after the pools are put back.
+    _lock: File,
+}
+
+/// Makes sure that `pages` pages of one size are free, or skips the test.
+///
+/// # Panics
+/// If they are not to be had and skipping is a failure.
+pub fn reserve(page: PageBytes, pages: u64) -> Option<Guard> {
+    reserve_all(&[(page, pages)])
+}
+
+/// The same for several sizes.
+pub fn reserve_all(wanted: &[(PageBytes, u64)]) -> Option<Guard> {
+    if !rustix::process::geteuid().is_root() {
+        skip("changing the hugetlb pool needs root");
+        return None;
+    }
+    let mut guard = Guard { before: Vec::new(), _lock: lock() };
+    for &(page, pages) in wanted {
+        match guard.grow(page, pages) {
+            Ok(true) => {}
+            Ok(false) => {
+                skip(&format!("this machine cannot reserve {pages} pages of {page}"));
+                return None;
+            }
+            Err(error) => {
+                skip(&error.to_string());
+                return None;
+            }
+        }
+    }
+    Some(guard)
+}
+
+impl Guard {
+    /// Pages of that size that nobody has, on the whole machine.
+    ///
+    /// # Panics
+    /// If the kernel has no such size.
+    pub fn free(&self, page: PageBytes) -> u64 {
+        hugetlb::counters(&Roots::default(), page, None).expect("a page size of this kernel").free
+    }
+
+    fn grow(&mut self, page: PageBytes, pages: u64) -> Result<bool> {
+        let roots = Roots::default();
+        let now = hugetlb::counters(&roots, page, None)?;
+        let missing = pages.saturating_sub(now.unreserved_free());
+        if missing == 0 {
+            return Ok(true);
+        }
+        self.before.push((page, now.total));
+        hugetlb::set_total(&roots, page, None, now.total + missing)?;
+        Ok(hugetlb::counters(&roots, page, None)?.unreserved_free() >= pages)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        for &(page, total) in &self.before {
+            let reached = hugetlb::set_total(&Roots::default(), page, None, total);
+            // A test that leaked pages must not pass; one that already failed keeps its own message.
+            if !std::thread::panicking() {
+                let reached = reached.expect("the pool can be put back");
+                assert_eq!(
+                    reached, total,
+                    "pages of {page} left in the pool: somebody still has them"
+                );
+            }
+        }
+    }
+}
+
+fn lock() -> File {
+    let path = std::env::temp_dir().join("prezero-test-hugepages.lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .expect("the lock file can be opened");
+    let lock = || rustix::fs::flock(&file, FlockOperation::LockExclusive);
+    rustix::io::retry_on_intr(lock).expect("the lock file can be locked");
+    file
+}
+
+/// A hugetlbfs of a test's own, unmounted when dropped.
+#[derive(Debug)]
+pub struct Mounted {
+    mount: HugetlbMount,
+    dir: TempDir,
+}
+
+/// Mounts a hugetlbfs of that page size on a new directory, or skips the test.
+///
+/// # Panics
+/// If it cannot be mounted and skipping is a failure.
+pub fn mounted(page: PageBytes) -> Option<Mounted> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    match mount::mount(&dir.path().join("huge"), page) {
+        Ok(mount) => Some(Mounted { mount, dir }),
+        Err(error) => {
+            skip(&error.to_string());
+            None
+        }
+    }
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.mount.dir
+    }
+
+    /// A directory beside it, on the temporary directory's file system.
+    pub fn beside(&self) -> PathBuf {
+        self.dir.path().to_owned()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let result = self.mount.clone().unmount();
+        if !std::thread::panicking() {
+            result.expect("nobody holds a file on the test's mount");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the tests of several crates share: feature `test-support`, for dev-dependencies only.
+
+pub mod child;
+pub mod hugepages;
+mod skip;
+mod tree;
+
+pub use skip::{NO_SKIP, SKIP_LOG, skip, skipped};
+pub use tree::{Tree, tree};

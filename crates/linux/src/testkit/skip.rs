@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Skipping a test that this machine cannot run: said aloud, counted, and a failure where asked.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// With this variable set to `1` a skip is a failure.
+pub const NO_SKIP: &str = "PREZERO_TEST_NO_SKIP";
+
+/// With this variable set to a path every skip appends one line there, from all test binaries.
+pub const SKIP_LOG: &str = "PREZERO_TEST_SKIP_LOG";
+
+static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Says that the current test is skipped, and counts it; the test then returns.
+///
+/// # Panics
+/// If [`NO_SKIP`] is set, or the log cannot be written.
+pub fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("?");
+    assert!(env::var(NO_SKIP).as_deref() != Ok("1"), "{NO_SKIP}=1, but would skip: {reason}");
+    SKIPPED.fetch_add(1, Ordering::Relaxed);
+    let line = format!("skipped {test}: {reason}\n");
+    // The stream itself, since the harness swallows what eprintln! says in a test that passes.
+    let mut stderr = std::io::stderr();
+    stderr.write_all(line.as_bytes()).expect("standard error can be written");
+    if let Some(path) = env::var_os(SKIP_LOG) {
+        let log = OpenOptions::new().create(true).append(true).open(&path);
+        log.and_then(|mut log| log.write_all(line.as_bytes()))
+            .expect("the skip log can be written");
+    }
+}
+
+/// How many skips this process has counted.
+pub fn skipped() -> usize {
+    SKIPPED.load(Ordering::Relaxed)
+}
