@@ -1,2 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Take ready huge pages from the prezero daemon.
+//!
+//! ```no_run
+//! use prezero::{Client, LendRequest, DEFAULT_SOCKET};
+//!
+//! let mut client = Client::connect(DEFAULT_SOCKET)?;
+//! let loan = client.lend(&LendRequest::new("8G".parse()?))?;
+//! let memory = loan.map()?; // 8 GiB, zero, at page-table cost
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What it does: connects, borrows, maps, zeroes on request, watches. What it does not: wait for
+//! zeroing (short of ready memory a loan comes with a hole that the kernel zeroes on touch),
+//! start threads or a runtime, or keep a program alive when the daemon is gone.
+
+mod connection;
+mod error;
+mod loan;
+mod socket;
+mod zeroing;
+
+pub use connection::{ANSWER_TIMEOUT, Client, Watch};
+pub use error::{Error, Result};
+pub use linux::Mapping;
+pub use loan::{LendRequest, Loan};
+pub use model::wire::DEFAULT_SOCKET;
+pub use zeroing::{Allocate, Done, InPlace, Job, Task};

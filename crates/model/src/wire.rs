@@ -2,8 +2,8 @@
 //! The types of the varlink interface `io.prezero`: the one place where daemon and client meet.
 //!
 //! Numbers are plain here and carry their unit in the name; everybody converts to the types of
-//! [`crate::units`] at once. File descriptors travel beside a reply, in the order that the
-//! method's documentation gives.
+//! [`crate::units`] at once. File descriptors travel beside a reply; fields that end in `fd` are indices
+//! into them, as in systemd's varlink interfaces.
 
 use std::fmt;
 
@@ -141,6 +141,8 @@ pub struct WatchReply {
 /// One block of a loan, in the order in which the loan is mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
 pub struct LentPart {
+    /// Its descriptor's index among those of the reply.
+    pub fd: u32,
     /// NUMA node.
     pub node: u32,
     /// Its length in bytes.
@@ -149,9 +151,11 @@ pub struct LentPart {
     pub ready_bytes: u64,
 }
 
-/// A loan granted. Descriptors: the lease, then one per part.
+/// A loan granted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
 pub struct Lent {
+    /// The lease's descriptor: its index among those of the reply.
+    pub lease_fd: u32,
     /// The lease: it lives exactly as long as its descriptor.
     pub lease: u64,
     /// Page size in bytes.
@@ -173,9 +177,13 @@ pub enum ZeroBy {
     Clear,
 }
 
-/// A job. Descriptors: the block's file, then the job, which must stay open while it runs.
+/// A job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
 pub struct Job {
+    /// The block's file: its index among the reply's descriptors.
+    pub block_fd: u32,
+    /// The job's descriptor, which must stay open while the job runs: its index.
+    pub job_fd: u32,
     /// The job's number.
     pub job: u64,
     /// The node on which its pages must lie.

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Borrowed memory.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use linux::{Mapping, PageBytes};
+use model::ids::Owner;
+use model::units::{Bytes, Node, PageSize};
+use model::wire::{Lent, LentPart};
+
+use crate::error::{Error, Result};
+
+/// What to borrow.
+#[derive(Debug, Clone)]
+pub struct LendRequest {
+    /// How much: whole pages.
+    pub bytes: Bytes,
+    /// In which pages; `None` leaves it to the daemon.
+    pub page_size: Option<PageSize>,
+    /// From which node; `None` takes any.
+    pub node: Option<Node>,
+    /// Under which name, to get the content back after a restart.
+    pub owner: Option<Owner>,
+    /// How long content stays for that owner after its return; needs `owner`.
+    pub keep: Option<Duration>,
+    /// Whether it must be one file, as programs that take a path or descriptor need.
+    pub single: bool,
+}
+
+impl LendRequest {
+    /// `bytes` of any pages, in as many blocks as it takes.
+    #[must_use]
+    pub fn new(bytes: Bytes) -> Self {
+        Self { bytes, page_size: None, node: None, owner: None, keep: None, single: false }
+    }
+}
+
+/// A loan. It ends when this is dropped and no copy of its descriptors or mappings is left in
+/// any process.
+#[derive(Debug)]
+pub struct Loan {
+    lease: OwnedFd,
+    parts: Vec<(OwnedFd, LentPart)>,
+    page_size: PageSize,
+    kept: bool,
+    id: u64,
+}
+
+impl Loan {
+    pub(crate) fn from_reply(reply: Lent, fds: Vec<OwnedFd>) -> Result<Self> {
+        let (got, expected) = (fds.len(), 1 + reply.parts.len());
+        let wrong = || Error::Descriptors { method: "Lend", got, expected };
+        let mut fds: Vec<_> = fds.into_iter().map(Some).collect();
+        let mut take =
+            |index: u32| fds.get_mut(index as usize).and_then(Option::take).ok_or_else(wrong);
+        let lease = take(reply.lease_fd)?;
+        let parts: Result<Vec<_>> =
+            reply.parts.into_iter().map(|part| Ok((take(part.fd)?, part))).collect();
+        let (parts, page_size) = (parts?, PageSize::new(reply.page_bytes).ok_or_else(wrong)?);
+        Ok(Self { lease, parts, page_size, kept: reply.kept, id: reply.lease })
+    }
+
+    /// The lease's number in the daemon's reports.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.parts.iter().map(|(_, p)| p.bytes).sum())
+    }
+
+    /// So many of them were ready; the rest is filled by the program's own faults.
+    #[must_use]
+    pub fn ready_bytes(&self) -> Bytes {
+        Bytes(self.parts.iter().map(|(_, p)| p.ready_bytes).sum())
+    }
+
+    /// The size of its pages.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// Whether the content is what this owner left before; zero otherwise.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// The lease's descriptor: hand a copy to whoever shall keep the loan alive.
+    #[must_use]
+    pub fn lease(&self) -> BorrowedFd<'_> {
+        self.lease.as_fd()
+    }
+
+    /// Its blocks in order: descriptor and description. Map them `MAP_SHARED`: a private mapping
+    /// takes a second page and copies.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = (BorrowedFd<'_>, &LentPart)> {
+        self.parts.iter().map(|(fd, part)| (fd.as_fd(), part))
+    }
+
+    /// Maps all of it as one range, readable and writable.
+    ///
+    /// Costs page tables only for what is ready.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`], as when the address space is full, or `ENOMEM` when the kernel cannot
+    /// reserve the pages of a hole.
+    pub fn map(&self) -> Result<Mapping> {
+        let page = PageBytes::new(self.page_size.bytes()).ok_or(Error::Descriptors {
+            method: "Lend",
+            got: self.parts.len(),
+            expected: self.parts.len(),
+        })?;
+        let row: Vec<_> = self.parts.iter().map(|(fd, part)| (fd.as_fd(), part.bytes)).collect();
+        Ok(Mapping::map_row(&row, page)?)
+    }
+
+    /// Its descriptors: the lease, then the blocks in order.
+    #[must_use]
+    pub fn into_fds(self) -> (OwnedFd, Vec<OwnedFd>) {
+        (self.lease, self.parts.into_iter().map(|(fd, _)| fd).collect())
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A blocking socket under zlink's codec.
+//!
+//! zlink is asynchronous; programs that borrow memory are not, and must not get a runtime and
+//! its threads with the library. Every operation here blocks until it is done or the timeout of
+//! the socket is over, so no future ever waits, and [`now`] needs to poll it once.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use zlink::connection::PassedCredentials;
+use zlink::connection::socket::{ReadHalf, ReadResult, Socket, WriteHalf};
+use zlink::unix_utils;
+
+/// A connected socket.
+#[derive(Debug)]
+pub(crate) struct Blocking(pub(crate) UnixStream);
+
+/// One direction of it.
+#[derive(Debug)]
+pub(crate) struct Half(Arc<UnixStream>);
+
+impl Socket for Blocking {
+    type ReadHalf = Half;
+    type WriteHalf = Half;
+    const CAN_TRANSFER_FDS: bool = true;
+
+    fn split(self) -> (Half, Half) {
+        let stream = Arc::new(self.0);
+        (Half(Arc::clone(&stream)), Half(stream))
+    }
+}
+
+impl ReadHalf for Half {
+    async fn read(&mut self, buf: &mut [u8]) -> zlink::Result<ReadResult> {
+        Ok(uninterrupted(|| unix_utils::recvmsg(&*self.0, buf))?)
+    }
+}
+
+impl WriteHalf for Half {
+    async fn write(
+        &mut self,
+        buf: &[u8],
+        fds: &[impl AsFd],
+        credentials: Option<&PassedCredentials>,
+    ) -> zlink::Result<()> {
+        let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        let mut sent = 0;
+        while sent < buf.len() {
+            // Descriptors and credentials belong to the first byte and are sent once.
+            let (fds, credentials) =
+                if sent == 0 { (borrowed.as_slice(), credentials) } else { (&[][..], None) };
+            sent +=
+                uninterrupted(|| unix_utils::sendmsg(&*self.0, &buf[sent..], fds, credentials))?;
+        }
+        Ok(())
+    }
+}
+
+/// Repeats a call that a signal interrupted before it did anything.
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// The result of a future over a [`Blocking`] socket.
+///
+/// # Panics
+/// If the future waits for anything else, which none of this crate does.
+pub(crate) fn now<F: Future>(future: F) -> F::Output {
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(future).poll(&mut context) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("a blocking socket is never pending"),
+    }
+}
+
+impl Half {
+    /// How long a read may block; `None` is for ever.
+    pub(crate) fn set_timeout(&self, timeout: Option<std::time::Duration>) -> io::Result<()> {
+        self.0.set_read_timeout(timeout)
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Zeroing a block for the daemon, in the caller's own scheduling and cgroup context.
+
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+
+use linux::{BlockFile, Mapping, NodeId, PageBytes, numa};
+use model::units::{Node, PageSize, Pages};
+use model::wire::{self, Finished, ZeroBy};
+
+use crate::connection::Client;
+use crate::error::{Error, Result};
+
+/// A block to zero. Dropping it without [`Client::report`] gives it up; what was done is lost.
+#[derive(Debug)]
+pub struct Job {
+    order: wire::Job,
+    page: PageBytes,
+    file: BlockFile,
+    /// Open for as long as the job runs: the daemon sees its end when the process dies.
+    alive: OwnedFd,
+}
+
+/// What a job came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Done {
+    job: u64,
+    /// Pages from the block's start that are zero.
+    pub pages: Pages,
+    /// Whether that is all of them.
+    pub all: bool,
+}
+
+/// A range that the worker must clear itself, and how far it got.
+#[derive(Debug)]
+pub struct InPlace {
+    job: Job,
+    mapping: Mapping,
+}
+
+/// A job by the way it is to be done.
+#[derive(Debug)]
+pub enum Task {
+    /// The kernel makes and zeroes the pages: [`Allocate::run`].
+    Allocate(Allocate),
+    /// The worker clears a mapping: [`InPlace::extent`].
+    InPlace(InPlace),
+}
+
+/// A job that `fallocate` does.
+#[derive(Debug)]
+pub struct Allocate(Job);
+
+impl Job {
+    pub(crate) fn from_reply(order: wire::Job, fds: Vec<OwnedFd>) -> Result<Self> {
+        let wrong = || Error::Descriptors { method: "TakeZeroing", got: fds.len(), expected: 2 };
+        let page = PageBytes::new(order.page_bytes).ok_or_else(wrong)?;
+        let (block, job) = (order.block_fd as usize, order.job_fd as usize);
+        if block == job || block.max(job) >= fds.len() {
+            return Err(wrong());
+        }
+        let mut fds: Vec<_> = fds.into_iter().map(Some).collect();
+        let (Some(file), Some(alive)) = (fds[block].take(), fds[job].take()) else {
+            unreachable!("two indices within the vector, not the same");
+        };
+        Ok(Self { order, page, file: file.into(), alive })
+    }
+
+    /// The block's pages.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        Pages(self.order.pages)
+    }
+
+    /// Pages from the start that were done before.
+    #[must_use]
+    pub fn first(&self) -> Pages {
+        Pages(self.order.first_page)
+    }
+
+    /// The size of its pages.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        PageSize::new(self.order.page_bytes).unwrap_or(PageSize::KIB_4)
+    }
+
+    /// The node on which its pages must lie.
+    #[must_use]
+    pub fn node(&self) -> Node {
+        Node(self.order.node)
+    }
+
+    /// How it is to be done. For clearing in place this maps the block.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`].
+    pub fn begin(self) -> Result<Task> {
+        match self.order.by {
+            ZeroBy::Allocate => Ok(Task::Allocate(Allocate(self))),
+            ZeroBy::Clear => {
+                let mapping =
+                    Mapping::map(&self.file, self.order.pages * self.order.page_bytes, self.page)?;
+                Ok(Task::InPlace(InPlace { job: self, mapping }))
+            }
+        }
+    }
+
+    fn done(self, pages: Pages) -> Done {
+        let done = Done { job: self.order.job, pages, all: pages.0 == self.order.pages };
+        // The job's descriptor outlives the file's, so that the daemon never sees a job that has
+        // ended while its file is still open.
+        drop(self.file);
+        drop(self.alive);
+        done
+    }
+}
+
+impl Allocate {
+    /// Allocates page by page on the job's node; `progress` gets the pages done so far and may
+    /// stop it. Blocks for one page at most after that, or after a signal.
+    ///
+    /// Afterwards the pages' nodes are looked up: a page on another node counts as not done, and
+    /// so do those behind it.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`], as `ENOSPC` when the node has no free page left; report it as a job
+    /// with nothing done by dropping the job.
+    pub fn run(self, progress: &mut dyn FnMut(Pages) -> ControlFlow<()>) -> Result<Done> {
+        let Self(job) = self;
+        let (page, order) = (job.page, &job.order);
+        let (from, to) = (order.first_page * order.page_bytes, order.pages * order.page_bytes);
+        numa::bind_thread_to(NodeId(order.node))?;
+        let allocated = job.file.allocate_pages(from..to, page, &mut |bytes| {
+            progress(Pages(order.first_page + bytes / order.page_bytes))
+        });
+        numa::reset_policy()?;
+        let mut pages = Pages(order.first_page + allocated? / order.page_bytes);
+        if pages > Pages::ZERO && order.page_bytes > PageSize::KIB_4.bytes() {
+            let mapping = Mapping::map(&job.file, pages.0 * order.page_bytes, page)?;
+            let nodes = numa::nodes_of(&mapping, page)?;
+            let stray = nodes.iter().position(|n| n.0 != order.node);
+            pages = stray.map_or(pages, |at| Pages(at as u64));
+        }
+        Ok(job.done(pages))
+    }
+}
+
+impl InPlace {
+    /// The job.
+    #[must_use]
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// The bytes to clear: from the first page that is not done to the end. Valid until
+    /// [`InPlace::finish`]; nobody else has them.
+    #[must_use]
+    pub fn extent(&self) -> (*mut u8, usize) {
+        let skip = usize::try_from(self.job.order.first_page * self.job.order.page_bytes)
+            .map_or(self.mapping.len(), |skip| skip.min(self.mapping.len()));
+        (self.mapping.as_ptr().wrapping_add(skip), self.mapping.len() - skip)
+    }
+
+    /// Unmaps the block after `cleared` bytes of the extent were cleared.
+    #[must_use]
+    pub fn finish(self, cleared: usize) -> Done {
+        let Self { job, mapping } = self;
+        drop(mapping);
+        let pages = Pages(job.order.first_page + cleared as u64 / job.order.page_bytes);
+        job.done(pages)
+    }
+}
+
+impl Client {
+    /// Reports what a job came to, all or part: what was done is kept.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`wire::Error::NoSuchJob`] if the daemon gave the job up before.
+    pub fn report(&mut self, done: Done) -> Result<Finished> {
+        self.finish_zeroing(done.job, done.pages)
+    }
+}
