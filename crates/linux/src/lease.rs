@@ -147,8 +147,9 @@ impl AsFd for DaemonEnd {
 }
 
 /// For event loops that register by number, such as tokio's.
-impl std::os::fd::AsRawFd for DaemonEnd {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.0.as_raw_fd()
+/// For an event loop to watch: POLLERR is the lease's end.
+impl From<DaemonEnd> for OwnedFd {
+    fn from(end: DaemonEnd) -> Self {
+        end.0
     }
 }

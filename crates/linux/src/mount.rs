@@ -60,6 +60,14 @@ impl HugetlbMount {
             .advise(Errno::BUSY, "a file on it is still open or mapped")
             .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
     }
+
+    /// Takes it out of the tree at once; pages that somebody still maps stay until they let go.
+    pub fn detach(self) -> Result<()> {
+        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
+        rustix::mount::unmount(&self.dir, flags)
+            .or_call(|| format!("umount2({:?}, UMOUNT_NOFOLLOW|MNT_DETACH)", self.dir))
+            .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
+    }
 }
 
 /// The hugetlbfs mounts of one page size that this process sees, in the order they were mounted.

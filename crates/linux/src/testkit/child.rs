@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Forked children: another process that holds a descriptor or a mapping, and can be killed.
 //!
+//! A forked child has a copy of every descriptor that its parent has open at that moment, those of
+//! other tests in the same process included, and holds them until it ends. So tests that fork, or
+//! that ask who holds a file, hold [`alone`] from the beginning to the end.
+//!
 //! # Safety
 //!
 //! The file forks a process that may have threads. The child runs the caller's closure in the one
@@ -12,8 +16,17 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// While it is held, no other test of this process that also asked for it runs.
+pub fn alone() -> MutexGuard<'static, ()> {
+    // A test that failed while holding it left nothing half-done that this lock protects.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A forked process; dropping it kills it by SIGKILL and waits for its end.
 #[derive(Debug)]
@@ -76,6 +89,16 @@ impl Child {
         let mut byte = [0];
         let read = rustix::io::retry_on_intr(|| rustix::io::read(&self.ready, &mut byte));
         assert_eq!(read, Ok(1), "the child {} ended early", self.pid());
+    }
+
+    /// Waits for its end but leaves it to be waited for, so that its number is nobody else's yet.
+    ///
+    /// # Panics
+    /// If there is no such child.
+    pub fn wait_exited(&self) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let wait = || rustix::process::waitid(WaitId::Pid(self.pid), options);
+        rustix::io::retry_on_intr(wait).expect("a child that was not waited for");
     }
 
     /// Waits for its end and returns the exit status, `None` if a signal ended it.

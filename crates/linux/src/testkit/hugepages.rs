@@ -6,28 +6,32 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
 
 use super::skip;
 use crate::error::Result;
+use crate::files;
 use crate::hugetlb;
 use crate::mount::{self, HugetlbMount};
 use crate::roots::Roots;
-use crate::units::PageBytes;
+use crate::units::{NodeId, PageBytes};
 
 /// 2 MiB.
 pub const MIB_2: PageBytes = PageBytes::new(2 << 20).unwrap();
 /// 1 GiB.
 pub const GIB_1: PageBytes = PageBytes::new(1 << 30).unwrap();
 
+/// How often the pool is asked to grow: the kernel fails to find 1 GiB in one piece now and then.
+const ATTEMPTS: u32 = 5;
+
 /// Free huge pages that are this test's alone; dropped, every pool has its old size again.
 #[derive(Debug)]
 pub struct Guard {
-    before: Vec<(PageBytes, u64)>,
-    // Declared last: unlocked after the pools are put back.
-    _lock: File,
+    before: Vec<(PageBytes, Option<NodeId>, u64)>,
+    lock: File,
 }
 
 /// Makes sure that `pages` pages of one size are free, or skips the test.
@@ -35,18 +39,21 @@ pub struct Guard {
 /// # Panics
 /// If they are not to be had and skipping is a failure.
 pub fn reserve(page: PageBytes, pages: u64) -> Option<Guard> {
-    reserve_all(&[(page, pages)])
+    reserve_all(&[(page, None, pages)])
 }
 
-/// The same for several sizes.
-pub fn reserve_all(wanted: &[(PageBytes, u64)]) -> Option<Guard> {
+/// The same for several sizes, each on a node of its own choice or anywhere.
+///
+/// # Panics
+/// If they are not to be had and skipping is a failure.
+pub fn reserve_all(wanted: &[(PageBytes, Option<NodeId>, u64)]) -> Option<Guard> {
     if !rustix::process::geteuid().is_root() {
         skip("changing the hugetlb pool needs root");
         return None;
     }
-    let mut guard = Guard { before: Vec::new(), _lock: lock() };
-    for &(page, pages) in wanted {
-        match guard.grow(page, pages) {
+    let mut guard = Guard { before: Vec::new(), lock: lock() };
+    for &(page, node, pages) in wanted {
+        match guard.grow(page, node, pages) {
             Ok(true) => {}
             Ok(false) => {
                 skip(&format!("this machine cannot reserve {pages} pages of {page}"));
@@ -70,31 +77,44 @@ impl Guard {
         hugetlb::counters(&Roots::default(), page, None).expect("a page size of this kernel").free
     }
 
-    fn grow(&mut self, page: PageBytes, pages: u64) -> Result<bool> {
+    fn grow(&mut self, page: PageBytes, node: Option<NodeId>, pages: u64) -> Result<bool> {
         let roots = Roots::default();
-        let now = hugetlb::counters(&roots, page, None)?;
-        let missing = pages.saturating_sub(now.unreserved_free());
-        if missing == 0 {
-            return Ok(true);
+        let now = hugetlb::counters(&roots, page, node)?;
+        self.before.push((page, node, now.total));
+        for attempt in 1.. {
+            let now = hugetlb::counters(&roots, page, node)?;
+            let missing = pages.saturating_sub(now.unreserved_free());
+            if missing == 0 {
+                return Ok(true);
+            }
+            if attempt > ATTEMPTS {
+                break;
+            }
+            if attempt > 1 {
+                // Pages that other processes just freed are still on per-CPU lists or scattered.
+                files::write(&roots.proc.join("sys/vm/compact_memory"), "1")?;
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            hugetlb::set_total(&roots, page, node, now.total + missing)?;
         }
-        self.before.push((page, now.total));
-        hugetlb::set_total(&roots, page, None, now.total + missing)?;
-        Ok(hugetlb::counters(&roots, page, None)?.unreserved_free() >= pages)
+        Ok(false)
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        for &(page, total) in &self.before {
-            let reached = hugetlb::set_total(&Roots::default(), page, None, total);
-            // A test that leaked pages must not pass; one that already failed keeps its own message.
-            if !std::thread::panicking() {
-                let reached = reached.expect("the pool can be put back");
-                assert_eq!(
-                    reached, total,
-                    "pages of {page} left in the pool: somebody still has them"
-                );
+        let mut left = Vec::new();
+        for &(page, node, total) in self.before.iter().rev() {
+            let reached = hugetlb::set_total(&Roots::default(), page, node, total);
+            if reached.as_ref().ok() != Some(&total) {
+                left.push(format!("{page}: wanted {total}, got {reached:?}"));
             }
+        }
+        // Unlocked by name: a forked child that is still alive has a copy of the descriptor.
+        rustix::fs::flock(&self.lock, FlockOperation::Unlock).ok();
+        // A test that leaked pages must not pass; one that already failed keeps its own message.
+        if !std::thread::panicking() {
+            assert!(left.is_empty(), "pages left in the pool, somebody still has them: {left:?}");
         }
     }
 }

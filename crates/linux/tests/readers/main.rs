@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every reader on a literal tree: what the kernel prints, what old and odd kernels print, and what
+//! no kernel prints.
+
+mod cgroup;
+mod cpu;
+mod cpuset;
+mod error;
+mod hugetlb;
+mod meminfo;
+mod mount;
+mod numa;
+mod psi;
+mod units;

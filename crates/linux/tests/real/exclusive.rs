@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The write lease as a proof: what it sees, what it does not, and that asking is harmless.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linux::Exclusivity::{Shared, Sole, Unsupported};
+use linux::exclusive::prove;
+use linux::testkit::{child, skip};
+use linux::{BlockFile, Exclusivity, Mapping};
+use rustix::fs::{Mode, OFlags};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
+use crate::memory::Memory;
+
+/// The kernel drops a process's last references a moment after its end is reported.
+fn soon(file: &BlockFile) -> Exclusivity {
+    let begun = Instant::now();
+    loop {
+        match prove(file).unwrap() {
+            Shared if begun.elapsed() < Duration::from_secs(5) => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
+            answer => return answer,
+        }
+    }
+}
+
+#[test]
+fn the_only_description_is_sole() {
+    Memory::each(1, |memory| {
+        let file = memory.block("a", 1);
+        assert_eq!(prove(&file).unwrap(), Sole);
+        assert_eq!(prove(&file).unwrap(), Sole, "the lease was given back");
+        memory.dir.rename("a", "ready", "a", "lent").unwrap();
+        assert_eq!(prove(&file).unwrap(), Sole);
+    });
+}
+
+#[test]
+fn another_description_is_seen_whatever_its_mode() {
+    Memory::each(1, |memory| {
+        let file = memory.block("a", 1);
+        let other = memory.dir.open_block("ready", "a").unwrap();
+        assert_eq!(prove(&file).unwrap(), Shared);
+        drop(other);
+        assert_eq!(soon(&file), Sole);
+        let reader = std::fs::File::open(memory.path().join("ready/a")).unwrap();
+        assert_eq!(prove(&file).unwrap(), Shared);
+        drop(reader);
+        assert_eq!(soon(&file), Sole);
+    });
+}
+
+#[test]
+fn the_provers_own_mapping_is_not_another_holder() {
+    Memory::each(1, |memory| {
+        let file = memory.block("a", 1);
+        let mapping = Mapping::map(&file, memory.bytes(1), memory.page).unwrap();
+        assert_eq!(prove(&file).unwrap(), Sole);
+        drop(mapping);
+    });
+}
+
+#[test]
+fn a_mapping_counts_after_its_process_closed_the_descriptor() {
+    Memory::each(1, |memory| {
+        let file = memory.block("a", 1);
+        let borrower = child::fork(|ready| {
+            let own = memory.dir.open_block("ready", "a").unwrap();
+            let mapping = Mapping::map(&own, memory.bytes(1), memory.page).unwrap();
+            drop(own);
+            mapping.fill(0..1, 1);
+            ready.signal();
+            ready.hold()
+        });
+        borrower.wait_ready();
+        assert_eq!(prove(&file).unwrap(), Shared);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(prove(&file).unwrap(), Shared, "and goes on counting");
+        borrower.kill();
+        assert_eq!(soon(&file), Sole);
+    });
+}
+
+#[test]
+fn a_mapping_counts_in_a_child_of_a_dead_borrower() {
+    Memory::each(1, |memory| {
+        let file = memory.block("a", 1);
+        let until_gone = tempfile::NamedTempFile::new().unwrap();
+        let borrower = child::fork(|ready| {
+            let own = memory.dir.open_block("ready", "a").unwrap();
+            let _mapping = Mapping::map(&own, memory.bytes(1), memory.page).unwrap();
+            drop(own);
+            let grandchild = child::fork(|ready| {
+                ready.signal();
+                while until_gone.path().exists() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                0
+            });
+            grandchild.wait_ready();
+            std::mem::forget(grandchild);
+            ready.signal();
+            0
+        });
+        borrower.wait_ready();
+        assert_eq!(borrower.wait(), Some(0));
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(prove(&file).unwrap(), Shared, "the grandchild still maps it");
+        until_gone.close().unwrap();
+        assert_eq!(soon(&file), Sole);
+    });
+}
+
+#[test]
+fn a_duplicate_of_the_provers_description_is_not_seen() {
+    // Why BlockFile says never to hand one out.
+    Memory::each(1, |memory| {
+        let file = memory.block("a", 1);
+        let duplicate = rustix::io::dup(&file).unwrap();
+        assert_eq!(prove(&file).unwrap(), Sole);
+        drop(duplicate);
+    });
+}
+
+#[test]
+fn a_path_descriptor_is_not_seen_but_opens_only_for_whom_the_file_is_for() {
+    const NOBODY: u32 = 65534;
+    Memory::each(1, |memory| {
+        if !rustix::process::geteuid().is_root() {
+            return skip("lending to another user needs root");
+        }
+        let file = memory.block("a", 1);
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let kept = rustix::fs::open(memory.path().join("ready/a"), flags, Mode::empty()).unwrap();
+        assert_eq!(prove(&file).unwrap(), Sole, "O_PATH is no open of the file");
+
+        let may_open = |uid| opens_again(&kept, uid);
+        assert!(may_open(NOBODY), "mode 0666: why access is taken away before the proof");
+        file.set_access(None).unwrap();
+        assert!(!may_open(NOBODY));
+        file.set_access(Some((1234, 1234))).unwrap();
+        assert!(may_open(1234), "the borrower can open it by /proc/self/fd");
+        assert!(!may_open(NOBODY), "the one before cannot");
+        assert_eq!(soon(&file), Sole, "the owner may ask about a file that it gave to a user");
+        file.set_access(None).unwrap();
+        assert!(!may_open(1234));
+        assert_eq!(soon(&file), Sole);
+    });
+}
+
+/// Whether a process of user `uid` that was left a descriptor can open its file for writing.
+fn opens_again(kept: &OwnedFd, uid: u32) -> bool {
+    // dup without CLOEXEC, so that the shell inherits it.
+    let left = rustix::io::dup(kept).unwrap();
+    let script = format!("exec 3<>/proc/self/fd/{}", left.as_raw_fd());
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &script]).uid(uid).gid(uid).stderr(Stdio::null());
+    shell.status().unwrap().success()
+}
+
+/// As many times as an open by the other process may fall into the moment of the lease.
+const PROOFS: usize = 3000;
+
+#[test]
+fn an_open_in_the_moment_of_the_proof_harms_nobody() {
+    // The kernel signals a lease holder whose file is being opened; SIGIO would end this process.
+    Memory::each(1, |memory| {
+        let file = memory.block("a", 1);
+        let opener = child::fork(|ready| {
+            ready.signal();
+            loop {
+                if memory.dir.open_block("ready", "a").is_err() {
+                    return 1;
+                }
+            }
+        });
+        opener.wait_ready();
+        let mut answers = [0_usize; 2];
+        for _ in 0..PROOFS {
+            match prove(&file).unwrap() {
+                Sole => answers[0] += 1,
+                Shared => answers[1] += 1,
+                Unsupported => panic!("it was supported before"),
+            }
+        }
+        assert!(answers[1] > 0, "the other process was seen: {answers:?}");
+        opener.kill();
+        assert_eq!(soon(&file), Sole);
+    });
+}
+
+#[test]
+fn what_cannot_have_a_lease_is_unsupported() {
+    // The kernel leases regular files only, and answers EINVAL for the rest.
+    let null = std::fs::File::open("/dev/null").unwrap();
+    assert_eq!(prove(&BlockFile::from(OwnedFd::from(null))).unwrap(), Unsupported);
+}
+
+#[test]
+fn a_kernel_that_refuses_leases_is_unsupported() {
+    Memory::each(1, |memory| {
+        let file = memory.block("a", 1);
+        // In a thread of its own, since a filter cannot be taken off again.
+        let answer = std::thread::scope(|scope| {
+            let ask = || {
+                seccompiler::apply_filter(&refusing_leases()).unwrap();
+                prove(&file).unwrap()
+            };
+            scope.spawn(ask).join().unwrap()
+        });
+        assert_eq!(answer, Unsupported);
+        assert_eq!(prove(&file).unwrap(), Sole, "other threads still may");
+    });
+}
+
+/// Answers EINVAL to `fcntl(_, F_SETLEASE, _)`, as a kernel without `CONFIG_FILE_LOCKING` does.
+fn refusing_leases() -> BpfProgram {
+    let is_set_lease = SeccompCondition::new(
+        1,
+        SeccompCmpArgLen::Dword,
+        SeccompCmpOp::Eq,
+        u64::try_from(libc::F_SETLEASE).unwrap(),
+    );
+    let rule = SeccompRule::new(vec![is_set_lease.unwrap()]).unwrap();
+    let filter = SeccompFilter::new(
+        [(libc::SYS_fcntl, vec![rule])].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(u32::try_from(libc::EINVAL).unwrap()),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    filter.unwrap().try_into().unwrap()
+}

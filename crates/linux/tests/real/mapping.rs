@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+use std::os::fd::AsFd;
+
+use linux::{Errno, Mapping};
+
+use crate::memory::Memory;
+
+#[test]
+fn what_one_mapping_writes_another_reads() {
+    Memory::each(2, |memory| {
+        let file = memory.block("a", 2);
+        let mapping = Mapping::map(&file, memory.bytes(2), memory.page).unwrap();
+        assert_eq!(
+            mapping.as_ptr().addr() as u64 % memory.page.bytes(),
+            0,
+            "aligned to the page size"
+        );
+        assert_eq!(mapping.len() as u64, memory.bytes(2));
+        mapping.fill(0..1, 7);
+        let other = memory.dir.open_block("ready", "a").unwrap();
+        assert_eq!(other.first_nonzero(0..1).unwrap(), Some(0));
+        drop(mapping);
+        assert_eq!(file.first_nonzero(0..1).unwrap(), Some(0), "unmapping loses nothing");
+    });
+}
+
+#[test]
+fn several_files_lie_in_a_row() {
+    Memory::each(3, |memory| {
+        let (one, two) = (memory.block("a", 1), memory.block("b", 2));
+        let row = [(one.as_fd(), memory.bytes(1)), (two.as_fd(), memory.bytes(2))];
+        let mapping = Mapping::map_row(&row, memory.page).unwrap();
+        assert_eq!(mapping.len() as u64, memory.bytes(3));
+        let seam = usize::try_from(memory.bytes(1)).unwrap();
+        mapping.fill(seam - 1..seam + 1, 9);
+        assert_eq!(one.first_nonzero(0..memory.bytes(1)).unwrap(), Some(memory.bytes(1) - 1));
+        assert_eq!(two.first_nonzero(0..memory.bytes(2)).unwrap(), Some(0));
+    });
+}
+
+#[test]
+fn a_row_that_fails_maps_nothing() {
+    let memory = Memory::plain();
+    let file = memory.block("a", 1);
+    let no_file = std::fs::File::open("/dev/shm").unwrap();
+    let before = mapped_bytes();
+    let row = [(file.as_fd(), 4096), (no_file.as_fd(), 4096)];
+    let error = Mapping::map_row(&row, memory.page).unwrap_err();
+    assert!(error.to_string().contains("</dev/shm>, 0) = "), "{error}");
+    // Other tests map meanwhile in this process, but none 64 GiB.
+    let big = [(file.as_fd(), 64 << 30), (no_file.as_fd(), 4096)];
+    Mapping::map_row(&big, memory.page).unwrap_err();
+    assert!(mapped_bytes() < before + (32 << 30));
+}
+
+fn mapped_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn lengths_are_whole_pages() {
+    let memory = Memory::plain();
+    let file = memory.block("a", 1);
+    for len in [0, 1, 4095, 4097] {
+        let error = Mapping::map(&file, len, memory.page).unwrap_err().to_string();
+        assert_eq!(error, format!("length {len} is not a whole number of pages"));
+    }
+    let error = Mapping::map(&file, 1 << 63, memory.page).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::NOMEM), "{error}");
+    let error = Mapping::map_row(&[], memory.page).unwrap_err().to_string();
+    assert_eq!(error, "length 0 is not a whole number of pages");
+}
+
+#[test]
+fn a_hole_is_promised_pages_when_it_is_mapped() {
+    Memory::each_huge(2, |memory| {
+        let free = memory.free().unwrap();
+        let file = memory.block("a", 1);
+        file.set_len(memory.bytes(2)).unwrap();
+        let mapping = Mapping::map(&file, memory.bytes(2), memory.page).unwrap();
+        assert_eq!(memory.free().unwrap(), free - 1, "promised, not taken");
+        mapping.populate().unwrap();
+        assert_eq!(memory.free().unwrap(), free - 2);
+        assert_eq!(file.first_nonzero(0..memory.bytes(2)).unwrap(), None);
+    });
+}
+
+#[test]
+fn a_hole_larger_than_the_pool_is_refused_at_mmap() {
+    Memory::each_huge(2, |memory| {
+        let free = memory.free().unwrap();
+        let file = memory.block("a", 1);
+        let len = memory.bytes(free + 1);
+        file.set_len(len).unwrap();
+        let error = Mapping::map(&file, len, memory.page).unwrap_err();
+        assert!(error.is_no_space(), "{error}");
+        assert!(error.to_string().contains("the file has a hole"), "{error}");
+    });
+}
+
+#[test]
+fn mapping_past_the_end_makes_a_hugetlbfs_file_longer() {
+    Memory::each_huge(2, |memory| {
+        let file = memory.block("a", 1);
+        let mapping = Mapping::map(&file, memory.bytes(2), memory.page).unwrap();
+        assert_eq!(file.len().unwrap(), memory.bytes(2));
+        assert_eq!(file.allocated_bytes().unwrap(), memory.bytes(1));
+        drop(mapping);
+    });
+}

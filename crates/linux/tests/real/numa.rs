@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a machine of any number of nodes can show; placement on two nodes is asked in a virtual
+//! machine that has them.
+
+use linux::testkit::hugepages::{GIB_1, MIB_2};
+use linux::testkit::{child, skip};
+use linux::{Mapping, NodeId, Roots, numa};
+
+use crate::memory::Memory;
+
+#[test]
+fn pages_are_on_the_node_that_the_thread_is_bound_to() {
+    for node in numa::nodes(&Roots::default()).unwrap() {
+        bound(node, &Memory::plain());
+        for page in [MIB_2, GIB_1] {
+            if let Some(memory) = Memory::huge_on(Some(node), page, 2) {
+                bound(node, &memory);
+            }
+        }
+    }
+}
+
+fn bound(node: NodeId, memory: &Memory) {
+    // The policy is the thread's: one of its own, which ends with it.
+    std::thread::scope(|scope| {
+        let fill = || {
+            numa::bind_thread_to(node).unwrap();
+            drop(memory.block("a", 2));
+        };
+        scope.spawn(fill).join().unwrap();
+    });
+    let file = memory.dir.open_block("ready", "a").unwrap();
+    let mapping = Mapping::map(&file, memory.bytes(2), memory.page).unwrap();
+    assert_eq!(numa::nodes_of(&mapping, memory.page).unwrap(), [node, node], "{}", memory.page);
+}
+
+#[test]
+fn asking_for_the_nodes_of_a_full_block_takes_no_page() {
+    Memory::each_huge(2, |memory| {
+        let free = memory.free().unwrap();
+        let file = memory.block("a", 2);
+        let mapping = Mapping::map(&file, memory.bytes(2), memory.page).unwrap();
+        assert_eq!(numa::nodes_of(&mapping, memory.page).unwrap().len(), 2);
+        assert_eq!(memory.free(), Some(free - 2));
+        assert_eq!(file.first_nonzero(0..memory.bytes(2)).unwrap(), None);
+    });
+}
+
+#[test]
+fn a_node_that_is_not_there_is_refused() {
+    // 1023 is the highest node that any architecture's kernel can be built for.
+    let error = numa::bind_thread_to(NodeId(1023)).unwrap_err().to_string();
+    assert!(error.starts_with("set_mempolicy(MPOL_BIND, {1023}) = "), "{error}");
+    assert_eq!(numa::bound_to().unwrap(), None);
+}
+
+#[test]
+fn binding_is_the_threads_own() {
+    let _alone = child::alone();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            numa::bind_thread_to(NodeId(0)).unwrap();
+            match numa::bound_to().unwrap() {
+                Some(nodes) => assert_eq!(nodes, [NodeId(0)]),
+                None => skip("this kernel has no NUMA"),
+            }
+            numa::reset_policy().unwrap();
+            assert_eq!(numa::bound_to().unwrap(), None);
+        });
+    });
+    assert_eq!(numa::bound_to().unwrap(), None);
+}
