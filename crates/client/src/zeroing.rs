@@ -21,10 +21,12 @@ pub struct Job {
     alive: OwnedFd,
 }
 
-/// What a job came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a job came to, to be told by [`Client::report`].
+#[derive(Debug)]
 pub struct Done {
     job: u64,
+    /// Until the report is answered: a job that ends without a word counts as lost.
+    _alive: OwnedFd,
     /// Pages from the block's start that are zero.
     pub pages: Pages,
     /// Whether that is all of them.
@@ -106,12 +108,10 @@ impl Job {
     }
 
     fn done(self, pages: Pages) -> Done {
-        let done = Done { job: self.order.job, pages, all: pages.0 == self.order.pages };
-        // The job's descriptor outlives the file's, so that the daemon never sees a job that has
-        // ended while its file is still open.
+        // The file is closed before the report: the daemon proves that nobody holds it.
         drop(self.file);
-        drop(self.alive);
-        done
+        let all = pages.0 == self.order.pages;
+        Done { job: self.order.job, _alive: self.alive, pages, all }
     }
 }
 

@@ -217,6 +217,18 @@ impl Book {
         self.leases.keys().copied()
     }
 
+    /// The blocks of a lease, in the order of the loan.
+    #[must_use]
+    pub fn lease_blocks(&self, lease: LeaseId) -> Vec<BlockId> {
+        self.leases.get(&lease).map(|l| l.blocks.clone()).unwrap_or_default()
+    }
+
+    /// Whether a block stays what it is from loan to loan, cleared in place between them.
+    #[must_use]
+    pub fn recycles_in_place_block(&self, block: BlockId) -> bool {
+        self.blocks.get(block).is_some_and(|b| self.recycles_in_place(b.pool()))
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -321,6 +333,15 @@ impl Book {
             }
         }
         wanted
+    }
+
+    /// The nodes whose pools are being refilled, as of the last [`Book::wanted_workers`].
+    #[must_use]
+    pub fn refilling_nodes(&self) -> Vec<Node> {
+        let mut nodes: Vec<_> =
+            self.pools.iter().filter(|(_, p)| p.refilling).map(|(key, _)| key.node).collect();
+        nodes.dedup();
+        nodes
     }
 
     /// A pool's counts.

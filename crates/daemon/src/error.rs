@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Why a daemon did not start, or stopped.
+
+use std::io;
+use std::path::PathBuf;
+
+use model::config::ConfigError;
+use thiserror::Error;
+
+/// A daemon that could not do its work.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration breaks a rule.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A group that the system does not know.
+    #[error("{field}: `{group}` is neither a group's name nor its number")]
+    NoSuchGroup {
+        /// The configuration's field.
+        field: &'static str,
+        /// Its value.
+        group: String,
+    },
+    /// The kernel has no such pages.
+    #[error("no {page} pages: this kernel has {known}; see /sys/kernel/mm/hugepages")]
+    NoSuchPages {
+        /// The size asked for.
+        page: model::units::PageSize,
+        /// The sizes there are.
+        known: String,
+    },
+    /// Another daemon listens there.
+    #[error("another daemon already listens at {0}: stop it first, or choose another --socket")]
+    Running(PathBuf),
+    /// The socket could not be made.
+    #[error("can not listen at {path}: {source}")]
+    Listen {
+        /// Its path.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A call into the kernel failed.
+    #[error(transparent)]
+    Kernel(#[from] linux::Error),
+    /// The runtime could not be made, or a thread not be started.
+    #[error("{what}: {source}")]
+    Runtime {
+        /// What was attempted.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A block whose file nobody knows.
+    #[error("{0} has no file")]
+    NoFile(model::ids::BlockId),
+    /// The thread of an embedded daemon is gone.
+    #[error("the embedded daemon ended before it was ready")]
+    Gone,
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Directories and the socket's place.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// Makes a directory that only the daemon's user can enter, if it is missing.
+pub(crate) fn make_dir(path: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|source| Error::Runtime { what: "can not make the run directory", source })
+}
+
+/// Binds the socket, replacing one that nobody listens at any more.
+///
+/// Everybody may connect: who may do what is decided by the peer's credentials, so that a refusal
+/// can say why.
+pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
+    let failed = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed)?;
+    }
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => {
+            if UnixStream::connect(path).is_ok() {
+                return Err(Error::Running(path.to_owned()));
+            }
+            fs::remove_file(path).map_err(failed)?;
+        }
+        Ok(_) => {
+            let taken =
+                io::Error::new(ErrorKind::AlreadyExists, "a file that is no socket is there");
+            return Err(failed(taken));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}

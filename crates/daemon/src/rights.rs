@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who may do what: decided by the credentials the kernel reports for a socket's peer.
+
+use linux::Peer;
+use model::ids::Uid;
+use model::wire;
+
+use crate::error::{Error, Result};
+
+/// The groups of the configuration, resolved once at start.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Groups {
+    lend: Option<u32>,
+    zero: Option<u32>,
+}
+
+impl Groups {
+    pub(crate) fn resolve(lend: Option<&str>, zero: Option<&str>) -> Result<Self> {
+        let lend = lend.map(|group| number("lend_group", group)).transpose()?;
+        let zero = zero.map(|group| number("zero_group", group)).transpose()?;
+        Ok(Self { lend, zero })
+    }
+}
+
+fn number(field: &'static str, group: &str) -> Result<u32> {
+    if let Ok(number) = group.parse() {
+        return Ok(number);
+    }
+    match nix::unistd::Group::from_name(group) {
+        Ok(Some(found)) => Ok(found.gid.as_raw()),
+        Ok(None) | Err(_) => Err(Error::NoSuchGroup { field, group: group.to_owned() }),
+    }
+}
+
+/// One peer and what it may do.
+#[derive(Debug, Clone)]
+pub(crate) struct Rights {
+    peer: Peer,
+    groups: Groups,
+    own: u32,
+}
+
+impl Rights {
+    pub(crate) fn new(peer: Peer, groups: Groups) -> Self {
+        Self { peer, groups, own: rustix::process::geteuid().as_raw() }
+    }
+
+    pub(crate) fn uid(&self) -> Uid {
+        Uid(self.peer.uid)
+    }
+
+    /// User and group, as the owner of what is lent to it.
+    pub(crate) fn ids(&self) -> (u32, u32) {
+        (self.peer.uid, self.peer.gid)
+    }
+
+    /// Root, and the user the daemon itself runs as.
+    fn is_master(&self) -> bool {
+        self.peer.uid == 0 || self.peer.uid == self.own
+    }
+
+    fn demand(&self, group: Option<u32>, field: &str, action: &str) -> Result<(), wire::Error> {
+        if self.is_master() || group.is_some_and(|gid| self.peer.in_group(gid)) {
+            return Ok(());
+        }
+        let needed = match group {
+            Some(gid) => format!("root and members of group {gid} may"),
+            None => format!("only root may, as {field} is not configured"),
+        };
+        let action = action.to_owned();
+        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+    }
+
+    /// Whether it may borrow, and look.
+    pub(crate) fn may_lend(&self) -> Result<(), wire::Error> {
+        self.demand(self.groups.lend, "lend_group", "borrow")
+    }
+
+    /// Whether it may zero, configure and give back.
+    pub(crate) fn may_zero(&self, action: &str) -> Result<(), wire::Error> {
+        self.demand(self.groups.zero, "zero_group", action)
+    }
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Starting, keeping house, stopping.
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use linux::Roots;
+use model::config::Config;
+use model::wire::DEFAULT_SOCKET;
+use tokio::net::UnixListener;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::LocalSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::error::{Error, Result};
+use crate::rights::Groups;
+use crate::server;
+use crate::service::{Shared, watch_lease};
+use crate::shell::{Shell, boot_seconds};
+use crate::workers::Crew;
+
+/// How often the house is kept when nothing happens: the kernel's free counts have no event.
+const IDLE_TICK: Duration = Duration::from_millis(250);
+/// The first look at a lingering block after its return; doubles up to [`IDLE_TICK`].
+const FIRST_LOOK: Duration = Duration::from_millis(2);
+/// How long workers may take to report when the daemon stops: one 1 GiB page takes up to 2 s on
+/// memory that the machine itself has yet to get from its host.
+const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How to run a daemon.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where to listen.
+    pub socket: PathBuf,
+    /// Where block files, leases and mounts are.
+    pub run_dir: PathBuf,
+    /// What to keep ready, for whom.
+    pub config: Config,
+    /// Plain memory (files in `run_dir`, which should be a tmpfs) instead of huge pages.
+    pub plain: bool,
+    /// The command that starts one of its own workers; `--node`, `--cpus` and so on are appended.
+    /// Empty for none.
+    pub worker_command: Vec<OsString>,
+    /// Where the kernel's files are.
+    pub roots: Roots,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            socket: PathBuf::from(DEFAULT_SOCKET),
+            run_dir: PathBuf::from("/run/prezero"),
+            config: Config::default(),
+            plain: false,
+            worker_command: Vec::new(),
+            roots: Roots::default(),
+        }
+    }
+}
+
+/// Runs a daemon until SIGTERM or SIGINT. Blocks.
+///
+/// Files and mounts stay: the next daemon takes every ready block over. `prezero give-back all`
+/// before stopping returns the pages to the kernel.
+///
+/// # Errors
+/// Those of starting; nothing is left behind then but directories.
+pub fn serve(options: Options) -> Result<()> {
+    run(options, None, false)
+}
+
+/// A daemon on a thread of its own. Dropping it stops it; [`Embedded::stop`] says how that went.
+#[derive(Debug)]
+pub struct Embedded {
+    socket: PathBuf,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Embedded {
+    /// Starts a daemon and waits until it listens.
+    ///
+    /// # Errors
+    /// Those of starting.
+    pub fn start(options: Options) -> Result<Self> {
+        let socket = options.socket.clone();
+        let (stop, stopped) = oneshot::channel();
+        let (ready, listens) = mpsc::channel();
+        let body = move || run(options, Some((stopped, ready)), true);
+        let thread = std::thread::Builder::new()
+            .name("prezero".to_owned())
+            .spawn(body)
+            .map_err(|source| Error::Runtime { what: "can not start a thread", source })?;
+        if listens.recv().is_err() {
+            return Err(thread.join().ok().and_then(Result::err).unwrap_or(Error::Gone));
+        }
+        Ok(Self { socket, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Stops it: every block file is removed and every mount is gone. What clients still map
+    /// stays theirs until they let go.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        drop(self.stop.take());
+        match self.thread.take() {
+            Some(thread) => thread.join().map_err(|_| Error::Gone)?,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!(%error, "an embedded daemon did not end well");
+        }
+    }
+}
+
+type Embedding = (oneshot::Receiver<()>, mpsc::Sender<()>);
+
+fn run(options: Options, embedding: Option<Embedding>, clean_up: bool) -> Result<()> {
+    raise_descriptor_limit();
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Runtime { what: "can not make an event loop", source })?;
+    LocalSet::new().block_on(&runtime, main(options, embedding, clean_up))
+}
+
+/// Each loan takes one descriptor and each connection two: a thousand of both are common.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
+}
+
+async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) -> Result<()> {
+    let groups = Groups::resolve(
+        options.config.lend_group.as_deref(),
+        options.config.zero_group.as_deref(),
+    )?;
+    // The socket first: it is what tells two daemons apart.
+    let listener = crate::files::listen(&options.socket)?;
+    let listener = UnixListener::from_std(listener)
+        .map_err(|source| Error::Listen { path: options.socket.clone(), source })?;
+    let workers = options.config.workers.clone();
+    let started = crate::files::make_dir(&options.run_dir).and_then(|()| {
+        Shell::start(options.config, &options.run_dir, options.roots, options.plain)
+    });
+    let (shell, leases) = started.inspect_err(|_| {
+        // Nobody listens behind it: the next start would take it for a crash's.
+        drop(std::fs::remove_file(&options.socket));
+    })?;
+    let shell: Shared = Rc::new(RefCell::new(shell));
+    for (lease, end) in leases {
+        tokio::task::spawn_local(watch_lease(Rc::clone(&shell), lease, end));
+    }
+    let mut crew = Crew::new(options.worker_command, workers);
+    let runtime = |source| Error::Runtime { what: "can not wait for signals", source };
+    tracing::info!(socket = %options.socket.display(), "ready");
+    {
+        let serving = server::accept(listener, Rc::clone(&shell), groups);
+        let housekeeping = keep_house(&shell, &mut crew);
+        match embedding {
+            Some((stopped, ready)) => {
+                // Whoever started it may be gone already; then `stopped` says so at once.
+                let _ = ready.send(());
+                tokio::select! {
+                    () = serving => {}
+                    () = housekeeping => {}
+                    _ = stopped => {}
+                }
+            }
+            None => {
+                let mut terminate = signal(SignalKind::terminate()).map_err(runtime)?;
+                let mut interrupt = signal(SignalKind::interrupt()).map_err(runtime)?;
+                tokio::select! {
+                    () = serving => {}
+                    () = housekeeping => {}
+                    _ = terminate.recv() => tracing::info!("SIGTERM"),
+                    _ = interrupt.recv() => tracing::info!("SIGINT"),
+                }
+            }
+        }
+    }
+    crew.drain(WORKERS_PATIENCE).await;
+    if let Err(error) = std::fs::remove_file(&options.socket) {
+        tracing::debug!(%error, "the socket was gone already");
+    }
+    if clean_up {
+        shell.borrow_mut().clean_up()?;
+    }
+    Ok(())
+}
+
+/// Looks after lingering blocks, kept content, other users of the kernel's pool, and workers.
+async fn keep_house(shell: &Shared, crew: &mut Crew) {
+    let mut changes = shell.borrow().changes();
+    let mut look = FIRST_LOOK;
+    let mut next = Instant::now();
+    loop {
+        // A change is worth a look at once, but a burst of them no more than one each 2 ms.
+        tokio::select! {
+            () = sleep_until(next) => {}
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                look = FIRST_LOOK;
+                sleep_until(Instant::now() + FIRST_LOOK).await;
+            }
+        }
+        let (lingering, expiry) = {
+            let mut shell = shell.borrow_mut();
+            let lingering = shell.settle_all();
+            let expiry = shell.expire();
+            shell.observe();
+            shell.relieve();
+            (lingering, expiry)
+        };
+        crew.tend(shell);
+        changes.mark_unchanged();
+        let mut wait = IDLE_TICK;
+        if lingering > 0 {
+            wait = look;
+            look = (look * 2).min(IDLE_TICK);
+        }
+        if let Some(second) = expiry {
+            wait = wait
+                .min(Duration::from_secs(second.saturating_sub(boot_seconds())).max(FIRST_LOOK));
+        }
+        next = Instant::now() + wait;
+    }
+}

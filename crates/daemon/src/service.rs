@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The varlink face: parameters in, one operation of [`Shell`](crate::shell::Shell), reply out.
+//!
+//! One service value per connection, because a connection is a peer with its rights.
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use model::block::Keep;
+use model::book::{LendRequest, Refusal, Who};
+use model::config::{PoolConfig, Recycle};
+use model::ids::{JobId, LeaseId, Owner, PoolKey};
+use model::units::{Bytes, Node, PageSize, Pages, ParseError};
+use model::wire::{
+    Counters, Error, Finished, GivenBack, Job, Lent, LentPart, Level, LoanStatus, PoolChange,
+    PoolStatus, Status, WatchReply, ZeroBy,
+};
+use rustix::pipe::PipeFlags;
+use tokio::io::Interest;
+use tokio::net::unix::pipe;
+use tokio::time::{Instant, sleep, sleep_until};
+use zlink::Reply;
+
+use crate::rights::Rights;
+use crate::shell::Shell;
+
+/// How long a loan waits for content that this owner's former self still maps. An exiting process
+/// with hundreds of gigabytes takes seconds to unmap them.
+const OWNER_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it looks.
+const OWNER_POLL: Duration = Duration::from_millis(10);
+/// The shortest time between two reports of one watch, unless the client asks for more.
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The daemon's state, shared by everything on its one thread.
+pub(crate) type Shared = Rc<RefCell<Shell>>;
+
+type WatchStream = Pin<Box<dyn Stream<Item = Reply<WatchReply>>>>;
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Service {
+    shell: Shared,
+    rights: Rights,
+}
+
+impl Service {
+    pub(crate) fn new(shell: Shared, rights: Rights) -> Self {
+        Self { shell, rights }
+    }
+}
+
+fn bad(field: &str, reason: impl ToString) -> Error {
+    Error::BadValue { field: field.to_owned(), reason: reason.to_string() }
+}
+
+fn page_size(bytes: Option<u64>) -> Result<Option<PageSize>, Error> {
+    let check = |bytes| PageSize::try_from(bytes).map_err(|e: ParseError| bad("page_bytes", e));
+    bytes.map(check).transpose()
+}
+
+fn index(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+#[zlink::service(
+    interface = "io.prezero",
+    types = [PoolStatus, LoanStatus, Counters, Status, Level, LentPart, ZeroBy, PoolChange],
+    vendor = "prezero",
+    product = "prezero",
+    version = env!("CARGO_PKG_VERSION"),
+    url = "https://crates.io/crates/prezero",
+)]
+impl Service {
+    /// Everything there is to see. For everybody who may borrow.
+    async fn get_status(&mut self) -> Result<Status, Error> {
+        self.rights.may_lend()?;
+        Ok(self.shell.borrow_mut().status())
+    }
+
+    /// Lends memory. Descriptors: the lease, then one per part.
+    #[zlink(return_fds)]
+    async fn lend(
+        &mut self,
+        bytes: u64,
+        page_bytes: Option<u64>,
+        node: Option<u32>,
+        owner: Option<String>,
+        keep_seconds: Option<u64>,
+        single: Option<bool>,
+    ) -> (Result<Lent, Error>, Vec<OwnedFd>) {
+        let request = LendCall { bytes, page_bytes, node, owner, keep_seconds, single };
+        match lend(&self.shell, &self.rights, request).await {
+            Ok((reply, fds)) => (Ok(reply), fds),
+            Err(error) => (Err(error), Vec::new()),
+        }
+    }
+
+    /// Hands a block to a worker. Descriptors: the block's file, then the job.
+    #[zlink(return_fds)]
+    async fn take_zeroing(
+        &mut self,
+        node: Option<u32>,
+        page_bytes: Option<u64>,
+        background: Option<bool>,
+    ) -> (Result<Job, Error>, Vec<OwnedFd>) {
+        let who = if background == Some(true) { Who::Background } else { Who::User };
+        match take_zeroing(&self.shell, &self.rights, node, page_bytes, who) {
+            Ok((reply, fds)) => (Ok(reply), fds),
+            Err(error) => (Err(error), Vec::new()),
+        }
+    }
+
+    /// Takes a worker's report. The worker must have let go of the block's file before.
+    async fn finish_zeroing(&mut self, job: u64, pages_done: u64) -> Result<Finished, Error> {
+        self.rights.may_zero("zero")?;
+        let state = self.shell.borrow_mut().finish_zeroing(JobId(job), Pages(pages_done));
+        let state = state.ok_or(Error::NoSuchJob { job })?;
+        Ok(Finished { state: state.to_string() })
+    }
+
+    /// Gives ready and zeroable blocks back to the kernel: so many pages, or all.
+    async fn give_back(
+        &mut self,
+        node: Option<u32>,
+        page_bytes: Option<u64>,
+        pages: Option<u64>,
+    ) -> Result<GivenBack, Error> {
+        self.rights.may_zero("give back")?;
+        let page_size = page_size(page_bytes)?;
+        let given = self.shell.borrow_mut().give_back(node.map(Node), page_size, pages.map(Pages));
+        Ok(GivenBack { bytes: given.0 })
+    }
+
+    /// Changes a pool's thresholds, or adds a pool.
+    async fn configure(&mut self, change: PoolChange) -> Result<(), Error> {
+        self.rights.may_zero("configure")?;
+        configure(&self.shell, &change)
+    }
+
+    /// Reports levels: with `below`, whenever ready pages fall below it; else on every change.
+    #[zlink(more)]
+    async fn watch(
+        &mut self,
+        more: bool,
+        node: Option<u32>,
+        page_bytes: Option<u64>,
+        below: Option<u64>,
+        interval_ms: Option<u64>,
+    ) -> impl Stream<Item = Reply<WatchReply>> + Unpin {
+        let interval =
+            interval_ms.map_or(WATCH_INTERVAL, Duration::from_millis).max(WATCH_INTERVAL);
+        let allowed = self.rights.may_lend().is_ok();
+        watch(&self.shell, Filter { node, page_bytes, below }, interval, more && allowed)
+    }
+}
+
+struct LendCall {
+    bytes: u64,
+    page_bytes: Option<u64>,
+    node: Option<u32>,
+    owner: Option<String>,
+    keep_seconds: Option<u64>,
+    single: Option<bool>,
+}
+
+async fn lend(
+    shell: &Shared,
+    rights: &Rights,
+    call: LendCall,
+) -> Result<(Lent, Vec<OwnedFd>), Error> {
+    rights.may_lend()?;
+    let owner: Option<Owner> =
+        call.owner.map(|name| name.parse().map_err(|e| bad("owner", e))).transpose()?;
+    let keep = match (owner, call.keep_seconds) {
+        (Some(owner), seconds) => Some(Keep { owner, seconds: seconds.unwrap_or(0) }),
+        (None, Some(_)) => return Err(bad("keep_seconds", "needs an owner to keep content for")),
+        (None, None) => None,
+    };
+    let mut request = LendRequest {
+        bytes: Bytes(call.bytes),
+        page_size: page_size(call.page_bytes)?,
+        node: call.node.map(Node),
+        uid: rights.uid(),
+        keep,
+        single: call.single.unwrap_or(false),
+        quota: shell.borrow().config().quota_for(rights.uid()),
+        await_owner: true,
+    };
+    let patience = Instant::now() + OWNER_PATIENCE;
+    let granted = loop {
+        let granted = shell.borrow_mut().lend(&request, rights.ids())?;
+        match granted {
+            Err(Refusal::OwnerLingers) => {
+                sleep(OWNER_POLL).await;
+                shell.borrow_mut().settle_all();
+                request.await_owner = Instant::now() < patience;
+            }
+            other => break other,
+        }
+    };
+    let handover = granted.map_err(|refusal| explain(shell, &request, &refusal))?;
+    tokio::task::spawn_local(watch_lease(Rc::clone(shell), handover.loan.lease, handover.watch));
+    let page_size = handover.loan.page_size;
+    let part = |(at, part): (usize, &model::book::LoanPart)| LentPart {
+        fd: index(at + 1),
+        node: part.node.0,
+        bytes: part.pages.bytes(page_size).0,
+        ready_bytes: part.ready.bytes(page_size).0,
+    };
+    let reply = Lent {
+        lease_fd: 0,
+        lease: handover.loan.lease.0,
+        page_bytes: page_size.bytes(),
+        kept: handover.loan.kept,
+        parts: handover.loan.parts.iter().enumerate().map(part).collect(),
+    };
+    let fds = std::iter::once(handover.lease).chain(handover.blocks).collect();
+    Ok((reply, fds))
+}
+
+fn explain(shell: &Shared, request: &LendRequest, refusal: &Refusal) -> Error {
+    let shell = shell.borrow();
+    match refusal {
+        Refusal::Size(error) => bad("bytes", error),
+        Refusal::NoSuchPool => {
+            let size = request.page_size.map_or("any".to_owned(), |s| s.to_string());
+            let node = request.node.map_or("any node".to_owned(), |n| format!("node {n}"));
+            let pools: Vec<_> = shell.pools().iter().map(ToString::to_string).collect();
+            let configured = if pools.is_empty() { "none".to_owned() } else { pools.join(", ") };
+            Error::NoSuchPool { wanted: format!("{size} pages on {node}"), configured }
+        }
+        Refusal::Quota { held, quota } => Error::QuotaExceeded {
+            uid: request.uid.0,
+            held_bytes: held.0,
+            quota_bytes: quota.0,
+            asked_bytes: request.bytes.0,
+        },
+        Refusal::NotEnough { page_size, ready, free } => Error::NotEnough {
+            asked_bytes: request.bytes.0,
+            page_bytes: page_size.bytes(),
+            ready_bytes: ready.0,
+            free_bytes: free.0,
+        },
+        Refusal::OwnerLingers => Error::Failed { what: "the owner's content lingers".to_owned() },
+    }
+}
+
+/// Waits until a lease's last holder is gone, and ends it.
+pub(crate) async fn watch_lease(shell: Shared, lease: LeaseId, end: linux::DaemonEnd) {
+    let ended = async {
+        let end = pipe::Sender::from_owned_fd(end.into())?;
+        // The pipe has no reader any more: that, and nothing else, is an error of its write end.
+        while !end.ready(Interest::ERROR).await?.is_error() {}
+        Ok::<(), std::io::Error>(())
+    };
+    match ended.await {
+        Ok(()) => shell.borrow_mut().end_lease(lease),
+        Err(error) => tracing::error!(%error, %lease, "a lease can't be watched"),
+    }
+}
+
+fn take_zeroing(
+    shell: &Shared,
+    rights: &Rights,
+    node: Option<u32>,
+    page_bytes: Option<u64>,
+    who: Who,
+) -> Result<(Job, Vec<OwnedFd>), Error> {
+    rights.may_zero("zero")?;
+    let page_size = page_size(page_bytes)?;
+    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+        .map_err(|e| Error::Failed { what: format!("pipe2(O_CLOEXEC|O_NONBLOCK) = {e}") })?;
+    let taken = shell.borrow_mut().take_zeroing(who, node.map(Node), page_size)?;
+    let (order, block) = taken.ok_or(Error::NothingToZero)?;
+    tokio::task::spawn_local(watch_job(Rc::clone(shell), order.job, ours));
+    let reply = Job {
+        block_fd: 0,
+        job_fd: 1,
+        job: order.job.0,
+        node: order.pool.node.0,
+        page_bytes: order.pool.page_size.bytes(),
+        pages: order.pool.pages_per_block.0,
+        first_page: order.first.0,
+        by: order.by,
+    };
+    Ok((reply, vec![block, theirs]))
+}
+
+/// Waits until a worker's end of its job closes, and gives the job up unless it was reported.
+async fn watch_job(shell: Shared, job: JobId, ours: OwnedFd) {
+    let ended = async {
+        let ours = pipe::Receiver::from_owned_fd(ours)?;
+        // Nobody writes into a job: readable means that it ended. What a worker writes all the
+        // same is thrown away.
+        let mut nothing = [0_u8; 64];
+        loop {
+            ours.readable().await?;
+            match ours.try_read(&mut nothing) {
+                Ok(0) => return Ok::<(), std::io::Error>(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    if let Err(error) = ended.await {
+        tracing::error!(%error, %job, "a job can't be watched");
+    }
+    shell.borrow_mut().lose_job(job);
+}
+
+fn configure(shell: &Shared, change: &PoolChange) -> Result<(), Error> {
+    let key = PoolKey {
+        node: Node(change.node),
+        page_size: PageSize::try_from(change.page_bytes).map_err(|e| bad("page_bytes", e))?,
+        pages_per_block: Pages(change.pages_per_block),
+    };
+    let old = shell.borrow().pool(key).cloned();
+    let mut pool = old.unwrap_or_else(|| PoolConfig::new(key));
+    if let Some(low) = change.ready_low {
+        pool.ready_low = Some(Pages(low));
+    }
+    if let Some(high) = change.ready_high {
+        pool.ready_high = Pages(high);
+    }
+    if let Some(max) = change.max_pages {
+        pool.max = Some(Pages(max));
+    }
+    if let Some(leave) = change.leave_free {
+        pool.leave_free = Pages(leave);
+    }
+    if let Some(recycle) = &change.recycle {
+        pool.recycle = match recycle.as_str() {
+            "fresh" => Recycle::Fresh,
+            "in-place" => Recycle::InPlace,
+            other => return Err(bad("recycle", format!("`{other}` is not fresh or in-place"))),
+        };
+    }
+    shell.borrow_mut().configure(pool)
+}
+
+/// What a watch is about.
+#[derive(Debug, Clone, Copy)]
+struct Filter {
+    node: Option<u32>,
+    page_bytes: Option<u64>,
+    below: Option<u64>,
+}
+
+impl Filter {
+    /// Of `now`, what is worth a report after `before`.
+    fn news(&self, before: &[Level], now: Vec<Level>) -> Vec<Level> {
+        let fits = |level: &Level| {
+            self.node.is_none_or(|n| n == level.node)
+                && self.page_bytes.is_none_or(|b| b == level.page_bytes)
+        };
+        let low = |level: &Level| self.below.is_some_and(|below| level.ready_pages < below);
+        let news = |level: &Level| {
+            let old = before
+                .iter()
+                .find(|old| (old.node, old.page_bytes) == (level.node, level.page_bytes));
+            match (self.below, old) {
+                (Some(_), Some(old)) => low(level) && !low(old),
+                (Some(_), None) => low(level),
+                (None, Some(old)) => old != level,
+                (None, None) => true,
+            }
+        };
+        now.into_iter().filter(|level| fits(level) && news(level)).collect()
+    }
+}
+
+fn watch(shell: &Shared, filter: Filter, interval: Duration, more: bool) -> WatchStream {
+    struct State {
+        shell: Shared,
+        changes: tokio::sync::watch::Receiver<u64>,
+        before: Vec<Level>,
+        next: Instant,
+        done: bool,
+    }
+    let state = State {
+        changes: shell.borrow().changes(),
+        shell: Rc::clone(shell),
+        before: Vec::new(),
+        next: Instant::now(),
+        done: false,
+    };
+    let report = |levels| Reply::new(Some(WatchReply { levels }));
+    Box::pin(unfold(state, move |mut state| async move {
+        if state.done {
+            return None;
+        }
+        if !more {
+            // One reply: everything that fits, as it is.
+            state.done = true;
+            let all = Filter { below: None, ..filter };
+            let levels = all.news(&[], state.shell.borrow().levels());
+            return Some((report(levels).set_continues(Some(false)), state));
+        }
+        loop {
+            // The rate limit comes before the look, so that the last state of a burst is seen.
+            sleep_until(state.next).await;
+            state.changes.mark_unchanged();
+            let now = state.shell.borrow().levels();
+            let news = filter.news(&state.before, now.clone());
+            state.before = now;
+            state.next = Instant::now() + interval;
+            if !news.is_empty() {
+                return Some((report(news).set_continues(Some(true)), state));
+            }
+            if state.changes.changed().await.is_err() {
+                return None;
+            }
+        }
+    }))
+}

@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The operations: what every face of the daemon calls, and no logic besides.
+//!
+//! Each one asks the book, carries its effects out in the file system, and tells the watchers.
+//! Everything runs on one thread and no operation waits, so that the book and the file system
+//! are never seen apart by anybody.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use linux::{LeaseDir, Roots, hugetlb, meminfo};
+use model::block::{Reach, Settled, StateName};
+use model::book::{Book, Effect, JobOrder, LendRequest, Loan, Refusal, Who};
+use model::config::{Config, PoolConfig};
+use model::ids::{BlockId, JobId, LeaseId, PoolKey};
+use model::units::{Bytes, Node, PageSize, Pages};
+use model::wire::{self, Level, Status};
+use tokio::sync::watch;
+
+use crate::error::{Error, Result};
+use crate::store::{Store, page_bytes};
+
+/// How old the kernel's counts may be when a loan or job relies on them. A read is three files of
+/// sysfs, about 10 us; a loan from ready memory needs none.
+const OBSERVE_EVERY: Duration = Duration::from_millis(20);
+
+/// What is lent: descriptors for the client, and the daemon's end of the lease to watch.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    pub(crate) loan: Loan,
+    pub(crate) lease: OwnedFd,
+    pub(crate) blocks: Vec<OwnedFd>,
+    pub(crate) watch: linux::DaemonEnd,
+}
+
+/// The daemon's state. See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    book: Book,
+    store: Store,
+    leases: LeaseDir,
+    roots: Roots,
+    config: Config,
+    plain: bool,
+    observed: Option<Instant>,
+    kernel_free: BTreeMap<(Node, PageSize), Pages>,
+    changed: watch::Sender<u64>,
+    pub(crate) workers: u32,
+    pub(crate) paused: bool,
+}
+
+/// Seconds of `CLOCK_BOOTTIME`, which goes on during suspend and starts anew with the machine,
+/// as hugetlbfs does.
+pub(crate) fn boot_seconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(now.tv_sec).unwrap_or_default()
+}
+
+fn lease_name(lease: LeaseId) -> String {
+    lease.to_string()
+}
+
+fn failed(error: &Error) -> wire::Error {
+    wire::Error::Failed { what: error.to_string() }
+}
+
+impl Shell {
+    /// Takes over what an earlier daemon left under `run_dir`. Returns the leases that are alive.
+    pub(crate) fn start(
+        config: Config,
+        run_dir: &std::path::Path,
+        roots: Roots,
+        plain: bool,
+    ) -> Result<(Self, Vec<(LeaseId, linux::DaemonEnd)>)> {
+        config.check()?;
+        let sizes = page_sizes(&config, &roots, plain)?;
+        let lease_dir = run_dir.join("leases");
+        crate::files::make_dir(&lease_dir)?;
+        let leases = LeaseDir::open(&lease_dir)?;
+        let mut store = Store::open(run_dir, sizes, plain)?;
+        let provable = store.can_prove()?;
+        if !provable {
+            tracing::warn!("this kernel grants no leases on hugetlbfs: every pool recycles fresh");
+        }
+        let mut alive = BTreeMap::new();
+        for name in leases.list()? {
+            let id = name.strip_prefix('l').and_then(|n| n.parse().ok()).map(LeaseId);
+            match (id, leases.reopen(&name)?) {
+                (Some(id), Some(end)) => {
+                    alive.insert(id, end);
+                }
+                _ => leases.remove(&name)?,
+            }
+        }
+        let mut book = Book::new(config.pools.iter().cloned(), provable)?;
+        let found = store.scan(&|lease| alive.contains_key(&LeaseId(lease)))?;
+        if !found.is_empty() {
+            tracing::info!(files = found.len(), "took over what an earlier daemon left");
+        }
+        let effects: Vec<_> = found.iter().flat_map(|f| book.adopt(f)).collect();
+        let mut shell = Self {
+            book,
+            store,
+            leases,
+            roots,
+            config,
+            plain,
+            observed: None,
+            kernel_free: BTreeMap::new(),
+            changed: watch::Sender::new(0),
+            workers: 0,
+            paused: false,
+        };
+        shell.carry_out(&effects);
+        // A lease whose blocks are all gone is nobody's: its number must be free for a new one.
+        let known: Vec<_> = shell.book.leases().collect();
+        for lease in alive.keys().filter(|lease| !known.contains(lease)) {
+            shell.leases.remove(&lease_name(*lease))?;
+        }
+        alive.retain(|lease, _| known.contains(lease));
+        shell.settle_all();
+        Ok((shell, alive.into_iter().collect()))
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Wakes whenever a count changed.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    pub(crate) fn levels(&self) -> Vec<Level> {
+        self.book.levels()
+    }
+
+    /// Carries effects out. One that fails costs its block: a file that could not be made, moved
+    /// or opened is nobody's, and the next start removes or takes it over.
+    fn carry_out(&mut self, effects: &[Effect]) -> Vec<(BlockId, linux::BlockFile)> {
+        let mut made = Vec::new();
+        for effect in effects {
+            match self.store.carry_out(&self.book, effect) {
+                Ok(Some(file)) => {
+                    if let Effect::Create { block, .. } = effect {
+                        made.push((*block, file));
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(%error, ?effect, "a block is lost");
+                    if let Effect::Create { block, .. }
+                    | Effect::Move(block)
+                    | Effect::Resize { block, .. } = effect
+                    {
+                        self.book.forget(*block);
+                        // Best effort: what can't be removed either is found at the next start.
+                        if let Err(error) =
+                            self.store.carry_out(&self.book, &Effect::Remove(*block))
+                        {
+                            tracing::debug!(%error, "nor could its file be removed");
+                        }
+                    }
+                }
+            }
+        }
+        if !effects.is_empty() {
+            self.changed.send_modify(|generation| *generation += 1);
+        }
+        made
+    }
+
+    /// Looks at the kernel's counts, unless that was done a moment ago.
+    pub(crate) fn observe(&mut self) {
+        if self.observed.is_some_and(|at| at.elapsed() < OBSERVE_EVERY) {
+            return;
+        }
+        self.observed = Some(Instant::now());
+        let shapes: Vec<_> = self.book.shapes().collect();
+        for (node, page_size) in shapes {
+            match self.free_pages(node, page_size) {
+                Ok((free, unreserved)) => {
+                    let promised = self.promised(node, page_size);
+                    self.kernel_free.insert((node, page_size), free);
+                    self.book.observe(node, page_size, unreserved.saturating_sub(promised));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "can not see the kernel's free pages");
+                    self.book.observe(node, page_size, Pages::ZERO);
+                }
+            }
+        }
+    }
+
+    fn free_pages(&self, node: Node, page_size: PageSize) -> Result<(Pages, Pages)> {
+        if self.plain {
+            // Half of what the kernel could give without swapping: plain memory has no pool.
+            let memory = meminfo::memory(&self.roots)?;
+            let pages = Pages(memory.available_bytes / 2 / page_size.bytes());
+            return Ok((pages, pages));
+        }
+        let page = page_bytes(page_size);
+        let here = hugetlb::counters(&self.roots, page, Some(linux::NodeId(node.0)))?;
+        let all = hugetlb::counters(&self.roots, page, None)?;
+        Ok((Pages(here.free), Pages(here.free.min(all.unreserved_free()))))
+    }
+
+    /// Pages that jobs in workers' hands have yet to take from the kernel.
+    fn promised(&self, node: Node, page_size: PageSize) -> Pages {
+        self.book
+            .in_state(StateName::Zeroing)
+            .filter(|b| (b.pool().node, b.pool().page_size) == (node, page_size))
+            .map(|b| {
+                let taken = self.store.allocated(b.id(), page_size).unwrap_or_default();
+                b.pages().saturating_sub(taken)
+            })
+            .sum()
+    }
+
+    /// Grants a loan, or refuses it with nothing changed.
+    pub(crate) fn lend(
+        &mut self,
+        request: &LendRequest,
+        borrower: (u32, u32),
+    ) -> Result<Result<Handover, Refusal>, wire::Error> {
+        self.observe();
+        let (loan, effects) = match self.book.lend(request) {
+            Ok(granted) => granted,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let made = self.carry_out(&effects);
+        match self.hand_over(&loan, made, request, borrower) {
+            Ok((lease, blocks, watch)) => Ok(Ok(Handover { loan, lease, blocks, watch })),
+            Err(error) => {
+                tracing::error!(%error, lease = %loan.lease, "a loan could not be handed over");
+                self.end_lease(loan.lease);
+                Err(failed(&error))
+            }
+        }
+    }
+
+    fn hand_over(
+        &self,
+        loan: &Loan,
+        made: Vec<(BlockId, linux::BlockFile)>,
+        request: &LendRequest,
+        borrower: (u32, u32),
+    ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
+        let mut made: BTreeMap<_, _> = made.into_iter().collect();
+        let mut blocks = Vec::with_capacity(loan.parts.len());
+        for part in &loan.parts {
+            let file = match made.remove(&part.block) {
+                Some(file) => file,
+                None => self.store.open_block(part.block)?,
+            };
+            // Content that outlives the loan must be reachable by its borrower alone; a fresh
+            // block is destroyed on return, and any process the borrower starts may open it.
+            let outlives = request.keep.is_some() || self.book.recycles_in_place_block(part.block);
+            if outlives {
+                file.set_access(Some(borrower))?;
+            }
+            if cfg!(debug_assertions) && !loan.kept {
+                verify_zero(&file, part.ready, loan.page_size)?;
+            }
+            blocks.push(file.into());
+        }
+        let (client, daemon) = self.leases.create(&lease_name(loan.lease))?;
+        Ok((client, blocks, daemon))
+    }
+
+    /// The lease's last descriptor was closed.
+    pub(crate) fn end_lease(&mut self, lease: LeaseId) {
+        let blocks = self.book.lease_blocks(lease);
+        let effects = self.book.end_lease(lease);
+        self.carry_out(&effects);
+        if let Err(error) = self.leases.remove(&lease_name(lease)) {
+            tracing::debug!(%error, "the lease's name was gone already");
+        }
+        for block in blocks {
+            self.settle(block);
+        }
+    }
+
+    fn settle(&mut self, block: BlockId) -> Option<Settled> {
+        if self.book.block(block).map(model::block::Block::state_name) != Some(StateName::Lingering)
+        {
+            return None;
+        }
+        let reach = match self.store.reach_after_loan(block) {
+            Ok(reach) => reach,
+            Err(error) => {
+                tracing::warn!(%error, %block, "can not tell who holds a block");
+                Reach::Shared
+            }
+        };
+        let (settled, effects) = self.book.settle(block, reach, boot_seconds())?;
+        self.carry_out(&effects);
+        Some(settled)
+    }
+
+    /// Looks at every lingering block again. Returns how many still linger.
+    pub(crate) fn settle_all(&mut self) -> usize {
+        let lingering: Vec<_> = self.book.in_state(StateName::Lingering).map(|b| b.id()).collect();
+        let still = |shell: &mut Self, id| shell.settle(id) == Some(Settled::Lingering);
+        lingering.into_iter().filter(|id| still(self, *id)).count()
+    }
+
+    /// Gives up kept content whose time is over. Returns the second of the next such moment.
+    pub(crate) fn expire(&mut self) -> Option<u64> {
+        let effects = self.book.expire(boot_seconds());
+        self.carry_out(&effects);
+        self.book.next_expiry()
+    }
+
+    /// Gives blocks back where the kernel's pool has fewer free pages than it is to be left.
+    pub(crate) fn relieve(&mut self) {
+        let effects = self.book.relieve();
+        if !effects.is_empty() {
+            tracing::info!(blocks = effects.len(), "gave blocks back: others need the pages");
+        }
+        self.carry_out(&effects);
+    }
+
+    /// Hands a block to a worker: its file, and the daemon's end of the job to watch.
+    pub(crate) fn take_zeroing(
+        &mut self,
+        who: Who,
+        node: Option<Node>,
+        page_size: Option<PageSize>,
+    ) -> Result<Option<(JobOrder, OwnedFd)>, wire::Error> {
+        self.observe();
+        if who == Who::Background {
+            self.book.wanted_workers(self.config.workers.max);
+        }
+        let Some((order, effects)) = self.book.take_zeroing(who, node, page_size) else {
+            return Ok(None);
+        };
+        let made = self.carry_out(&effects).pop().map(|(_, file)| file);
+        let opened = made.map_or_else(|| self.store.open_block(order.block), Ok);
+        match opened {
+            Ok(file) => Ok(Some((order, file.into()))),
+            Err(error) => {
+                self.lose_job(order.job);
+                Err(failed(&error))
+            }
+        }
+    }
+
+    /// Books what a worker reports. `None` for a job that is unknown.
+    pub(crate) fn finish_zeroing(&mut self, job: JobId, done: Pages) -> Option<StateName> {
+        let block = self.book.job_block(job)?;
+        let reach = self.store.reach(block).unwrap_or(Reach::Shared);
+        let page_size = self.book.block(block)?.pool().page_size;
+        // A page that has no memory was not zeroed, whatever the worker says.
+        let allocated = self.store.allocated(block, page_size).unwrap_or_default();
+        let done = done.min(allocated);
+        match self.book.finish_zeroing(job, done, reach) {
+            Ok(Some((block, state, effects))) => {
+                self.carry_out(&effects);
+                if state == StateName::Lingering {
+                    self.settle(block);
+                }
+                Some(state)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                tracing::error!(%error, "a job ended in a state it can't end in");
+                None
+            }
+        }
+    }
+
+    /// A worker is gone. No-op if it reported before.
+    pub(crate) fn lose_job(&mut self, job: JobId) {
+        let Some(block) = self.book.job_block(job) else { return };
+        self.book.count_lost_worker();
+        let effects = self.book.lose_job(job);
+        self.carry_out(&effects);
+        self.settle(block);
+    }
+
+    pub(crate) fn give_back(
+        &mut self,
+        node: Option<Node>,
+        page_size: Option<PageSize>,
+        pages: Option<Pages>,
+    ) -> Bytes {
+        let (bytes, effects) =
+            self.book.give_back(node, page_size, pages.unwrap_or(Pages(u64::MAX)));
+        self.carry_out(&effects);
+        self.observed = None;
+        bytes
+    }
+
+    pub(crate) fn configure(&mut self, pool: PoolConfig) -> Result<(), wire::Error> {
+        let bad = |reason| wire::Error::BadValue { field: "change".to_owned(), reason };
+        if !self.store.has(pool.page_size) {
+            let reason = format!("no pool of {} pages was configured at start", pool.page_size);
+            return Err(bad(reason));
+        }
+        self.book.configure(pool).map_err(|e| bad(e.to_string()))?;
+        self.changed.send_modify(|generation| *generation += 1);
+        Ok(())
+    }
+
+    pub(crate) fn pool(&self, key: PoolKey) -> Option<&PoolConfig> {
+        self.book.pool_config(key)
+    }
+
+    pub(crate) fn pools(&self) -> Vec<PoolKey> {
+        self.book.pool_keys().collect()
+    }
+
+    /// How many of its own workers should run now, and on which nodes.
+    pub(crate) fn wanted_workers(&mut self) -> (u32, Vec<Node>) {
+        self.observe();
+        let wanted = self.book.wanted_workers(self.config.workers.max);
+        (wanted, self.book.refilling_nodes())
+    }
+
+    pub(crate) fn status(&mut self) -> Status {
+        self.observed = None;
+        self.observe();
+        let free = |key: &PoolKey| {
+            self.kernel_free.get(&(key.node, key.page_size)).copied().unwrap_or_default()
+        };
+        let pools = self.book.pool_keys().filter_map(|key| self.book.pool_status(key, free(&key)));
+        Status {
+            provider: if self.plain { "plain" } else { "stock" }.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            pools: pools.collect(),
+            loans: self.book.loans(),
+            workers: self.workers,
+            paused_by_pressure: self.paused,
+            counters: self.book.counters(),
+        }
+    }
+
+    /// Bytes that workers have zeroed so far.
+    pub(crate) fn zeroed(&self) -> u64 {
+        self.book.counters().zeroed_bytes
+    }
+
+    /// CPU pressure in percent, if anybody wants to know and the kernel says.
+    pub(crate) fn pressure(&self) -> Option<(f64, u8)> {
+        let limit = self.config.workers.pause_above_pressure?;
+        let pressure = linux::psi::cpu(&self.roots).ok().flatten()?;
+        Some((pressure.some.avg10_percent, limit))
+    }
+
+    /// The CPUs of a node, for workers that nobody placed.
+    pub(crate) fn cpus_of(&self, node: Node) -> Option<String> {
+        linux::numa::cpus_of(&self.roots, linux::NodeId(node.0)).ok().map(|cpus| cpus.to_string())
+    }
+
+    /// Removes every file and mount.
+    pub(crate) fn clean_up(&mut self) -> Result<()> {
+        for name in self.leases.list()? {
+            self.leases.remove(&name)?;
+        }
+        self.store.clean_up()
+    }
+}
+
+/// The page sizes of the configured pools, all of which the kernel must have.
+fn page_sizes(config: &Config, roots: &Roots, plain: bool) -> Result<Vec<PageSize>> {
+    let mut sizes: Vec<_> = config.pools.iter().map(|p| p.page_size).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    if plain {
+        return Ok(sizes);
+    }
+    let known = hugetlb::page_sizes(roots)?;
+    for page in &sizes {
+        if !known.contains(&page_bytes(*page)) {
+            let known = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            return Err(Error::NoSuchPages { page: *page, known });
+        }
+    }
+    Ok(sizes)
+}
+
+/// Debug builds look at the first and last 4 KiB of every ready page before it is lent.
+fn verify_zero(file: &linux::BlockFile, ready: Pages, page_size: PageSize) -> Result<()> {
+    for page in 0..ready.0 {
+        let start = page * page_size.bytes();
+        let end = start + page_size.bytes();
+        for range in [start..start + 4096, end - 4096..end] {
+            let dirty = file.first_nonzero(range)?;
+            assert_eq!(dirty, None, "page {page} of a ready block has a byte that is not zero");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The block files: makes the file system agree with the book.
+//!
+//! One directory of block files per page size, each a private hugetlbfs mount (or a tmpfs
+//! directory in plain mode), with a subdirectory per state. What is where is remembered here, so
+//! that an effect only says which block changed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, PageBytes, exclusive, mount};
+use model::block::{Reach, StateName};
+use model::book::{Book, Effect, Found};
+use model::ids::BlockId;
+use model::journal;
+use model::units::{PageSize, Pages};
+
+use crate::error::{Error, Result};
+
+/// Where a block's file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    page_size: PageSize,
+    state: StateName,
+    name: String,
+}
+
+/// The files. See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Store {
+    dirs: BTreeMap<PageSize, BlockDir>,
+    mounts: Vec<HugetlbMount>,
+    places: BTreeMap<BlockId, Place>,
+}
+
+fn states() -> Vec<&'static str> {
+    StateName::ALL.iter().map(|s| s.as_str()).collect()
+}
+
+fn directory(run_dir: &Path, page_size: PageSize) -> PathBuf {
+    run_dir.join(format!("pages-{}kB", page_size.kib()))
+}
+
+impl Store {
+    /// Opens, and where needed mounts, a directory per page size under `run_dir`.
+    pub(crate) fn open(
+        run_dir: &Path,
+        page_sizes: impl IntoIterator<Item = PageSize>,
+        plain: bool,
+    ) -> Result<Self> {
+        let mut store = Self { dirs: BTreeMap::new(), mounts: Vec::new(), places: BTreeMap::new() };
+        for page_size in page_sizes {
+            let path = directory(run_dir, page_size);
+            if !plain {
+                let page = page_bytes(page_size);
+                // A mount that an earlier daemon left is taken over, files and all.
+                let mounted = path.exists() && mount::is_hugetlbfs(&path)? == Some(page);
+                store.mounts.push(if mounted {
+                    HugetlbMount { dir: path.clone(), page }
+                } else {
+                    mount::mount(&path, page)?
+                });
+            } else {
+                crate::files::make_dir(&path)?;
+            }
+            store.dirs.insert(page_size, BlockDir::open(&path, &states(), 0o700)?);
+        }
+        Ok(store)
+    }
+
+    /// Whether this kernel proves that a file is held by nobody, tried on a file of no pages.
+    pub(crate) fn can_prove(&self) -> Result<bool> {
+        for dir in self.dirs.values() {
+            let name = "probe";
+            // Left by a daemon that was killed right here.
+            if dir.list(StateName::Zeroable.as_str())?.iter().any(|n| n == name) {
+                dir.unlink(StateName::Zeroable.as_str(), name)?;
+            }
+            let file = dir.create(StateName::Zeroable.as_str(), name)?;
+            let proof = exclusive::prove(&file);
+            dir.unlink(StateName::Zeroable.as_str(), name)?;
+            if proof? == Exclusivity::Unsupported {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Every file there is. Names that are nobody's are removed: only a daemon writes here.
+    pub(crate) fn scan(&mut self, lease_alive: &dyn Fn(u64) -> bool) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for (page_size, dir) in &self.dirs {
+            for state in StateName::ALL {
+                for name in dir.list(state.as_str())? {
+                    let Some(entry) = journal::parse(&name, *page_size) else {
+                        tracing::warn!(%name, %state, "a file that no daemon made is removed");
+                        dir.unlink(state.as_str(), &name)?;
+                        continue;
+                    };
+                    let file = dir.open_block(state.as_str(), &name)?;
+                    found.push(Found {
+                        state,
+                        allocated: Pages(file.allocated_bytes()? / page_size.bytes()),
+                        reach: reach(&file),
+                        lease_alive: entry.part.as_ref().is_some_and(|p| lease_alive(p.lease.0)),
+                        entry: entry.clone(),
+                    });
+                    let place = Place { page_size: *page_size, state, name };
+                    self.places.insert(entry.block, place);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn dir(&self, page_size: PageSize) -> Result<&BlockDir> {
+        self.dirs.get(&page_size).ok_or_else(|| Error::NoSuchPages {
+            page: page_size,
+            known: self.dirs.keys().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Whether it has a directory for pages of that size.
+    pub(crate) fn has(&self, page_size: PageSize) -> bool {
+        self.dirs.contains_key(&page_size)
+    }
+
+    /// Carries one effect out.
+    ///
+    /// A file that was just made is returned open: it needs no second description.
+    pub(crate) fn carry_out(&mut self, book: &Book, effect: &Effect) -> Result<Option<BlockFile>> {
+        match effect {
+            Effect::Create { block, pages } => {
+                let Some((state, name)) = book.place(*block) else { return Ok(None) };
+                let Some(key) = book.block(*block).map(model::block::Block::pool) else {
+                    return Ok(None);
+                };
+                let file = self.dir(key.page_size)?.create(state.as_str(), &name)?;
+                let place = Place { page_size: key.page_size, state, name };
+                self.places.insert(*block, place);
+                file.set_len(pages.bytes(key.page_size).0)?;
+                Ok(Some(file))
+            }
+            Effect::Move(block) => {
+                let Some((state, name)) = book.place(*block) else { return Ok(None) };
+                let Some(place) = self.places.get(block) else { return Ok(None) };
+                if (place.state, &place.name) != (state, &name) {
+                    let dir = self.dir(place.page_size)?;
+                    dir.rename(&place.name, place.state.as_str(), &name, state.as_str())?;
+                    let page_size = place.page_size;
+                    self.places.insert(*block, Place { page_size, state, name });
+                }
+                Ok(None)
+            }
+            Effect::Resize { block, pages } => {
+                let Some(place) = self.places.get(block) else { return Ok(None) };
+                self.open_block(*block)?.set_len(pages.bytes(place.page_size).0)?;
+                Ok(None)
+            }
+            Effect::Remove(block) => {
+                let Some(place) = self.places.remove(block) else { return Ok(None) };
+                let dir = self.dir(place.page_size)?;
+                // Truncated first: whoever still has the file gets its pages taken away, so that
+                // nothing outlives the name except pages the kernel itself pins.
+                dir.open_block(place.state.as_str(), &place.name)?.set_len(0)?;
+                dir.unlink(place.state.as_str(), &place.name)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Opens a block's file: a description of its own.
+    pub(crate) fn open_block(&self, block: BlockId) -> Result<BlockFile> {
+        let place = self.places.get(&block).ok_or(Error::NoFile(block))?;
+        Ok(self.dir(place.page_size)?.open_block(place.state.as_str(), &place.name)?)
+    }
+
+    /// Who can reach a block that a worker has reported.
+    pub(crate) fn reach(&self, block: BlockId) -> Result<Reach> {
+        Ok(reach(&self.open_block(block)?))
+    }
+
+    /// Who can reach a block that a client has returned.
+    ///
+    /// Access by others is taken away first: a descriptor opened with `O_PATH` is invisible to
+    /// the lease proof and could be opened for real later.
+    pub(crate) fn reach_after_loan(&self, block: BlockId) -> Result<Reach> {
+        let file = self.open_block(block)?;
+        file.set_access(None)?;
+        Ok(reach(&file))
+    }
+
+    /// Pages of a block that have memory.
+    pub(crate) fn allocated(&self, block: BlockId, page_size: PageSize) -> Result<Pages> {
+        Ok(Pages(self.open_block(block)?.allocated_bytes()? / page_size.bytes()))
+    }
+
+    /// Removes every file and mount: the kernel has its pages back.
+    ///
+    /// Memory that somebody still maps stays theirs until they let go; the kernel frees it then.
+    pub(crate) fn clean_up(&mut self) -> Result<()> {
+        for dir in self.dirs.values() {
+            for state in states() {
+                for name in dir.list(state)? {
+                    dir.unlink(state, &name)?;
+                }
+            }
+        }
+        self.places.clear();
+        self.dirs.clear();
+        for mounted in self.mounts.drain(..) {
+            mounted.detach()?;
+        }
+        Ok(())
+    }
+}
+
+/// The size as the kernel's interface takes it.
+pub(crate) fn page_bytes(page_size: PageSize) -> PageBytes {
+    PageBytes::new(page_size.bytes()).expect("both types take powers of two")
+}
+
+fn reach(file: &BlockFile) -> Reach {
+    match exclusive::prove(file) {
+        Ok(Exclusivity::Sole) => Reach::Sole,
+        Ok(Exclusivity::Shared) => Reach::Shared,
+        Ok(Exclusivity::Unsupported) => Reach::Unknown,
+        // Not knowing is not being sole; the next look may tell.
+        Err(error) => {
+            tracing::warn!(%error, "could not ask who holds a block");
+            Reach::Shared
+        }
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The daemon's own workers: processes like any user's, started when thresholds ask for them.
+
+use std::ffi::OsString;
+use std::process::Stdio;
+use std::rc::Rc;
+use std::time::Duration;
+
+use model::config::Workers;
+use model::units::Node;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep_until};
+
+use crate::service::Shared;
+
+/// The first pause after a worker that achieved nothing; doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Keeps as many workers running as the book wants.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    command: Vec<OsString>,
+    settings: Workers,
+    pids: Rc<std::cell::RefCell<Vec<u32>>>,
+    /// Work finished when the last worker was started, to tell whether it achieved anything.
+    zeroed_before: u64,
+    pause: Duration,
+    not_before: Instant,
+    next_node: usize,
+}
+
+impl Crew {
+    pub(crate) fn new(command: Vec<OsString>, settings: Workers) -> Self {
+        Self {
+            command,
+            settings,
+            pids: Rc::default(),
+            zeroed_before: 0,
+            pause: FIRST_PAUSE,
+            not_before: Instant::now(),
+            next_node: 0,
+        }
+    }
+
+    fn running(&self) -> u32 {
+        u32::try_from(self.pids.borrow().len()).unwrap_or(u32::MAX)
+    }
+
+    /// Starts what is missing; stops all while CPU pressure is above its limit.
+    pub(crate) fn tend(&mut self, shell: &Shared) {
+        if self.command.is_empty() || self.settings.max == 0 {
+            return;
+        }
+        let pressure = shell.borrow().pressure();
+        let paused = pressure.is_some_and(|(now, limit)| now > f64::from(limit));
+        if paused != shell.borrow().paused {
+            tracing::info!(paused, ?pressure, "CPU pressure");
+            shell.borrow_mut().paused = paused;
+        }
+        if paused {
+            self.stop();
+            return;
+        }
+        let (wanted, nodes) = shell.borrow_mut().wanted_workers();
+        if wanted <= self.running() || nodes.is_empty() || Instant::now() < self.not_before {
+            shell.borrow_mut().workers = self.running();
+            return;
+        }
+        let zeroed = shell.borrow().zeroed();
+        // Workers that end without having zeroed anything, as when the kernel has no page left,
+        // must not be started in a circle.
+        self.pause = if zeroed > self.zeroed_before || self.zeroed_before == 0 {
+            FIRST_PAUSE
+        } else {
+            (self.pause * 2).min(LONGEST_PAUSE)
+        };
+        self.zeroed_before = zeroed.max(1);
+        for _ in self.running()..wanted {
+            let node = nodes[self.next_node % nodes.len()];
+            self.next_node = self.next_node.wrapping_add(1);
+            let cpus = self.settings.cpus.clone().or_else(|| shell.borrow().cpus_of(node));
+            match self.start(node, cpus) {
+                Ok(child) => self.look_after(child, shell),
+                Err(error) => {
+                    tracing::error!(%error, command = ?self.command, "can not start a worker");
+                    self.not_before = Instant::now() + LONGEST_PAUSE;
+                    break;
+                }
+            }
+        }
+        self.not_before = self.not_before.max(Instant::now() + self.pause);
+        shell.borrow_mut().workers = self.running();
+    }
+
+    fn start(&self, node: Node, cpus: Option<String>) -> std::io::Result<Child> {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).arg("--node").arg(node.to_string());
+        command.arg(format!("--nice={}", self.settings.nice));
+        if let Some(cpus) = cpus {
+            command.arg("--cpus").arg(cpus);
+        }
+        if self.settings.sched_idle {
+            command.arg("--sched-idle");
+        }
+        if let Some(cgroup) = &self.settings.cgroup {
+            command.arg("--cgroup").arg(cgroup);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).spawn()
+    }
+
+    fn look_after(&self, mut child: Child, shell: &Shared) {
+        let Some(pid) = child.id() else { return };
+        tracing::debug!(pid, "started a worker");
+        self.pids.borrow_mut().push(pid);
+        let (pids, shell) = (Rc::clone(&self.pids), Rc::clone(shell));
+        tokio::task::spawn_local(async move {
+            match child.wait().await {
+                Ok(status) if status.success() => tracing::debug!(pid, "a worker is done"),
+                Ok(status) => tracing::warn!(pid, %status, "a worker failed"),
+                Err(error) => tracing::warn!(pid, %error, "a worker is out of sight"),
+            }
+            pids.borrow_mut().retain(|running| *running != pid);
+            shell.borrow_mut().workers = u32::try_from(pids.borrow().len()).unwrap_or(u32::MAX);
+        });
+    }
+
+    /// Asks every worker to stop: each reports what it has and ends within one page or chunk.
+    pub(crate) fn stop(&self) {
+        for pid in self.pids.borrow().iter() {
+            let Ok(pid) = i32::try_from(*pid) else { continue };
+            // Gone already is as good.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+    }
+
+    /// Waits until all have ended, at most `patience`.
+    pub(crate) async fn drain(&self, patience: Duration) {
+        self.stop();
+        let end = Instant::now() + patience;
+        while self.running() > 0 && Instant::now() < end {
+            sleep_until(end.min(Instant::now() + Duration::from_millis(5))).await;
+        }
+    }
+}
