@@ -129,8 +129,12 @@ impl Client {
     }
 
     /// Reports a job. Everything of it must have been dropped before: the daemon proves that
-    /// nobody holds the block any more, and takes it for dirty otherwise.
-    pub(crate) fn finish_zeroing(&mut self, job: u64, pages_done: Pages) -> Result<Finished> {
+    /// nobody holds the block any more, and takes it for dirty otherwise. [`Client::report`] sees
+    /// to that.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`wire::Error::NoSuchJob`] for a job that was reported or lost.
+    pub fn finish_zeroing(&mut self, job: u64, pages_done: Pages) -> Result<Finished> {
         answer("FinishZeroing", now(self.connection.finish_zeroing(job, pages_done.0)))
     }
 

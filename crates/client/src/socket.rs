@@ -6,13 +6,16 @@
 //! the socket is over, so no future ever waits, and [`now`] needs to poll it once.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use model::wire::MAX_PARTS;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use zlink::connection::PassedCredentials;
 use zlink::connection::socket::{ReadHalf, ReadResult, Socket, WriteHalf};
 use zlink::unix_utils;
@@ -38,7 +41,7 @@ impl Socket for Blocking {
 
 impl ReadHalf for Half {
     async fn read(&mut self, buf: &mut [u8]) -> zlink::Result<ReadResult> {
-        Ok(uninterrupted(|| unix_utils::recvmsg(&*self.0, buf))?)
+        Ok(uninterrupted(|| receive(&self.0, buf))?)
     }
 }
 
@@ -60,6 +63,23 @@ impl WriteHalf for Half {
         }
         Ok(())
     }
+}
+
+/// Receives bytes and descriptors, the latter closed on exec from the start.
+///
+/// zlink's own helper leaves them open: a program that starts another right then would hand its
+/// loan on, and the lease would end with the wrong process.
+fn receive(stream: &UnixStream, buf: &mut [u8]) -> io::Result<ReadResult> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PARTS + 1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut pieces = [IoSliceMut::new(buf)];
+    let received = recvmsg(stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = |message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    };
+    let fds: Vec<_> = control.drain().flat_map(rights).collect();
+    Ok(ReadResult::new(received.bytes).set_fds(fds))
 }
 
 /// Repeats a call that a signal interrupted before it did anything.

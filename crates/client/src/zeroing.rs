@@ -2,7 +2,7 @@
 //! Zeroing a block for the daemon, in the caller's own scheduling and cgroup context.
 
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux::{BlockFile, Mapping, NodeId, PageBytes, numa};
 use model::units::{Node, PageSize, Pages};
@@ -90,6 +90,18 @@ impl Job {
     #[must_use]
     pub fn node(&self) -> Node {
         Node(self.order.node)
+    }
+
+    /// The job's number in the daemon's reports.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.order.job
+    }
+
+    /// The block's file, for workers that clear it by other means.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// How it is to be done. For clearing in place this maps the block.

@@ -168,6 +168,11 @@ impl Shell {
         if !effects.is_empty() {
             self.changed.send_modify(|generation| *generation += 1);
         }
+        let pages = |e: &Effect| matches!(e, Effect::Remove(_) | Effect::Resize { .. });
+        if effects.iter().any(pages) {
+            // The kernel has more free pages than it was seen to have.
+            self.observed = None;
+        }
         made
     }
 
@@ -179,9 +184,11 @@ impl Shell {
         self.observed = Some(Instant::now());
         let shapes: Vec<_> = self.book.shapes().collect();
         for (node, page_size) in shapes {
+            // Promises before counts: a page that a job takes in between is counted as taken
+            // twice, which the next look mends, and never as free.
+            let promised = self.promised(node, page_size);
             match self.free_pages(node, page_size) {
                 Ok((free, unreserved)) => {
-                    let promised = self.promised(node, page_size);
                     self.kernel_free.insert((node, page_size), free);
                     self.book.observe(node, page_size, unreserved.saturating_sub(promised));
                 }
@@ -333,9 +340,13 @@ impl Shell {
         if who == Who::Background {
             self.book.wanted_workers(self.config.workers.max);
         }
-        let Some((order, effects)) = self.book.take_zeroing(who, node, page_size) else {
-            return Ok(None);
-        };
+        let taken = self.book.take_zeroing(who, node, page_size).or_else(|| {
+            // What other jobs were promised may have been taken since the last look.
+            self.observed = None;
+            self.observe();
+            self.book.take_zeroing(who, node, page_size)
+        });
+        let Some((order, effects)) = taken else { return Ok(None) };
         let made = self.carry_out(&effects).pop().map(|(_, file)| file);
         let opened = made.map_or_else(|| self.store.open_block(order.block), Ok);
         match opened {

@@ -174,6 +174,20 @@ impl Mapping {
         // reference to this memory exists, since none is ever made.
         unsafe { ptr::write_bytes(at, byte, range.len()) };
     }
+
+    /// Copies what lies at `offset` into `buffer`. What another process writes meanwhile may be
+    /// seen in part.
+    ///
+    /// # Panics
+    /// If the range is not inside the mapping.
+    pub fn read(&self, offset: usize, buffer: &mut [u8]) {
+        let end = offset.checked_add(buffer.len());
+        assert!(end.is_some_and(|end| end <= self.len), "{offset} is outside the mapping");
+        let at = self.as_ptr().wrapping_add(offset);
+        // SAFETY: the source is inside the mapping, readable and alive as long as `self`; the
+        // buffer is a Rust value of its own, so that they don't overlap.
+        unsafe { ptr::copy_nonoverlapping(at, buffer.as_mut_ptr(), buffer.len()) };
+    }
 }
 
 impl Drop for Mapping {

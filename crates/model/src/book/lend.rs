@@ -209,7 +209,7 @@ impl Book {
             // One that is larger than what is left, trimmed: the blocks taken so far all fitted.
             if left > Pages::ZERO
                 && plan.blocks.len() < MAX_PARTS
-                && let Some((_, id)) = shelf.holding(left + Pages(1))
+                && let Some((_, id)) = shelf.holding(left, &plan.blocks)
             {
                 plan.blocks.push((id, left));
                 left = Pages::ZERO;
@@ -227,7 +227,7 @@ impl Book {
 
     fn plan_single(&self, node: Node, page_size: PageSize, need: Pages) -> Option<Plan> {
         let shelf = self.blocks.shelf(node, page_size);
-        if let Some((_, id)) = shelf.and_then(|s| s.holding(need)) {
+        if let Some((_, id)) = shelf.and_then(|s| s.holding(need, &[])) {
             return Some(Plan { blocks: vec![(id, need)], hole: None });
         }
         let smaller = shelf.and_then(|s| s.fitting(need, None));

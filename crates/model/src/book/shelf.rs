@@ -25,9 +25,14 @@ impl Shelf {
         self.pages
     }
 
-    /// The smallest block of at least `pages`.
-    pub(super) fn holding(&self, pages: Pages) -> Option<(Pages, BlockId)> {
-        self.blocks.range((pages, BlockId(0))..).next().copied()
+    /// The smallest block of at least `pages` that is not among `taken`.
+    pub(super) fn holding(
+        &self,
+        pages: Pages,
+        taken: &[(BlockId, Pages)],
+    ) -> Option<(Pages, BlockId)> {
+        let free = |(_, id): &&(Pages, BlockId)| !taken.iter().any(|(other, _)| other == id);
+        self.blocks.range((pages, BlockId(0))..).find(free).copied()
     }
 
     /// The largest block of at most `pages` that comes before `before`, if that is given.

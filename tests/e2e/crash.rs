@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Crashes by real SIGKILLs: of the daemon at seeded random instants, of workers, of borrowers
+//! while the daemon restarts.
+
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use client::{Client, LendRequest};
+use linux::testkit::child::{alone, fork};
+use prezero_tests::memory::{assert_soiled, assert_zero, first_dirty, soil};
+use prezero_tests::{Daemon, Page};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+#[test]
+fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
+    let _alone = alone();
+    for page in Page::ALL {
+        let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
+        daemon.zero("max");
+        let loan = daemon.lend(page, 1);
+        let memory = loan.map().expect("a mapping");
+        soil(&memory, 0x42);
+        daemon.kill();
+        daemon.launch();
+        let pool = daemon.pool();
+        assert_eq!((pool.lent_pages, pool.ready_pages), (1, 1), "live lease and ready block");
+        let other = daemon.lend(page, 1);
+        assert_zero(&other.map().expect("a mapping"));
+        assert_soiled(&memory, 0x42);
+        drop((memory, loan));
+        daemon.wait_for("returned", |p| p.lent_pages == 1);
+    }
+}
+
+#[test]
+fn a_borrower_killed_while_the_daemon_is_down_leaves_zeros() {
+    let _alone = alone();
+    for page in Page::ALL {
+        for recycle in ["fresh", "in-place"] {
+            let pool = page.pool(&format!("max = 1\nrecycle = \"{recycle}\""));
+            let Some(mut daemon) = Daemon::start(page, 1, &pool) else { return };
+            daemon.zero("max");
+            let borrower = fork(|ready| {
+                let loan = daemon.lend(page, 1);
+                soil(&loan.map().expect("a mapping"), 0xEE);
+                ready.signal();
+                ready.hold()
+            });
+            borrower.wait_ready();
+            daemon.kill();
+            borrower.kill();
+            daemon.launch();
+            daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
+            daemon.zero("max");
+            let loan = daemon.lend(page, 1);
+            assert_eq!(loan.ready_bytes(), page.times(1));
+            assert_zero(&loan.map().expect("a mapping"));
+        }
+    }
+}
+
+#[test]
+fn a_worker_killed_in_the_middle_of_a_block_loses_no_page() {
+    for recycle in ["fresh", "in-place"] {
+        let page = Page::Mib2;
+        let pool = page.pool(&format!("pages_per_block = 512\nmax = 512\nrecycle = \"{recycle}\""));
+        let Some(daemon) = Daemon::start(page, 512, &pool) else { return };
+        if recycle == "in-place" {
+            daemon.zero("max");
+            soil(&daemon.lend(page, 512).map().expect("a mapping"), 0x99);
+            daemon.wait_for("dirty in place", |p| p.zeroable_pages == 512 && p.blocks == 1);
+        }
+        let mut worker = daemon
+            .command(&["zero", "max", "-j", "1"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a worker");
+        daemon.wait_for("being zeroed", |p| p.zeroing_pages == 512);
+        worker.kill().expect("our own child");
+        worker.wait().expect("our own child");
+        daemon.wait_for("zeroable again", |p| p.zeroing_pages == 0 && p.zeroable_pages == 512);
+        assert_eq!(daemon.status().counters.lost_workers, 1);
+        daemon.zero("max");
+        assert_eq!(daemon.pool().ready_pages, 512);
+        assert_zero(&daemon.lend(page, 512).map().expect("a mapping"));
+    }
+}
+
+#[test]
+fn an_interrupted_worker_keeps_what_it_has_done() {
+    let page = Page::Mib2;
+    let pool = page.pool("pages_per_block = 1024\nmax = 1024");
+    let Some(daemon) = Daemon::start(page, 1024, &pool) else { return };
+    let mut worker = daemon
+        .command(&["zero", "max", "-j", "1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a worker");
+    daemon.wait_for("being zeroed", |p| p.zeroing_pages == 1024);
+    daemon.wait_for("some of it", |_| daemon.kernel_free(page) < 1000);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(worker.id()).expect("a pid"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("our own child");
+    let status = worker.wait().expect("our own child");
+    assert_eq!(status.code(), Some(130), "an interrupted command says so");
+    let pool = daemon.pool();
+    if pool.ready_pages == 1024 {
+        return; // It was faster than the signal; the next assertions have no subject.
+    }
+    assert_eq!((pool.zeroing_pages, pool.blocks), (0, 1));
+    assert!(pool.zeroable_pages < 1024, "work so far is kept: {pool:?}");
+    assert_eq!(pool.zeroable_pages, daemon.kernel_free(page));
+    daemon.zero("max");
+    assert_zero(&daemon.lend(page, 1024).map().expect("a mapping"));
+}
+
+/// How many times the daemon is killed. The instants are random within a run, the run is seeded.
+const KILLS: u64 = 200;
+
+/// One borrower of the storm: borrows, looks, soils, returns, again and again, as the daemon comes
+/// and goes. Returns how many loans it had.
+fn borrow_in_the_storm(daemon: &Daemon, page: Page, seed: u64, stop: &AtomicBool) -> u64 {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut loans = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let pages = random.random_range(1..=3);
+        let mut request = LendRequest::new(page.times(pages));
+        request.single = random.random_bool(0.5);
+        if random.random_bool(0.3) {
+            request.owner = Some("storm".parse().expect("a good name"));
+            request.keep = Some(Duration::from_secs(random.random_range(0..2)));
+        }
+        let Ok(loan) = Client::connect(daemon.socket()).and_then(|mut c| c.lend(&request)) else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        // A hole may be short of pages while another borrower's are on their way back.
+        let Ok(memory) = loan.map() else { continue };
+        if !loan.is_kept() {
+            let mine = u64::try_from(memory.len()).expect("64 bit").min(loan.ready_bytes().0);
+            let dirty = first_dirty(&memory).filter(|at| (*at as u64) < mine);
+            assert_eq!(dirty, None, "a ready byte is not zero after a crash");
+        }
+        if loan.ready_bytes() == loan.bytes() {
+            soil(&memory, random.random_range(1..=255));
+        }
+        loans += 1;
+        std::thread::sleep(Duration::from_micros(random.random_range(0..3000)));
+    }
+    loans
+}
+
+#[test]
+fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
+    let page = Page::Mib2;
+    let recycle = ["fresh", "in-place"];
+    let seed = std::env::var("PREZERO_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    eprintln!("seed {seed}; set PREZERO_TEST_SEED to repeat another run");
+    let mut random = StdRng::seed_from_u64(seed);
+    for recycle in recycle {
+        let pool = page.pool(&format!(
+            "pages_per_block = 2\nready_low = 8\nready_high = 16\nrecycle = \"{recycle}\""
+        ));
+        let Some(mut daemon) = Daemon::start(page, 24, &pool) else { return };
+        let (stop, loans) = (AtomicBool::new(false), AtomicU64::new(0));
+        let kills = KILLS / 2;
+        for kill in 0..kills {
+            // A borrower that is in the middle of something when the daemon dies.
+            let life = Duration::from_micros(random.random_range(200..30_000));
+            stop.store(false, Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                let born = Instant::now();
+                for borrower in 0..2 {
+                    let (daemon, stop, loans) = (&daemon, &stop, &loans);
+                    let seed = seed ^ (kill << 8) ^ borrower;
+                    scope.spawn(move || {
+                        let had = borrow_in_the_storm(daemon, page, seed, stop);
+                        loans.fetch_add(had, Ordering::Relaxed);
+                    });
+                }
+                std::thread::sleep(life.saturating_sub(born.elapsed()));
+                let pid = i32::try_from(daemon.pid()).expect("a pid");
+                nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                )
+                .expect("our own child");
+                stop.store(true, Ordering::Relaxed);
+            });
+            daemon.kill();
+            // Half of the daemons are killed again while they take over.
+            daemon.spawn();
+            if random.random_bool(0.5) {
+                std::thread::sleep(Duration::from_micros(random.random_range(0..8_000)));
+            } else {
+                daemon.wait_until_up();
+            }
+        }
+        daemon.kill();
+        daemon.launch();
+        assert!(loans.load(Ordering::Relaxed) > kills, "the storm borrowed: {loans:?}");
+        daemon.wait_for("quiet", |p| {
+            p.lent_pages + p.lingering_pages + p.kept_pages + p.zeroing_pages == 0
+        });
+        let change = model::wire::PoolChange {
+            page_bytes: page.size().bytes(),
+            pages_per_block: 2,
+            ready_low: Some(0),
+            ready_high: Some(0),
+            ..Default::default()
+        };
+        daemon.client().configure(change).expect("no more background zeroing");
+        daemon.wait_for("all zeroing ended", |p| p.zeroing_pages == 0);
+        daemon.client().give_back(None, None, None).expect("everything back");
+        daemon.wait_for("empty", |p| p.blocks == 0);
+        assert_eq!(daemon.kernel_free(page), 24, "every page is back in the kernel's pool");
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Content kept for its owner.
+
+use std::time::Duration;
+
+use linux::testkit::child::{alone, fork};
+use prezero_tests::memory::{assert_soiled, assert_zero, soil};
+use prezero_tests::{Daemon, Page};
+
+const LONG: Duration = Duration::from_secs(300);
+
+#[test]
+fn the_same_owner_gets_its_content_back_and_others_get_zeros() {
+    for page in Page::ALL {
+        let Some(daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
+        daemon.zero("max");
+        let loan = daemon.lend_to("guest1", LONG, page, 1);
+        assert!(!loan.is_kept());
+        let memory = loan.map().expect("a mapping");
+        assert_zero(&memory);
+        soil(&memory, 0x42);
+        drop((memory, loan));
+        daemon.wait_for("kept", |p| p.kept_pages == 1);
+
+        let other = daemon.lend_to("guest2", LONG, page, 1);
+        assert!(!other.is_kept());
+        assert_zero(&other.map().expect("a mapping"));
+
+        let again = daemon.lend_to("guest1", LONG, page, 1);
+        assert!(again.is_kept());
+        assert_soiled(&again.map().expect("a mapping"), 0x42);
+    }
+}
+
+#[test]
+fn the_same_name_of_another_user_is_another_owner() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!("lend_group = \"65534\"\n{}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 2, &config) else { return };
+    daemon.zero("max");
+    let loan = daemon.lend_to("guest", LONG, page, 1);
+    soil(&loan.map().expect("a mapping"), 0x42);
+    drop(loan);
+    daemon.wait_for("kept", |p| p.kept_pages == 1);
+    let stranger = fork(|_| {
+        nix::unistd::setgroups(&[]).expect("root");
+        nix::unistd::setgid(65534.into()).expect("root");
+        nix::unistd::setuid(65534.into()).expect("root");
+        let loan = daemon.lend_to("guest", LONG, page, 1);
+        assert!(!loan.is_kept());
+        assert_zero(&loan.map().expect("a mapping"));
+        0
+    });
+    assert_eq!(stranger.wait(), Some(0));
+}
+
+#[test]
+fn kept_content_is_gone_when_its_time_is_over() {
+    for recycle in ["fresh", "in-place"] {
+        let page = Page::Mib2;
+        let pool = page.pool(&format!("recycle = \"{recycle}\""));
+        let Some(daemon) = Daemon::start(page, 1, &pool) else { return };
+        daemon.zero("max");
+        let loan = daemon.lend_to("guest", Duration::from_secs(1), page, 1);
+        soil(&loan.map().expect("a mapping"), 0x42);
+        drop(loan);
+        daemon.wait_for("kept", |p| p.kept_pages == 1);
+        daemon.wait_for("given up", |p| p.kept_pages == 0 && p.zeroable_pages == 1);
+        daemon.zero("max");
+        let loan = daemon.lend_to("guest", LONG, page, 1);
+        assert!(!loan.is_kept());
+        assert_zero(&loan.map().expect("a mapping"));
+    }
+}
+
+#[test]
+fn kept_content_survives_the_daemon() {
+    let page = Page::Mib2;
+    let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
+    daemon.zero("max");
+    let loan = daemon.lend_to("guest", LONG, page, 2);
+    soil(&loan.map().expect("a mapping"), 0x42);
+    drop(loan);
+    // One file of one page, and a hole of another: both are content.
+    daemon.wait_for("kept", |p| p.kept_pages == 2);
+    daemon.kill();
+    daemon.launch();
+    let again = daemon.lend_to("guest", LONG, page, 2);
+    assert!(again.is_kept());
+    assert_soiled(&again.map().expect("a mapping"), 0x42);
+}
+
+#[test]
+fn a_program_killed_and_restarted_at_once_finds_its_content() {
+    let _alone = alone();
+    let page = Page::Gib1;
+    let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
+    daemon.zero("max");
+    let first = fork(|ready| {
+        let loan = daemon.lend_to("db", LONG, page, 1);
+        let memory = loan.map().expect("a mapping");
+        soil(&memory, 0x42);
+        ready.signal();
+        ready.hold()
+    });
+    first.wait_ready();
+    first.kill();
+    // No pause: the daemon waits for the former self's last mapping, not the caller.
+    let again = daemon.lend_to("db", LONG, page, 1);
+    assert!(again.is_kept(), "{}", daemon.log());
+    assert_soiled(&again.map().expect("a mapping"), 0x42);
+}

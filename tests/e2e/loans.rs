@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The shapes of loans.
+
+use client::{Error, LendRequest};
+use model::units::{Bytes, Pages};
+use model::wire;
+use prezero_tests::memory::{assert_zero, soil};
+use prezero_tests::{Daemon, Page};
+
+#[test]
+fn a_ready_block_is_lent_whole_zero_and_comes_back() {
+    for page in Page::ALL {
+        let Some(daemon) = Daemon::start(page, 3, &page.pool("pages_per_block = 2")) else {
+            return;
+        };
+        daemon.zero("max");
+        assert_eq!(daemon.pool().ready_pages, 2);
+        let loan = daemon.lend(page, 2);
+        assert_eq!(loan.ready_bytes(), page.times(2));
+        assert_eq!(loan.parts().len(), 1);
+        let memory = loan.map().expect("a mapping");
+        assert_zero(&memory);
+        soil(&memory, 0xA5);
+        assert_eq!(daemon.pool().lent_pages, 2);
+        drop((memory, loan));
+        daemon.wait_for("given back", |p| p.blocks == 0);
+        assert_eq!(daemon.kernel_free(page), 3);
+    }
+}
+
+#[test]
+fn a_larger_block_is_trimmed_and_the_rest_goes_back_to_the_kernel() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 8, &page.pool("pages_per_block = 8")) else { return };
+    daemon.zero("max");
+    assert_eq!(daemon.kernel_free(page), 0);
+    let loan = daemon.lend(page, 3);
+    assert_eq!((loan.bytes(), loan.ready_bytes()), (page.times(3), page.times(3)));
+    assert_eq!(daemon.kernel_free(page), 5);
+    assert_zero(&loan.map().expect("a mapping"));
+}
+
+#[test]
+fn a_smaller_block_is_grown_by_a_hole_that_the_client_fills() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 8, &page.pool("pages_per_block = 2\nmax = 2")) else {
+        return;
+    };
+    daemon.zero("max");
+    let loan = daemon.lend(page, 6);
+    assert_eq!((loan.bytes(), loan.ready_bytes()), (page.times(6), page.times(2)));
+    assert_eq!(loan.parts().len(), 1);
+    assert_eq!(daemon.kernel_free(page), 6, "the hole takes pages when it is touched");
+    let memory = loan.map().expect("a mapping");
+    assert_zero(&memory);
+    soil(&memory, 1);
+    assert_eq!(daemon.kernel_free(page), 2);
+}
+
+#[test]
+fn with_nothing_ready_a_loan_is_what_the_kernel_gives_anybody() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
+    let loan = daemon.lend(page, 4);
+    assert_eq!(loan.ready_bytes(), Bytes(0));
+    assert_zero(&loan.map().expect("a mapping"));
+}
+
+#[test]
+fn several_blocks_are_mapped_in_a_row_in_order() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 7, &page.pool("pages_per_block = 2\nmax = 6")) else {
+        return;
+    };
+    daemon.zero("max");
+    // Three blocks of two, and one page that only a hole can give.
+    let loan = daemon.client().lend(&LendRequest::new(page.times(7))).expect("a loan");
+    assert_eq!(loan.parts().len(), 4);
+    assert_eq!(loan.ready_bytes(), page.times(6));
+    let memory = loan.map().expect("one range");
+    assert_eq!(memory.len() as u64, page.times(7).0);
+    assert_zero(&memory);
+    for (index, (fd, part)) in loan.parts().enumerate() {
+        let alone = client::Mapping::map(fd, part.bytes, page.bytes()).expect("one block");
+        let byte = u8::try_from(index + 1).expect("few blocks");
+        alone.fill(0..alone.len(), byte);
+    }
+    let mut found = Vec::new();
+    for at in 0..7 {
+        let mut byte = [0];
+        memory.read(usize::try_from(page.times(at).0).expect("64 bit"), &mut byte);
+        found.push(byte[0]);
+    }
+    assert_eq!(found, [1, 1, 2, 2, 3, 3, 4]);
+}
+
+#[test]
+fn a_hole_gets_the_pages_of_unlent_blocks_of_another_shape() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
+    daemon.zero("max");
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (4, 0));
+    // One file of four pages: one ready page and three that four blocks of one can't join.
+    let loan = daemon.lend(page, 4);
+    assert_eq!(loan.ready_bytes(), page.times(1));
+    let memory = loan.map().expect("the kernel can promise the rest");
+    memory.populate().expect("and give it");
+    assert_zero(&memory);
+}
+
+#[test]
+fn what_nobody_can_give_is_refused_and_nothing_changes() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
+    daemon.zero("2");
+    let before = daemon.pool();
+    let refused = |bytes: Bytes| match daemon.client().lend(&LendRequest::new(bytes)) {
+        Err(Error::Refused(error)) => error,
+        other => panic!("{bytes} bytes were not refused: {other:?}"),
+    };
+    assert!(matches!(refused(page.times(5)), wire::Error::NotEnough { .. }));
+    assert!(matches!(refused(Bytes(4096)), wire::Error::BadValue { .. }));
+    assert!(matches!(refused(Bytes(0)), wire::Error::BadValue { .. }));
+    let other_size =
+        LendRequest { page_size: Some(Page::Gib1.size()), ..LendRequest::new(Page::Gib1.times(1)) };
+    let error = daemon.client().lend(&other_size).expect_err("no such pool");
+    assert!(matches!(error, Error::Refused(wire::Error::NoSuchPool { .. })), "{error}");
+    assert_eq!(daemon.pool(), before);
+}
+
+#[test]
+fn ready_blocks_are_given_back_on_request() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
+    daemon.zero("max");
+    let given = daemon.client().give_back(None, None, Some(Pages(3))).expect("given back");
+    assert_eq!(given, page.times(3));
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (1, 3));
+    daemon.client().give_back(None, None, None).expect("all");
+    assert_eq!((daemon.pool().blocks, daemon.kernel_free(page)), (0, 4));
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! End to end: the real binary on real huge pages of this machine. One file per subject; new tests
+//! belong into the file of their subject.
+//!
+//! Every test that takes pages holds the machine-wide lock of `linux::testkit::hugepages`, and
+//! fails if a page is missing from the kernel's pool at its end.
+
+mod crash;
+mod isolation;
+mod keep;
+mod loans;
+mod policy;
+mod protocol;
+mod rights;
+mod zeroing;

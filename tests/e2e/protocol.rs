@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The socket against everybody: half messages, wrong descriptors, crowds.
+
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use prezero_tests::{Daemon, Page};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use serde_json::{Value, json};
+
+fn connect(daemon: &Daemon) -> UnixStream {
+    let stream = UnixStream::connect(daemon.socket()).expect("the daemon listens");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    stream
+}
+
+fn call(stream: &mut UnixStream, method: &str, parameters: &Value) -> Value {
+    let mut message =
+        json!({ "method": method, "parameters": parameters }).to_string().into_bytes();
+    message.push(0);
+    stream.write_all(&message).expect("the daemon reads");
+    let mut reply = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte).expect("the daemon answers") == 1 && byte[0] != 0 {
+        reply.push(byte[0]);
+    }
+    serde_json::from_slice(&reply).unwrap_or_else(|e| panic!("{method} {parameters}: {e}"))
+}
+
+fn small(page: Page) -> Option<Daemon> {
+    let daemon = Daemon::start(page, 2, &page.pool(""))?;
+    daemon.zero("max");
+    Some(daemon)
+}
+
+/// The daemon still does its work, and has lost nothing.
+fn still_lends(daemon: &Daemon, page: Page) {
+    daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == 0);
+    daemon.zero("max");
+    assert_eq!(daemon.pool().ready_pages, 2);
+    drop(daemon.lend(page, 1));
+    daemon.wait_for("returned", |p| p.lent_pages == 0);
+}
+
+#[test]
+fn the_interface_describes_itself() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    let mut stream = connect(&daemon);
+    let info = call(&mut stream, "org.varlink.service.GetInfo", &json!({}));
+    let interfaces = info["parameters"]["interfaces"].as_array().expect("a list").clone();
+    assert!(interfaces.contains(&json!("io.prezero")), "{info}");
+    let description = call(
+        &mut stream,
+        "org.varlink.service.GetInterfaceDescription",
+        &json!({ "interface": "io.prezero" }),
+    );
+    let text = description["parameters"]["description"].as_str().expect("a text");
+    let methods =
+        ["GetStatus", "Watch", "Configure", "Lend", "TakeZeroing", "FinishZeroing", "GiveBack"];
+    for method in methods {
+        assert!(text.contains(&format!("method {method}(")), "{method} is not in\n{text}");
+    }
+    for error in ["NotPermitted", "QuotaExceeded", "NotEnough", "NothingToZero", "BadValue"] {
+        assert!(
+            text.contains(&format!("error {error} (")) || text.contains(&format!("error {error}"))
+        );
+    }
+}
+
+#[test]
+fn errors_carry_their_name_and_the_value_at_fault() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    let mut stream = connect(&daemon);
+    let cases = [
+        ("io.prezero.Lend", json!({ "bytes": 5 }), "io.prezero.BadValue"),
+        ("io.prezero.Lend", json!({ "bytes": 2097152, "page_bytes": 3 }), "io.prezero.BadValue"),
+        ("io.prezero.Lend", json!({ "bytes": 2097152, "node": 77 }), "io.prezero.NoSuchPool"),
+        ("io.prezero.Lend", json!({ "bytes": 2097152, "owner": "a/b" }), "io.prezero.BadValue"),
+        ("io.prezero.Lend", json!({ "bytes": 2097152, "keep_seconds": 1 }), "io.prezero.BadValue"),
+        ("io.prezero.Lend", json!({ "bytes": 1_u64 << 60 }), "io.prezero.NotEnough"),
+        (
+            "io.prezero.FinishZeroing",
+            json!({ "job": 999, "pages_done": 1 }),
+            "io.prezero.NoSuchJob",
+        ),
+        ("io.prezero.Borrow", json!({}), "org.varlink.service.MethodNotFound"),
+    ];
+    for (method, parameters, expected) in cases {
+        let reply = call(&mut stream, method, &parameters);
+        assert_eq!(reply["error"], expected, "{method} {parameters}: {reply}");
+    }
+    still_lends(&daemon, page);
+}
+
+#[test]
+fn calls_that_are_not_of_the_interface_end_their_connection() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    for parameters in [json!({}), json!({ "bytes": "many" }), json!({ "bytes": -1 }), json!([1])] {
+        let mut stream = connect(&daemon);
+        let call = json!({ "method": "io.prezero.Lend", "parameters": parameters });
+        let mut message = call.to_string().into_bytes();
+        message.push(0);
+        stream.write_all(&message).expect("the daemon reads");
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("closed, not reset");
+        assert_eq!(rest, b"", "{call}");
+    }
+    still_lends(&daemon, page);
+}
+
+#[test]
+fn half_messages_and_garbage_cost_only_their_connection() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    let whole = json!({ "method": "io.prezero.Lend", "parameters": { "bytes": 2_097_152 } })
+        .to_string()
+        .into_bytes();
+    let mut random = StdRng::seed_from_u64(7);
+    for _ in 0..500 {
+        let mut stream = connect(&daemon);
+        let mut message = whole.clone();
+        message.push(0);
+        message.truncate(random.random_range(0..=message.len()));
+        for _ in 0..random.random_range(0..4) {
+            if let Some(at) = message.len().checked_sub(1).map(|n| random.random_range(0..=n)) {
+                message[at] = random.random();
+            }
+        }
+        // The daemon may have hung up already.
+        let _ = stream.write_all(&message);
+        if random.random_bool(0.3) {
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+        }
+    }
+    still_lends(&daemon, page);
+}
+
+#[test]
+fn a_message_without_end_is_cut_off_early() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    let mut stream = connect(&daemon);
+    let piece = vec![b'['; 1 << 16];
+    let mut sent = 0;
+    while stream.write_all(&piece).is_ok() {
+        sent += piece.len();
+        assert!(sent < 4 << 20, "the daemon reads {sent} bytes of one message");
+    }
+    still_lends(&daemon, page);
+}
+
+#[test]
+fn unexpected_descriptors_are_closed() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    let descriptors = || {
+        let dir = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("our own child");
+        dir.count()
+    };
+    let mut stream = connect(&daemon);
+    call(&mut stream, "io.prezero.GetStatus", &json!({}));
+    let before = descriptors();
+    let null = std::fs::File::open("/dev/null").expect("there is one");
+    for _ in 0..20 {
+        let fds = [null.as_fd(); 8];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let mut message = json!({ "method": "io.prezero.GetStatus" }).to_string().into_bytes();
+        message.push(0);
+        let pieces = [IoSlice::new(&message)];
+        rustix::net::sendmsg(&stream, &pieces, &mut control, SendFlags::empty()).expect("sent");
+        let mut byte = [1];
+        while byte[0] != 0 {
+            assert_eq!(stream.read(&mut byte).expect("an answer"), 1);
+        }
+    }
+    assert_eq!(descriptors(), before);
+}
+
+#[test]
+fn a_thousand_idle_connections_and_a_client_that_never_reads_slow_nobody_down() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    let idle: Vec<_> = (0..1000).map(|_| connect(&daemon)).collect();
+    let mut deaf = connect(&daemon);
+    deaf.set_write_timeout(Some(Duration::from_millis(200))).expect("a socket");
+    let mut message = json!({ "method": "io.prezero.GetStatus" }).to_string().into_bytes();
+    message.push(0);
+    // Until the daemon stops reading from one who doesn't.
+    while deaf.write_all(&message).is_ok() {}
+    for _ in 0..20 {
+        drop(daemon.lend(page, 1));
+    }
+    still_lends(&daemon, page);
+    drop((idle, deaf));
+}
+
+#[test]
+fn replies_that_nobody_takes_return_what_they_lent() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    for _ in 0..50 {
+        let mut stream = connect(&daemon);
+        let mut message =
+            json!({ "method": "io.prezero.Lend", "parameters": { "bytes": 2_097_152 } })
+                .to_string()
+                .into_bytes();
+        message.push(0);
+        stream.write_all(&message).expect("the daemon reads");
+        // Gone before, while or after the reply is sent.
+        drop(stream);
+    }
+    still_lends(&daemon, page);
+}

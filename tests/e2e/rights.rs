@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who may do what: refusals that name the user, the action and who may.
+
+use client::{Client, Error, LendRequest};
+use linux::testkit::child::{alone, fork};
+use model::wire;
+use prezero_tests::{Daemon, Page};
+
+const NOBODY: u32 = 65534;
+
+/// Runs `body` as user and group `nobody`; it must return true.
+fn as_nobody(body: impl FnOnce() -> bool) {
+    let child = fork(|_| {
+        nix::unistd::setgroups(&[]).expect("root");
+        nix::unistd::setgid(NOBODY.into()).expect("root");
+        nix::unistd::setuid(NOBODY.into()).expect("root");
+        i32::from(!body())
+    });
+    assert_eq!(child.wait(), Some(0));
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> wire::Error {
+    match result {
+        Err(Error::Refused(error)) => error,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn without_a_group_only_root_may_do_anything() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
+    daemon.zero("max");
+    as_nobody(|| {
+        let connect = || Client::connect(daemon.socket()).expect("everybody may connect");
+        let request = LendRequest::new(page.times(1));
+        let denied = |error| matches!(error, wire::Error::NotPermitted { uid: NOBODY, .. });
+        denied(refusal(connect().lend(&request)))
+            && denied(refusal(connect().status()))
+            && denied(refusal(connect().take_zeroing(None, None, false)))
+            && denied(refusal(connect().give_back(None, None, None)))
+            && denied(refusal(connect().configure(wire::PoolChange::default())))
+    });
+    assert_eq!(daemon.pool().ready_pages, 2, "nothing changed");
+}
+
+#[test]
+fn members_of_the_lend_group_may_borrow_but_not_zero() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!("lend_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 2, &config) else { return };
+    daemon.zero("1");
+    as_nobody(|| {
+        let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
+        let loan = client.lend(&LendRequest::new(page.times(1))).expect("a member may borrow");
+        let zero = refusal(client.take_zeroing(None, None, false));
+        loan.map().is_ok() && matches!(zero, wire::Error::NotPermitted { .. })
+    });
+}
+
+#[test]
+fn a_quota_counts_what_is_lent_and_what_is_kept() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config =
+        format!("lend_group = \"{NOBODY}\"\nquota_of = {{ {NOBODY} = \"4M\" }}\n{}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 4, &config) else { return };
+    daemon.zero("max");
+    as_nobody(|| {
+        let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
+        let mut request = LendRequest::new(page.times(1));
+        request.owner = Some("db".parse().expect("a good name"));
+        request.keep = Some(std::time::Duration::from_secs(60));
+        let first = client.lend(&request).expect("2 of 4 MiB");
+        let _second = client.lend(&LendRequest::new(page.times(1))).expect("4 of 4 MiB");
+        let full = refusal(client.lend(&LendRequest::new(page.times(1))));
+        drop(first);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let kept = refusal(client.lend(&LendRequest::new(page.times(1))));
+        let again = client.lend(&request).expect("its own content is counted already");
+        let exceeded = |error: &wire::Error| {
+            let expected = wire::Error::QuotaExceeded {
+                uid: NOBODY,
+                held_bytes: 4 << 20,
+                quota_bytes: 4 << 20,
+                asked_bytes: 2 << 20,
+            };
+            *error == expected
+        };
+        exceeded(&full) && exceeded(&kept) && again.is_kept()
+    });
+}

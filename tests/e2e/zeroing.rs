@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Workers that report too much, too little, or keep what they should let go.
+
+use std::ops::ControlFlow;
+
+use client::{Client, Error, Job, Task};
+use model::units::Pages;
+use model::wire;
+use prezero_tests::memory::assert_zero;
+use prezero_tests::{Daemon, Page};
+
+fn allocate(job: Job, pages: u64) -> client::Done {
+    let Ok(Task::Allocate(task)) = job.begin() else { panic!("a fresh block is allocated") };
+    let stop = |done: Pages| {
+        if done.0 >= pages { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    task.run(&mut { stop }).expect("pages are free")
+}
+
+fn take(client: &mut Client) -> Job {
+    client.take_zeroing(None, None, false).expect("something to zero")
+}
+
+#[test]
+fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 8, &page.pool("pages_per_block = 8")) else { return };
+    let mut client = daemon.client();
+    let done = allocate(take(&mut client), 3);
+    assert_eq!((done.pages, done.all), (Pages(3), false));
+    assert_eq!(client.report(done).expect("booked").state, "zeroable");
+    assert_eq!(daemon.pool().zeroable_pages, 5);
+    let job = take(&mut client);
+    assert_eq!(job.first(), Pages(3));
+    let done = allocate(job, 8);
+    assert_eq!(client.report(done).expect("booked").state, "ready");
+    assert_zero(&daemon.lend(page, 8).map().expect("a mapping"));
+}
+
+#[test]
+fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 2, &page.pool("pages_per_block = 2")) else { return };
+    let mut client = daemon.client();
+    let job = take(&mut client);
+    let size = page.times(2).0;
+    let hidden = client::Mapping::map(job.file(), size, page.bytes()).expect("a mapping");
+    let done = allocate(job, 2);
+    assert_eq!(client.report(done).expect("booked").state, "lingering");
+    assert_eq!(daemon.pool().ready_pages, 0);
+    drop(hidden);
+    daemon.wait_for("zeroable again", |p| p.lingering_pages == 0 && p.zeroable_pages == 2);
+}
+
+#[test]
+fn a_job_is_reported_once() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
+    let mut client = daemon.client();
+    let job = take(&mut client);
+    let number = job.id();
+    client.report(allocate(job, 1)).expect("booked");
+    let again = client.finish_zeroing(number, Pages(1));
+    assert!(matches!(again, Err(Error::Refused(wire::Error::NoSuchJob { .. }))), "{again:?}");
+}
+
+#[test]
+fn with_everything_ready_there_is_nothing_to_zero() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
+    daemon.zero("max");
+    let nothing = daemon.client().take_zeroing(None, None, false);
+    assert!(matches!(nothing, Err(Error::Refused(wire::Error::NothingToZero))), "{nothing:?}");
+}
+
+#[test]
+fn a_dropped_job_returns_its_pages() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 2, &page.pool("pages_per_block = 2")) else { return };
+    drop(take(&mut daemon.client()));
+    daemon.wait_for("zeroable again", |p| p.zeroing_pages == 0 && p.zeroable_pages == 2);
+    assert_eq!(daemon.kernel_free(page), 2);
+}

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the end-to-end tests share: a real daemon on real huge pages, and borrowers to kill.
+
+pub mod daemon;
+pub mod memory;
+
+pub use daemon::{Daemon, Page};

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Writing patterns into borrowed memory, and looking for them.
+
+use client::Mapping;
+
+/// Fills all of it with a byte that is not zero.
+pub fn soil(memory: &Mapping, byte: u8) {
+    assert_ne!(byte, 0, "a pattern that can be told from zero");
+    memory.fill(0..memory.len(), byte);
+}
+
+/// The first byte that is not zero, by reading every one of them.
+#[must_use]
+pub fn first_dirty(memory: &Mapping) -> Option<usize> {
+    const STEP: usize = 1 << 20;
+    let (mut buffer, zeros) = (vec![0_u8; STEP], vec![0_u8; STEP]);
+    for offset in (0..memory.len()).step_by(STEP) {
+        let piece = &mut buffer[..STEP.min(memory.len() - offset)];
+        memory.read(offset, piece);
+        // One memcmp per MiB, which is fast in unoptimised builds as well.
+        if *piece != zeros[..piece.len()] {
+            return piece.iter().position(|byte| *byte != 0).map(|at| offset + at);
+        }
+    }
+    None
+}
+
+/// # Panics
+/// If a byte of it is not zero.
+pub fn assert_zero(memory: &Mapping) {
+    let dirty = first_dirty(memory);
+    assert_eq!(dirty, None, "borrowed memory has a byte that is not zero");
+}
+
+/// # Panics
+/// Unless its first and last byte are `byte`.
+pub fn assert_soiled(memory: &Mapping, byte: u8) {
+    for at in [0, memory.len() - 1] {
+        let mut found = [0_u8];
+        memory.read(at, &mut found);
+        assert_eq!(found[0], byte, "byte {at} of content that must have stayed");
+    }
+}
