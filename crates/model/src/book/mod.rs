@@ -141,6 +141,18 @@ impl Book {
     /// Takes over a file that an earlier daemon left. Its pool, if nobody configured it, gets no
     /// new blocks.
     ///
+    /// Gives blocks, leases and jobs numbers from `first` on, where those in use are lower.
+    ///
+    /// Files show only the numbers that are still in use. A caller that passes a clock which goes
+    /// on across its restarts, such as microseconds of `CLOCK_BOOTTIME`, never gives a number
+    /// again that an earlier book gave: no book hands out a million of them in a second. A worker
+    /// or client of an earlier daemon then can not be taken for somebody of today.
+    pub fn number_from(&mut self, first: u64) {
+        for next in [&mut self.next_block, &mut self.next_lease, &mut self.next_job] {
+            *next = first.max(*next);
+        }
+    }
+
     /// What can't be proven is dirty: only a whole file in `ready/` that nobody else can reach
     /// stays ready, only a live lease stays lent, only a sole `kept/` file keeps its content.
     pub fn adopt(&mut self, found: &Found) -> Vec<Effect> {
