@@ -81,6 +81,8 @@ pub struct Found {
 struct Pool {
     config: PoolConfig,
     refilling: bool,
+    /// Whether the operator named it, or only a file that was found.
+    configured: bool,
 }
 
 #[derive(Debug)]
@@ -131,16 +133,14 @@ impl Book {
         for config in pools {
             config.check()?;
             let key = config.key();
-            if book.pools.insert(key, Pool { config, refilling: false }).is_some() {
+            if book.pools.insert(key, Pool { config, refilling: false, configured: true }).is_some()
+            {
                 return Err(ConfigError::Twice(key));
             }
         }
         Ok(book)
     }
 
-    /// Takes over a file that an earlier daemon left. Its pool, if nobody configured it, gets no
-    /// new blocks.
-    ///
     /// Gives blocks, leases and jobs numbers from `first` on, where those in use are lower.
     ///
     /// Files show only the numbers that are still in use. A caller that passes a clock which goes
@@ -153,18 +153,22 @@ impl Book {
         }
     }
 
+    /// Takes over a file that an earlier daemon left. Its pool, if nobody configured it, gets no
+    /// new blocks.
+    ///
     /// What can't be proven is dirty: only a whole file in `ready/` that nobody else can reach
     /// stays ready, only a live lease stays lent, only a sole `kept/` file keeps its content.
     pub fn adopt(&mut self, found: &Found) -> Vec<Effect> {
         let Entry { block: id, pool, part, until } = found.entry.clone();
-        let configured = self.pools.contains_key(&pool);
-        self.pools.entry(pool).or_insert_with(|| Pool {
+        let foreign = || Pool {
             config: PoolConfig { max: Some(Pages::ZERO), ..PoolConfig::new(pool) },
             refilling: false,
-        });
-        self.next_block = self.next_block.max(id.0 + 1);
+            configured: false,
+        };
+        let configured = self.pools.entry(pool).or_insert_with(foreign).configured;
+        self.next_block = self.next_block.max(id.0.saturating_add(1));
         if let Some(part) = &part {
-            self.next_lease = self.next_lease.max(part.lease.0 + 1);
+            self.next_lease = self.next_lease.max(part.lease.0.saturating_add(1));
         }
         let whole = found.allocated == pool.pages_per_block;
         let block = match (found.state, part, until) {
@@ -267,10 +271,9 @@ impl Book {
     /// Those of [`PoolConfig::check`]; nothing is changed then.
     pub fn configure(&mut self, config: PoolConfig) -> Result<(), ConfigError> {
         config.check()?;
-        self.pools
-            .entry(config.key())
-            .and_modify(|pool| pool.config = config.clone())
-            .or_insert(Pool { config, refilling: false });
+        let key = config.key();
+        let refilling = self.pools.get(&key).is_some_and(|pool| pool.refilling);
+        self.pools.insert(key, Pool { config, refilling, configured: true });
         Ok(())
     }
 
