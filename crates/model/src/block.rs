@@ -177,19 +177,24 @@ pub struct Block {
     id: BlockId,
     pool: PoolKey,
     state: State,
+    /// Pages that may have no memory yet: of a file that is being filled for the first time, of a
+    /// hole that a client fills, of whatever was found so at start.
+    missing: Pages,
 }
 
 impl Block {
     /// A block whose file is about to be made for `job`.
     #[must_use]
     pub fn new_zeroing(id: BlockId, pool: PoolKey, job: JobId) -> Self {
-        Self { id, pool, state: State::Zeroing { job, done: Pages::ZERO } }
+        let missing = pool.pages_per_block;
+        Self { id, pool, state: State::Zeroing { job, done: Pages::ZERO }, missing }
     }
 
     /// A block whose file is about to be made as a hole for a client: its own faults fill it.
     #[must_use]
     pub fn new_lent_hole(id: BlockId, pool: PoolKey, part: Part) -> Self {
-        Self { id, pool, state: State::Lent(part) }
+        let missing = part.pages;
+        Self { id, pool, state: State::Lent(part), missing }
     }
 
     /// A file found in `ready/` at start: a finish put it there, and `reach` shows that nobody
@@ -200,25 +205,32 @@ impl Block {
             Reach::Sole => State::Ready(ZeroClaim(())),
             Reach::Shared | Reach::Unknown => State::Lingering(None),
         };
-        Self { id, pool, state }
+        Self { id, pool, state, missing: Pages::ZERO }
     }
 
     /// A file found at start whose loan is still alive.
     #[must_use]
     pub fn adopt_lent(id: BlockId, pool: PoolKey, part: Part) -> Self {
-        Self { id, pool, state: State::Lent(part) }
+        Self { id, pool, state: State::Lent(part), missing: Pages::ZERO }
     }
 
     /// A file found in `kept/` at start.
     #[must_use]
     pub fn adopt_kept(id: BlockId, pool: PoolKey, part: Part, until: u64) -> Self {
-        Self { id, pool, state: State::Kept { part, until } }
+        Self { id, pool, state: State::Kept { part, until }, missing: Pages::ZERO }
     }
 
     /// Any other file found at start: dirty, and perhaps reachable.
     #[must_use]
     pub fn adopt_unknown(id: BlockId, pool: PoolKey, part: Option<Part>) -> Self {
-        Self { id, pool, state: State::Lingering(part) }
+        Self { id, pool, state: State::Lingering(part), missing: Pages::ZERO }
+    }
+
+    /// The same block, of whose pages only `allocated` have memory.
+    #[must_use]
+    pub fn with_memory(mut self, allocated: Pages) -> Self {
+        self.missing = self.pages().saturating_sub(allocated);
+        self
     }
 
     /// Its identity.
@@ -261,6 +273,18 @@ impl Block {
             }
             _ => self.pool.pages_per_block,
         }
+    }
+
+    /// Pages that may have no memory yet. Whoever fills them takes them from the kernel's pool.
+    #[must_use]
+    pub fn missing(&self) -> Pages {
+        self.missing
+    }
+
+    /// Pages that have memory for sure: what the kernel gets back with the block.
+    #[must_use]
+    pub fn memory(&self) -> Pages {
+        self.pages().saturating_sub(self.missing)
     }
 
     fn illegal<T>(&self, event: &'static str) -> Result<T, IllegalMove> {
@@ -306,10 +330,14 @@ impl Block {
         let all = self.pool.pages_per_block;
         self.state = if !let_go || pages_done > all || pages_done < done {
             State::Lingering(None)
-        } else if pages_done == all {
-            State::Ready(ZeroClaim(()))
         } else {
-            State::Zeroable { done: pages_done }
+            // What is done has memory; what is not may have it already, from before.
+            self.missing = self.missing.min(all.saturating_sub(pages_done));
+            if pages_done == all {
+                State::Ready(ZeroClaim(()))
+            } else {
+                State::Zeroable { done: pages_done }
+            }
         };
         Ok(self.state_name())
     }
@@ -334,6 +362,7 @@ impl Block {
     /// [`IllegalMove`] from any other state.
     pub fn lend(&mut self, part: Part) -> Result<ZeroClaim, IllegalMove> {
         let State::Ready(_) = self.state else { return self.illegal("lent") };
+        self.missing = part.pages.saturating_sub(self.pool.pages_per_block);
         match std::mem::replace(&mut self.state, State::Lent(part)) {
             State::Ready(claim) => Ok(claim),
             _ => self.illegal("lent"),
@@ -374,8 +403,9 @@ impl Block {
 
     /// lingering → kept, zeroable or gone, once nobody can reach it.
     ///
-    /// `in_place` says whether its pool clears in place. A block that lost its pool's shape, and
-    /// one whose reach the kernel can not tell, is always given back to the kernel.
+    /// `in_place` says whether its pool clears in place. A block that lost its pool's shape, one
+    /// with a hole, whose filling would take pages that nobody counted, and one whose reach the
+    /// kernel can not tell are always given back to the kernel.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.
@@ -399,7 +429,8 @@ impl Block {
             self.state = State::Kept { part: part.clone(), until };
             return Ok(Settled::Kept);
         }
-        if in_place && self.pages() == self.pool.pages_per_block {
+        let whole = self.pages() == self.pool.pages_per_block && self.missing == Pages::ZERO;
+        if in_place && whole {
             self.state = State::Zeroable { done: Pages::ZERO };
             return Ok(Settled::Zeroable);
         }

@@ -10,8 +10,8 @@
 //! [`Book::end_lease`]); the block at hand is then dirty or gone, never ready.
 //!
 //! *Limits*: `available` is what the kernel's pool has free and unreserved; the book itself
-//! subtracts what it hands out until the next observation, so that two jobs started between two
-//! looks do not count on the same page.
+//! subtracts what it hands out, and adds what it gives back, until the next observation, so that
+//! two jobs started between two looks do not count on the same page.
 //!
 //! *Conservation*: a page of a pool is in exactly one block, a block in exactly one state; the
 //! sums of [`Book::pool_status`] are over blocks, there are no counters to drift.
@@ -192,7 +192,7 @@ impl Book {
             }
             (_, part, _) => Block::adopt_unknown(id, pool, part),
         };
-        self.blocks.insert(block);
+        self.blocks.insert(block.with_memory(found.allocated));
         vec![Effect::Move(id)]
     }
 
@@ -308,22 +308,34 @@ impl Book {
     /// Pages that could be zeroed now: dirty ones, and whole blocks that may still be made.
     #[must_use]
     pub fn zeroable(&self, key: PoolKey) -> Pages {
-        let dirty: Pages = self
-            .blocks
-            .iter()
-            .filter(|b| b.pool() == key)
-            .map(|b| match b.state() {
-                State::Zeroable { done } => key.pages_per_block.saturating_sub(*done),
-                _ => Pages::ZERO,
-            })
-            .sum();
+        let left = |b: &Block| match b.state() {
+            State::Zeroable { done } => key.pages_per_block.saturating_sub(*done),
+            _ => Pages::ZERO,
+        };
+        let dirty: Pages = self.takeable(key).map(left).sum();
         dirty + Pages(self.creatable(key) * key.pages_per_block.0)
+    }
+
+    /// A pool's dirty blocks whose missing pages the kernel can give.
+    fn takeable(&self, key: PoolKey) -> impl Iterator<Item = &Block> {
+        let spendable = self.spendable(key);
+        self.in_state(StateName::Zeroable)
+            .filter(move |b| b.pool() == key && b.missing() <= spendable)
+    }
+
+    /// Pages that a pool may take from the kernel now.
+    fn spendable(&self, key: PoolKey) -> Pages {
+        let leave = self.pools.get(&key).map(|p| p.config.leave_free).unwrap_or_default();
+        self.available(key).saturating_sub(leave)
     }
 
     /// How many new blocks a pool may have now.
     fn creatable(&self, key: PoolKey) -> u64 {
         let Some(pool) = self.pools.get(&key) else { return 0 };
-        let by_kernel = self.available(key).saturating_sub(pool.config.leave_free);
+        // Blocks that were begun come first: a new one must not take what they miss.
+        let here = |b: &&Block| (b.pool().node, b.pool().page_size) == (key.node, key.page_size);
+        let begun = self.in_state(StateName::Zeroable).filter(here).map(Block::missing).sum();
+        let by_kernel = self.spendable(key).saturating_sub(begun);
         let by_bound = match pool.config.max {
             Some(max) => max.saturating_sub(self.owned(key)),
             None => by_kernel,

@@ -31,7 +31,11 @@ impl Book {
         let settled = self.blocks.change(block, |b| b.settle(reach, in_place, now))?.ok()?;
         let effects = match settled {
             Settled::Lingering => Vec::new(),
-            Settled::Kept | Settled::Zeroable => vec![Effect::Move(block)],
+            // A crash may have left the file at its length from before the loan.
+            Settled::Kept | Settled::Zeroable => {
+                let pages = self.blocks.get(block).map(Block::pages)?;
+                vec![Effect::Resize { block, pages }, Effect::Move(block)]
+            }
             Settled::Gone => {
                 self.blocks.remove(block);
                 vec![Effect::Remove(block)]
@@ -86,7 +90,7 @@ impl Book {
             .blocks
             .iter()
             .filter(|b| b.is_unlent() && fits(b.pool()) && !spare.contains(&b.id()))
-            .map(|b| (b.state_name() == StateName::Ready, b.pages(), b.id()))
+            .map(|b| (b.state_name() == StateName::Ready, b.memory(), b.id()))
             .collect();
         // Dirty before ready, small before large: give back no more than is needed.
         candidates.sort_unstable();
@@ -95,11 +99,14 @@ impl Book {
             if given >= pages {
                 break;
             }
-            if let Some(block) = self.blocks.remove(id) {
-                given = given + size;
-                bytes += size.bytes(block.pool().page_size).0;
-                effects.push(Effect::Remove(id));
+            let Some(block) = self.blocks.remove(id) else { continue };
+            let PoolKey { node, page_size, .. } = block.pool();
+            given = given + size;
+            bytes += size.bytes(page_size).0;
+            if let Some(available) = self.available.get_mut(&(node, page_size)) {
+                *available = *available + size;
             }
+            effects.push(Effect::Remove(id));
         }
         self.counters.given_back_bytes += bytes;
         (Bytes(bytes), effects)

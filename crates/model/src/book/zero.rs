@@ -57,26 +57,26 @@ impl Book {
             })?;
         let key = *key;
         let job = JobId(self.next_job);
-        let (block, first, effect) = match self.dirty_block(key) {
-            Some(id) => {
+        let (block, first, effect, by) = match self.dirty_block(key) {
+            Some((id, missing)) => {
                 let first = self.blocks.change(id, |b| b.take(job))?.ok()?;
-                (id, first, Effect::Move(id))
+                self.spend(key, missing);
+                // The block decides, not how its pool recycles today: `fallocate` would leave
+                // the pages that a client used as they are.
+                let by = if missing > Pages::ZERO { ZeroBy::Allocate } else { ZeroBy::Clear };
+                (id, first, Effect::Move(id), by)
             }
             None => {
                 let id = BlockId(self.next_block);
                 self.next_block += 1;
                 self.blocks.insert(Block::new_zeroing(id, key, job));
                 self.spend(key, key.pages_per_block);
-                (id, Pages::ZERO, Effect::Create { block: id, pages: key.pages_per_block })
+                let effect = Effect::Create { block: id, pages: key.pages_per_block };
+                (id, Pages::ZERO, effect, ZeroBy::Allocate)
             }
         };
         self.next_job += 1;
         self.jobs.insert(job, block);
-        let by = if self.recycles_in_place(key) && matches!(effect, Effect::Move(_)) {
-            ZeroBy::Clear
-        } else {
-            ZeroBy::Allocate
-        };
         Some((JobOrder { job, block, pool: key, first, by }, vec![effect]))
     }
 
@@ -86,17 +86,13 @@ impl Book {
         self.pools.get(&key).is_none_or(|p| coming >= p.config.ready_high)
     }
 
-    fn dirty_block(&self, key: PoolKey) -> Option<BlockId> {
-        let mut dirty = self
-            .in_state(StateName::Zeroable)
-            .filter(|b| b.pool() == key)
-            .map(|b| (b.id(), b.state()));
-        // The one that is furthest done: it becomes ready soonest.
-        let (id, _) = dirty.by_ref().max_by_key(|(_, state)| match state {
+    /// The dirty block that is furthest done, as it becomes ready soonest, and its missing pages.
+    fn dirty_block(&self, key: PoolKey) -> Option<(BlockId, Pages)> {
+        let done = |b: &&Block| match b.state() {
             State::Zeroable { done } => *done,
             _ => Pages::ZERO,
-        })?;
-        Some(id)
+        };
+        self.takeable(key).max_by_key(done).map(|b| (b.id(), b.missing()))
     }
 
     pub(super) fn spend(&mut self, key: PoolKey, pages: Pages) {
