@@ -8,6 +8,7 @@
 //! without prezero; unlent blocks are given back where the kernel would otherwise lack the pages.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use super::shelf::Shelf;
 use super::{Book, Effect, Lease};
@@ -21,8 +22,8 @@ use crate::wire::MAX_PARTS;
 pub struct LendRequest {
     /// How much.
     pub bytes: Bytes,
-    /// In which pages; `None` takes the largest size that divides `bytes` and has enough ready,
-    /// else the largest that divides.
+    /// In which pages; `None` takes those of the owner's kept content, else the largest that divide
+    /// `bytes` and of which enough are ready, else the largest that divide and can be had.
     pub page_size: Option<PageSize>,
     /// From which node; `None` takes any, one if it can.
     pub node: Option<Node>,
@@ -101,6 +102,12 @@ struct Plan {
     hole: Option<(PoolKey, Pages)>,
 }
 
+impl Plan {
+    fn hole(&self) -> Pages {
+        self.hole.map(|(_, pages)| pages).unwrap_or_default()
+    }
+}
+
 impl Book {
     /// Grants or refuses a loan.
     ///
@@ -117,12 +124,16 @@ impl Book {
     }
 
     fn try_lend(&mut self, request: &LendRequest) -> Result<(Loan, Vec<Effect>), Refusal> {
-        let page_size = self.choose_page_size(request)?;
-        let need = page_size.pages_in(request.bytes).map_err(Refusal::Size)?;
-        if let Some(keep) = &request.keep
-            && let Some(found) = self.kept_for(request, keep, page_size, need)?
-        {
-            return Ok(self.lend_kept(request, page_size, &found));
+        let sizes = self.page_sizes(request)?;
+        if let Some(keep) = &request.keep {
+            if request.await_owner && self.owner_lingers(request, keep, &sizes) {
+                return Err(Refusal::OwnerLingers);
+            }
+            if let Some((page_size, found)) =
+                sizes.iter().find_map(|size| Some((*size, self.kept_for(request, keep, *size)?)))
+            {
+                return Ok(self.lend_kept(request, page_size, &found));
+            }
         }
         if let Some(quota) = request.quota {
             let held = self.held_by(request.uid);
@@ -130,60 +141,78 @@ impl Book {
                 return Err(Refusal::Quota { held, quota });
             }
         }
-        let nodes = self.node_order(request.node, page_size);
-        let fitting = nodes.iter().find_map(|node| {
-            let plan = self.plan(&[*node], page_size, need, request.single)?;
-            Some((plan, vec![*node]))
-        });
-        let best = match fitting {
-            // One node serves all of it from ready blocks: nothing beats that.
-            Some((plan, nodes)) if plan.hole.is_none() => Some((plan, nodes)),
-            one_node => {
-                let spread = || {
-                    let plan = self.plan(&nodes, page_size, need, request.single)?;
-                    Some((plan, nodes.clone()))
-                };
-                if request.single { one_node } else { spread().or(one_node) }
-            }
-        };
-        let Some((plan, _)) = best else {
-            let sum = |f: &dyn Fn(Node) -> Pages| nodes.iter().map(|n| f(*n)).sum::<Pages>();
-            let ready = sum(&|n| self.ready_on(n, page_size)).bytes(page_size);
-            let free = |n| self.available.get(&(n, page_size)).copied().unwrap_or_default();
-            return Err(Refusal::NotEnough { page_size, ready, free: sum(&free).bytes(page_size) });
-        };
-        Ok(self.carry_out(request, page_size, plan))
+        match self.best_plan(request, &sizes) {
+            Some((page_size, plan)) => Ok(self.carry_out(request, page_size, plan)),
+            None => Err(self.not_enough(request, &sizes)),
+        }
     }
 
-    fn choose_page_size(&self, request: &LendRequest) -> Result<PageSize, Refusal> {
-        let on_node = |key: &&PoolKey| request.node.is_none_or(|n| n == key.node);
-        let mut sizes: Vec<_> = self.pools.keys().filter(on_node).map(|k| k.page_size).collect();
+    /// The page sizes that a request can be served in, the largest first.
+    fn page_sizes(&self, request: &LendRequest) -> Result<Vec<PageSize>, Refusal> {
+        let fits = |key: &&PoolKey| {
+            request.node.is_none_or(|n| n == key.node)
+                && request.page_size.is_none_or(|s| s == key.page_size)
+        };
+        let mut sizes: Vec<_> = self.pools.keys().filter(fits).map(|k| k.page_size).collect();
         sizes.sort_unstable_by_key(|s| Reverse(*s));
         sizes.dedup();
-        if let Some(wanted) = request.page_size {
-            return sizes.contains(&wanted).then_some(wanted).ok_or(Refusal::NoSuchPool);
-        }
         let smallest = *sizes.last().ok_or(Refusal::NoSuchPool)?;
-        let mut dividing = sizes.into_iter().filter(|s| s.pages_in(request.bytes).is_ok());
-        let enough = |size: &PageSize| {
-            let nodes = self.node_order(request.node, *size);
-            nodes.iter().map(|n| self.ready_on(*n, *size)).sum::<Pages>().bytes(*size)
-                >= request.bytes
+        // Sizes are powers of two: what the smallest does not divide, no other does.
+        smallest.pages_in(request.bytes).map_err(Refusal::Size)?;
+        sizes.retain(|s| s.pages_in(request.bytes).is_ok());
+        Ok(sizes)
+    }
+
+    /// The largest pages of which enough are ready, else the largest that can be had at all.
+    fn best_plan(&self, request: &LendRequest, sizes: &[PageSize]) -> Option<(PageSize, Plan)> {
+        let mut with_hole = None;
+        for size in sizes {
+            match self.plan_for(request, *size) {
+                Some(plan) if plan.hole.is_none() => return Some((*size, plan)),
+                Some(plan) => with_hole = with_hole.or(Some((*size, plan))),
+                None => {}
+            }
+        }
+        with_hole
+    }
+
+    /// From one node if that serves it from ready blocks, else with the smallest hole.
+    fn plan_for(&self, request: &LendRequest, page_size: PageSize) -> Option<Plan> {
+        let need = page_size.pages_in(request.bytes).ok()?;
+        let nodes = self.node_order(request.node, page_size);
+        let one_node = nodes
+            .iter()
+            .filter_map(|node| self.plan(&[*node], page_size, need, request.single))
+            .min_by_key(Plan::hole);
+        if request.single || one_node.as_ref().is_some_and(|plan| plan.hole.is_none()) {
+            return one_node;
+        }
+        self.plan(&nodes, page_size, need, false).or(one_node)
+    }
+
+    fn not_enough(&self, request: &LendRequest, sizes: &[PageSize]) -> Refusal {
+        let offers = |size: &PageSize| !self.node_order(request.node, *size).is_empty();
+        // Sizes of no configured pool have content to come back to, and nothing else.
+        let Some(page_size) = sizes.iter().copied().find(offers) else {
+            return Refusal::NoSuchPool;
         };
-        let first = dividing.clone().find(enough).or_else(|| dividing.next());
-        first.ok_or_else(|| match smallest.pages_in(request.bytes) {
-            Err(error) => Refusal::Size(error),
-            Ok(_) => Refusal::NoSuchPool,
-        })
+        let nodes = self.node_order(request.node, page_size);
+        let ready: Pages = nodes.iter().map(|n| self.ready_on(*n, page_size)).sum();
+        let free = |n: &Node| self.available.get(&(*n, page_size)).copied().unwrap_or_default();
+        let free: Pages = nodes.iter().map(free).sum();
+        let (ready, free) = (ready.bytes(page_size), free.bytes(page_size));
+        Refusal::NotEnough { page_size, ready, free }
     }
 
     /// The nodes to try, those with the most ready pages first.
     fn node_order(&self, node: Option<Node>, page_size: PageSize) -> Vec<Node> {
-        let mut nodes: Vec<_> = self
-            .shapes()
-            .filter(|(n, s)| *s == page_size && node.is_none_or(|wanted| wanted == *n))
-            .map(|(n, _)| n)
-            .collect();
+        let fits = |key: &PoolKey| {
+            key.page_size == page_size && node.is_none_or(|wanted| wanted == key.node)
+        };
+        let configured = self.pools.iter().filter(|(key, pool)| pool.configured && fits(key));
+        // The pools are ordered by node first.
+        let mut nodes: Vec<_> = configured.map(|(key, _)| key.node).collect();
+        nodes.dedup();
         nodes.sort_by_key(|n| Reverse(self.ready_on(*n, page_size)));
         nodes
     }
@@ -206,20 +235,28 @@ impl Book {
                 left = left.saturating_sub(pages);
                 last = Some((pages, id));
             }
-            // One that is larger than what is left, trimmed: the blocks taken so far all fitted.
+            // One that is larger than what is left, trimmed. Blocks taken before may be larger
+            // than that, too.
             if left > Pages::ZERO
                 && plan.blocks.len() < MAX_PARTS
-                && let Some((_, id)) = shelf.holding(left, &plan.blocks)
+                && let Some((_, id)) = shelf
+                    .from(left + Pages(1))
+                    .find(|(_, id)| plan.blocks.iter().all(|(taken, _)| taken != id))
             {
                 plan.blocks.push((id, left));
                 left = Pages::ZERO;
             }
         }
         if left > Pages::ZERO {
+            // The hole is a part, too.
+            if plan.blocks.len() >= MAX_PARTS
+                && let Some((_, pages)) = plan.blocks.pop()
+            {
+                left = left + pages;
+            }
             let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
             let room = |node: &&Node| self.room(**node, page_size, &spare) >= left;
-            let full = plan.blocks.len() >= MAX_PARTS;
-            let node = nodes.iter().find(room).filter(|_| !full)?;
+            let node = nodes.iter().find(room)?;
             plan.hole = Some((self.hole_pool(*node, page_size)?, left));
         }
         Some(plan)
@@ -227,7 +264,7 @@ impl Book {
 
     fn plan_single(&self, node: Node, page_size: PageSize, need: Pages) -> Option<Plan> {
         let shelf = self.blocks.shelf(node, page_size);
-        if let Some((_, id)) = shelf.and_then(|s| s.holding(need, &[])) {
+        if let Some((_, id)) = shelf.and_then(|s| s.from(need).next()) {
             return Some(Plan { blocks: vec![(id, need)], hole: None });
         }
         let smaller = shelf.and_then(|s| s.fitting(need, None));
@@ -248,11 +285,12 @@ impl Book {
                 && !spare.contains(&b.id())
         };
         let free = self.available.get(&(node, page_size)).copied().unwrap_or_default();
-        free + self.blocks.iter().filter(unlent).map(Block::pages).sum()
+        free + self.blocks.iter().filter(unlent).map(Block::memory).sum()
     }
 
     fn hole_pool(&self, node: Node, page_size: PageSize) -> Option<PoolKey> {
-        self.pools.keys().copied().find(|k| (k.node, k.page_size) == (node, page_size))
+        let configured = self.pools.iter().filter(|(_, pool)| pool.configured);
+        configured.map(|(key, _)| *key).find(|k| (k.node, k.page_size) == (node, page_size))
     }
 
     fn carry_out(
@@ -303,6 +341,7 @@ impl Book {
             effects.push(Effect::Create { block: id, pages });
             parts.push(LoanPart { block: id, node: key.node, pages, ready: Pages::ZERO });
         }
+        debug_assert_eq!(parts.iter().map(|p| p.pages).sum::<Pages>(), need, "{request:?}");
         let ready: Pages = parts.iter().map(|p| p.ready).sum();
         self.counters.loans += 1;
         self.counters.hit_bytes += ready.bytes(page_size).0;
@@ -312,43 +351,38 @@ impl Book {
         (Loan { lease, page_size, kept: false, parts }, effects)
     }
 
+    /// Whether content of this owner is on its way to being kept.
+    fn owner_lingers(&self, request: &LendRequest, keep: &Keep, sizes: &[PageSize]) -> bool {
+        self.blocks.iter().filter(|b| sizes.contains(&b.pool().page_size)).any(
+            |b| matches!(b.state(), State::Lingering(Some(part)) if is_of(part, request, keep)),
+        )
+    }
+
     /// The blocks that wait for this owner, in order, if they are what it asks for.
     fn kept_for(
         &self,
         request: &LendRequest,
         keep: &Keep,
         page_size: PageSize,
-        need: Pages,
-    ) -> Result<Option<Vec<BlockId>>, Refusal> {
-        let mine = |part: &Part| {
-            part.uid == request.uid && part.keep.as_ref().is_some_and(|k| k.owner == keep.owner)
-        };
-        let mut loans: std::collections::BTreeMap<LeaseId, Vec<&Block>> = Default::default();
+    ) -> Option<Vec<BlockId>> {
+        let need = page_size.pages_in(request.bytes).ok()?;
+        let mut loans: BTreeMap<LeaseId, Vec<(&Part, &Block)>> = BTreeMap::new();
         for block in self.blocks.iter().filter(|b| b.pool().page_size == page_size) {
-            match block.state() {
-                State::Lingering(Some(part)) if mine(part) && request.await_owner => {
-                    return Err(Refusal::OwnerLingers);
-                }
-                State::Kept { part, .. } if mine(part) => {
-                    loans.entry(part.lease).or_default().push(block);
-                }
-                _ => {}
+            if let State::Kept { part, .. } = block.state()
+                && is_of(part, request, keep)
+            {
+                loans.entry(part.lease).or_default().push((part, block));
             }
         }
         // The latest loan of that very size: an owner may have left several.
-        let whole = loans.into_values().rev().find(|blocks| {
-            let node_fits = |b: &&Block| request.node.is_none_or(|n| n == b.pool().node);
-            blocks.iter().map(|b| b.pages()).sum::<Pages>() == need
-                && blocks.iter().all(node_fits)
-                && (!request.single || blocks.len() == 1)
-        });
-        Ok(whole.map(|mut blocks| {
-            blocks.sort_by_key(|b| match b.state() {
-                State::Kept { part, .. } => part.index,
-                _ => u32::MAX,
-            });
-            blocks.into_iter().map(Block::id).collect()
-        }))
+        loans.into_values().rev().find_map(|mut parts| {
+            parts.sort_unstable_by_key(|(part, _)| part.index);
+            let whole = parts.iter().zip(0..).all(|((part, _), n)| part.index == n)
+                && parts.iter().map(|(part, _)| part.pages).sum::<Pages>() == need
+                && parts.iter().all(|(_, b)| request.node.is_none_or(|n| n == b.pool().node))
+                && (!request.single || parts.len() == 1);
+            whole.then(|| parts.into_iter().map(|(_, block)| block.id()).collect())
+        })
     }
 
     fn lend_kept(
@@ -376,4 +410,9 @@ impl Book {
         self.leases.insert(lease, Lease { uid: request.uid, blocks });
         (Loan { lease, page_size, kept: true, parts }, effects)
     }
+}
+
+/// Whether `part` was lent to the user and owner that ask now.
+fn is_of(part: &Part, request: &LendRequest, keep: &Keep) -> bool {
+    part.uid == request.uid && part.keep.as_ref().is_some_and(|k| k.owner == keep.owner)
 }

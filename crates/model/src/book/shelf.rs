@@ -25,14 +25,9 @@ impl Shelf {
         self.pages
     }
 
-    /// The smallest block of at least `pages` that is not among `taken`.
-    pub(super) fn holding(
-        &self,
-        pages: Pages,
-        taken: &[(BlockId, Pages)],
-    ) -> Option<(Pages, BlockId)> {
-        let free = |(_, id): &&(Pages, BlockId)| !taken.iter().any(|(other, _)| other == id);
-        self.blocks.range((pages, BlockId(0))..).find(free).copied()
+    /// The blocks of at least `pages`, the smallest first.
+    pub(super) fn from(&self, pages: Pages) -> impl Iterator<Item = (Pages, BlockId)> + '_ {
+        self.blocks.range((pages, BlockId(0))..).copied()
     }
 
     /// The largest block of at most `pages` that comes before `before`, if that is given.
