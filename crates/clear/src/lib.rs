@@ -1,2 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes to zero, as fast as this CPU can.
+//!
+//! The crate clears memory that somebody else mapped. It makes no mapping, opens no file and knows nothing of huge
+//! pages, pools or daemons: an [`Extent`] goes in, a [`Zeroed`] comes out.
+//!
+//! The walk of one extent:
+//!
+//! 1. The caller promises exclusive memory: [`Extent::from_raw_parts`].
+//! 2. A [`Clearer`] couples a [`Method`] (which instructions) with a [`Chunk`] (how much between two looks at the
+//!    caller's wish to stop).
+//! 3. [`Clearer::clear_in`] cuts the extent by its [`Order`] into pieces, the pieces into chunks, and stores zeros.
+//! 4. A fence, and then the [`Outcome`]: the claim [`Zeroed`], or how far it got and why it ended.
+//!
+//! Where to look: the instructions are in [`arch`], one directory and one dispatch file per instruction set.
+//!
+//! ```
+//! use core::ops::ControlFlow;
+//! use prezero_clear::{Clearer, Extent, Outcome};
+//!
+//! let mut bytes = vec![0xa5_u8; 1 << 20];
+//! let outcome = Clearer::default().clear(Extent::from(&mut bytes[..]), |_| ControlFlow::Continue(()));
+//! let Outcome::Complete(zeroed) = outcome else { panic!("nobody asked to stop") };
+//! assert!(zeroed.as_slice().iter().all(|byte| *byte == 0));
+//! ```
+#![cfg_attr(not(feature = "std"), no_std)]
+
+pub mod arch;
+mod chunk;
+mod clearer;
+mod extent;
+mod fault;
+mod method;
+mod order;
+mod scan;
+
+pub use chunk::{BadChunk, Chunk};
+pub use clearer::{Clearer, Outcome, Progress};
+pub use extent::{Extent, Zeroed};
+pub use fault::{Cause, Fault};
+pub use method::{Method, Unavailable, UnknownMethod};
+pub use order::{BASE_PAGE_BYTES, Order, TouchedLast};
+pub use scan::{first_nonzero, is_zero};

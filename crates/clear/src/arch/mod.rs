@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The instructions, one directory per instruction set.
+//!
+//! Each method is a type with the face [`Store`]: `is_available`, `new`, and a raw entry. Holding a value is the proof
+//! that the CPU can execute it. Each directory has one dispatch file, its `mod.rs`, which maps a
+//! [`Method`](crate::Method) to a value. Under Miri, which executes no assembly, only the portable method exists.
+
+use crate::{Fault, Method};
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) mod leaf;
+pub mod portable;
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub mod x86_64;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) use x86_64::{Engine, fence};
+
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub(crate) use portable::{Engine, fence};
+
+/// The face of every method.
+#[expect(unsafe_code, reason = "declares the raw entry")]
+pub trait Store: Copy + Sized {
+    /// The method's name.
+    const METHOD: Method;
+
+    /// A value, where this CPU can execute the method. Constant for the life of the process.
+    fn new() -> Option<Self>;
+
+    /// Whether [`Store::new`] gives a value.
+    #[must_use]
+    fn is_available() -> bool {
+        Self::new().is_some()
+    }
+
+    /// Writes `len` zero bytes at `start`, any alignment, any length. Does not fence.
+    ///
+    /// # Errors
+    ///
+    /// A page that can't be written, where the guard is installed; bytes before and after it may have been written.
+    ///
+    /// # Safety
+    ///
+    /// - `start` is valid for writes of `len` bytes, within one allocation or mapping;
+    /// - nobody else reads or writes these bytes during the call;
+    /// - `start + len` does not wrap and `len` is at most `isize::MAX`;
+    /// - before another thread, process or device is told of the zeros, the caller calls [`Store::fence`].
+    unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault>;
+
+    /// Orders the stores of this method before all later stores of this thread.
+    fn fence(self);
+}

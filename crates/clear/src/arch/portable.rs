@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The method that every CPU has, and the dispatch of architectures that have no other.
+//!
+//! # Safety
+//!
+//! One call of `write_bytes` under the promises of the raw entry.
+#![expect(
+    unsafe_code,
+    reason = "the raw entry writes through a pointer that its caller vouches for"
+)]
+
+use super::Store;
+use crate::{Fault, Method};
+
+/// `memset`, as the compiler and the C library know it. Cached stores up to a size that the library chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portable(());
+
+impl Portable {
+    /// A value: there is no CPU that can't.
+    #[must_use]
+    pub const fn always() -> Self {
+        Self(())
+    }
+}
+
+impl Store for Portable {
+    const METHOD: Method = Method::Portable;
+
+    fn new() -> Option<Self> {
+        Some(Self::always())
+    }
+
+    #[inline]
+    unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
+        // SAFETY: the caller promises `len` bytes valid for writes and touched by nobody else.
+        unsafe { start.write_bytes(0, len) };
+        Ok(())
+    }
+
+    #[inline]
+    fn fence(self) {
+        fence();
+    }
+}
+
+/// Orders earlier stores before later ones. `memset` may use non-temporal stores itself, but fences them.
+#[inline]
+pub(crate) fn fence() {
+    core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
+}
+
+/// The only method of an architecture without its own dispatch file.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Engine(Portable);
+
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+impl Engine {
+    pub(crate) fn new(method: Method) -> Option<Self> {
+        (method == Method::Portable).then_some(Self::first())
+    }
+
+    pub(crate) const fn first() -> Self {
+        Self(Portable::always())
+    }
+
+    pub(crate) const fn cached() -> Self {
+        Self::first()
+    }
+
+    pub(crate) const fn method(self) -> Method {
+        Portable::METHOD
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Store::store`].
+    pub(crate) unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
+        // SAFETY: the caller keeps the obligations of the raw entry, which are the same.
+        unsafe { self.0.store(start, len) }
+    }
+}
