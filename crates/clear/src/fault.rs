@@ -9,7 +9,8 @@ use core::fmt;
 /// usual effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The address that the kernel reported. For a hardware error it is exact to the page only.
+    /// The address that the kernel reported. For a hardware error it is exact to the page only, and 0 where the
+    /// hardware can't tell.
     pub address: usize,
     /// What is wrong with the page.
     pub cause: Cause,
@@ -19,7 +20,8 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The hardware reported an uncorrectable error in this page (`BUS_MCEERR_AR`). It must not be used again.
+    /// The hardware reported an uncorrectable error in this page (`BUS_MCEERR_AR`, on arm64
+    /// also `BUS_OBJERR`). It must not be used again.
     Hardware,
     /// There is no page behind the address: the file is shorter than its mapping, or no huge page was left for a hole
     /// (`BUS_ADRERR`).

@@ -30,6 +30,13 @@ mod chunk;
 mod clearer;
 mod extent;
 mod fault;
+#[cfg(all(
+    feature = "std",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(miri)
+))]
+pub mod guard;
 mod method;
 mod order;
 mod scan;
@@ -40,4 +47,4 @@ pub use extent::{Extent, Zeroed};
 pub use fault::{Cause, Fault};
 pub use method::{Method, Unavailable, UnknownMethod};
 pub use order::{BASE_PAGE_BYTES, Order, TouchedLast};
-pub use scan::{first_nonzero, is_zero};
+pub use scan::{ScanMethod, Scanner, UnknownScanMethod, first_nonzero, is_zero};

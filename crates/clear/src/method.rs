@@ -30,13 +30,15 @@ pub enum Method {
     DcZva,
     /// aarch64: pairs of 16-byte stores with a non-temporal hint.
     Stnp,
+    /// aarch64: pairs of 16-byte cached stores.
+    Stp,
     /// Any architecture: what the compiler and the C library make of a fill with zero.
     Portable,
 }
 
 impl Method {
     /// Every method, available here or not; cached and portable ones last.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Avx512Nt,
         Self::Avx2Nt,
         Self::Sse2Nt,
@@ -46,6 +48,7 @@ impl Method {
         Self::RepStosb,
         Self::RepStosq,
         Self::Avx2,
+        Self::Stp,
         Self::Portable,
     ];
 
@@ -86,6 +89,7 @@ impl Method {
             Self::Avx2 => "avx2",
             Self::DcZva => "dc-zva",
             Self::Stnp => "stnp",
+            Self::Stp => "stp",
             Self::Portable => "portable",
         }
     }

@@ -1,14 +1,130 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Is it zero? And if not, where?
 
-/// Whether every byte is zero. True for no bytes.
+use core::fmt;
+use core::str::FromStr;
+
+use crate::arch;
+use crate::arch::portable::first_nonzero_block;
+
+/// Finds a block that is not all zero: the offset of its first byte. Blocks lie back to back from offset 0.
+pub(crate) type BlockScan = fn(&[u8]) -> Option<usize>;
+
+/// Whether every byte is zero, by the widest loads of this CPU. True for no bytes.
 #[must_use]
 pub fn is_zero(bytes: &[u8]) -> bool {
-    first_nonzero(bytes).is_none()
+    Scanner::best().is_zero(bytes)
 }
 
-/// The offset of the first byte that is not zero.
+/// The offset of the first byte that is not zero, by the widest loads of this CPU.
 #[must_use]
 pub fn first_nonzero(bytes: &[u8]) -> Option<usize> {
-    bytes.iter().position(|byte| *byte != 0)
+    Scanner::best().first_nonzero(bytes)
+}
+
+/// Which loads look for a byte that is not zero. Every name exists on every architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ScanMethod {
+    /// x86-64: 64 bytes at a time (AVX-512F).
+    Avx512,
+    /// x86-64: 32 bytes at a time (AVX2).
+    Avx2,
+    /// x86-64: 16 bytes at a time.
+    Sse2,
+    /// aarch64: 16 bytes at a time.
+    Neon,
+    /// Any architecture: what the compiler makes of a plain loop.
+    Portable,
+}
+
+impl ScanMethod {
+    /// Every method, best first, available here or not.
+    pub const ALL: [Self; 5] = [Self::Avx512, Self::Avx2, Self::Sse2, Self::Neon, Self::Portable];
+
+    /// Whether this CPU can execute the method. Constant for the life of the process.
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        Scanner::new(self).is_some()
+    }
+
+    /// The name, as printed and parsed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Avx512 => "avx512",
+            Self::Avx2 => "avx2",
+            Self::Sse2 => "sse2",
+            Self::Neon => "neon",
+            Self::Portable => "portable",
+        }
+    }
+}
+
+impl fmt::Display for ScanMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for ScanMethod {
+    type Err = UnknownScanMethod;
+
+    fn from_str(text: &str) -> Result<Self, UnknownScanMethod> {
+        Self::ALL.into_iter().find(|method| method.name() == text).ok_or(UnknownScanMethod)
+    }
+}
+
+/// A text that names no scan method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownScanMethod;
+
+impl fmt::Display for UnknownScanMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such scan method: give one of")?;
+        ScanMethod::ALL.into_iter().try_for_each(|method| write!(f, " {method}"))
+    }
+}
+
+impl core::error::Error for UnknownScanMethod {}
+
+/// A scan method that this CPU has.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanner {
+    method: ScanMethod,
+    blocks: BlockScan,
+}
+
+impl Scanner {
+    /// A scanner, where this CPU can execute the method.
+    #[must_use]
+    pub fn new(method: ScanMethod) -> Option<Self> {
+        arch::scanner(method).map(|blocks| Self { method, blocks })
+    }
+
+    /// The first available one of [`ScanMethod::ALL`].
+    #[must_use]
+    pub fn best() -> Self {
+        let portable = Self { method: ScanMethod::Portable, blocks: first_nonzero_block };
+        ScanMethod::ALL.into_iter().find_map(Self::new).unwrap_or(portable)
+    }
+
+    /// What it scans with.
+    #[must_use]
+    pub const fn method(&self) -> ScanMethod {
+        self.method
+    }
+
+    /// The offset of the first byte that is not zero.
+    #[must_use]
+    pub fn first_nonzero(&self, bytes: &[u8]) -> Option<usize> {
+        let block = (self.blocks)(bytes)?;
+        bytes[block..].iter().position(|byte| *byte != 0).map(|at| block + at)
+    }
+
+    /// Whether every byte is zero. True for no bytes.
+    #[must_use]
+    pub fn is_zero(&self, bytes: &[u8]) -> bool {
+        (self.blocks)(bytes).is_none()
+    }
 }

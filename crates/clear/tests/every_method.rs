@@ -4,11 +4,11 @@
 
 mod support;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use prezero_clear::{Chunk, Clearer, Extent, Method, Order, Outcome, TouchedLast};
 use proptest::prelude::*;
-use support::{Fenced, naive_clear};
+use support::Fenced;
 
 const PAGE: usize = 4096;
 
@@ -36,14 +36,17 @@ fn orders(len: usize) -> impl Iterator<Item = Order> {
     [Order::Straight, Order::Reversed].into_iter().chain(touched)
 }
 
+/// The oracle: what clearing `range` must leave of `before`.
+fn naive_clear(before: &[u8], range: Range<usize>) -> Vec<u8> {
+    before
+        .iter()
+        .enumerate()
+        .map(|(at, byte)| if range.contains(&at) { 0 } else { *byte })
+        .collect()
+}
+
 /// The runner: clears `range` of memory filled with `fill` and compares all of it with the oracle.
-fn check(
-    fenced: &mut Fenced,
-    clearer: &Clearer,
-    order: Order,
-    range: std::ops::Range<usize>,
-    fill: u8,
-) {
+fn check(fenced: &mut Fenced, clearer: &Clearer, order: Order, range: Range<usize>, fill: u8) {
     fenced.bytes().fill(fill);
     let expected = naive_clear(fenced.bytes(), range.clone());
     let extent = Extent::from(&mut fenced.bytes()[range.clone()]);

@@ -3,21 +3,25 @@
 //!
 //! Each method is a type with the face [`Store`]: `is_available`, `new`, and a raw entry. Holding a value is the proof
 //! that the CPU can execute it. Each directory has one dispatch file, its `mod.rs`, which maps a
-//! [`Method`](crate::Method) to a value. Under Miri, which executes no assembly, only the portable method exists.
+//! [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a function. Under Miri, which executes no assembly, only the portable method exists.
 
 use crate::{Fault, Method};
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 pub(crate) mod leaf;
 pub mod portable;
 
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+pub mod aarch64;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod x86_64;
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use x86_64::{Engine, fence};
 
-#[cfg(any(not(target_arch = "x86_64"), miri))]
-pub(crate) use portable::{Engine, fence};
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+pub(crate) use aarch64::{Engine, fence, scanner};
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+pub(crate) use portable::{Engine, fence, scanner};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) use x86_64::{Engine, fence, scanner};
 
 /// The face of every method.
 #[expect(unsafe_code, reason = "declares the raw entry")]

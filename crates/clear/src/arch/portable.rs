@@ -50,34 +50,57 @@ pub(crate) fn fence() {
     core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
 }
 
-/// The only method of an architecture without its own dispatch file.
-#[cfg(any(not(target_arch = "x86_64"), miri))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Engine(Portable);
+/// The offset of the first block of up to 64 bytes that is not all zero.
+///
+/// Plain enough for the compiler to make vector code of it.
+pub(crate) fn first_nonzero_block(bytes: &[u8]) -> Option<usize> {
+    const BLOCK_BYTES: usize = 64;
+    bytes
+        .chunks(BLOCK_BYTES)
+        .position(|block| block.iter().fold(0, |seen, byte| seen | byte) != 0)
+        .map(|block| block * BLOCK_BYTES)
+}
 
-#[cfg(any(not(target_arch = "x86_64"), miri))]
-impl Engine {
-    pub(crate) fn new(method: Method) -> Option<Self> {
-        (method == Method::Portable).then_some(Self::first())
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+pub(crate) use only::{Engine, scanner};
+
+/// The dispatch of an architecture without a directory of its own.
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+mod only {
+    use super::{Portable, Store};
+    use crate::scan::{BlockScan, ScanMethod};
+    use crate::{Fault, Method};
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Engine(Portable);
+
+    impl Engine {
+        pub(crate) fn new(method: Method) -> Option<Self> {
+            (method == Method::Portable).then_some(Self::first())
+        }
+
+        pub(crate) const fn first() -> Self {
+            Self(Portable::always())
+        }
+
+        pub(crate) const fn cached() -> Self {
+            Self::first()
+        }
+
+        pub(crate) const fn method(self) -> Method {
+            Portable::METHOD
+        }
+
+        /// # Safety
+        ///
+        /// As for [`Store::store`].
+        pub(crate) unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
+            // SAFETY: the caller keeps the obligations of the raw entry, which are the same.
+            unsafe { self.0.store(start, len) }
+        }
     }
 
-    pub(crate) const fn first() -> Self {
-        Self(Portable::always())
-    }
-
-    pub(crate) const fn cached() -> Self {
-        Self::first()
-    }
-
-    pub(crate) const fn method(self) -> Method {
-        Portable::METHOD
-    }
-
-    /// # Safety
-    ///
-    /// As for [`Store::store`].
-    pub(crate) unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
-        // SAFETY: the caller keeps the obligations of the raw entry, which are the same.
-        unsafe { self.0.store(start, len) }
+    pub(crate) fn scanner(method: ScanMethod) -> Option<BlockScan> {
+        (method == ScanMethod::Portable).then_some(super::first_nonzero_block)
     }
 }

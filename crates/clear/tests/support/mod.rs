@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory with a forbidden page on either side, and the naive truth about it.
+//! Memory with a forbidden page on either side.
 //!
 //! # Safety
 //!
@@ -55,13 +55,4 @@ impl Drop for Fenced {
         // SAFETY: the mapping made in `new`, of which no borrow is left.
         unsafe { munmap(self.mapping.as_ptr().cast(), self.len + 2 * self.page) }.expect("munmap");
     }
-}
-
-/// The oracle: what clearing `range` must leave of `before`.
-pub(crate) fn naive_clear(before: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
-    before
-        .iter()
-        .enumerate()
-        .map(|(at, byte)| if range.contains(&at) { 0 } else { *byte })
-        .collect()
 }

@@ -18,6 +18,14 @@ use core::arch::naked_asm;
 
 use crate::arch::leaf::Trap;
 
+/// Where the handler of SIGBUS lets an interrupted loop go on: back to the caller, with its result in `rax` and `rdx`.
+#[cfg(feature = "std")]
+#[unsafe(naked)]
+#[unsafe(link_section = "prezero_leaf")]
+pub(crate) unsafe extern "sysv64" fn landing() {
+    naked_asm!("ret")
+}
+
 /// Every x86-64.
 #[unsafe(naked)]
 #[unsafe(link_section = "prezero_leaf")]

@@ -6,25 +6,13 @@
 //! A value exists only where its CPU feature was detected. [`lines`] gives a loop whole aligned lines only.
 #![expect(unsafe_code, reason = "calls the store loops on memory that the caller vouches for")]
 
-use super::leaf;
+use super::{detected, leaf};
 use crate::arch::Store;
 use crate::arch::leaf::Trap;
 use crate::{Fault, Method};
 
 /// The cache line of every x86-64 CPU, and the unit of `clzero`.
 const LINE_BYTES: usize = 64;
-
-/// Whether the CPU has a feature and the system enabled it: a constant where the target promises it, else detected,
-/// else false.
-macro_rules! detected {
-    ($feature:tt) => {{
-        #[cfg(feature = "std")]
-        let detected = std::is_x86_feature_detected!($feature);
-        #[cfg(not(feature = "std"))]
-        let detected = cfg!(target_feature = $feature);
-        detected
-    }};
-}
 
 /// A store loop.
 type Leaf = unsafe extern "sysv64" fn(*mut u8, usize) -> Trap;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! x86-64: the one place where a [`Method`] becomes instructions.
 //!
-//! The loops are in `leaf`, their faces in `methods`.
+//! The store loops are in `leaf`, their faces in `methods`, the searches for a byte that is not zero in `scan`.
 //!
 //! # Safety
 //!
@@ -9,13 +9,28 @@
 //! passes its obligations on unchanged.
 #![expect(unsafe_code, reason = "passes the raw entry on to the chosen method")]
 
-mod leaf;
+pub(crate) mod leaf;
 mod methods;
+mod scan;
+
+/// Whether the CPU has a feature and the system enabled it: a constant where the target promises it, else detected,
+/// else false.
+macro_rules! detected {
+    ($feature:tt) => {{
+        #[cfg(feature = "std")]
+        let detected = std::is_x86_feature_detected!($feature);
+        #[cfg(not(feature = "std"))]
+        let detected = cfg!(target_feature = $feature);
+        detected
+    }};
+}
+use detected;
 
 pub use methods::{Avx2, Avx2Nt, Avx512Nt, Clzero, RepStosb, RepStosq, Sse2Nt};
 
 use super::Store;
 use super::portable::Portable;
+use crate::scan::{BlockScan, ScanMethod};
 use crate::{Fault, Method};
 
 /// A method that this CPU has.
@@ -42,7 +57,7 @@ impl Engine {
             Method::RepStosq => RepStosq::new().map(Self::RepStosq),
             Method::Avx2 => Avx2::new().map(Self::Avx2),
             Method::Portable => Portable::new().map(Self::Portable),
-            Method::DcZva | Method::Stnp => None,
+            Method::DcZva | Method::Stnp | Method::Stp => None,
         }
     }
 
@@ -92,6 +107,17 @@ impl Engine {
             // SAFETY: as above.
             Self::Portable(method) => unsafe { method.store(start, len) },
         }
+    }
+}
+
+/// The scan that `method` names, where this CPU has it.
+pub(crate) fn scanner(method: ScanMethod) -> Option<BlockScan> {
+    match method {
+        ScanMethod::Avx512 => scan::avx512(),
+        ScanMethod::Avx2 => scan::avx2(),
+        ScanMethod::Sse2 => scan::sse2(),
+        ScanMethod::Portable => Some(super::portable::first_nonzero_block),
+        ScanMethod::Neon => None,
     }
 }
 
