@@ -112,6 +112,20 @@ impl Clearer {
         &self,
         order: Order,
         extent: Extent<'a>,
+        progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Outcome<'a> {
+        match self.clear_unverified(order, extent, progress) {
+            Outcome::Complete(zeroed) => Outcome::Complete(zeroed.verified()),
+            other => other,
+        }
+    }
+
+    /// The same without reading back in debug builds: for a part of an extent that is verified as a whole, and for
+    /// measurements.
+    pub(crate) fn clear_unverified<'a>(
+        &self,
+        order: Order,
+        extent: Extent<'a>,
         mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Outcome<'a> {
         let total_bytes = extent.len();

@@ -26,6 +26,8 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 
 pub mod arch;
+#[cfg(all(feature = "std", target_os = "linux", not(miri)))]
+pub mod calibrate;
 mod chunk;
 mod clearer;
 mod extent;
@@ -39,6 +41,8 @@ mod fault;
 pub mod guard;
 mod method;
 mod order;
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub mod parallel;
 mod scan;
 
 pub use chunk::{BadChunk, Chunk};

@@ -27,6 +27,11 @@ pub struct TouchedLast {
     pub radius_pages: usize,
 }
 
+impl TouchedLast {
+    /// Two base pages on either side, as the kernel's `folio_zero_user` has it.
+    pub const DEFAULT_RADIUS_PAGES: usize = 2;
+}
+
 /// One run of an extent, cleared with one method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {

@@ -4,15 +4,17 @@
 //! # Safety
 //!
 //! Each test owns its file and its mapping. Faulting on purpose is the point.
-#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 #![expect(unsafe_code, reason = "maps a file and lets go of its end")]
 
 use std::fs::File;
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::ptr::{NonNull, null_mut};
 
+use prezero_clear::parallel::{Share, clear_shares};
 use prezero_clear::{Cause, Chunk, Clearer, Extent, Method, Order, Outcome, TouchedLast, guard};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -145,6 +147,28 @@ fn threads_fail_independently() {
             });
         }
     });
+}
+
+#[test]
+fn a_share_with_a_missing_page_ends_alone() {
+    guard::install().unwrap();
+    let (mut cut, mut whole) = (Cut::new(11), Cut::new(PAGES));
+    let shares = [&mut cut, &mut whole].map(|memory| Share {
+        extent: memory.extent(),
+        threads: NonZeroUsize::MIN,
+        cpus: Vec::new(),
+    });
+    let page = NonZeroUsize::new(PAGE).unwrap();
+    let clearer = Clearer::default();
+    let outcomes =
+        clear_shares(&clearer, page, shares.into(), |_| ControlFlow::Continue(())).unwrap();
+    let [Outcome::Poisoned { fault, .. }, Outcome::Complete(zeroed)] = &outcomes[..] else {
+        panic!("{outcomes:?}")
+    };
+    assert_eq!(zeroed.len(), PAGES * PAGE);
+    let address = fault.address;
+    drop(outcomes);
+    assert_eq!(cut.page_of(address), 11);
 }
 
 /// Runs one of the tests below in a process of its own, and tells how that ended.

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The measurement: all candidates side by side, the slower half leaving after every few rounds.
+//!
+//! Rounds are interleaved, so that a disturbance meets every candidate; each round begins with another one, so that
+//! none always inherits the same neighbour's dirty cache lines. Time goes to those that may win: from 40 candidates to
+//! the last 5 it takes a third of the budget, the rest makes their medians sharp.
+
+use std::hint::black_box;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{Basis, Choice, Setting, Use};
+use crate::{Chunk, Clearer, Extent, Method, Order, Outcome, TouchedLast};
+
+/// Between two looks at the caller: up to what is 0.5 ms at 31 GB/s, the slowest that a Zen 4 can be made to clear.
+const CHUNK_KIB: [usize; 5] = [64, 256, 1024, 4096, 16_384];
+
+/// Rounds after which half of the lanes leave: the first one costs as much as all the later ones.
+const HALVING_ROUNDS: [usize; 3] = [1, 3, 6];
+
+/// Lanes that stay to the end.
+const FINAL_LANES: usize = 5;
+
+/// Above this the winner might miss the best by more than 5 %, and the race refuses to conclude.
+const MAX_UNCERTAINTY_PERMILLE: u32 = 50;
+
+/// A smaller chunk that costs no more than this is preferred: it bounds the wait for a stop.
+const CHUNK_PRICE_PERMILLE: f64 = 980.0;
+
+/// The page of [`Use::AboutToTouch`], and what is read around the touched byte.
+const PAGE_BYTES: usize = 2 << 20;
+const TOUCHED_BYTES: usize = 64 << 10;
+
+/// One candidate and its rates.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// The candidate.
+    pub setting: Setting,
+    clearer: Clearer,
+    /// Bytes per nanosecond, as measured, in order.
+    rates: Vec<f64>,
+}
+
+/// A finished race: every candidate with its rates.
+#[derive(Clone, Debug)]
+pub struct Race {
+    lanes: Vec<Lane>,
+}
+
+impl Race {
+    /// Measures all candidates for a use on `extent`, which should be four times the last-level cache. Content and
+    /// pages of the extent don't matter: one pass before the first timing touches them all.
+    ///
+    /// Takes `budget`, but every candidate is measured once, and while the winner is uncertain it goes on for as much
+    /// time again.
+    pub fn run(extent: &mut Extent<'_>, what_for: Use, budget: Duration) -> Self {
+        let mut race = Self { lanes: candidates(what_for) };
+        let _ = Clearer::default().clear(extent.reborrow(), |_| ControlFlow::Continue(()));
+        let start = Instant::now();
+        let mut active: Vec<usize> = (0..race.lanes.len()).collect();
+        for round in 1.. {
+            let turn = round % active.len().max(1);
+            active.rotate_left(turn);
+            for &index in &active {
+                let lane = &mut race.lanes[index];
+                let rate = match what_for {
+                    Use::Background => background_rate(&lane.clearer, extent.reborrow()),
+                    Use::AboutToTouch => touched_rate(&lane.clearer, extent.reborrow()),
+                };
+                lane.rates.extend(rate);
+            }
+            if HALVING_ROUNDS.contains(&round) {
+                race.keep_faster_half(&mut active);
+            }
+            let spent = start.elapsed();
+            let certain = race
+                .winner()
+                .is_some_and(|lane| lane.uncertainty_permille() <= MAX_UNCERTAINTY_PERMILLE);
+            if spent >= budget * 2 || (spent >= budget && certain) {
+                break;
+            }
+        }
+        race
+    }
+
+    /// Every candidate, those that left early included.
+    #[must_use]
+    pub fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    /// The winner, or `fallback` where the race was too noisy to name one.
+    ///
+    /// Of the lanes with the winner's methods and practically its rate the one with the smallest chunk is taken.
+    #[must_use]
+    pub fn conclude(&self, fallback: Setting) -> Choice {
+        let Some(winner) = self.winner() else {
+            return Choice { setting: fallback, basis: Basis::NotMeasured };
+        };
+        let uncertainty_permille = winner.uncertainty_permille();
+        if uncertainty_permille > MAX_UNCERTAINTY_PERMILLE {
+            return Choice { setting: fallback, basis: Basis::TooNoisy { uncertainty_permille } };
+        }
+        let same = |lane: &&Lane| {
+            (lane.setting.method, lane.setting.near) == (winner.setting.method, winner.setting.near)
+        };
+        let cheap = |lane: &&Lane| lane.median() * 1000.0 >= winner.median() * CHUNK_PRICE_PERMILLE;
+        let sharp = |lane: &&Lane| lane.uncertainty_permille() <= MAX_UNCERTAINTY_PERMILLE;
+        let as_long = |lane: &&Lane| lane.rates.len() == winner.rates.len();
+        let finalists = self.lanes.iter().filter(as_long).filter(sharp).filter(same).filter(cheap);
+        let chosen = finalists.min_by_key(|lane| lane.setting.chunk).unwrap_or(winner);
+        let uncertainty_permille = chosen.uncertainty_permille();
+        let basis = Basis::Measured { mb_per_s: chosen.mb_per_s(), uncertainty_permille };
+        Choice { setting: chosen.setting, basis }
+    }
+
+    /// The best median among those that ran to the end.
+    fn winner(&self) -> Option<&Lane> {
+        let rounds =
+            self.lanes.iter().map(|lane| lane.rates.len()).max().filter(|rounds| *rounds > 0)?;
+        let finalists = self.lanes.iter().filter(|lane| lane.rates.len() == rounds);
+        finalists.max_by(|a, b| a.median().total_cmp(&b.median()))
+    }
+
+    fn keep_faster_half(&self, active: &mut Vec<usize>) {
+        active.sort_by(|a, b| self.lanes[*b].median().total_cmp(&self.lanes[*a].median()));
+        active.truncate((active.len() / 2).max(FINAL_LANES));
+    }
+}
+
+impl Lane {
+    /// Median rate in 10^6 bytes per second.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate is positive; `as` saturates"
+    )]
+    pub fn mb_per_s(&self) -> u32 {
+        (self.median() * 1000.0) as u32
+    }
+
+    /// How often it was measured.
+    #[must_use]
+    pub fn rounds(&self) -> usize {
+        self.rates.len()
+    }
+
+    /// Half the 95 % confidence interval of the median in thousandths of it, by the rule for notches of box plots:
+    /// 1.57 times the distance of the quartiles, over the root of the count. 1000 for fewer than 4 measurements.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive; `as` saturates"
+    )]
+    pub fn uncertainty_permille(&self) -> u32 {
+        if self.rates.len() < 4 {
+            return 1000;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a handful of rounds")]
+        let root = (self.rates.len() as f64).sqrt();
+        let spread = self.quantile(3, 4) - self.quantile(1, 4);
+        (1570.0 * spread / self.median() / root).ceil() as u32
+    }
+
+    fn median(&self) -> f64 {
+        self.quantile(1, 2)
+    }
+
+    /// The rate at the rank `numerator` / `denominator`; 0 without rates.
+    fn quantile(&self, numerator: usize, denominator: usize) -> f64 {
+        let mut sorted = self.rates.clone();
+        sorted.sort_by(f64::total_cmp);
+        let rank = sorted.len().saturating_sub(1) * numerator / denominator;
+        sorted.get(rank).copied().unwrap_or(0.0)
+    }
+}
+
+/// Every method of this CPU that survives a poisoned page, at every chunk or with every cached method beside it.
+fn candidates(what_for: Use) -> Vec<Lane> {
+    let chunks = CHUNK_KIB.map(|kib| Chunk::from_bytes(kib << 10).unwrap_or_default());
+    let cached = [Method::RepStosb, Method::Avx2, Method::DcZva, Method::Stp];
+    let methods = Method::available().filter(|method| method.recovers());
+    let settings: Vec<Setting> = match what_for {
+        Use::Background => methods
+            .flat_map(|method| {
+                chunks.map(|chunk| Setting { method, near: Clearer::default().near(), chunk })
+            })
+            .collect(),
+        Use::AboutToTouch => methods
+            .flat_map(|method| cached.map(|near| Setting { method, near, chunk: Chunk::DEFAULT }))
+            .collect(),
+    };
+    let lane = |setting: Setting| {
+        Some(Lane { setting, clearer: setting.clearer().ok()?, rates: Vec::new() })
+    };
+    settings.into_iter().filter_map(lane).collect()
+}
+
+/// Bytes per nanosecond of clearing all of the extent.
+fn background_rate(clearer: &Clearer, extent: Extent<'_>) -> Option<f64> {
+    let bytes = extent.len();
+    let start = cpu_time();
+    let outcome = clearer.clear_unverified(Order::Straight, extent, |_| ControlFlow::Continue(()));
+    let time = cpu_time().saturating_sub(start);
+    matches!(outcome, Outcome::Complete(_)).then(|| rate(bytes, time))
+}
+
+/// Bytes per nanosecond of clearing the extent page by page, each as if a byte of it were about to be touched, and of
+/// then reading what lies around that byte.
+fn touched_rate(clearer: &Clearer, extent: Extent<'_>) -> Option<f64> {
+    let bytes = extent.len();
+    let mut rest = extent;
+    let mut at_bytes = 0;
+    let start = cpu_time();
+    while !rest.is_empty() {
+        let (page, later) = rest.split_at(PAGE_BYTES);
+        rest = later;
+        // Another place in each page; odd, so that it visits all base pages.
+        at_bytes = (at_bytes + 199 * crate::BASE_PAGE_BYTES) % PAGE_BYTES;
+        let order = Order::TouchedLast(TouchedLast {
+            at_bytes,
+            radius_pages: TouchedLast::DEFAULT_RADIUS_PAGES,
+        });
+        let Outcome::Complete(zeroed) =
+            clearer.clear_unverified(order, page, |_| ControlFlow::Continue(()))
+        else {
+            return None;
+        };
+        let content = zeroed.as_slice();
+        let from = at_bytes.saturating_sub(TOUCHED_BYTES / 2).min(content.len());
+        let touched = &content[from..(from + TOUCHED_BYTES).min(content.len())];
+        black_box(touched.iter().step_by(64).fold(0, |seen, byte| seen | byte));
+    }
+    Some(rate(bytes, cpu_time().saturating_sub(start)))
+}
+
+/// What this thread has used of its CPU: on a busy machine, where other threads take turns on it, rates by the clock on
+/// the wall differ by a factor of two from round to round, and rates by this one by a tenth.
+fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(now).unwrap_or_default()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate needs three digits")]
+fn rate(bytes: usize, time: Duration) -> f64 {
+    bytes as f64 / time.as_nanos().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibrate::Scratch;
+
+    fn lane(method: Method, chunk_kib: usize, rates: &[f64]) -> Lane {
+        let chunk = Chunk::from_bytes(chunk_kib << 10).unwrap();
+        let setting = Setting { method, near: Method::Portable, chunk };
+        Lane { setting, clearer: Clearer::default(), rates: rates.to_vec() }
+    }
+
+    const FALLBACK: Setting =
+        Setting { method: Method::Stnp, near: Method::Stp, chunk: Chunk::WHOLE };
+
+    #[test]
+    fn the_smallest_chunk_of_the_fastest_method_wins() {
+        let steady = |rate: f64| [rate; 9].map(|rate| rate);
+        let race = Race {
+            lanes: vec![
+                lane(Method::RepStosb, 64, &steady(31.0)),
+                lane(Method::Clzero, 64, &steady(78.0)),
+                lane(Method::Avx512Nt, 64, &steady(70.0)),
+                lane(Method::Avx512Nt, 256, &steady(81.0)),
+                lane(Method::Avx512Nt, 1024, &steady(82.0)),
+                lane(Method::Avx2Nt, 64, &[99.0]),
+            ],
+        };
+        let choice = race.conclude(FALLBACK);
+        assert_eq!(
+            (choice.setting.method, choice.setting.chunk.bytes()),
+            (Method::Avx512Nt, 256 << 10)
+        );
+        assert_eq!(choice.basis, Basis::Measured { mb_per_s: 81_000, uncertainty_permille: 0 });
+    }
+
+    #[test]
+    fn noise_keeps_the_default_and_says_how_much() {
+        let noisy = [40.0, 90.0, 45.0, 85.0, 50.0, 80.0, 55.0, 75.0];
+        let race = Race { lanes: vec![lane(Method::Portable, 64, &noisy)] };
+        let choice = race.conclude(FALLBACK);
+        assert_eq!(choice.setting, FALLBACK);
+        assert!(
+            matches!(choice.basis, Basis::TooNoisy { uncertainty_permille } if uncertainty_permille > 200),
+            "{choice}"
+        );
+    }
+
+    #[test]
+    fn without_lanes_or_rounds_nothing_is_claimed() {
+        for lanes in [vec![], vec![lane(Method::Portable, 64, &[])]] {
+            assert_eq!(
+                Race { lanes }.conclude(FALLBACK),
+                Choice { setting: FALLBACK, basis: Basis::NotMeasured }
+            );
+        }
+    }
+
+    #[test]
+    fn a_real_race_runs_every_candidate_and_ends() {
+        let mut scratch = Scratch::new(8 << 20).unwrap();
+        for what_for in Use::ALL {
+            let race = Race::run(&mut scratch.extent(), what_for, Duration::from_millis(20));
+            assert!(race.lanes().iter().all(|lane| lane.rounds() >= 1 && lane.mb_per_s() > 0));
+            assert!(race.lanes().iter().filter(|lane| lane.rounds() > 1).count() >= 1);
+            assert!(race.conclude(FALLBACK).setting == FALLBACK || race.winner().is_some());
+        }
+    }
+}
