@@ -59,6 +59,9 @@ impl Ready {
 
 /// Runs `body` in a forked child; its return value is the exit status, 101 after a panic.
 ///
+/// The kernel kills the child when the thread that forked it ends (PR_SET_PDEATHSIG), so that a
+/// test that dies leaves nothing behind; [`outlive_parent`] lifts that.
+///
 /// # Panics
 /// If the process cannot be forked.
 pub fn fork(body: impl FnOnce(&Ready) -> i32) -> Child {
@@ -67,12 +70,22 @@ pub fn fork(body: impl FnOnce(&Ready) -> i32) -> Child {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(read);
+        // Cannot fail for a signal that exists; the parent may be gone already, then so is the pipe.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
         let status = catch_unwind(AssertUnwindSafe(|| body(&Ready(write)))).unwrap_or(101);
         // SAFETY: ends the process at once, without destructors of the parent's values.
         unsafe { libc::_exit(status) };
     }
     let pid = Pid::from_raw(pid).unwrap_or_else(|| panic!("fork: {}", io::Error::last_os_error()));
     Child { pid, ready: read, is_waited: false }
+}
+
+/// In the child: goes on after the parent's end. The test must end it by other means.
+///
+/// # Panics
+/// If the kernel refuses, which prctl(2) does not list.
+pub fn outlive_parent() {
+    rustix::process::set_parent_process_death_signal(None).expect("prctl(PR_SET_PDEATHSIG, 0)");
 }
 
 impl Child {

@@ -25,7 +25,7 @@ pub const MIB_2: PageBytes = PageBytes::new(2 << 20).unwrap();
 pub const GIB_1: PageBytes = PageBytes::new(1 << 30).unwrap();
 
 /// How often the pool is asked to grow: the kernel fails to find 1 GiB in one piece now and then.
-const ATTEMPTS: u32 = 5;
+const ATTEMPTS: u32 = 10;
 
 /// Free huge pages that are this test's alone; dropped, every pool has its old size again.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Guard {
             if attempt > 1 {
                 // Pages that other processes just freed are still on per-CPU lists or scattered.
                 files::write(&roots.proc.join("sys/vm/compact_memory"), "1")?;
-                std::thread::sleep(Duration::from_millis(200));
+                std::thread::sleep(Duration::from_millis(300));
             }
             hugetlb::set_total(&roots, page, node, now.total + missing)?;
         }

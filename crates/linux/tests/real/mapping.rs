@@ -26,15 +26,15 @@ fn what_one_mapping_writes_another_reads() {
 
 #[test]
 fn several_files_lie_in_a_row() {
-    Memory::each(3, |memory| {
-        let (one, two) = (memory.block("a", 1), memory.block("b", 2));
-        let row = [(one.as_fd(), memory.bytes(1)), (two.as_fd(), memory.bytes(2))];
+    Memory::each(2, |memory| {
+        let (one, two) = (memory.block("a", 1), memory.block("b", 1));
+        let row = [(one.as_fd(), memory.bytes(1)), (two.as_fd(), memory.bytes(1))];
         let mapping = Mapping::map_row(&row, memory.page).unwrap();
-        assert_eq!(mapping.len() as u64, memory.bytes(3));
+        assert_eq!(mapping.len() as u64, memory.bytes(2));
         let seam = usize::try_from(memory.bytes(1)).unwrap();
         mapping.fill(seam - 1..seam + 1, 9);
         assert_eq!(one.first_nonzero(0..memory.bytes(1)).unwrap(), Some(memory.bytes(1) - 1));
-        assert_eq!(two.first_nonzero(0..memory.bytes(2)).unwrap(), Some(0));
+        assert_eq!(two.first_nonzero(0..memory.bytes(1)).unwrap(), Some(0));
     });
 }
 
@@ -50,7 +50,7 @@ fn a_row_that_fails_maps_nothing() {
     // Other tests map meanwhile in this process, but none 64 GiB.
     let big = [(file.as_fd(), 64 << 30), (no_file.as_fd(), 4096)];
     Mapping::map_row(&big, memory.page).unwrap_err();
-    assert!(mapped_bytes() < before + (32 << 30));
+    assert!(mapped_bytes() < before + (32 << 30), "the address space of the row is given back");
 }
 
 fn mapped_bytes() -> u64 {
