@@ -57,6 +57,14 @@ pub(crate) fn boot_seconds() -> u64 {
     u64::try_from(now.tv_sec).unwrap_or_default()
 }
 
+/// The same in microseconds: where numbers of blocks, leases and jobs begin, so that none that an
+/// earlier daemon gave comes again.
+fn boot_micros() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let micros = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
+    u64::try_from(micros).unwrap_or_default()
+}
+
 fn lease_name(lease: LeaseId) -> String {
     lease.to_string()
 }
@@ -94,6 +102,7 @@ impl Shell {
             }
         }
         let mut book = Book::new(config.pools.iter().cloned(), provable)?;
+        book.number_from(boot_micros());
         let found = store.scan(&|lease| alive.contains_key(&LeaseId(lease)))?;
         if !found.is_empty() {
             tracing::info!(files = found.len(), "took over what an earlier daemon left");
@@ -202,9 +211,10 @@ impl Shell {
 
     fn free_pages(&self, node: Node, page_size: PageSize) -> Result<(Pages, Pages)> {
         if self.plain {
-            // Half of what the kernel could give without swapping: plain memory has no pool.
+            // Plain memory has no pool of its own: a quarter of the machine stays for others.
             let memory = meminfo::memory(&self.roots)?;
-            let pages = Pages(memory.available_bytes / 2 / page_size.bytes());
+            let free = memory.available_bytes.saturating_sub(memory.total_bytes / 4);
+            let pages = Pages(free / page_size.bytes());
             return Ok((pages, pages));
         }
         let page = page_bytes(page_size);
