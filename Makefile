@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Two commands on a fresh Debian 12 with a Rust toolchain: `make demo` and `make test`.
+# Each installs what it misses as root, and prints the one command otherwise.
+
+CARGO ?= cargo
+SIZE ?=
+DEMO_PACKAGES = gcc libc6-dev qemu-system-x86 busybox-static
+TEST_PACKAGES = gcc libc6-dev qemu-system-x86 busybox-static
+
+# In CI every skip that this machine could have run is a failure.
+ifeq ($(CI),true)
+export PREZERO_TEST_NO_SKIP = 1
+endif
+
+.PHONY: all demo test test-all check build-bin need-demo need-test
+
+all: build-bin
+
+need-demo: PACKAGES = $(DEMO_PACKAGES)
+need-test: PACKAGES = $(TEST_PACKAGES)
+need-demo need-test:
+	@missing=; for p in $(PACKAGES); do \
+	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; \
+	done; \
+	[ -z "$$missing" ] || { \
+	  if [ "$$(id -u)" = 0 ]; then \
+	    apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends $$missing; \
+	  else \
+	    echo "missing packages: run 'sudo apt-get install --no-install-recommends$$missing'" >&2; exit 1; \
+	  fi; }
+
+build-bin: need-demo
+	$(CARGO) build --release --package prezero-cli
+
+# A real virtual machine gets gigabytes of zeroed huge pages at once.
+demo: need-demo build-bin
+	target/release/prezero demo $(if $(SIZE),--size $(SIZE)) --guest-kernel "$$($(CARGO) xtask vm kernel)"
+
+# Formatting and lints.
+check: need-test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# Everything that fits into 20 minutes on 2 cores from a fresh clone.
+test: need-test check
+	$(CARGO) build --workspace
+	$(CARGO) test --workspace
+	$(CARGO) xtask vm test --set fast
+
+# The slower matrices: debug kernel, preemption models, cross builds.
+test-all: test
+	$(CARGO) xtask kernel check
+	$(CARGO) xtask vm test --set all

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rules over every source file.
+
+use super::{files, read};
+
+#[test]
+fn every_source_file_says_its_licence_in_its_first_lines() {
+    for path in files() {
+        let is = |ending| path.extension().is_some_and(|e| e == ending);
+        if !(is("rs") || is("c") || is("h")) {
+            continue;
+        }
+        let text = read(&path);
+        let licence = text
+            .lines()
+            .take(2)
+            .find_map(|line| line.split_once("SPDX-License-Identifier: ").map(|(_, l)| l));
+        let licence = licence
+            .unwrap_or_else(|| panic!("{}: no SPDX-License-Identifier", path.display()))
+            .trim_end_matches("*/")
+            .trim();
+        let expected = match path.starts_with("kernel") {
+            true if path.starts_with("kernel/uapi") => "GPL-2.0-only WITH Linux-syscall-note",
+            true => "GPL-2.0-only",
+            false => "Apache-2.0 OR MIT",
+        };
+        // The kernel's own trees spell it both ways.
+        let same = licence == expected || (expected == "GPL-2.0-only" && licence == "GPL-2.0");
+        assert!(same, "{}: {licence} instead of {expected}", path.display());
+    }
+}
+
+#[test]
+fn unsafe_code_is_confined_to_the_files_that_say_why() {
+    for path in files() {
+        if path.extension().is_none_or(|e| e != "rs") {
+            continue;
+        }
+        let text = read(&path);
+        let uses = text.lines().any(|line| {
+            let code = line.split("//").next().unwrap_or_default();
+            code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl")
+        });
+        // Tests may speak of it in strings; they are not part of what people run.
+        let tests = path.components().any(|c| c.as_os_str() == "tests");
+        if uses && !tests {
+            let allowed =
+                text.contains("#![expect(unsafe_code") || text.contains("#![allow(unsafe_code");
+            assert!(allowed, "{}: unsafe without a file-level reason", path.display());
+            assert!(text.contains("# Safety"), "{}: no `# Safety` paragraph", path.display());
+        }
+    }
+}
+
+#[test]
+fn nothing_unfinished_is_left() {
+    // Split, so that this file does not find itself.
+    let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|m| m.concat());
+    for path in files() {
+        // mkstemp's templates end in a row of X, other people's licences are theirs.
+        if path.starts_with("kernel/COPYING") || path.extension().is_some_and(|e| e == "lock") {
+            continue;
+        }
+        for (number, line) in read(&path).lines().enumerate() {
+            let words = || line.split(|c: char| !c.is_ascii_alphanumeric());
+            let found = marks.iter().find(|mark| words().any(|word| word == **mark));
+            assert_eq!(found, None, "{}:{}: {line}", path.display(), number + 1);
+        }
+    }
+}
