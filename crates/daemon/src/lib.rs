@@ -3,10 +3,12 @@
 //!
 //! [`serve`] runs one until a signal; [`Embedded`] runs one on a thread. Inside, everything is on
 //! one thread: [`shell`] has the operations, [`service`] and [`server`] are the varlink face,
-//! [`store`] the block files, [`workers`] the daemon's own workers.
+//! [`store`] the block files, [`workers`] the daemon's own workers. [`host`] stands beside it: the
+//! machine that it runs on.
 
 mod error;
 mod files;
+pub mod host;
 mod rights;
 mod run;
 mod server;
