@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Exit codes and the one line that explains them.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+use model::wire;
+
+/// The exit codes. They are part of the interface: scripts depend on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// Done.
+    Done = 0,
+    /// The operation failed; the line on standard error says how.
+    Failed = 1,
+    /// Bad input: nothing was changed.
+    Usage = 2,
+    /// No daemon listens.
+    NoDaemon = 3,
+    /// The daemon refused: permission or quota.
+    Refused = 4,
+    /// Not enough memory, or nothing to zero.
+    NotEnough = 5,
+    /// `lend`: the command exists but can not be run.
+    CannotRun = 126,
+    /// `lend`: the command does not exist.
+    NoCommand = 127,
+    /// Interrupted by a signal; what was done is kept.
+    Interrupted = 130,
+}
+
+/// The same table as `--help` prints it; a test compares the two.
+pub(crate) const TABLE: &str = "\
+Exit codes:
+  0    done
+  1    the operation failed
+  2    bad input, nothing was changed
+  3    no daemon listens at the socket
+  4    the daemon refused: permission or quota
+  5    not enough memory, or nothing to zero
+  126  lend: the command can not be run
+  127  lend: the command does not exist
+  130  interrupted by a signal; what was done is kept
+  lend runs the command in its own place, so any other code is the command's.";
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a verb ended early: one line for people, one code for scripts.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    message: Option<String>,
+}
+
+/// How a verb ends.
+pub(crate) type Outcome = Result<Exit, Failure>;
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Display) -> Self {
+        Self { exit, message: Some(message.to_string()) }
+    }
+
+    /// The operation failed.
+    pub(crate) fn failed(message: impl Display) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+
+    /// Bad input.
+    pub(crate) fn usage(message: impl Display) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// Prints the line and hands out the code.
+    pub(crate) fn tell(self) -> Exit {
+        if let Some(message) = self.message {
+            crate::output::note(&message);
+        }
+        self.exit
+    }
+}
+
+impl From<client::Error> for Failure {
+    fn from(error: client::Error) -> Self {
+        let exit = match &error {
+            client::Error::NoDaemon { .. } => Exit::NoDaemon,
+            client::Error::Refused(refused) => match refused {
+                wire::Error::NotPermitted { .. } | wire::Error::QuotaExceeded { .. } => {
+                    Exit::Refused
+                }
+                wire::Error::BadValue { .. } | wire::Error::NoSuchPool { .. } => Exit::Usage,
+                wire::Error::NotEnough { .. } | wire::Error::NothingToZero => Exit::NotEnough,
+                wire::Error::NoSuchJob { .. } | wire::Error::Failed { .. } => Exit::Failed,
+            },
+            client::Error::Kernel(kernel) if kernel.is_no_space() => Exit::NotEnough,
+            _ => Exit::Failed,
+        };
+        Self::new(exit, error)
+    }
+}
+
+impl From<daemon::host::Error> for Failure {
+    fn from(error: daemon::host::Error) -> Self {
+        let exit = match () {
+            () if error.is_no_space() => Exit::NotEnough,
+            () if error.is_denied() => Exit::Refused,
+            () => Exit::Failed,
+        };
+        Self::new(exit, error)
+    }
+}
+
+impl From<daemon::Error> for Failure {
+    fn from(error: daemon::Error) -> Self {
+        Self::failed(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// A reader that has gone away (`prezero status | head -1`) is no failure.
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self { exit: Exit::Done, message: None };
+        }
+        Self::failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_code() {
+        for exit in [
+            Exit::Done,
+            Exit::Failed,
+            Exit::Usage,
+            Exit::NoDaemon,
+            Exit::Refused,
+            Exit::NotEnough,
+            Exit::CannotRun,
+            Exit::NoCommand,
+            Exit::Interrupted,
+        ] {
+            let line = format!("\n  {:<4} ", exit as u8);
+            assert!(TABLE.contains(&line), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn every_refusal_has_the_code_that_the_table_promises() {
+        let pool = || wire::Error::NoSuchPool { wanted: String::new(), configured: String::new() };
+        let bad = || wire::Error::BadValue { field: String::new(), reason: String::new() };
+        for (refused, exit) in [
+            (wire::Error::NothingToZero, Exit::NotEnough),
+            (pool(), Exit::Usage),
+            (bad(), Exit::Usage),
+            (wire::Error::NoSuchJob { job: 1 }, Exit::Failed),
+            (
+                wire::Error::QuotaExceeded {
+                    uid: 1,
+                    held_bytes: 1,
+                    quota_bytes: 1,
+                    asked_bytes: 1,
+                },
+                Exit::Refused,
+            ),
+        ] {
+            assert_eq!(Failure::from(client::Error::Refused(refused)).exit, exit);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Everything that is printed: records to standard output, notes to standard error.
+//!
+//! A record has one set of fields and two forms: what [`Record::human`] writes, and JSON of the very
+//! same fields. Field names carry their unit, as on the wire.
+
+pub(crate) mod table;
+mod units;
+
+pub(crate) use units::{bytes_per_second, rate, seconds};
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+/// Something that a verb prints.
+pub(crate) trait Record: Serialize {
+    /// The form for people.
+    fn human(&self, out: &mut dyn Write) -> io::Result<()>;
+}
+
+/// Which form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
+pub(crate) struct Form {
+    /// Print records as JSON instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Form {
+    /// Prints one record that is the whole answer.
+    pub(crate) fn print(self, record: &impl Record) -> io::Result<()> {
+        self.write(record, &mut io::stdout().lock(), true)
+    }
+
+    /// Prints one record of a stream: JSON on one line.
+    pub(crate) fn print_next(self, record: &impl Record) -> io::Result<()> {
+        self.write(record, &mut io::stdout().lock(), false)
+    }
+
+    fn write(self, record: &impl Record, out: &mut dyn Write, pretty: bool) -> io::Result<()> {
+        match (self.json, pretty) {
+            (false, _) => record.human(out)?,
+            (true, true) => {
+                serde_json::to_writer_pretty(&mut *out, record)?;
+                writeln!(out)?;
+            }
+            (true, false) => {
+                serde_json::to_writer(&mut *out, record)?;
+                writeln!(out)?;
+            }
+        }
+        out.flush()
+    }
+}
+
+/// One line on standard error, signed.
+pub(crate) fn note(line: &str) {
+    // With standard error gone there is nobody left to tell.
+    let _ = writeln!(io::stderr().lock(), "prezero: {line}");
+}
+
+/// Whether somebody watches standard error, so that bars and live text make sense.
+pub(crate) fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// The human form as text, for tests.
+#[cfg(test)]
+pub(crate) fn text(record: &impl Record) -> String {
+    let mut out = Vec::new();
+    record.human(&mut out).expect("a vector takes everything");
+    String::from_utf8(out).expect("text")
+}

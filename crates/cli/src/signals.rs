@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Stopping on request: SIGINT, SIGTERM and SIGHUP set a flag, which long work looks at.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+/// Whether somebody asked to stop.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// From now on the three signals set the flag instead of ending the process. A second one of
+    /// the same kind ends it at once, for those who can not wait.
+    pub(crate) fn on_signals() -> io::Result<Self> {
+        let stop = Self::default();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            flag::register_conditional_default(signal, Arc::clone(&stop.0))?;
+            flag::register(signal, Arc::clone(&stop.0))?;
+        }
+        Ok(stop)
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Asks to stop, as a signal would: how one thread's failure ends the others.
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

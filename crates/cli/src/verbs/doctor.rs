@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero doctor`: what is right and wrong with this machine.
+
+use std::io::{self, Write};
+
+use clear::Method;
+use client::Client;
+use daemon::host::doctor::{Finding, Level, examine};
+use daemon::host::{Roots, machine};
+use serde::Serialize;
+
+use crate::args::Daemon;
+use crate::exit::{Exit, Outcome};
+use crate::output::{Form, Record};
+
+/// Look at this machine: huge pages, NUMA, mounts, fragmentation, kernel, cgroups
+///
+/// Each line is `ok`, `warn` (works, but not all of it or not at its best) or `bad` (must be changed
+/// before prezero can do its work), with what to change and the command for it. Changes nothing. As
+/// root it also tries whether write leases work on hugetlbfs. Exit code 1 if anything is bad.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero doctor
+  prezero doctor --json | jq -r '.findings[] | select(.level != \"ok\") | .command'")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    form: Form,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let roots = Roots::default();
+    let scratch = tempfile::tempdir()?;
+    let mut findings = examine(&roots, scratch.path());
+    findings.push(methods());
+    findings.push(answering(&args.daemon));
+    let report = Report { machine: machine::describe(&roots)?, findings };
+    args.form.print(&report)?;
+    let worst = report.findings.iter().map(|finding| finding.level).max();
+    Ok(if worst == Some(Level::Bad) { Exit::Failed } else { Exit::Done })
+}
+
+fn methods() -> Finding {
+    let names: Vec<_> = Method::available().map(|method| method.to_string()).collect();
+    let used = clear::Clearer::default().method();
+    Finding::new(Level::Ok, "clearing", format!("{used}; this cpu has {}", names.join(", ")))
+}
+
+fn answering(daemon: &Daemon) -> Finding {
+    let at = daemon.socket.display();
+    match Client::connect(&daemon.socket).and_then(|mut client| client.status()) {
+        Ok(status) => {
+            let (version, pools) = (&status.version, status.pools.len());
+            Finding::new(Level::Ok, "daemon", format!("{version} at {at} with {pools} pools"))
+        }
+        Err(error @ client::Error::NoDaemon { .. }) => {
+            Finding::new(Level::Warn, "daemon", error.to_string())
+                .change("start it, or look at what it does with `prezero demo`")
+                .command("sudo prezero serve --pool page_size=2M,ready_high=512")
+        }
+        Err(error) => Finding::new(Level::Warn, "daemon", error.to_string()),
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    machine: machine::Machine,
+    findings: Vec<Finding>,
+}
+
+impl Record for Report {
+    fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        let machine = &self.machine;
+        let gib = machine.total_bytes >> 30;
+        let kind = if machine.is_virtual { ", virtual" } else { "" };
+        writeln!(out, "{}, {} cpus, {gib} GiB{kind}", machine.cpu, machine.cpus)?;
+        for Finding { level, subject, found, change, command } in &self.findings {
+            let level = match level {
+                Level::Ok => "ok",
+                Level::Warn => "warn",
+                Level::Bad => "BAD",
+            };
+            writeln!(out, "{level:<4}  {subject:<13}  {found}")?;
+            if let Some(change) = change {
+                writeln!(out, "{:21}  -> {change}", "")?;
+            }
+            if let Some(command) = command {
+                writeln!(out, "{:21}     {command}", "")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::text;
+
+    #[test]
+    fn a_finding_shows_what_to_change_and_the_command() {
+        let machine = machine::Machine {
+            vendor: "V".into(),
+            cpu: "Model".into(),
+            cpus: 2,
+            is_virtual: true,
+            kernel: "6.18".into(),
+            total_bytes: 24 << 30,
+            available_bytes: 1,
+            page_bytes: vec![],
+            nodes: vec![0],
+        };
+        let findings = vec![
+            Finding::new(Level::Ok, "kernel", "6.18"),
+            Finding::new(Level::Bad, "huge pages", "none").change("reserve some").command("echo 1"),
+        ];
+        assert_eq!(
+            text(&Report { machine, findings }),
+            "\
+Model, 2 cpus, 24 GiB, virtual
+ok    kernel         6.18
+BAD   huge pages     none
+                       -> reserve some
+                          echo 1
+"
+        );
+    }
+}

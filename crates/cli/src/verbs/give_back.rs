@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero give-back`: ready and zeroable blocks return to the kernel's pool.
+
+use std::io::{self, Write};
+
+use model::units::{Bytes, Pages};
+use serde::Serialize;
+
+use crate::args::{Daemon, Which};
+use crate::exit::{Exit, Outcome};
+use crate::output::{Form, Record};
+use crate::verbs::zero::Count;
+
+/// Give ready and zeroable blocks back to the kernel's pool, for other programs
+///
+/// Lent and kept memory stays. Blocks are given back whole, so more pages than asked for may go.
+/// Pools with thresholds take pages again as soon as those want them: lower them first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero give-back                      everything that is not lent
+  prezero give-back --page-size 1G 4     4 pages of 1 GiB")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    which: Which,
+    /// How many pages: a number, or `all`
+    #[arg(value_name = "PAGES|all", default_value = "all", value_parser = pages)]
+    pages: Count,
+    #[command(flatten)]
+    form: Form,
+}
+
+fn pages(text: &str) -> Result<Count, String> {
+    Count::parse(text, "all")
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let mut client = args.daemon.connect()?;
+    let pages = args.pages.limit().map(Pages);
+    let given = client.give_back(args.which.node(), args.which.page_size, pages)?;
+    args.form.print(&GivenBack { bytes: given.0 })?;
+    Ok(Exit::Done)
+}
+
+#[derive(Debug, Serialize)]
+struct GivenBack {
+    bytes: u64,
+}
+
+impl Record for GivenBack {
+    fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "gave {} back to the kernel", Bytes(self.bytes))
+    }
+}

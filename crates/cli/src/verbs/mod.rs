@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The verbs, one file each. Each has its arguments, `run`, and the records that it prints.
+
+pub(crate) mod doctor;
+pub(crate) mod give_back;
+pub(crate) mod lend;
+pub(crate) mod serve;
+pub(crate) mod set;
+pub(crate) mod status;
+pub(crate) mod watch;
+pub(crate) mod zero;

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero serve`: the daemon.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use model::config::{Config, PoolConfig};
+use model::ids::Uid;
+use model::units::Bytes;
+use model::wire::DEFAULT_SOCKET;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::exit::{Exit, Failure, Outcome};
+
+/// Run the daemon: own huge pages, keep them zeroed, lend them
+///
+/// What it does is said by a TOML file (--config), by flags, or both; a flag overrides its field of
+/// the file, and a --pool replaces the file's pool of the same node, page size and block. With no
+/// pool at all it waits for `prezero set`. It runs in the foreground, logs to standard error, and
+/// ends at SIGTERM or SIGINT. Lent memory survives that: the next daemon finds it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero serve --pool page_size=1G,ready_high=8
+  prezero serve --config /etc/prezero.toml --workers 4 --worker-cpus 0-3
+  prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096,recycle=in-place
+
+Fields of a pool: node (0), page_size, pages_per_block (1), ready_low (ready_high), ready_high (0: zero
+only on request), max, leave_free (0), recycle (fresh, or in-place for one trust domain).")]
+pub(crate) struct Args {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to listen
+    #[arg(long, value_name = "PATH", env = "PREZERO_SOCKET", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+    /// The directory of mounts, leases and the tree
+    #[arg(long, value_name = "DIR", default_value = "/run/prezero")]
+    run_dir: PathBuf,
+    /// A pool, as in page_size=1G,ready_high=8; may be repeated
+    #[arg(long = "pool", value_name = "FIELD=VALUE,...")]
+    pools: Vec<PoolConfig>,
+    /// Plain memory instead of huge pages: for trying it out, without root
+    #[arg(long)]
+    plain: bool,
+    /// The most workers of its own at a time; 0 leaves zeroing to `prezero zero`
+    #[arg(long, value_name = "N")]
+    workers: Option<u32>,
+    /// CPUs for its workers, as in 0-3,8 (default: those of the pool's node)
+    #[arg(long, value_name = "LIST")]
+    worker_cpus: Option<String>,
+    /// Their nice value, -20 to 19 (default: 19)
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(-20..=19))]
+    worker_nice: Option<i32>,
+    /// Whether they run only when nobody else wants the CPU (default: true)
+    #[arg(long, value_name = "BOOL")]
+    worker_sched_idle: Option<bool>,
+    /// A cgroup for them, made if it is missing
+    #[arg(long, value_name = "DIR")]
+    worker_cgroup: Option<PathBuf>,
+    /// Pause them while CPU pressure (PSI, some avg10) is above so many percent
+    #[arg(long, value_name = "PERCENT")]
+    pause_above_pressure: Option<u8>,
+    /// Members of this group may borrow, besides root
+    #[arg(long, value_name = "GROUP")]
+    lend_group: Option<String>,
+    /// Members of this group may zero and configure, besides root
+    #[arg(long, value_name = "GROUP")]
+    zero_group: Option<String>,
+    /// The most that one user may hold
+    #[arg(long, value_name = "SIZE")]
+    quota: Option<Bytes>,
+    /// The same for one user; may be repeated
+    #[arg(long, value_name = "UID=SIZE", value_parser = quota_of)]
+    quota_of: Vec<(Uid, Bytes)>,
+    /// What to log: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", env = "PREZERO_LOG", default_value = "info")]
+    log: LevelFilter,
+}
+
+fn quota_of(text: &str) -> Result<(Uid, Bytes), String> {
+    let (uid, size) = text.split_once('=').ok_or("write UID=SIZE, as in 1000=8G")?;
+    let uid = uid.parse().map_err(|_| format!("`{uid}` is not a user number"))?;
+    let size = size.parse().map_err(|error: model::units::ParseError| error.to_string())?;
+    Ok((Uid(uid), size))
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    tracing_subscriber::fmt()
+        .compact()
+        .with_target(false)
+        .with_ansi(crate::output::is_watched())
+        .with_max_level(args.log)
+        .with_writer(std::io::stderr)
+        .init();
+    let options = options(args)?;
+    daemon::serve(options)?;
+    Ok(Exit::Done)
+}
+
+fn options(args: Args) -> Result<daemon::Options, Failure> {
+    let file = match &args.config {
+        None => Config::default(),
+        Some(path) => {
+            let failed = |error: &dyn std::fmt::Display| {
+                Failure::usage(format!("{}: {error}", path.display()))
+            };
+            let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+            Config::from_toml(&text).map_err(|error| failed(&error))?
+        }
+    };
+    let Args { socket, run_dir, plain, .. } = &args;
+    let (socket, run_dir, plain) = (socket.clone(), run_dir.clone(), *plain);
+    let config = merge(file, args);
+    config.check().map_err(Failure::usage)?;
+    let program = std::env::current_exe()?;
+    let mut worker_command: Vec<OsString> = vec![program.into()];
+    let words = ["zero", "--background", "--socket"];
+    worker_command.extend(words.map(OsString::from));
+    worker_command.push(socket.clone().into());
+    Ok(daemon::Options {
+        socket,
+        run_dir,
+        config,
+        plain,
+        worker_command,
+        roots: daemon::host::Roots::default(),
+    })
+}
+
+/// The file with every flag that was given over it.
+fn merge(mut config: Config, args: Args) -> Config {
+    fn over<T>(field: &mut T, flag: Option<T>) {
+        if let Some(value) = flag {
+            *field = value;
+        }
+    }
+    let workers = &mut config.workers;
+    over(&mut workers.max, args.workers);
+    over(&mut workers.cpus, args.worker_cpus.map(Some));
+    over(&mut workers.nice, args.worker_nice);
+    over(&mut workers.sched_idle, args.worker_sched_idle);
+    over(&mut workers.cgroup, args.worker_cgroup.map(Some));
+    over(&mut workers.pause_above_pressure, args.pause_above_pressure.map(Some));
+    over(&mut config.lend_group, args.lend_group.map(Some));
+    over(&mut config.zero_group, args.zero_group.map(Some));
+    over(&mut config.quota, args.quota.map(Some));
+    config.quota_of.extend(args.quota_of);
+    config.pools.retain(|pool| args.pools.iter().all(|flag| flag.key() != pool.key()));
+    config.pools.extend(args.pools);
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        Line::parse_from(format!("serve {line}").split_whitespace()).args
+    }
+
+    const FILE: &str = r#"
+        quota = "1G"
+        quota_of = { 7 = "2G" }
+        [workers]
+        max = 3
+        cpus = "0-1"
+        [[pool]]
+        page_size = "1G"
+        ready_high = 1
+        [[pool]]
+        page_size = "2M"
+    "#;
+
+    #[test]
+    fn every_flag_says_the_same_as_its_field() {
+        let flags = args(
+            "--workers 4 --worker-cpus 0-3 --worker-nice -5 --worker-sched-idle false \
+             --worker-cgroup /a --pause-above-pressure 40 --lend-group kvm --zero-group wheel \
+             --quota 64G --quota-of 1000=8G --pool page_size=1G,ready_high=8",
+        );
+        let file = Config::from_toml(
+            r#"
+            lend_group = "kvm"
+            zero_group = "wheel"
+            quota = "64G"
+            quota_of = { 1000 = "8G" }
+            [workers]
+            max = 4
+            cpus = "0-3"
+            nice = -5
+            sched_idle = false
+            cgroup = "/a"
+            pause_above_pressure = 40
+            [[pool]]
+            page_size = "1G"
+            ready_high = 8
+            "#,
+        );
+        assert_eq!(merge(Config::default(), flags), file.unwrap());
+    }
+
+    #[test]
+    fn flags_override_the_file_and_leave_the_rest() {
+        let file = Config::from_toml(FILE).unwrap();
+        let config = merge(
+            file.clone(),
+            args("--quota-of 8=3G --pool page_size=1G,ready_high=5 --workers 0"),
+        );
+        assert_eq!((config.workers.max, config.workers.cpus.as_deref()), (0, Some("0-1")));
+        assert_eq!(config.quota_of.len(), 2);
+        assert_eq!(config.pools.len(), 2);
+        assert_eq!(config.pools[1].ready_high.0, 5);
+        assert_eq!(merge(file.clone(), args("")), file);
+    }
+}

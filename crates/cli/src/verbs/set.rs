@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero set`: a pool's thresholds, changed while the daemon runs.
+
+use std::str::FromStr;
+
+use model::config::Recycle;
+use model::units::Bytes;
+use model::wire::{PoolChange, PoolStatus};
+use serde::Deserialize;
+use serde::de::value::{Error as ValueError, StrDeserializer};
+
+use crate::args::{Daemon, Which};
+use crate::exit::{Exit, Failure, Outcome};
+
+/// Change a pool's thresholds, or add a pool
+///
+/// Keys, as in the configuration file: ready_low (background zeroing starts below so many ready
+/// pages), ready_high (and stops at so many), max (pages that the pool may own), leave_free (pages
+/// that stay free in the kernel's pool), recycle (fresh or in-place). What is not named stays as it
+/// is; if one value is refused, nothing is changed. The configuration file is not written.
+///
+/// The pool need only be named as far as there are several. If none fits and --page-size is given,
+/// a pool of that shape is added.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero set --page-size 1G ready_low=4 ready_high=8
+  prezero set --node 1 --page-size 2M --pages-per-block 512 ready_high=4096 recycle=in-place")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    which: Which,
+    /// The pool whose blocks have so many pages
+    #[arg(long, value_name = "N")]
+    pages_per_block: Option<u64>,
+    /// What to change
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    changes: Vec<Change>,
+}
+
+/// One `key=value`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Change {
+    ReadyLow(u64),
+    ReadyHigh(u64),
+    Max(u64),
+    LeaveFree(u64),
+    Recycle(String),
+}
+
+impl FromStr for Change {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((key, value)) = text.split_once('=') else {
+            return Err("write KEY=VALUE, as in ready_high=8".into());
+        };
+        let pages = || {
+            let error = |_| format!("`{value}` is not a number of pages");
+            value.parse::<u64>().map_err(error)
+        };
+        Ok(match key {
+            "ready_low" => Self::ReadyLow(pages()?),
+            "ready_high" => Self::ReadyHigh(pages()?),
+            "max" => Self::Max(pages()?),
+            "leave_free" => Self::LeaveFree(pages()?),
+            "recycle" => {
+                let known = Recycle::deserialize(StrDeserializer::<ValueError>::new(value));
+                known
+                    .map_err(|_| format!("`{value}` is not a way to recycle: fresh or in-place"))?;
+                Self::Recycle(value.to_owned())
+            }
+            _ => {
+                let keys = "ready_low, ready_high, max, leave_free, recycle";
+                return Err(format!("`{key}` is not a key: there are {keys}"));
+            }
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let mut client = args.daemon.connect()?;
+    let pools = client.status()?.pools;
+    let mut change = shape(args, &pools).map_err(Failure::usage)?;
+    for one in &args.changes {
+        match one {
+            Change::ReadyLow(pages) => change.ready_low = Some(*pages),
+            Change::ReadyHigh(pages) => change.ready_high = Some(*pages),
+            Change::Max(pages) => change.max_pages = Some(*pages),
+            Change::LeaveFree(pages) => change.leave_free = Some(*pages),
+            Change::Recycle(how) => change.recycle = Some(how.clone()),
+        }
+    }
+    client.configure(change)?;
+    Ok(Exit::Done)
+}
+
+/// The one pool that is meant, without changes.
+fn shape(args: &Args, pools: &[PoolStatus]) -> Result<PoolChange, String> {
+    let meant: Vec<_> = pools
+        .iter()
+        .filter(|pool| args.which.fits(pool.node, pool.page_bytes))
+        .filter(|pool| args.pages_per_block.is_none_or(|pages| pages == pool.pages_per_block))
+        .collect();
+    match (&meant[..], args.which.page_size) {
+        ([pool], _) => Ok(PoolChange {
+            node: pool.node,
+            page_bytes: pool.page_bytes,
+            pages_per_block: pool.pages_per_block,
+            ..PoolChange::default()
+        }),
+        ([], Some(page_size)) => Ok(PoolChange {
+            node: args.which.node().map_or(0, |node| node.0),
+            page_bytes: page_size.bytes(),
+            pages_per_block: args.pages_per_block.unwrap_or(1),
+            ..PoolChange::default()
+        }),
+        ([], None) => {
+            Err(format!("no pool is meant: there are {}; name --page-size to add one", list(pools)))
+        }
+        (several, _) => {
+            let several: Vec<_> = several.iter().map(|pool| (*pool).clone()).collect();
+            let flags = "--node, --page-size and --pages-per-block";
+            Err(format!("several pools are meant: {}; name one by {flags}", list(&several)))
+        }
+    }
+}
+
+fn list(pools: &[PoolStatus]) -> String {
+    if pools.is_empty() {
+        return "none".into();
+    }
+    let name = |pool: &PoolStatus| {
+        format!("node {} {} x {}", pool.node, Bytes(pool.page_bytes), pool.pages_per_block)
+    };
+    pools.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_read_and_bad_ones_name_what_is_allowed() {
+        assert_eq!("ready_low=4".parse(), Ok(Change::ReadyLow(4)));
+        assert_eq!("recycle=in-place".parse(), Ok(Change::Recycle("in-place".into())));
+        for (text, part) in [
+            ("ready_low", "KEY=VALUE"),
+            ("ready_low=-1", "`-1`"),
+            ("colour=red", "leave_free"),
+            ("recycle=never", "fresh or in-place"),
+        ] {
+            let error = text.parse::<Change>().unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    fn pool(node: u32, page_bytes: u64, pages_per_block: u64) -> PoolStatus {
+        PoolStatus {
+            node,
+            page_bytes,
+            pages_per_block,
+            recycle: "fresh".into(),
+            zeroable_pages: 0,
+            zeroing_pages: 0,
+            ready_pages: 0,
+            lent_pages: 0,
+            kept_pages: 0,
+            lingering_pages: 0,
+            blocks: 0,
+            ready_low: 0,
+            ready_high: 0,
+            max_pages: None,
+            leave_free: 0,
+            kernel_free_pages: 0,
+        }
+    }
+
+    fn shape_of(line: &str, pools: &[PoolStatus]) -> Result<(u32, u64, u64), String> {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let line: Line = clap::Parser::parse_from(format!("set {line} max=1").split_whitespace());
+        shape(&line.args, pools).map(|c| (c.node, c.page_bytes, c.pages_per_block))
+    }
+
+    #[test]
+    fn a_pool_is_named_as_far_as_necessary() {
+        let pools = [pool(0, 2 << 20, 1), pool(0, 1 << 30, 1), pool(1, 1 << 30, 8)];
+        assert_eq!(shape_of("--page-size 2M", &pools), Ok((0, 2 << 20, 1)));
+        assert_eq!(shape_of("--node 1", &pools), Ok((1, 1 << 30, 8)));
+        assert_eq!(shape_of("", &pools[..1]), Ok((0, 2 << 20, 1)));
+        let several = shape_of("--page-size 1G", &pools).unwrap_err();
+        assert!(several.contains("node 1 1G x 8"), "{several}");
+    }
+
+    #[test]
+    fn a_pool_that_is_not_there_is_added_only_by_its_page_size() {
+        assert_eq!(shape_of("--page-size 2M --pages-per-block 4", &[]), Ok((0, 2 << 20, 4)));
+        assert!(shape_of("--node 3", &[]).unwrap_err().contains("--page-size"));
+    }
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero status`: pools, loans and what happened so far.
+
+use std::io::{self, Write};
+
+use model::units::Bytes;
+use model::wire::{LoanStatus, PoolStatus, Status};
+use serde::Serialize;
+
+use crate::args::Daemon;
+use crate::exit::{Exit, Outcome};
+use crate::output::table::{self, Align};
+use crate::output::{Form, Record};
+
+/// Show the pools by state, the loans, and what happened since the daemon started
+///
+/// Counts are pages of the line's size. READY pages are zero and wait for a borrower. ZEROABLE pages
+/// could be zeroed now: dirty ones that the daemon owns, and free ones of the kernel's pool that it
+/// may take. LINGERING pages were returned, but somebody still has them open or mapped. Background
+/// zeroing starts below LOW and stops at HIGH ready pages. FREE are those left in the kernel's pool.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero status
+  prezero status --json | jq '.pools[] | {node, page_bytes, ready_pages}'")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    form: Form,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let status = args.daemon.connect()?.status()?;
+    args.form.print(&Report(status))?;
+    Ok(Exit::Done)
+}
+
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Report(Status);
+
+impl Record for Report {
+    fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Status { provider, version, pid, pools, loans, workers, paused_by_pressure, counters } =
+            &self.0;
+        let paused = if *paused_by_pressure { ", paused by cpu pressure" } else { "" };
+        writeln!(
+            out,
+            "prezero {version}, provider {provider}, pid {pid}, workers {workers}{paused}"
+        )?;
+        writeln!(out)?;
+        pool_table(out, pools)?;
+        if !loans.is_empty() {
+            writeln!(out)?;
+            loan_table(out, loans)?;
+        }
+        writeln!(out)?;
+        writeln!(
+            out,
+            "since start: {} loans ({} kept), {} lent ready, {} not ready, {} refused, {} zeroed, {} given back, {} workers lost",
+            counters.loans,
+            counters.kept_loans,
+            Bytes(counters.hit_bytes),
+            Bytes(counters.miss_bytes),
+            counters.refusals,
+            Bytes(counters.zeroed_bytes),
+            Bytes(counters.given_back_bytes),
+            counters.lost_workers,
+        )
+    }
+}
+
+fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
+    use Align::{Left, Right};
+    let columns = [
+        ("NODE", Right),
+        ("PAGE", Right),
+        ("BLOCK", Right),
+        ("RECYCLE", Left),
+        ("READY", Right),
+        ("ZEROING", Right),
+        ("ZEROABLE", Right),
+        ("LENT", Right),
+        ("KEPT", Right),
+        ("LINGERING", Right),
+        ("LOW", Right),
+        ("HIGH", Right),
+        ("MAX", Right),
+        ("FREE", Right),
+    ];
+    let rows: Vec<_> = pools
+        .iter()
+        .map(|pool| {
+            let counts = [
+                pool.ready_pages,
+                pool.zeroing_pages,
+                pool.zeroable_pages,
+                pool.lent_pages,
+                pool.kept_pages,
+                pool.lingering_pages,
+                pool.ready_low,
+                pool.ready_high,
+            ];
+            let mut row = vec![
+                pool.node.to_string(),
+                Bytes(pool.page_bytes).to_string(),
+                pool.pages_per_block.to_string(),
+                pool.recycle.clone(),
+            ];
+            row.extend(counts.iter().map(ToString::to_string));
+            row.push(pool.max_pages.map_or_else(|| "-".into(), |max| max.to_string()));
+            row.push(pool.kernel_free_pages.to_string());
+            row
+        })
+        .collect();
+    table::write(out, &columns, &rows)
+}
+
+fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
+    use Align::{Left, Right};
+    let columns = [
+        ("LEASE", Right),
+        ("USER", Right),
+        ("OWNER", Left),
+        ("PAGE", Right),
+        ("PAGES", Right),
+        ("BLOCKS", Right),
+        ("SIZE", Right),
+    ];
+    let rows: Vec<_> = loans
+        .iter()
+        .map(|loan| {
+            vec![
+                loan.lease.to_string(),
+                loan.uid.to_string(),
+                loan.owner.clone().unwrap_or_else(|| "-".into()),
+                Bytes(loan.page_bytes).to_string(),
+                loan.pages.to_string(),
+                loan.blocks.to_string(),
+                Bytes(loan.pages.saturating_mul(loan.page_bytes)).to_string(),
+            ]
+        })
+        .collect();
+    table::write(out, &columns, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::text;
+    use model::wire::Counters;
+
+    fn report() -> Report {
+        Report(Status {
+            provider: "stock".into(),
+            version: "0.1.0".into(),
+            pid: 7,
+            pools: vec![PoolStatus {
+                node: 0,
+                page_bytes: 1 << 30,
+                pages_per_block: 8,
+                recycle: "fresh".into(),
+                zeroable_pages: 16,
+                zeroing_pages: 0,
+                ready_pages: 8,
+                lent_pages: 8,
+                kept_pages: 0,
+                lingering_pages: 0,
+                blocks: 4,
+                ready_low: 8,
+                ready_high: 16,
+                max_pages: None,
+                leave_free: 0,
+                kernel_free_pages: 2,
+            }],
+            loans: vec![LoanStatus {
+                lease: 3,
+                uid: 1000,
+                owner: None,
+                page_bytes: 1 << 30,
+                pages: 8,
+                blocks: 1,
+            }],
+            workers: 1,
+            paused_by_pressure: true,
+            counters: Counters { loans: 1, hit_bytes: 8 << 30, ..Counters::default() },
+        })
+    }
+
+    #[test]
+    fn the_table_for_people() {
+        assert_eq!(
+            text(&report()),
+            "\
+prezero 0.1.0, provider stock, pid 7, workers 1, paused by cpu pressure
+
+NODE  PAGE  BLOCK  RECYCLE  READY  ZEROING  ZEROABLE  LENT  KEPT  LINGERING  LOW  HIGH  MAX  FREE
+   0    1G      8  fresh        8        0        16     8     0          0    8    16    -     2
+
+LEASE  USER  OWNER  PAGE  PAGES  BLOCKS  SIZE
+    3  1000  -        1G      8       1    8G
+
+since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 0 given back, 0 workers lost
+"
+        );
+    }
+
+    #[test]
+    fn json_has_the_names_of_the_wire() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(json["pools"][0]["ready_pages"], 8);
+        assert_eq!(json["counters"]["hit_bytes"], 8_u64 << 30);
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero watch`: levels as they change, or when they fall.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use model::units::{Bytes, Pages};
+use model::wire::{Level, WatchReply};
+use serde::Serialize;
+
+use crate::args::{Daemon, Which};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Form, Record};
+
+/// Report how many pages are ready: on every change, or when they fall below a threshold
+///
+/// Without --below: the levels now, and again whenever a count changes. With --below N: a report
+/// whenever a node has fewer than N ready pages of a size (at once if it has), each time that it
+/// falls anew. Reports come at most once per --interval, and the last state is never lost. The
+/// stream ends with the daemon (exit code 3) or at Ctrl-C.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero watch
+  prezero watch --page-size 1G --below 4 --json
+  prezero watch --below 4 --once && prezero zero 4     zero when it becomes necessary")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    which: Which,
+    /// Report only when fewer pages than this are ready
+    #[arg(long, value_name = "PAGES")]
+    below: Option<u64>,
+    /// End after the first report
+    #[arg(long)]
+    once: bool,
+    /// The least time between two reports, as in 100ms or 2s
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    #[command(flatten)]
+    form: Form,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let (node, page_size) = (args.which.node(), args.which.page_size);
+    let client = args.daemon.connect()?;
+    for reply in client.watch(node, page_size, args.below.map(Pages), args.interval)? {
+        args.form.print_next(&Report(reply?))?;
+        if args.once {
+            return Ok(Exit::Done);
+        }
+    }
+    Err(Failure::new(Exit::NoDaemon, "the daemon has ended"))
+}
+
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Report(WatchReply);
+
+impl Record for Report {
+    fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        for level in &self.0.levels {
+            let Level { node, page_bytes, ready_pages, zeroable_pages, zeroing_pages, lent_pages } =
+                level;
+            let page = Bytes(*page_bytes);
+            writeln!(
+                out,
+                "node {node} {page}: {ready_pages} ready, {zeroing_pages} zeroing, {zeroable_pages} zeroable, {lent_pages} lent",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::text;
+
+    #[test]
+    fn one_line_per_level() {
+        let level = |node| Level {
+            node,
+            page_bytes: 2 << 20,
+            ready_pages: 3,
+            zeroable_pages: 2,
+            zeroing_pages: 1,
+            lent_pages: 0,
+        };
+        let report = Report(WatchReply { levels: vec![level(0), level(1)] });
+        let line = |node| format!("node {node} 2M: 3 ready, 1 zeroing, 2 zeroable, 0 lent\n");
+        assert_eq!(text(&report), line(0) + &line(1));
+    }
+}

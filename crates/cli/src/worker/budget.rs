@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! So many pages and no more, however many threads take them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Pages that may still be zeroed.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    left: Option<AtomicU64>,
+}
+
+impl Budget {
+    /// `None` is no bound.
+    pub(crate) fn new(limit: Option<u64>) -> Self {
+        Self { left: limit.map(AtomicU64::new) }
+    }
+
+    /// Takes up to `pages`; returns how many it got.
+    pub(crate) fn draw(&self, pages: u64) -> u64 {
+        let Some(left) = &self.left else { return pages };
+        // Relaxed: the count alone is shared, nothing is published by it.
+        let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            Some(left.saturating_sub(pages))
+        });
+        before.unwrap_or_else(|unchanged| unchanged).min(pages)
+    }
+
+    /// Returns pages that were not needed.
+    pub(crate) fn put_back(&self, pages: u64) {
+        if let Some(left) = &self.left {
+            left.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_more_than_the_limit_is_drawn() {
+        let budget = Budget::new(Some(10));
+        assert_eq!((budget.draw(4), budget.draw(7), budget.draw(1)), (4, 6, 0));
+        budget.put_back(2);
+        assert_eq!(budget.draw(5), 2);
+        assert_eq!(Budget::new(None).draw(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn threads_share_it() {
+        let budget = Budget::new(Some(10_000));
+        let drawn: u64 = std::thread::scope(|scope| {
+            let draw = || (0..10_000).map(|_| budget.draw(1)).sum::<u64>();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(draw)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(drawn, 10_000);
+    }
+}

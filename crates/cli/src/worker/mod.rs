@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A worker: takes jobs, does them, reports them.
+//!
+//! # Theory of operation
+//!
+//! The threads of a worker are split into *groups*, each with a connection of its own, as many as
+//! there are blocks to zero (no more than threads). A group takes one job at a time; its threads
+//! share the pages of it. So many small blocks are zeroed side by side, and one large block by all
+//! threads; two never work on one page.
+//!
+//! A bound on the pages is a [`Budget`] that all groups draw from, and they draw *before* they take a
+//! job: a job that was taken is worked on and reported, never dropped, since dropping one tells the
+//! daemon that its content is unknown.
+//!
+//! Whatever stops a job (the bound, a signal, an error), the pages from the block's start that are
+//! done are reported and kept. A worker that is killed loses the job it was at.
+
+mod budget;
+mod in_place;
+pub(crate) mod progress;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use client::{Client, Task};
+use model::wire;
+
+use crate::args::Which;
+use crate::exit::Failure;
+use crate::signals::Stop;
+use crate::worker::budget::Budget;
+
+/// What a worker is to do.
+#[derive(Debug)]
+pub(crate) struct Crew<'a> {
+    pub(crate) socket: &'a Path,
+    pub(crate) which: Which,
+    /// Only what thresholds ask for.
+    pub(crate) background: bool,
+    pub(crate) threads: usize,
+    /// The most pages; `None` is all there are.
+    pub(crate) limit: Option<u64>,
+    pub(crate) stop: &'a Stop,
+}
+
+/// What it has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Work {
+    pub(crate) pages: u64,
+    pub(crate) bytes: u64,
+    /// Blocks worked on, finished or not.
+    pub(crate) blocks: u64,
+    pub(crate) took: Duration,
+    pub(crate) threads: usize,
+}
+
+/// Works until there is nothing left, the limit is reached, or `stop` is set. `tick` is told bytes as
+/// they are done, by any thread. Blocks for all of it.
+///
+/// # Errors
+/// The first error of any thread, which ends the others at their next page or chunk.
+pub(crate) fn run(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, Failure> {
+    let begin = Instant::now();
+    // A SIGBUS of a poisoned page ends one job, not the worker.
+    clear::guard::install()?;
+    let groups = groups(crew)?;
+    let budget = Budget::new(crew.limit);
+    let failed = Stop::default();
+    let results = thread::scope(|scope| {
+        let group = |index: usize| {
+            // The first groups have one thread more where it does not come out even.
+            let threads = crew.threads / groups + usize::from(index < crew.threads % groups);
+            let group = Group { crew, threads, budget: &budget, failed: &failed, tick };
+            scope.spawn(move || group.run().inspect_err(|_| group.failed.set()))
+        };
+        let groups: Vec<_> = (0..groups).map(group).collect();
+        groups
+            .into_iter()
+            .map(|group| group.join().expect("a worker's thread does not panic"))
+            .collect::<Vec<_>>()
+    });
+    let mut sum = Work { threads: crew.threads, ..Work::default() };
+    for result in results {
+        let work = result?;
+        sum.pages += work.pages;
+        sum.bytes += work.bytes;
+        sum.blocks += work.blocks;
+    }
+    sum.took = begin.elapsed();
+    Ok(sum)
+}
+
+fn groups(crew: &Crew<'_>) -> Result<usize, Failure> {
+    if crew.threads == 1 {
+        return Ok(1);
+    }
+    let pools = Client::connect(crew.socket)?.status()?.pools;
+    let blocks: u64 = pools
+        .iter()
+        .filter(|pool| crew.which.fits(pool.node, pool.page_bytes))
+        .map(|pool| pool.zeroable_pages / pool.pages_per_block.max(1))
+        .sum();
+    Ok(usize::try_from(blocks).unwrap_or(usize::MAX).clamp(1, crew.threads))
+}
+
+struct Group<'a> {
+    crew: &'a Crew<'a>,
+    threads: usize,
+    budget: &'a Budget,
+    failed: &'a Stop,
+    tick: &'a (dyn Fn(u64) + Sync),
+}
+
+impl Group<'_> {
+    fn run(&self) -> Result<Work, Failure> {
+        let Crew { which, background, .. } = *self.crew;
+        let mut client = Client::connect(self.crew.socket)?;
+        let mut work = Work::default();
+        while !self.stopped() && self.budget.draw(1) == 1 {
+            let job = match client.take_zeroing(which.node(), which.page_size, background) {
+                Ok(job) => job,
+                Err(client::Error::Refused(wire::Error::NothingToZero)) => {
+                    self.budget.put_back(1);
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let (first, page_bytes) = (job.first().0, job.page_size().bytes());
+            let missing = job.pages().0.saturating_sub(first);
+            let drawn = 1 + self.budget.draw(missing.saturating_sub(1));
+            let (done, fault) = match job.begin()? {
+                Task::Allocate(task) => {
+                    let mut last = first;
+                    let done = task.run(&mut |pages| {
+                        (self.tick)((pages.0 - last) * page_bytes);
+                        last = pages.0;
+                        let enough = pages.0 >= first + drawn || self.stopped();
+                        if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    })?;
+                    (done, None)
+                }
+                Task::InPlace(task) => {
+                    let stopped = || self.stopped();
+                    let length = drawn.saturating_mul(page_bytes);
+                    in_place::clear(task, length, page_bytes, self.threads, &stopped, self.tick)
+                }
+            };
+            let pages = done.pages.0.saturating_sub(first);
+            client.report(done)?;
+            self.budget.put_back(drawn.saturating_sub(pages));
+            work.pages += pages;
+            work.bytes += pages * page_bytes;
+            work.blocks += 1;
+            if let Some(fault) = fault {
+                return Err(Failure::failed(format!("{fault}; the block is not ready")));
+            }
+        }
+        Ok(work)
+    }
+
+    fn stopped(&self) -> bool {
+        self.crew.stop.is_set() || self.failed.is_set()
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the binary says and how it exits where no daemon is needed.
+
+use std::process::{Command, Output, Stdio};
+
+fn prezero(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_prezero"))
+        .args(args)
+        .env("PREZERO_SOCKET", "/nonexistent/io.prezero")
+        .output()
+        .expect("the binary under test runs")
+}
+
+fn error_line(output: &Output) -> String {
+    let text = String::from_utf8(output.stderr.clone()).expect("text");
+    assert_eq!(text.lines().count(), 1, "one line, not:\n{text}");
+    assert!(text.starts_with("prezero: "), "{text}");
+    text
+}
+
+#[test]
+fn bad_input_is_one_line_with_what_is_allowed_and_code_2() {
+    for (args, part) in [
+        (&["frobnicate"][..], "frobnicate"),
+        (&["zero", "0"], "from 1 on, or `max`"),
+        (&["zero", "all"], "neither a number of pages nor `max`"),
+        (&["zero", "--page-size", "3M"], "it must be a power of two"),
+        (&["zero", "--nice", "20"], "-20..=19"),
+        (&["lend", "1.5G", "--", "true"], "write a number with K, M, G or T"),
+        (&["lend", "1G"], "<CMD>"),
+        (&["lend", "1G", "--keep", "5m", "--", "true"], "--owner"),
+        (&["lend", "1G", "--owner", "a/b", "--", "true"], "letters, digits, dots or underscores"),
+        (&["set", "ready_high"], "KEY=VALUE"),
+        (&["set", "ready_hihg=1"], "ready_low, ready_high, max, leave_free, recycle"),
+        (&["watch", "--interval", "soon"], "--interval"),
+        (&["serve", "--pool", "page_size=3M"], "3M"),
+        (&["serve", "--pool", "page_size=2M,ready_low=2,ready_high=1"], "ready_low 2"),
+        (&["serve", "--quota-of", "1000"], "UID=SIZE"),
+        (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["serve", "--pause-above-pressure", "101"], "from 1 to 100"),
+    ] {
+        let output = prezero(args);
+        let line = error_line(&output);
+        assert!(line.contains(part), "{args:?}: {line}");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn without_a_daemon_every_verb_that_needs_one_says_so_with_code_3() {
+    for args in [
+        &["status"][..],
+        &["zero"],
+        &["zero", "--background"],
+        &["watch", "--once"],
+        &["lend", "2M", "--", "true"],
+        &["set", "ready_high=1"],
+        &["give-back"],
+    ] {
+        let output = prezero(args);
+        let line = error_line(&output);
+        assert!(line.contains("no daemon at /nonexistent/io.prezero"), "{args:?}: {line}");
+        assert!(line.contains("prezero serve"), "{args:?}: {line}");
+        assert_eq!(output.status.code(), Some(3), "{args:?}");
+    }
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    for (args, part) in [
+        (&["--help"][..], "Exit codes:"),
+        (&["lend", "--help"], "mem-path={path},share=on"),
+        (&["zero", "--help"], "SCHED_IDLE"),
+        (&["--version"], env!("CARGO_PKG_VERSION")),
+    ] {
+        let output = prezero(args);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(part), "{args:?}: {text}");
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(output.stderr.is_empty(), "{args:?}");
+    }
+    let nothing = prezero(&[]);
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(String::from_utf8(nothing.stderr).unwrap().contains("Usage: prezero"));
+}
+
+#[test]
+fn doctor_reports_the_same_findings_as_text_and_as_json() {
+    let json = prezero(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    let findings = report["findings"].as_array().expect("findings");
+    let text = String::from_utf8(prezero(&["doctor"]).stdout).unwrap();
+    for subject in ["kernel", "numa", "huge pages", "mounts", "clearing", "daemon"] {
+        assert!(
+            findings.iter().any(|finding| finding["subject"] == subject),
+            "{subject}: {report}"
+        );
+        assert!(text.contains(subject), "{subject}: {text}");
+    }
+    let bad = findings.iter().any(|finding| finding["level"] == "bad");
+    assert_eq!(json.status.code(), Some(i32::from(bad)));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_prezero"))
+        .arg("--help")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary under test runs");
+    // Closed before the child has anything to write: its write gets EPIPE.
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(0));
+}
