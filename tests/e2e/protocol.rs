@@ -20,8 +20,12 @@ fn connect(daemon: &Daemon) -> UnixStream {
 }
 
 fn call(stream: &mut UnixStream, method: &str, parameters: &Value) -> Value {
-    let mut message =
-        json!({ "method": method, "parameters": parameters }).to_string().into_bytes();
+    let mut message = match parameters {
+        Value::Null => json!({ "method": method }),
+        _ => json!({ "method": method, "parameters": parameters }),
+    }
+    .to_string()
+    .into_bytes();
     message.push(0);
     stream.write_all(&message).expect("the daemon reads");
     let mut reply = Vec::new();
@@ -90,12 +94,13 @@ fn errors_carry_their_name_and_the_value_at_fault() {
             json!({ "job": 999, "pages_done": 1 }),
             "io.prezero.NoSuchJob",
         ),
-        ("io.prezero.Borrow", json!({}), "org.varlink.service.MethodNotFound"),
     ];
     for (method, parameters, expected) in cases {
         let reply = call(&mut stream, method, &parameters);
         assert_eq!(reply["error"], expected, "{method} {parameters}: {reply}");
     }
+    let unknown = call(&mut stream, "io.prezero.Borrow", &Value::Null);
+    assert_eq!(unknown["error"], "org.varlink.service.MethodNotFound", "{unknown}");
     still_lends(&daemon, page);
 }
 

@@ -12,7 +12,7 @@ use model::wire::PoolStatus;
 use serde::Serialize;
 
 use crate::args::{Daemon, Which};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record, bytes_per_second, rate, seconds};
 use crate::signals::Stop;
 use crate::worker::{self, Crew, Work, progress};
@@ -119,10 +119,6 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let work = worker::run(&crew, &|bytes| bar.inc(bytes));
     bar.finish_and_clear();
     let work = work?;
-    if work.pages == 0 && !stop.is_set() {
-        let sizes = "every page that may be taken is ready, lent or being zeroed";
-        return Err(Failure::new(Exit::NotEnough, format!("nothing to zero: {sizes}")));
-    }
     let interrupted = stop.is_set();
     args.form.print(&Zeroed::new(&work, interrupted))?;
     Ok(if interrupted { Exit::Interrupted } else { Exit::Done })
