@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The proof that nobody else holds a block: a write lease, taken and given back at once.
 //!
-//! `fcntl(F_SETLEASE, F_WRLCK)` succeeds only for the one open description of a file (fcntl(2);
-//! counted exactly since Linux 5.4). A mapping holds its description, so it counts, also after its
-//! process closed the descriptor and through `fork`. Tested in `tests/real/exclusive.rs`, on
-//! hugetlbfs and on tmpfs.
+//! `fcntl(F_SETLEASE, F_WRLCK)` succeeds only for the one open description of a file (fcntl(2)),
+//! whatever mode the others have. A mapping holds its description, so it counts, also after its
+//! process closed the descriptor, and through `fork`. The prover's own mapping does not count.
+//! Tested in `tests/real/exclusive.rs` on tmpfs and on hugetlbfs of both page sizes, with Linux 6.12
+//! and 6.18. Costs 2 us.
 //!
 //! What it does not see:
 //! - a duplicate of the prover's own descriptor (the same description): never hand one out;

@@ -10,6 +10,8 @@
 //!   daemon learns which leases outlived it, by name, with no help from the client.
 //! - The client sees nothing of the daemon's restart but an end-of-file if it reads meanwhile.
 //!
+//! Creating a lease, finding it again and removing it cost 14 us together (`examples/costs.rs`).
+//!
 //! In an epoll set (tokio: `AsyncFd` with `Interest::ERROR`) the error event comes unasked; the write
 //! end counts as writable all the time, so do not ask for that.
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Shared mappings of block files, one alone or several in a row.
 //!
-//! Mapping a file that has its pages costs page tables only: see the measurement in
-//! `tests/real/mapping.rs`. A hole in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the
-//! pool is short of them) and filled at the first touch.
+//! Mapping a file that has its pages costs page tables only. For 2 GiB on a Zen 4, one core, as
+//! `examples/costs.rs` prints: map and unmap 12 to 19 us; with every page populated 14 us for 1 GiB
+//! pages and 0.55 ms for 2 MiB pages; against 240 ms and 430 ms for having the kernel zero them. A
+//! hole in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the pool is short of them) and
+//! filled at the first touch.
 //!
 //! A mapping holds the file's open description as a descriptor does: closing the descriptor does
 //! not end it, for [`crate::exclusive::prove`] least of all. A writable mapping that is longer than

@@ -2,7 +2,8 @@
 //! NUMA: which nodes have memory, which CPUs are near, where pages come from and where they are.
 //!
 //! A hugetlbfs file has no memory policy of its own, so `fallocate` places its pages by the policy
-//! of the *thread* that calls it: [`bind_thread_to`] before, [`nodes_of`] as the check afterwards.
+//! of the *thread* that calls it: [`bind_thread_to`] before, [`nodes_of`] as the check afterwards
+//! (`tests/real/numa.rs`, asked of Linux 6.12 in a virtual machine of two nodes).
 //! A kernel without NUMA answers ENOSYS to all of it; there node 0 is the whole machine, and these
 //! functions say so instead of failing.
 

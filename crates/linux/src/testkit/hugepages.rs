@@ -15,6 +15,7 @@ use super::skip;
 use crate::error::Result;
 use crate::files;
 use crate::hugetlb;
+use crate::meminfo;
 use crate::mount::{self, HugetlbMount};
 use crate::roots::Roots;
 use crate::units::{NodeId, PageBytes};
@@ -87,7 +88,8 @@ impl Guard {
             if missing == 0 {
                 return Ok(true);
             }
-            if attempt > ATTEMPTS {
+            let wanted = missing.saturating_mul(page.bytes());
+            if attempt > ATTEMPTS || wanted > meminfo::memory(&roots)?.available_bytes {
                 break;
             }
             if attempt > 1 {
