@@ -238,6 +238,13 @@ impl World {
         }
     }
 
+    /// A client closes and unmaps everything. What it pinned stays reachable, unseen.
+    pub(super) fn unmap(&mut self, nth: usize) {
+        for no in self.clients[nth].files.clone() {
+            self.kernel.unmap(no, Actor::Client(nth));
+        }
+    }
+
     /// The lease's last descriptor is closed; mappings and pins may stay.
     pub(super) fn end_lease(&mut self, nth: usize, fate: Fate) {
         let client = &mut self.clients[nth];

@@ -18,6 +18,8 @@ use crate::units::{Bytes, Node, PageSize, Pages};
 pub(super) enum Event {
     Lend {
         ask: LendRequest,
+        /// Not those bytes, but so many blocks of that pool.
+        like: Option<(usize, u64)>,
         pin: bool,
         fate: Fate,
     },
@@ -29,6 +31,10 @@ pub(super) enum Event {
     ClientWrites {
         client: usize,
         pages: u64,
+    },
+    /// A client has no descriptor or mapping any more, and keeps its pins.
+    ClientUnmaps {
+        client: usize,
     },
     EndLease {
         client: usize,
@@ -74,12 +80,13 @@ pub(super) enum Event {
         dies: bool,
         fate: Fate,
     },
+    /// A worker without a job writes into the block it still has.
     Scribble {
-        worker: usize,
+        ghost: usize,
         page: u64,
     },
-    WorkerLeaves {
-        worker: usize,
+    GhostLeaves {
+        ghost: usize,
     },
     GiveBack {
         node: Option<Node>,
@@ -150,11 +157,13 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 fn node() -> impl Strategy<Value = Option<Node>> {
-    prop_oneof![24 => Just(None), 8 => (0..2u32).prop_map(|n| Some(Node(n))), 1 => Just(Some(Node(7)))]
+    let one = (0..2u32).prop_map(|n| Some(Node(n)));
+    prop_oneof![24 => Just(None), 8 => one, 1 => Just(Some(Node(7)))]
 }
 
 fn size() -> impl Strategy<Value = Option<PageSize>> {
-    prop_oneof![24 => Just(None), 4 => Just(Some(SMALL)), 4 => Just(Some(large())), 1 => Just(Some(PageSize::GIB_1))]
+    let (small, large) = (Just(Some(SMALL)), Just(Some(large())));
+    prop_oneof![24 => Just(None), 4 => small, 4 => large, 1 => Just(Some(PageSize::GIB_1))]
 }
 
 fn who() -> impl Strategy<Value = Who> {
@@ -165,7 +174,9 @@ fn ask() -> impl Strategy<Value = LendRequest> {
     let keep = proptest::option::of(("[ab]", 0..20u64)).prop_map(|keep| {
         keep.map(|(owner, seconds)| Keep { owner: owner.parse().expect("a name"), seconds })
     });
-    let bytes = prop_oneof![40 => (1..13u64).prop_map(|n| n * SMALL.bytes()), 1 => Just(0), 1 => Just(5000), 1 => Just(u64::MAX), 1 => Just(1 << 63)];
+    let whole = (1..13u64).prop_map(|n| n * SMALL.bytes());
+    let odd = proptest::sample::select(vec![0, 5000, 1 << 63, u64::MAX]);
+    let bytes = prop_oneof![20 => whole, 1 => odd];
     let quota = proptest::option::weighted(0.2, (0..24u64).prop_map(|n| Bytes(n * SMALL.bytes())));
     let flags = (any::<bool>(), any::<bool>());
     (bytes, size(), node(), 0..3u32, keep, flags, quota).prop_map(
@@ -184,56 +195,95 @@ fn ask() -> impl Strategy<Value = LendRequest> {
 
 fn change() -> impl Strategy<Value = Change> {
     let (low, max) = (proptest::option::of(0..6u64), proptest::option::weighted(0.3, 0..16u64));
-    (low, 0..8u64, max, 0..4u64, any::<bool>())
+    (low, 0..8u64, max, 0..4u64, prop::bool::weighted(0.6))
         .prop_map(|(low, high, max, leave, in_place)| Change { low, high, max, leave, in_place })
 }
 
-fn event() -> impl Strategy<Value = Event> {
-    let pick = || 0..16usize;
-    let seen = prop_oneof![6 => Just(None), 1 => Just(Some(Reach::Shared)), 1 => Just(Some(Reach::Unknown))];
+/// An index among what there is.
+fn pick() -> std::ops::Range<usize> {
+    0..16
+}
+
+fn of_clients() -> impl Strategy<Value = Event> {
+    let like = proptest::option::of((pick(), 1..3u64));
+    prop_oneof![
+        10 => (ask(), like, any::<bool>(), fate())
+            .prop_map(|(ask, like, pin, fate)| Event::Lend { ask, like, pin, fate }),
+        4 => (pick(), fate()).prop_map(|(client, fate)| Event::ComesBack { client, fate }),
+        8 => (pick(), 1..6u64).prop_map(|(client, pages)| Event::ClientWrites { client, pages }),
+        2 => pick().prop_map(|client| Event::ClientUnmaps { client }),
+        4 => (pick(), fate()).prop_map(|(client, fate)| Event::EndLease { client, fate }),
+        6 => (pick(), fate()).prop_map(|(client, fate)| Event::ClientLeaves { client, fate }),
+    ]
+}
+
+fn of_workers() -> impl Strategy<Value = Event> {
+    let all_or_few = prop_oneof![4 => Just(9), 1 => 1..4u64];
+    let taken = (who(), node(), size(), fate());
     let report = prop_oneof![
         6 => Just(Report::Less(0)),
         2 => (1..4u64).prop_map(Report::Less),
         1 => (0..2u64).prop_map(Report::Beyond),
     ];
+    let finished = (pick(), report, any::<bool>(), fate());
     prop_oneof![
-        10 => (ask(), any::<bool>(), fate()).prop_map(|(ask, pin, fate)| Event::Lend { ask, pin, fate }),
-        5 => (pick(), fate()).prop_map(|(client, fate)| Event::ComesBack { client, fate }),
-        8 => Just(Event::SettleAll),
-        8 => (pick(), 1..6u64).prop_map(|(client, pages)| Event::ClientWrites { client, pages }),
-        4 => (pick(), fate()).prop_map(|(client, fate)| Event::EndLease { client, fate }),
-        6 => (pick(), fate()).prop_map(|(client, fate)| Event::ClientLeaves { client, fate }),
-        6 => (pick(), seen, fate()).prop_map(|(block, seen, fate)| Event::Settle { block, seen, fate }),
-        3 => (0..15u64, fate()).prop_map(|(seconds, fate)| Event::Wait { seconds, fate }),
-        10 => (1..8usize, prop_oneof![4 => Just(9), 1 => 1..4u64])
+        8 => (1..6usize, all_or_few)
             .prop_map(|(blocks, pages)| Event::Fill { blocks, pages }),
-        6 => (who(), node(), size(), fate())
-            .prop_map(|(who, node, size, fate)| Event::Take { who, node, size, fate }),
+        6 => taken.prop_map(|(who, node, size, fate)| Event::Take { who, node, size, fate }),
         6 => (pick(), 1..5u64).prop_map(|(worker, pages)| Event::Work { worker, pages }),
-        6 => (pick(), report, any::<bool>(), fate())
-            .prop_map(|(worker, report, lets_go, fate)| Event::Finish { worker, report, lets_go, fate }),
+        5 => finished.prop_map(|(worker, report, lets_go, fate)| {
+            Event::Finish { worker, report, lets_go, fate }
+        }),
         1 => any::<u64>().prop_map(Event::FinishNobodys),
-        3 => (pick(), any::<bool>(), fate()).prop_map(|(worker, dies, fate)| Event::LoseJob { worker, dies, fate }),
-        3 => (pick(), 0..4u64).prop_map(|(worker, page)| Event::Scribble { worker, page }),
-        3 => pick().prop_map(|worker| Event::WorkerLeaves { worker }),
-        2 => (node(), size(), 0..6u64, fate())
-            .prop_map(|(node, size, pages, fate)| Event::GiveBack { node, size, pages, fate }),
-        3 => fate().prop_map(|fate| Event::Relieve { fate }),
+        3 => (pick(), any::<bool>(), fate())
+            .prop_map(|(worker, dies, fate)| Event::LoseJob { worker, dies, fate }),
+        3 => (pick(), 0..4u64).prop_map(|(ghost, page)| Event::Scribble { ghost, page }),
+        3 => pick().prop_map(|ghost| Event::GhostLeaves { ghost }),
+    ]
+}
+
+fn of_the_daemon() -> impl Strategy<Value = Event> {
+    let less = proptest::sample::select(vec![Reach::Shared, Reach::Unknown]);
+    let seen = proptest::option::weighted(0.3, less);
+    prop_oneof![
+        8 => Just(Event::SettleAll),
+        5 => (pick(), seen, fate())
+            .prop_map(|(block, seen, fate)| Event::Settle { block, seen, fate }),
         6 => Just(Event::Observe),
         3 => (0..4u32).prop_map(|max| Event::WantedWorkers { max }),
+        3 => (0..15u64, fate()).prop_map(|(seconds, fate)| Event::Wait { seconds, fate }),
+        3 => fate().prop_map(|fate| Event::Relieve { fate }),
+    ]
+}
+
+fn of_others() -> impl Strategy<Value = Event> {
+    let restart =
+        (proptest::option::weighted(0.3, pick()), proptest::option::weighted(0.3, 0..4usize));
+    prop_oneof![
+        2 => (node(), size(), 0..6u64, fate())
+            .prop_map(|(node, size, pages, fate)| Event::GiveBack { node, size, pages, fate }),
         3 => (pick(), 1..8u64, any::<bool>())
             .prop_map(|(shape, pages, takes)| Event::Outside { shape, pages, takes }),
         2 => (pick(), change()).prop_map(|(pool, change)| Event::Configure { pool, change }),
-        2 => (proptest::option::weighted(0.3, pick()), proptest::option::weighted(0.3, 0..4usize))
-            .prop_map(|(forget_pool, again)| Event::Restart { forget_pool, again }),
+        2 => restart.prop_map(|(forget_pool, again)| Event::Restart { forget_pool, again }),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        10 => of_clients(),
+        10 => of_workers(),
+        7 => of_the_daemon(),
+        2 => of_others(),
     ]
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    let pool = (0..2u32, any::<bool>(), 1..5u64, change());
-    let pools = proptest::collection::vec(pool, 1..5);
+    let node = prop::bool::weighted(0.3).prop_map(u32::from);
+    let pool = (node, prop::bool::weighted(0.3), 1..5u64, change());
+    let pools = proptest::collection::vec(pool, 1..4);
     let pages = [0..32u64, 0..32u64, 0..16u64, 0..16u64];
-    (prop::bool::weighted(0.8), prop::bool::weighted(0.25), pools, pages).prop_map(
+    (prop::bool::weighted(0.85), prop::bool::weighted(0.25), pools, pages).prop_map(
         |(provable, pins, pools, [a, b, c, d])| {
             let mut configs: BTreeMap<PoolKey, PoolConfig> = BTreeMap::new();
             for (node, is_large, k, change) in pools {

@@ -157,6 +157,14 @@ impl Kernel {
         self.reap(no);
     }
 
+    /// The actor lets go of every descriptor and mapping of one file.
+    pub(super) fn unmap(&mut self, no: usize, actor: Actor) {
+        if let Some(file) = self.files.get_mut(&no) {
+            file.holders.remove(&actor);
+            self.reap(no);
+        }
+    }
+
     /// The actor lets go of every descriptor, mapping and pin of one file.
     pub(super) fn let_go(&mut self, no: usize, actor: Actor) {
         if let Some(file) = self.files.get_mut(&no) {

@@ -11,47 +11,82 @@ use super::events::{Event, sequence};
 use super::kernel::Actor;
 use super::world::{Fate, Setup, World};
 use crate::block::{Block, StateName};
-use crate::ids::JobId;
+use crate::ids::{BlockId, JobId};
+use crate::units::Pages;
 
 impl World {
+    /// The nth of those that are there, however many they are.
+    fn pick(nth: usize, of: Vec<usize>) -> Option<usize> {
+        nth.checked_rem(of.len()).map(|nth| of[nth])
+    }
+
+    /// A client that has a lease, a mapping or a pin.
+    fn client(&self, nth: usize) -> Option<usize> {
+        let has = |n: usize| {
+            let client = &self.clients[n];
+            client.open || client.files.iter().any(|no| self.has(Actor::Client(n), *no))
+        };
+        Self::pick(nth, (0..self.clients.len()).filter(|n| has(*n)).collect())
+    }
+
+    /// A worker that has a job.
+    fn worker(&self, nth: usize) -> Option<usize> {
+        let busy = |n: &usize| self.workers[*n].job.is_some();
+        Self::pick(nth, (0..self.workers.len()).filter(busy).collect())
+    }
+
+    /// A worker that has no job any more, but still has its block.
+    fn ghost(&self, nth: usize) -> Option<usize> {
+        let ghost = |n: &usize| {
+            let worker = &self.workers[*n];
+            worker.job.is_none() && self.has(Actor::Worker(*n), worker.file)
+        };
+        Self::pick(nth, (0..self.workers.len()).filter(ghost).collect())
+    }
+
+    fn lingering(&self) -> Vec<BlockId> {
+        self.book.in_state(StateName::Lingering).map(Block::id).collect()
+    }
+
     fn step(&mut self, event: Event) {
-        let client = |nth: usize| nth.checked_rem(self.clients.len());
-        let worker = |nth: usize| nth.checked_rem(self.workers.len());
+        // What needs somebody who is not there does not happen.
+        self.happens(event);
+        self.check();
+    }
+
+    fn happens(&mut self, event: Event) -> Option<()> {
         match event {
-            Event::Lend { ask, pin, fate } => self.lend(&ask, pin, fate),
-            Event::ComesBack { client: n, fate } => {
-                if let Some(nth) = client(n) {
-                    let ask = self.clients[nth].ask.clone();
-                    self.lend(&ask, false, fate);
+            Event::Lend { mut ask, like, pin, fate } => {
+                if let Some((pool, blocks)) = like {
+                    let key = self.pools[pool % self.pools.len()].0.key();
+                    let pages = Pages(key.pages_per_block.0 * blocks);
+                    ask.bytes = pages.bytes(key.page_size);
+                    ask.page_size = Some(key.page_size);
                 }
+                self.lend(&ask, pin, fate);
             }
-            Event::ClientWrites { client: n, pages } => {
-                if let Some(nth) = client(n) {
-                    self.client_writes(nth, pages);
-                }
+            Event::ComesBack { client, fate } => {
+                let nth = client.checked_rem(self.clients.len())?;
+                let ask = self.clients[nth].ask.clone();
+                self.lend(&ask, false, fate);
             }
-            Event::EndLease { client: n, fate } => {
-                if let Some(nth) = client(n) {
-                    self.end_lease(nth, fate);
-                }
+            Event::ClientWrites { client, pages } => {
+                self.client_writes(self.client(client)?, pages)
             }
-            Event::ClientLeaves { client: n, fate } => {
-                if let Some(nth) = client(n) {
-                    self.leave(Actor::Client(nth));
-                    self.end_lease(nth, fate);
-                }
+            Event::ClientUnmaps { client } => self.unmap(self.client(client)?),
+            Event::EndLease { client, fate } => self.end_lease(self.client(client)?, fate),
+            Event::ClientLeaves { client, fate } => {
+                let nth = self.client(client)?;
+                self.leave(Actor::Client(nth));
+                self.end_lease(nth, fate);
             }
-            Event::Settle { block: n, seen, fate } => {
-                let lingering: Vec<_> =
-                    self.book.in_state(StateName::Lingering).map(Block::id).collect();
-                if let Some(nth) = n.checked_rem(lingering.len()) {
-                    self.settle(lingering[nth], seen, fate);
-                }
+            Event::Settle { block, seen, fate } => {
+                let lingering = self.lingering();
+                let nth = block.checked_rem(lingering.len())?;
+                self.settle(lingering[nth], seen, fate);
             }
             Event::SettleAll => {
-                let lingering: Vec<_> =
-                    self.book.in_state(StateName::Lingering).map(Block::id).collect();
-                for id in lingering {
+                for id in self.lingering() {
                     self.settle(id, None, Fate::Fine);
                 }
             }
@@ -60,33 +95,16 @@ impl World {
             Event::Take { who, node, size, fate } => {
                 self.take(who, node, size, fate);
             }
-            Event::Work { worker: n, pages } => {
-                if let Some(nth) = worker(n) {
-                    self.work(nth, pages);
-                }
-            }
-            Event::Finish { worker: n, report, lets_go, fate } => {
-                if let Some(nth) = worker(n) {
-                    self.finish(nth, report, lets_go, fate);
-                }
+            Event::Work { worker, pages } => self.work(self.worker(worker)?, pages),
+            Event::Finish { worker, report, lets_go, fate } => {
+                self.finish(self.worker(worker)?, report, lets_go, fate);
             }
             Event::FinishNobodys(job) => self.finish_nobodys(JobId(job)),
-            Event::LoseJob { worker: n, dies, fate } => {
-                if let Some(nth) = worker(n) {
-                    self.lose_job(nth, dies, fate);
-                }
+            Event::LoseJob { worker, dies, fate } => {
+                self.lose_job(self.worker(worker)?, dies, fate);
             }
-            Event::Scribble { worker: n, page } => {
-                if let Some(nth) = worker(n) {
-                    self.scribble(nth, page);
-                }
-            }
-            Event::WorkerLeaves { worker: n } => {
-                // One that has a job is noticed by its descriptor.
-                if let Some(nth) = worker(n).filter(|n| self.workers[*n].job.is_none()) {
-                    self.leave(Actor::Worker(nth));
-                }
-            }
+            Event::Scribble { ghost, page } => self.scribble(self.ghost(ghost)?, page),
+            Event::GhostLeaves { ghost } => self.leave(Actor::Worker(self.ghost(ghost)?)),
             Event::GiveBack { node, size, pages, fate } => self.give_back(node, size, pages, fate),
             Event::Relieve { fate } => self.relieve(fate),
             Event::Observe => self.observe(),
@@ -104,7 +122,7 @@ impl World {
                 self.restart(again);
             }
         }
-        self.check();
+        Some(())
     }
 }
 
