@@ -148,8 +148,8 @@ impl Clearer {
                 }
             }
         }
-        // One fence for all chunks: a fence per chunk costs 15 % at 64 KiB on a Zen 4 and orders nothing that anybody
-        // may look at before the end.
+        // One fence for all chunks: a fence per chunk costs 6 % at 64 KiB and two thirds at 4 KiB on a Zen 4, and orders
+        // nothing that anybody may look at before the end.
         arch::fence();
         Outcome::Complete(Zeroed::claim(extent))
     }

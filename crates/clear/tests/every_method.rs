@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use support::{Fenced, PAGE};
 
 /// Miri takes its time; it runs one in so many of the cases.
-const STRIDE: usize = if cfg!(miri) { 29 } else { 1 };
+const STRIDE: usize = if cfg!(miri) { 13 } else { 1 };
 
 /// Lengths around every unit that a loop knows: words, lines, blocks of `dc zva`, pages, chunks.
 fn lengths() -> impl Iterator<Item = usize> {
@@ -39,11 +39,11 @@ fn orders(len: usize) -> impl Iterator<Item = Order> {
 
 /// The oracle: what clearing `range` must leave of `before`.
 fn naive_clear(before: &[u8], range: Range<usize>) -> Vec<u8> {
-    before
-        .iter()
-        .enumerate()
-        .map(|(at, byte)| if range.contains(&at) { 0 } else { *byte })
-        .collect()
+    let mut after = before.to_vec();
+    for byte in &mut after[range] {
+        *byte = 0;
+    }
+    after
 }
 
 /// The runner: clears `range` of memory filled with `fill` and compares all of it with the oracle.
@@ -64,7 +64,7 @@ fn every_method_clears_what_it_should_and_nothing_else() {
     let mut fenced = Fenced::new(4 * PAGE, 0);
     let all = fenced.bytes().len();
     for clearer in clearers() {
-        for len in lengths() {
+        for len in lengths().step_by(STRIDE) {
             // From the first accessible byte on, and up to the last.
             let starts = [0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 65, PAGE - 1].into_iter();
             for start in starts
@@ -81,11 +81,11 @@ fn every_method_clears_what_it_should_and_nothing_else() {
 fn every_order_and_pattern_ends_in_the_same_zeros() {
     let mut fenced = Fenced::new(4 * PAGE, 0);
     for clearer in clearers() {
-        for fill in [0x00, 0x01, 0x80, 0xa5, 0xff] {
+        for fill in [0x00, 0x01, 0x80, 0xa5, 0xff].into_iter().rev().step_by(STRIDE) {
             for (start, len) in
                 [(0, 4 * PAGE), (1, 3 * PAGE), (PAGE + 63, 2 * PAGE + 2), (4 * PAGE - 1, 1)]
             {
-                for order in orders(len).step_by(STRIDE) {
+                for order in orders(len).step_by(if cfg!(miri) { 3 } else { 1 }) {
                     check(&mut fenced, &clearer, order, start..start + len, fill);
                 }
             }

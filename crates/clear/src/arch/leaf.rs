@@ -40,3 +40,18 @@ impl Trap {
         Err(Fault { address: self.address, cause })
     }
 }
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_the_signal_become_causes() {
+        let fault = |code| Trap { address: 0x1000, code }.into_result();
+        assert_eq!(fault(0), Ok(()));
+        assert_eq!(fault(Trap::UNBACKED), Err(Fault { address: 0x1000, cause: Cause::Unbacked }));
+        for code in [Trap::ABORT, Trap::MEMORY_ERROR] {
+            assert_eq!(fault(code), Err(Fault { address: 0x1000, cause: Cause::Hardware }));
+        }
+    }
+}

@@ -20,11 +20,11 @@ pub(crate) use mapped::Fenced;
 #[cfg(miri)]
 mod owned {
     /// A page, so that the allocation is aligned to one.
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Copy)]
     #[repr(align(4096))]
+    #[expect(dead_code, reason = "read as bytes")]
     struct Page([u8; super::PAGE]);
 
-    #[derive(Debug)]
     pub(crate) struct Fenced(Vec<Page>);
 
     impl Fenced {
