@@ -53,7 +53,8 @@ pub enum TeamError {
 ///
 /// Pages lie at multiples of `page_bytes`; one page is cleared by one thread. `progress` is called after every chunk,
 /// by any of the threads, with the sum over all shares; where it breaks, every thread ends after its chunk. A share
-/// with a page that can't be written ends alone.
+/// with a page that can't be written ends alone. The `cleared_bytes` of a share that was not completed are those from
+/// its first byte on that are zero without a gap: what lies behind may be cleared in part.
 ///
 /// Blocks until all threads have ended; one share with one thread and no CPUs is cleared by the calling thread.
 ///
@@ -134,13 +135,12 @@ impl<P: Fn(Progress) -> ControlFlow<()> + Sync> Run<'_, P> {
     /// Takes pages from the queue until none is left or somebody said stop.
     fn work(&self, queue: &Queue<'_>) {
         while !self.stop.load(Ordering::Relaxed)
-            && let Some(pages) = queue.take()
+            && let Some((at_bytes, pages)) = queue.take()
         {
             let mut before = 0;
             let outcome = self.clearer.clear_unverified(Order::Straight, pages, |here| {
                 let chunk_bytes = here.cleared_bytes - before;
                 before = here.cleared_bytes;
-                queue.cleared_bytes.fetch_add(chunk_bytes, Ordering::Relaxed);
                 let cleared_bytes =
                     self.cleared_bytes.fetch_add(chunk_bytes, Ordering::Relaxed) + chunk_bytes;
                 let sum = Progress { cleared_bytes, total_bytes: self.total_bytes };
@@ -153,8 +153,13 @@ impl<P: Fn(Progress) -> ControlFlow<()> + Sync> Run<'_, P> {
                     ControlFlow::Continue(())
                 }
             });
-            if let Outcome::Poisoned { fault, .. } = outcome {
-                queue.close(fault);
+            match outcome {
+                Outcome::Complete(_) => {}
+                Outcome::Stopped { cleared_bytes, .. } => queue.leave_gap(at_bytes + cleared_bytes),
+                Outcome::Poisoned { fault, cleared_bytes, .. } => {
+                    queue.leave_gap(at_bytes + cleared_bytes);
+                    queue.close(fault);
+                }
             }
         }
     }
@@ -183,13 +188,21 @@ impl<P: Fn(Progress) -> ControlFlow<()> + Sync> Run<'_, P> {
 
 /// The part of a share that nobody has taken yet, and what became of the rest.
 struct Queue<'a> {
-    /// `None` for a moment only, and when a page can't be written.
-    rest: Mutex<Option<Extent<'a>>>,
+    rest: Mutex<Rest<'a>>,
     batch_bytes: NonZeroUsize,
     /// How often there is something to take.
     batches: usize,
-    cleared_bytes: AtomicUsize,
+    /// Bytes from the start of the share on that no thread has left uncleared.
+    gap_at_bytes: AtomicUsize,
     fault: Mutex<Option<Fault>>,
+}
+
+/// What nobody has taken yet.
+struct Rest<'a> {
+    /// Its offset in the share.
+    at_bytes: usize,
+    /// `None` once there is nothing more to take.
+    extent: Option<Extent<'a>>,
 }
 
 impl<'a> Queue<'a> {
@@ -204,36 +217,48 @@ impl<'a> Queue<'a> {
             (into_batch + extent.len()).div_ceil(batch_bytes.get())
         };
         Self {
-            rest: Mutex::new(Some(extent)),
+            gap_at_bytes: AtomicUsize::new(extent.len()),
+            rest: Mutex::new(Rest {
+                at_bytes: 0,
+                extent: Some(extent).filter(|extent| !extent.is_empty()),
+            }),
             batch_bytes,
             batches,
-            cleared_bytes: AtomicUsize::new(0),
             fault: Mutex::new(None),
         }
     }
 
-    /// The next pages, up to a border between two batches in the address space.
-    fn take(&self) -> Option<Extent<'a>> {
+    /// The next pages and their offset in the share, up to a border between two batches in the address space.
+    fn take(&self) -> Option<(usize, Extent<'a>)> {
         // A thread that panicked held no lock while it ran foreign code: the queue is sound.
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        let extent = rest.take()?;
+        let extent = rest.extent.take()?;
+        let at_bytes = rest.at_bytes;
         let to_border = self.batch_bytes.get() - extent.as_ptr().addr() % self.batch_bytes;
         let (pages, later) = extent.split_at(to_border);
-        *rest = Some(later).filter(|later| !later.is_empty());
-        Some(pages).filter(|pages| !pages.is_empty())
+        *rest = Rest {
+            at_bytes: at_bytes + pages.len(),
+            extent: Some(later).filter(|later| !later.is_empty()),
+        };
+        Some((at_bytes, pages))
+    }
+
+    /// A thread ended early: the byte at this offset may not be zero.
+    fn leave_gap(&self, at_bytes: usize) {
+        self.gap_at_bytes.fetch_min(at_bytes, Ordering::Relaxed);
     }
 
     /// Nothing more to take: a page can't be written.
     fn close(&self, fault: Fault) {
-        *self.rest.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner).extent = None;
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(fault);
     }
 
+    /// The bytes from the first on that are zero without a gap, and the page that can't be written.
     fn into_result(self) -> (usize, Option<Fault>) {
-        (
-            self.cleared_bytes.into_inner(),
-            self.fault.into_inner().unwrap_or_else(PoisonError::into_inner),
-        )
+        let untaken = self.rest.into_inner().unwrap_or_else(PoisonError::into_inner).at_bytes;
+        let fault = self.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (self.gap_at_bytes.into_inner().min(untaken), fault)
     }
 }
 
@@ -251,7 +276,8 @@ mod tests {
                 Queue::new(Extent::from(&mut bytes[..]), NonZeroUsize::new(page_bytes).unwrap());
             let mut taken = 0;
             let mut turns = 0;
-            while let Some(pages) = queue.take() {
+            while let Some((at_bytes, pages)) = queue.take() {
+                assert_eq!(at_bytes, taken);
                 taken += pages.len();
                 turns += 1;
                 let end = pages.as_ptr().addr() + pages.len();

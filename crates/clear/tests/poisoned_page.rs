@@ -162,7 +162,9 @@ fn a_share_with_a_missing_page_ends_alone() {
     let clearer = Clearer::default();
     let outcomes =
         clear_shares(&clearer, page, shares.into(), |_| ControlFlow::Continue(())).unwrap();
-    let [Outcome::Poisoned { fault, .. }, Outcome::Complete(zeroed)] = &outcomes[..] else {
+    let [Outcome::Poisoned { fault, cleared_bytes: 0, .. }, Outcome::Complete(zeroed)] =
+        &outcomes[..]
+    else {
         panic!("{outcomes:?}")
     };
     assert_eq!(zeroed.len(), PAGES * PAGE);

@@ -4,6 +4,11 @@
 //! Each method is a type with the face [`Store`]: `is_available`, `new`, and a raw entry. Holding a value is the proof
 //! that the CPU can execute it. Each directory has one dispatch file, its `mod.rs`, which maps a
 //! [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a function. Under Miri, which executes no assembly, only the portable method exists.
+//!
+//! # Safety
+//!
+//! Declares the raw entry and its obligations; calls nothing.
+#![expect(unsafe_code, reason = "declares the raw entry")]
 
 use crate::{Fault, Method};
 
@@ -24,7 +29,6 @@ pub(crate) use portable::{Engine, fence, scanner};
 pub(crate) use x86_64::{Engine, fence, scanner};
 
 /// The face of every method.
-#[expect(unsafe_code, reason = "declares the raw entry")]
 pub trait Store: Copy + Sized {
     /// The method's name.
     const METHOD: Method;
