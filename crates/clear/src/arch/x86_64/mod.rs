@@ -5,7 +5,7 @@
 //!
 //! # Safety
 //!
-//! Every variant of [`Engine`] holds a value of a method, which proves that the CPU has its instructions; the raw entry
+//! Every variant of `Engine` holds a value of a method, which proves that the CPU has its instructions; the raw entry
 //! passes its obligations on unchanged.
 #![expect(unsafe_code, reason = "passes the raw entry on to the chosen method")]
 
