@@ -313,8 +313,10 @@ mod tests {
         for what_for in Use::ALL {
             let race = Race::run(&mut scratch.extent(), what_for, Duration::from_millis(20));
             assert!(race.lanes().iter().all(|lane| lane.rounds() >= 1 && lane.mb_per_s() > 0));
-            assert!(race.lanes().iter().filter(|lane| lane.rounds() > 1).count() >= 1);
-            assert!(race.conclude(FALLBACK).setting == FALLBACK || race.winner().is_some());
+            let Choice { setting, basis } = race.conclude(FALLBACK);
+            let of_a_lane = race.lanes().iter().any(|lane| lane.setting == setting);
+            // How sharp it is depends on how busy the machine is.
+            assert_eq!(of_a_lane, matches!(basis, Basis::Measured { .. }), "{setting} {basis:?}");
         }
     }
 }
