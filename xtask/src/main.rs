@@ -1,3 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Repository automation.
-fn main() {}
+//! Repository automation: `cargo xtask kernel ...` builds, exports and checks
+//! the kernel series; `cargo xtask vm ...` runs tests under QEMU.
+//!
+//! Everything here drives other programs (apt, git, make, QEMU) as processes;
+//! what a program needs is installed by name when it is missing and we are
+//! root, else the one command that installs it is printed.
+
+mod apt;
+mod cache;
+mod command;
+mod kernel;
+mod say;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about, version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Build, export, check and edit the kernel series.
+    #[command(subcommand)]
+    Kernel(kernel::Verb),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().verb {
+        Verb::Kernel(verb) => kernel::run(verb),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            say::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The series as it lies in the repository: `series.toml` gives the order of
+//! the commits, `patches/` their messages and their edits to existing files,
+//! `overlay/` the files they add.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::source::{PACKAGE, Source};
+use crate::{cache, command};
+
+/// `kernel/linux-6.12` of this checkout.
+pub(crate) fn home() -> PathBuf {
+    cache::repo().join("kernel/linux-6.12")
+}
+
+/// `series.toml`.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Index {
+    /// In the order in which they apply.
+    #[serde(default, rename = "commit")]
+    pub(crate) commits: Vec<Entry>,
+}
+
+/// One commit of `series.toml`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Entry {
+    /// File name below `patches/`.
+    pub(crate) patch: String,
+    /// Files below `overlay/` that this commit adds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) overlay: Vec<String>,
+}
+
+/// One commit, read.
+#[derive(Debug)]
+pub(crate) struct Commit {
+    pub(crate) patch: String,
+    /// Subject, empty line, body.
+    pub(crate) message: String,
+    /// What `git apply` takes; empty when the commit only adds files.
+    pub(crate) diff: String,
+    /// Path in the kernel tree and content of each added file.
+    pub(crate) added: BTreeMap<String, Vec<u8>>,
+}
+
+/// The whole series, read and found consistent.
+#[derive(Debug, Default)]
+pub(crate) struct Series {
+    pub(crate) commits: Vec<Commit>,
+}
+
+impl Series {
+    /// Reads `kernel/linux-6.12`; every overlay file must belong to one commit.
+    pub(crate) fn read() -> Result<Self> {
+        let home = home();
+        let text = fs::read_to_string(home.join("series.toml"))?;
+        let index: Index = toml::from_str(&text).context("series.toml")?;
+        let mut unclaimed = files_below(&home.join("overlay"))?;
+        let mut commits = Vec::new();
+        for entry in index.commits {
+            let path = home.join("patches").join(&entry.patch);
+            let mail = fs::read_to_string(&path)
+                .with_context(|| format!("series.toml names {}", path.display()))?;
+            let (message, diff) =
+                split_mail(&mail).with_context(|| format!("patches/{}", entry.patch))?;
+            let mut added = BTreeMap::new();
+            for file in entry.overlay {
+                if !unclaimed.remove(&file) {
+                    bail!("{}: overlay/{file} is absent or named twice", entry.patch);
+                }
+                let content = fs::read(home.join("overlay").join(&file))?;
+                added.insert(file, content);
+            }
+            commits.push(Commit { patch: entry.patch, message, diff, added });
+        }
+        if let Some(file) = unclaimed.first() {
+            bail!("no commit of series.toml adds overlay/{file}: name it in one `overlay` list");
+        }
+        Ok(Self { commits })
+    }
+
+    /// The existing files that the diffs change.
+    pub(crate) fn changed(&self) -> BTreeSet<String> {
+        let lines = self.commits.iter().flat_map(|commit| commit.diff.lines());
+        lines.filter_map(|line| line.strip_prefix("--- a/")).map(str::to_owned).collect()
+    }
+
+    /// Copies the files that the series changes from `source` to `dir`, and
+    /// applies commit after commit there; `done` is told after each.
+    pub(crate) fn replay(
+        &self,
+        source: &Source,
+        dir: &Path,
+        mut done: impl FnMut(Option<&Commit>) -> Result<()>,
+    ) -> Result<()> {
+        for file in self.changed() {
+            let to = dir.join(&file);
+            make_parent(&to)?;
+            fs::copy(source.dir.join(&file), &to).with_context(|| {
+                format!("{file}, which the series changes, is not in {PACKAGE} {}", source.version)
+            })?;
+        }
+        done(None)?;
+        for commit in &self.commits {
+            commit.apply(&source.version, dir)?;
+            done(Some(commit))?;
+        }
+        Ok(())
+    }
+
+    /// Every file that differs from the source once the series is applied.
+    pub(crate) fn result(&self, source: &Source) -> Result<BTreeMap<String, Vec<u8>>> {
+        let dir = tempfile::tempdir()?;
+        self.replay(source, dir.path(), |_| Ok(()))?;
+        let mut files = BTreeMap::new();
+        for file in files_below(dir.path())? {
+            let content = fs::read(dir.path().join(&file))?;
+            files.insert(file, content);
+        }
+        Ok(files)
+    }
+}
+
+impl Commit {
+    /// The first line of the message.
+    pub(crate) fn subject(&self) -> &str {
+        self.message.lines().next().unwrap_or_default()
+    }
+
+    fn apply(&self, version: &str, dir: &Path) -> Result<()> {
+        for (file, content) in &self.added {
+            let to = dir.join(file);
+            make_parent(&to)?;
+            fs::write(&to, content)?;
+        }
+        if self.diff.is_empty() {
+            return Ok(());
+        }
+        let diff = tempfile::NamedTempFile::new()?;
+        fs::write(diff.path(), &self.diff)?;
+        let mut apply = command::new(dir, "git", ["apply", "--whitespace=nowarn"]);
+        // Never mistake the checkout around `dir` for the tree to patch.
+        apply.arg(diff.path()).env("GIT_CEILING_DIRECTORIES", dir.parent().unwrap_or(dir));
+        let output = command::output(&mut apply)?;
+        if !output.status.success() {
+            bail!(
+                "Debian's {PACKAGE} {version} no longer takes patches/{}:\n{}\
+                 rebase it: `cargo xtask kernel tree DIR` on the last version that took it, \
+                 merge the new source, `cargo xtask kernel import DIR`",
+                self.patch,
+                String::from_utf8_lossy(&output.stderr),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Splits a patch file into commit message and diff.
+fn split_mail(mail: &str) -> Result<(String, String)> {
+    let rest = mail.strip_prefix("Subject: ").context("does not begin with `Subject: `")?;
+    let (message, diff) = match rest.split_once("\n---\n") {
+        Some((message, diff)) => (message, diff),
+        None => (rest, ""),
+    };
+    Ok((message.trim_end().to_owned() + "\n", diff.to_owned()))
+}
+
+/// The counterpart of [`split_mail`].
+pub(crate) fn join_mail(message: &str, diff: &str) -> String {
+    let message = message.trim_end();
+    if diff.is_empty() {
+        return format!("Subject: {message}\n");
+    }
+    format!("Subject: {message}\n---\n{diff}")
+}
+
+/// Relative paths of all files below `dir`, without those of git.
+pub(crate) fn files_below(dir: &Path) -> Result<BTreeSet<String>> {
+    let mut files = BTreeSet::new();
+    let mut pending = vec![PathBuf::new()];
+    while let Some(below) = pending.pop() {
+        let Ok(entries) = fs::read_dir(dir.join(&below)) else { continue };
+        for entry in entries {
+            let entry = entry?;
+            let path = below.join(entry.file_name());
+            if entry.file_type()?.is_dir() {
+                if entry.file_name() != ".git" {
+                    pending.push(path);
+                }
+            } else {
+                files.insert(path.to_string_lossy().into_owned());
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Makes the directory that `file` lies in.
+pub(crate) fn make_parent(file: &Path) -> Result<()> {
+    if let Some(parent) = file.parent() {
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot create {}", parent.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Series, join_mail, split_mail};
+
+    #[test]
+    fn a_mail_survives_splitting_and_joining() {
+        let mail = "Subject: mm: one thing\n\nWhy.\n---\ndiff --git a/x b/x\n--- a/x\n+++ b/x\n";
+        let (message, diff) = split_mail(mail).unwrap();
+        assert_eq!(message, "mm: one thing\n\nWhy.\n");
+        assert_eq!(join_mail(&message, &diff), mail);
+    }
+
+    #[test]
+    fn the_series_in_the_repository_is_consistent() {
+        let series = Series::read().unwrap();
+        for commit in &series.commits {
+            assert!(commit.subject().contains(": "), "{}: no area in the subject", commit.patch);
+            assert!(commit.message.lines().count() > 2, "{}: no reason given", commit.patch);
+        }
+    }
+}
