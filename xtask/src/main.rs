@@ -11,6 +11,7 @@ mod cache;
 mod command;
 mod kernel;
 mod say;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -28,11 +29,15 @@ enum Verb {
     /// Build, export, check and edit the kernel series.
     #[command(subcommand)]
     Kernel(kernel::Verb),
+    /// Run tests in virtual machines.
+    #[command(subcommand)]
+    Vm(vm::Verb),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Kernel(verb) => kernel::run(verb),
+        Verb::Vm(verb) => vm::run(verb),
     };
     match done {
         Ok(code) => code,

@@ -221,8 +221,7 @@ impl Tree {
         let jobs = thread::available_parallelism().map_or(1, usize::from);
         let mut make = command::new(&self.dir, "make", ["-s"]);
         make.arg(format!("-j{jobs}"));
-        if Path::new("/usr/bin/ccache").exists() && std::env::var_os("PREZERO_NO_CCACHE").is_none()
-        {
+        if Path::new("/usr/bin/ccache").exists() {
             make.arg("CC=ccache gcc");
         }
         // The same sources give the same image, whoever builds them and when.

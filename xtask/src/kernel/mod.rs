@@ -18,7 +18,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-pub(crate) use build::Flavour;
+pub(crate) use build::{Flavour, image as build};
 
 use crate::say;
 
@@ -57,7 +57,7 @@ pub(crate) struct BuildArgs {
 pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Build(BuildArgs { config, pristine }) => {
-            let image = build::image(&Flavour { config, patched: !pristine })?;
+            let image = build(&Flavour { config, patched: !pristine })?;
             say::result(image.display());
         }
         Verb::Export { out } => {
@@ -72,4 +72,9 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Import { dir } => edit::import(&dir)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Debian's unchanged source tree.
+pub(crate) fn source_dir() -> Result<PathBuf> {
+    Ok(source::Source::get()?.dir)
 }

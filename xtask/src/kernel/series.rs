@@ -131,11 +131,6 @@ impl Series {
 }
 
 impl Commit {
-    /// The first line of the message.
-    pub(crate) fn subject(&self) -> &str {
-        self.message.lines().next().unwrap_or_default()
-    }
-
     fn apply(&self, version: &str, dir: &Path) -> Result<()> {
         for (file, content) in &self.added {
             let to = dir.join(file);
@@ -229,7 +224,8 @@ mod tests {
     fn the_series_in_the_repository_is_consistent() {
         let series = Series::read().unwrap();
         for commit in &series.commits {
-            assert!(commit.subject().contains(": "), "{}: no area in the subject", commit.patch);
+            let subject = commit.message.lines().next().unwrap_or_default();
+            assert!(subject.contains(": "), "{}: no area in the subject", commit.patch);
             assert!(commit.message.lines().count() > 2, "{}: no reason given", commit.patch);
         }
     }

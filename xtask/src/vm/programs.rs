@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Makes the programs that VMs run: compiles C, asks cargo, finds the rest.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use super::{
+    machine::Made,
+    table::{Origin, Program},
+};
+use crate::{apt, cache, command, kernel, say};
+
+/// Where programs are made, and the init.
+#[derive(Debug)]
+pub(crate) struct Workshop {
+    /// The guest's PID 1, statically linked.
+    pub(crate) init: PathBuf,
+    bin: PathBuf,
+    cargo: BTreeMap<String, Vec<Executable>>,
+}
+
+/// A program that cargo built.
+#[derive(Clone, Debug)]
+struct Executable {
+    name: String,
+    path: PathBuf,
+    /// Where its package lies: tests run there.
+    dir: PathBuf,
+    is_test: bool,
+}
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+impl Workshop {
+    /// Builds the init.
+    pub(crate) fn open() -> Result<Self> {
+        apt::need(&["gcc", "libc6-dev"])?;
+        let dir = cache::target("vm/cargo")?;
+        let mut build = command::new(&cache::repo(), "cargo", ["build", "--quiet"]);
+        build.args(["--package", "vm-guest", "--bin", "vm-init", "--target", TARGET]);
+        build.arg("--target-dir").arg(&dir);
+        // The guest has no libraries of its own.
+        build.env("RUSTFLAGS", "-C target-feature=+crt-static");
+        command::run(&mut build)?;
+        let init = dir.join(TARGET).join("debug/vm-init");
+        Ok(Self { init, bin: cache::target("vm/bin")?, cargo: BTreeMap::new() })
+    }
+
+    /// Makes what a line of the table names: one program, or several for the
+    /// tests of a package.
+    pub(crate) fn make(&mut self, program: &Program) -> Result<Vec<Made>> {
+        let one = |name: &str, at: String, host: PathBuf| -> Vec<Made> {
+            let mut argv = vec![at.clone()];
+            argv.extend(program.args.iter().cloned());
+            vec![made(program, name, argv, BTreeMap::from([(PathBuf::from(at), host)]))]
+        };
+        Ok(match &program.origin {
+            Origin::C(name) => {
+                let host = self.compile(&find_c(name)?)?;
+                one(&with_args(name, program), format!("/bin/{name}"), host)
+            }
+            Origin::Selftest(name) => {
+                let host = todo_selftest(name)?;
+                one(&with_args(name, program), format!("/selftests/{name}"), host)
+            }
+            Origin::Kunit(suite) => {
+                let results = format!("/sys/kernel/debug/kunit/{suite}/results");
+                let argv = vec!["/bin/cat".to_owned(), results];
+                vec![made(program, &format!("kunit {suite}"), argv, BTreeMap::new())]
+            }
+            Origin::Shell(line) => {
+                let argv = ["/bin/sh", "-c", line].map(str::to_owned).to_vec();
+                vec![made(program, line, argv, BTreeMap::new())]
+            }
+            Origin::Host(path) => {
+                let host = fs::canonicalize(path).with_context(|| format!("no program {path}"))?;
+                one(path, host.to_string_lossy().into_owned(), host)
+            }
+            Origin::CargoTests(package) => self.tests_of(package, program)?,
+        })
+    }
+
+    /// A static program from one C file.
+    fn compile(&self, source: &Path) -> Result<PathBuf> {
+        let repo = cache::repo();
+        let program = self.bin.join(source.file_stem().unwrap_or_default());
+        let mut gcc =
+            command::new(&repo, "gcc", ["-std=gnu11", "-O2", "-g", "-static", "-pthread"]);
+        gcc.args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I"])
+            .arg(repo.join("kernel/uapi"))
+            .arg("-I")
+            // "../kselftest.h" of the kernel's own tree
+            .arg(kernel::source_dir()?.join("tools/testing/selftests/mm"))
+            .arg(source)
+            .arg("-o")
+            .arg(&program);
+        command::run(&mut gcc)?;
+        Ok(program)
+    }
+
+    /// The test programs of `package`, each beside the package's binaries.
+    fn tests_of(&mut self, package: &str, program: &Program) -> Result<Vec<Made>> {
+        if !self.cargo.contains_key(package) {
+            say::step(format_args!("building the tests of {package}"));
+            self.cargo.insert(package.to_owned(), cargo_build(package)?);
+        }
+        let executables = &self.cargo[package];
+        // Tests find the package's programs at the path cargo built them at.
+        let binaries: BTreeMap<PathBuf, PathBuf> = executables
+            .iter()
+            .filter(|executable| !executable.is_test)
+            .map(|executable| (executable.path.clone(), executable.path.clone()))
+            .collect();
+        let mut all = Vec::new();
+        for test in executables.iter().filter(|executable| executable.is_test) {
+            let mut argv = vec![test.path.to_string_lossy().into_owned()];
+            argv.extend(program.args.iter().cloned());
+            let mut programs = binaries.clone();
+            programs.insert(test.path.clone(), test.path.clone());
+            let mut made = made(program, &format!("{package}: {}", test.name), argv, programs);
+            made.program.dir = test.dir.to_string_lossy().into_owned();
+            all.push(made);
+        }
+        if all.is_empty() {
+            bail!("package {package} has no tests");
+        }
+        Ok(all)
+    }
+}
+
+fn made(
+    program: &Program,
+    name: &str,
+    argv: Vec<String>,
+    programs: BTreeMap<PathBuf, PathBuf>,
+) -> Made {
+    let files = program.files.iter().map(|path| {
+        let path = cache::repo().join(path);
+        (path.clone(), path)
+    });
+    Made {
+        program: vm_guest::Program {
+            name: name.to_owned(),
+            argv,
+            env: program.env.clone(),
+            dir: "/tmp".to_owned(),
+            timeout_s: program.timeout_s,
+        },
+        programs,
+        files: files.collect(),
+    }
+}
+
+fn with_args(name: &str, program: &Program) -> String {
+    std::iter::once(name)
+        .chain(program.args.iter().map(String::as_str))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// `NAME.c` among the series' selftests or in `tests/c`.
+fn find_c(name: &str) -> Result<PathBuf> {
+    let places = ["kernel/linux-6.12/overlay/tools/testing/selftests/mm", "tests/c"];
+    for place in places {
+        let path = cache::repo().join(place).join(format!("{name}.c"));
+        if path.exists() {
+            return Ok(path);
+        }
+    }
+    bail!("no {name}.c in {}", places.join(" or "))
+}
+
+/// The part of cargo's messages that names executables.
+#[derive(Debug, Deserialize)]
+struct Artifact {
+    executable: Option<PathBuf>,
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+fn cargo_build(package: &str) -> Result<Vec<Executable>> {
+    let mut build = command::new(&cache::repo(), "cargo", ["test", "--no-run", "--quiet"]);
+    build.args(["--package", package, "--message-format=json-render-diagnostics"]);
+    let messages = command::stdout(&mut build)?;
+    let mut executables = Vec::new();
+    for line in messages.lines() {
+        let artifact: Artifact = serde_json::from_str(line).context("message of cargo")?;
+        let (Some(path), Some(manifest), Some(target), Some(profile)) =
+            (artifact.executable, artifact.manifest_path, artifact.target, artifact.profile)
+        else {
+            continue;
+        };
+        let dir = manifest.parent().unwrap_or(Path::new("/")).to_path_buf();
+        executables.push(Executable { name: target.name, path, dir, is_test: profile.test });
+    }
+    Ok(executables)
+}
+fn todo_selftest(name: &str) -> Result<PathBuf> {
+    bail!("{name}")
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a test needs of its machine.
+
+use serde::Deserialize;
+
+/// Which kernel boots.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kernel {
+    /// Debian's own 6.12 for cloud machines.
+    Stock,
+    /// Our series and our config.
+    Patched,
+    /// The same with KASAN, lockdep and the other checkers.
+    PatchedDebug,
+    /// Our config without the series: what a difference is measured against.
+    Pristine,
+}
+
+/// Preemption model, chosen on the command line of a dynamic kernel.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Preempt {
+    None,
+    Voluntary,
+    Full,
+}
+
+impl Preempt {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Voluntary => "voluntary",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// Huge pages that are in the pool before the first program runs.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pool {
+    /// 2048 or 1048576. Pages of 1 GiB are asked for on the command line.
+    pub(crate) page_kib: u64,
+    /// How many on node 0, node 1, ...
+    pub(crate) pages: Vec<u64>,
+}
+
+/// The machine. Everything has a default that suits most tests.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Requirements {
+    pub(crate) kernel: Kernel,
+    /// Default: what the kernel was built with.
+    #[serde(default)]
+    pub(crate) preempt: Option<Preempt>,
+    /// Spread evenly over the nodes. Default: 2.
+    #[serde(default = "two_cpus")]
+    pub(crate) cpus: u32,
+    /// Memory of each node. Default: two of 640 MiB. The first 512 MiB lie
+    /// below 4 GiB, the rest above in one piece: node 0 needs 512, then 1024 for
+    /// each 1 GiB page, then 128 for what the kernel takes from a node's end.
+    #[serde(default = "two_nodes")]
+    pub(crate) nodes_mib: Vec<u64>,
+    #[serde(default)]
+    pub(crate) pools: Vec<Pool>,
+    /// Added to the kernel's command line.
+    #[serde(default)]
+    pub(crate) params: Vec<String>,
+    /// CPU features that the machine shall not have, as QEMU calls them.
+    #[serde(default)]
+    pub(crate) cpu_without: Vec<String>,
+    /// Modules of the stock kernel to load, without their dependencies' names.
+    #[serde(default)]
+    pub(crate) modules: Vec<String>,
+    /// Complaints of the kernel that contain one of these are no failure.
+    #[serde(default)]
+    pub(crate) expect_log: Vec<String>,
+}
+
+fn two_cpus() -> u32 {
+    2
+}
+
+fn two_nodes() -> Vec<u64> {
+    vec![640, 640]
+}
+
+/// 1 GiB in KiB: pools of this page size or larger are filled at boot.
+const GIGANTIC_KIB: u64 = 1 << 20;
+
+impl Requirements {
+    /// The kernel's command line.
+    pub(crate) fn command_line(&self) -> String {
+        // panic=-1 with QEMU's -no-reboot ends the machine at once; without
+        // address randomisation the gigabyte that a pool needs stays free.
+        let mut line = "console=ttyS0 panic=-1 oops=panic reboot=t nokaslr rdinit=/init".to_owned();
+        if let Some(model) = self.preempt {
+            line += &format!(" preempt={}", model.name());
+        }
+        for pool in self.pools.iter().filter(|pool| pool.page_kib >= GIGANTIC_KIB) {
+            let per_node: Vec<String> = pool
+                .pages
+                .iter()
+                .enumerate()
+                .map(|(node, pages)| format!("{node}:{pages}"))
+                .collect();
+            line += &format!(" hugepagesz={}K hugepages={}", pool.page_kib, per_node.join(","));
+        }
+        for parameter in &self.params {
+            line += " ";
+            line += parameter;
+        }
+        line
+    }
+
+    /// The pools as files to write; for those filled at boot, to verify.
+    pub(crate) fn settings(&self) -> Vec<vm_guest::Setting> {
+        let mut settings = Vec::new();
+        for pool in &self.pools {
+            for (node, pages) in pool.pages.iter().enumerate() {
+                settings.push(vm_guest::Setting {
+                    path: format!(
+                        "/sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages",
+                        pool.page_kib
+                    ),
+                    value: pages.to_string(),
+                    verify: true,
+                });
+            }
+        }
+        settings
+    }
+
+    /// All of the machine's memory.
+    pub(crate) fn memory_mib(&self) -> u64 {
+        self.nodes_mib.iter().sum()
+    }
+}

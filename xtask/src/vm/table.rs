@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table of VM tests: all of `tests/vm/*.toml`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use super::requirements::Requirements;
+use crate::cache;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    vm: Vec<Case>,
+}
+
+/// One boot of one machine.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    /// One sentence: what it shows.
+    pub(crate) why: String,
+    /// Besides `all`, to which every test belongs.
+    #[serde(default)]
+    pub(crate) sets: Vec<String>,
+    #[serde(rename = "needs")]
+    pub(crate) requirements: Requirements,
+    #[serde(default, rename = "program")]
+    pub(crate) programs: Vec<Program>,
+}
+
+/// Something to run there.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Program {
+    #[serde(rename = "run")]
+    pub(crate) origin: Origin,
+    #[serde(default)]
+    pub(crate) args: Vec<String>,
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, String>,
+    /// Files of the checkout that it reads, by path from the root; they lie at
+    /// the same absolute path in the guest.
+    #[serde(default)]
+    pub(crate) files: Vec<String>,
+    #[serde(default = "two_minutes")]
+    pub(crate) timeout_s: u64,
+}
+
+/// Where it comes from: `KIND:NAME` in the table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum Origin {
+    /// `c:NAME`: `NAME.c` of the series' selftests or of `tests/c`, built statically.
+    C(String),
+    /// `selftest:NAME`: a selftest that the kernel source already has in `selftests/mm`.
+    Selftest(String),
+    /// `kunit:SUITE`: the results of a `KUnit` suite that ran at boot.
+    Kunit(String),
+    /// `cargo:PACKAGE`: all test programs of a package of this workspace.
+    CargoTests(String),
+    /// `host:PATH`: a program of this host.
+    Host(String),
+    /// `shell:LINE`: a line for the guest's shell.
+    Shell(String),
+}
+
+impl TryFrom<String> for Origin {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let Some((kind, name)) = text.split_once(':') else {
+            return Err(format!("`{text}` is not KIND:NAME"));
+        };
+        let name = name.to_owned();
+        Ok(match kind {
+            "c" => Self::C(name),
+            "selftest" => Self::Selftest(name),
+            "kunit" => Self::Kunit(name),
+            "cargo" => Self::CargoTests(name),
+            "host" => Self::Host(name),
+            "shell" => Self::Shell(name),
+            _ => {
+                let kinds = "c, selftest, kunit, cargo, host, shell";
+                return Err(format!("`{text}`: no kind `{kind}`, there are {kinds}"));
+            }
+        })
+    }
+}
+
+fn two_minutes() -> u64 {
+    120
+}
+
+impl Program {
+    /// A host's program with its arguments, with an hour to run.
+    pub(crate) fn of_host(argv: &[String]) -> Self {
+        let (path, arguments) = argv.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
+        Self {
+            origin: Origin::Host(path.to_owned()),
+            args: arguments.to_vec(),
+            env: BTreeMap::new(),
+            files: Vec::new(),
+            timeout_s: 3600,
+        }
+    }
+}
+
+/// Reads all files of the table, in the order of their names.
+pub(crate) fn read() -> Result<Vec<Case>> {
+    read_from(&cache::repo().join("tests/vm"))
+}
+
+fn read_from(dir: &Path) -> Result<Vec<Case>> {
+    let mut files = BTreeSet::new();
+    for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            files.insert(path);
+        }
+    }
+    let mut cases: Vec<Case> = Vec::new();
+    for path in files {
+        let text = fs::read_to_string(&path)?;
+        let file: File =
+            toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
+        for case in file.vm {
+            if cases.iter().any(|other| other.name == case.name) {
+                bail!("{}: a second test named {}", path.display(), case.name);
+            }
+            cases.push(case);
+        }
+    }
+    Ok(cases)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_table_in_the_repository_can_be_read() {
+        let cases = super::read().unwrap();
+        for case in &cases {
+            assert!(!case.programs.is_empty(), "{} runs nothing", case.name);
+            assert!(case.requirements.memory_mib() <= 3072, "{} is too large", case.name);
+        }
+        assert!(cases.iter().any(|case| case.sets.iter().any(|set| set == "fast")));
+    }
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From events to passes, failures and skips.
+//!
+//! A program that prints TAP, KTAP or libtest's lines counts as many tests as
+//! it reports; any other counts as one. The kernel's log is read line by line:
+//! a complaint fails the program that ran when it came.
+
+use std::{fmt, ops::AddAssign};
+
+use vm_guest::{Event, MARK, Outcome};
+
+use crate::say;
+
+/// What the kernel says when something is wrong.
+const COMPLAINTS: [&str; 19] = [
+    "BUG:",
+    "BUG at ",
+    "WARNING:",
+    "INFO: possible recursive locking",
+    "INFO: possible circular locking",
+    "INFO: inconsistent lock state",
+    "INFO: rcu_",
+    "rcu: INFO:",
+    "soft lockup",
+    "blocked for more than",
+    "suspicious RCU usage",
+    "invalid context",
+    "general protection fault",
+    "Kernel panic",
+    "Oops:",
+    "UBSAN:",
+    "Bad page state",
+    "Bad rss-counter state",
+    "corruption",
+];
+
+/// Tests by result.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Count {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, failed, skipped } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// Watches one machine.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    machine: String,
+    verbose: bool,
+    /// Complaints that the test provokes.
+    expected: Vec<String>,
+    total: Count,
+    running: Option<Running>,
+    /// Which program the kernel's log is at; it may lag behind the events.
+    log_of: Option<String>,
+    off: bool,
+}
+
+#[derive(Debug)]
+struct Running {
+    name: String,
+    tally: Tally,
+    lines: Vec<String>,
+}
+
+impl Verdict {
+    /// `expected`: parts of lines of the kernel log that are no failure.
+    pub(crate) fn new(machine: &str, expected: &[String], verbose: bool) -> Self {
+        say::result(format_args!("vm {machine}"));
+        Self {
+            machine: machine.to_owned(),
+            verbose,
+            expected: expected.to_vec(),
+            total: Count::default(),
+            running: None,
+            log_of: None,
+            off: false,
+        }
+    }
+
+    /// Takes the next event.
+    pub(crate) fn see(&mut self, event: &Event) {
+        match event {
+            Event::Booted { release, uptime_ms, preempt, nodes } => say::result(format_args!(
+                "   Linux {release}, preempt {preempt}, {} nodes, up after {uptime_ms} ms",
+                nodes.len()
+            )),
+            Event::Ready { pools } => {
+                for pool in pools {
+                    let (node, pages, page_kib) = (pool.node, pool.pages, pool.page_kib);
+                    say::result(format_args!("   node {node}: {pages} pages of {page_kib} KiB"));
+                }
+            }
+            Event::Begin { name } => {
+                let tally = Tally::default();
+                self.running = Some(Running { name: name.clone(), tally, lines: Vec::new() });
+            }
+            Event::Output { line, .. } => {
+                if self.verbose {
+                    say::result(format_args!("   | {line}"));
+                }
+                if let Some(running) = &mut self.running {
+                    running.tally.see(line);
+                    running.lines.push(line.clone());
+                }
+            }
+            Event::End { outcome, elapsed_ms, .. } => self.end(outcome, *elapsed_ms),
+            Event::Failed { reason } => {
+                self.total.failed += 1;
+                say::result(format_args!("   FAIL the machine: {reason}"));
+            }
+            Event::Off => self.off = true,
+            Event::Console { line } => self.console(line),
+        }
+    }
+
+    fn end(&mut self, outcome: &Outcome, elapsed_ms: u64) {
+        let Some(running) = self.running.take() else { return };
+        let (count, trouble) = running.tally.count(outcome);
+        self.total += count;
+        let word = match count {
+            Count { failed: 1.., .. } => "FAIL",
+            Count { passed: 0, .. } => "skip",
+            _ => "ok  ",
+        };
+        let name = &running.name;
+        say::result(format_args!("   {word} {name}: {count} ({elapsed_ms} ms){trouble}"));
+        if count.failed > 0 && !self.verbose {
+            let tail = running.lines.len().saturating_sub(40);
+            for line in &running.lines[tail..] {
+                say::result(format_args!("   | {line}"));
+            }
+        }
+    }
+
+    fn console(&mut self, line: &str) {
+        if let Some((_, mark)) = line.split_once(MARK) {
+            self.log_of = mark.trim().strip_prefix("begin ").map(str::to_owned);
+            return;
+        }
+        let complains = COMPLAINTS.iter().any(|complaint| line.contains(complaint));
+        if complains && !self.expected.iter().any(|part| line.contains(part.as_str())) {
+            self.total.failed += 1;
+            let during = self.log_of.as_deref().unwrap_or("no program");
+            say::result(format_args!("   FAIL kernel log during {during}: {line}"));
+        }
+    }
+
+    /// The sum; a machine that did not end as it should is a failure.
+    pub(crate) fn finish(mut self) -> Count {
+        if let Some(running) = self.running.take() {
+            self.total.failed += 1;
+            say::result(format_args!("   FAIL {}: the machine ended in it", running.name));
+        } else if !self.off && self.total.failed == 0 {
+            self.total.failed += 1;
+            say::result(format_args!("   FAIL {}: no orderly power-off", self.machine));
+        }
+        self.total
+    }
+}
+
+/// Counts the tests that a program reports.
+#[derive(Debug, Default)]
+struct Tally {
+    count: Count,
+    planned: Option<u64>,
+    /// Results indented since the last one that was not: that one sums them up.
+    nested: bool,
+}
+
+impl Tally {
+    fn see(&mut self, line: &str) {
+        let text = line.trim_start();
+        let indented = text.len() < line.len();
+        if let Some(plan) = text.strip_prefix("1..") {
+            if !indented {
+                self.planned = plan.split_whitespace().next().and_then(|n| n.parse().ok());
+            }
+            return;
+        }
+        // libtest: `test name ... ok`
+        if let Some((_, result)) = text.strip_prefix("test ").and_then(|t| t.rsplit_once(" ... ")) {
+            match result.split([',', ' ']).next() {
+                Some("ok") => self.count.passed += 1,
+                Some("FAILED") => self.count.failed += 1,
+                Some("ignored") => self.count.skipped += 1,
+                _ => {}
+            }
+            return;
+        }
+        // TAP: `ok 1 name`, `not ok 2 name`, `ok 3 # SKIP why`
+        let (good, rest) = match (text.strip_prefix("ok "), text.strip_prefix("not ok ")) {
+            (Some(rest), _) => (true, rest),
+            (_, Some(rest)) => (false, rest),
+            _ => return,
+        };
+        if !rest.starts_with(|c: char| c.is_ascii_digit()) {
+            return;
+        }
+        if !indented && std::mem::take(&mut self.nested) {
+            // KTAP: the result of a suite whose cases are counted already.
+            self.planned = None;
+            return;
+        }
+        self.nested |= indented;
+        if rest.to_ascii_uppercase().contains("# SKIP") {
+            self.count.skipped += 1;
+        } else if good {
+            self.count.passed += 1;
+        } else {
+            self.count.failed += 1;
+        }
+    }
+
+    /// The count, made consistent with how the program ended, and what to say
+    /// about it.
+    fn count(&self, outcome: &Outcome) -> (Count, String) {
+        let mut count = self.count;
+        let seen = count.passed + count.failed + count.skipped;
+        let mut trouble = match outcome {
+            Outcome::Exit { status: 0 | 4 } => String::new(),
+            Outcome::Exit { .. } if count.failed > 0 => String::new(),
+            Outcome::Exit { status } => format!(", exit status {status}"),
+            Outcome::Signal { signal } => format!(", killed by signal {signal}"),
+            Outcome::Timeout => ", timed out".to_owned(),
+            Outcome::NotStarted { reason } => format!(", not started: {reason}"),
+        };
+        if let Some(planned) = self.planned.filter(|&planned| planned != seen) {
+            trouble += &format!(", {seen} of {planned} planned results");
+        }
+        if !trouble.is_empty() {
+            count.failed += 1;
+        } else if seen == 0 {
+            match outcome {
+                Outcome::Exit { status: 4 } => count.skipped = 1,
+                _ => count.passed = 1,
+            }
+        }
+        (count, trouble)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_guest::Outcome;
+
+    use super::{Count, Tally};
+
+    fn count(output: &str, outcome: &Outcome) -> Count {
+        let mut tally = Tally::default();
+        output.lines().for_each(|line| tally.see(line));
+        tally.count(outcome).0
+    }
+
+    const FINE: Outcome = Outcome::Exit { status: 0 };
+
+    #[test]
+    fn tap_counts_each_result() {
+        let output = "TAP version 13\n1..3\nok 1 a\nnot ok 2 b\nok 3 c # SKIP no memory\n";
+        let expected = Count { passed: 1, failed: 1, skipped: 1 };
+        assert_eq!(count(output, &Outcome::Exit { status: 1 }), expected);
+    }
+
+    #[test]
+    fn ktap_counts_cases_but_not_the_suite() {
+        let output = "KTAP version 1\n1..1\n    KTAP version 1\n    1..2\n    ok 1 a\n    ok 2 b\nok 1 suite\n";
+        assert_eq!(count(output, &FINE), Count { passed: 2, failed: 0, skipped: 0 });
+    }
+
+    #[test]
+    fn libtest_counts_each_test() {
+        let output = "running 2 tests\ntest a::b ... ok\ntest c ... ignored, slow\n\ntest result: ok. 1 passed\n";
+        assert_eq!(count(output, &FINE), Count { passed: 1, failed: 0, skipped: 1 });
+    }
+
+    #[test]
+    fn a_missing_result_is_a_failure() {
+        let expected = Count { passed: 1, failed: 1, skipped: 0 };
+        assert_eq!(count("1..2\nok 1 a\n", &FINE), expected);
+    }
+
+    #[test]
+    fn a_silent_program_counts_by_its_end() {
+        let one = Count { passed: 1, ..Count::default() };
+        assert_eq!(count("", &FINE), one);
+        let skipped = Count { skipped: 1, ..Count::default() };
+        assert_eq!(count("", &Outcome::Exit { status: 4 }), skipped);
+        let failed = Count { failed: 1, ..Count::default() };
+        assert_eq!(count("", &Outcome::Timeout), failed);
+        assert_eq!(count("", &Outcome::Signal { signal: 7 }), failed);
+    }
+}
