@@ -10,11 +10,15 @@ use std::{
     collections::BTreeMap,
     fmt, fs,
     path::{Path, PathBuf},
+    process::Command,
     thread,
 };
 
 use anyhow::{Context as _, Result, bail};
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::{FdFlags, fcntl_setfd},
+};
 
 use super::{
     series::{self, Series},
@@ -49,8 +53,8 @@ pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
     if image.exists() {
         return Ok(image);
     }
-    let tree = Tree::prepare(&source, flavour, &files)?;
-    tree.configure(&fragments)?;
+    let tree = Tree::prepare(&source, &flavour.to_string(), &files)?;
+    tree.configure("tinyconfig", &fragments.concat())?;
     say::step(format_args!("building {flavour} from {} with {}", source.version, done.display()));
     tree.make(&["bzImage"])?;
 
@@ -110,20 +114,25 @@ fn fragments(flavour: &Flavour) -> Result<Vec<String>> {
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) dir: PathBuf,
+    /// `ARCH=` and `CROSS_COMPILE=`, for every `make`.
+    variables: Vec<String>,
     _lock: fs::File,
 }
 
 impl Tree {
-    /// The tree of `flavour`, with exactly `files` different from the source.
+    /// The tree `name`, with exactly `files` different from the source.
     pub(crate) fn prepare(
         source: &Source,
-        flavour: &Flavour,
+        name: &str,
         files: &BTreeMap<String, Vec<u8>>,
     ) -> Result<Self> {
-        let name = format!("{flavour}-{}", source.version);
+        let name = format!("{name}-{}", source.version);
         let home = cache::target("kernel")?;
         let lock = fs::File::create(home.join(format!("{name}.lock")))?;
         flock(&lock, FlockOperation::LockExclusive)?;
+        // `make` inherits it: when we are killed, the tree stays locked until
+        // the last compiler has ended.
+        fcntl_setfd(&lock, FdFlags::empty())?;
         let dir = home.join(&name);
         if !dir.exists() {
             say::step(format_args!("making {}", dir.display()));
@@ -142,9 +151,15 @@ impl Tree {
             }
             fs::rename(&staging, &dir)?;
         }
-        let tree = Self { dir, _lock: lock };
+        let tree = Self { dir, variables: Vec::new(), _lock: lock };
         tree.sync(source, files)?;
         Ok(tree)
+    }
+
+    /// Compiles for another architecture.
+    pub(crate) fn cross(mut self, arch: &str, prefix: &str) -> Self {
+        self.variables = vec![format!("ARCH={arch}"), format!("CROSS_COMPILE={prefix}")];
+        self
     }
 
     fn sync(&self, source: &Source, files: &BTreeMap<String, Vec<u8>>) -> Result<()> {
@@ -184,24 +199,24 @@ impl Tree {
         Ok(())
     }
 
-    /// `tinyconfig` plus the fragments; fails if one of their lines is lost.
-    pub(crate) fn configure(&self, fragments: &[String]) -> Result<()> {
-        let wanted = fragments.concat();
+    /// The target `base` plus `fragment`; fails if a line of the latter is lost.
+    pub(crate) fn configure(&self, base: &str, fragment: &str) -> Result<()> {
+        let wanted = format!("# {base}\n{fragment}");
         let merged = self.dir.join(".prezero-config");
         if fs::read_to_string(&merged).is_ok_and(|old| old == wanted)
             && self.dir.join(".config").exists()
         {
             return self.make(&["olddefconfig"]);
         }
-        self.make(&["tinyconfig"])?;
-        let fragment = tempfile::NamedTempFile::new()?;
-        fs::write(fragment.path(), &wanted)?;
+        self.make(&[base])?;
+        let file = tempfile::NamedTempFile::new()?;
+        fs::write(file.path(), &wanted)?;
         let mut merge = command::new(
             &self.dir,
             "scripts/kconfig/merge_config.sh",
             ["-m", "-O", ".", ".config"],
         );
-        command::stdout(merge.arg(fragment.path()))?;
+        command::stdout(merge.arg(file.path()))?;
         self.make(&["olddefconfig"])?;
 
         let config = fs::read_to_string(self.dir.join(".config"))?;
@@ -218,17 +233,24 @@ impl Tree {
 
     /// `make -s` with all CPUs.
     pub(crate) fn make(&self, arguments: &[&str]) -> Result<()> {
+        command::run(&mut self.make_command(arguments))
+    }
+
+    /// The command behind [`make`](Self::make).
+    pub(crate) fn make_command(&self, arguments: &[&str]) -> Command {
         let jobs = thread::available_parallelism().map_or(1, usize::from);
         let mut make = command::new(&self.dir, "make", ["-s"]);
-        make.arg(format!("-j{jobs}"));
-        if Path::new("/usr/bin/ccache").exists() {
-            make.arg("CC=ccache gcc");
+        make.arg(format!("-j{jobs}")).args(&self.variables);
+        if self.variables.is_empty() && Path::new("/usr/bin/ccache").exists() {
+            // Depend mode: a miss costs no second run of the preprocessor.
+            make.arg("CC=ccache gcc").env("CCACHE_DEPEND", "1");
         }
         // The same sources give the same image, whoever builds them and when.
         make.env("KBUILD_BUILD_TIMESTAMP", "1970-01-01")
             .env("KBUILD_BUILD_USER", "prezero")
             .env("KBUILD_BUILD_HOST", "prezero");
-        command::run(make.args(arguments))
+        make.args(arguments);
+        make
     }
 }
 

@@ -8,8 +8,10 @@
 //! `git am` reads, `check` asks checkpatch, sparse and the cross compilers.
 
 mod build;
+mod check;
 mod edit;
 mod export;
+mod selftest;
 mod series;
 mod source;
 
@@ -19,6 +21,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 
 pub(crate) use build::{Flavour, image as build};
+pub(crate) use selftest::build as selftest;
 
 use crate::say;
 
@@ -31,6 +34,11 @@ pub(crate) enum Verb {
         /// Where the mails go; emptied first.
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+    },
+    /// Ask checkpatch, sparse and the compilers of other architectures.
+    Check {
+        /// Only these: `apply`, `checkpatch`, or a target of the cross table.
+        only: Vec<String>,
     },
     /// Make a git tree with one commit per patch, to work in.
     Tree {
@@ -68,6 +76,7 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
             let mails = export::write(&dir)?;
             say::result(format_args!("{mails} patches in {}", dir.display()));
         }
+        Verb::Check { only } => return check::run(&only),
         Verb::Tree { dir } => edit::make_tree(&dir)?,
         Verb::Import { dir } => edit::import(&dir)?,
     }

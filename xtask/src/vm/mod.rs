@@ -15,14 +15,20 @@ mod requirements;
 mod table;
 mod verdict;
 
-use std::{collections::BTreeMap, path::Path, process::ExitCode};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 
 use self::{
+    image::Image,
     machine::Vm,
     programs::Workshop,
+    requirements::{Kernel, Requirements},
     table::Case,
     verdict::{Count, Verdict},
 };
@@ -94,36 +100,61 @@ fn test(arguments: &TestArgs) -> Result<ExitCode> {
 
 /// Runs the cases and ends with the line `N passed, M failed, K skipped`.
 fn finish(cases: &[Case], verbose: bool) -> Result<ExitCode> {
-    let mut workshop = Workshop::open()?;
-    let mut images = BTreeMap::new();
-    let logs = cache::target("vm/logs")?;
+    let mut hall = Hall {
+        workshop: Workshop::open()?,
+        images: BTreeMap::new(),
+        logs: cache::target("vm/logs")?,
+        verbose,
+    };
     let mut total = Count::default();
     for case in cases {
-        let kernel = &case.requirements.kernel;
-        if !images.contains_key(kernel) {
-            images.insert(kernel.clone(), image::of(kernel)?);
-        }
-        total += run_case(case, &images[kernel], &mut workshop, &logs.join(&case.name), verbose)?;
+        total += match &case.same_as {
+            None => hall.run(case, &case.name, &case.requirements)?.0,
+            Some(reference) => hall.compare(case, reference)?,
+        };
     }
-    say::result(format_args!("logs are in {}", logs.display()));
+    say::result(format_args!("logs are in {}", hall.logs.display()));
     say::result(total);
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn run_case(
-    case: &Case,
-    kernel: &image::Image,
-    workshop: &mut Workshop,
-    logs: &Path,
+/// What all machines of one run share.
+struct Hall {
+    workshop: Workshop,
+    images: BTreeMap<Kernel, Image>,
+    logs: PathBuf,
     verbose: bool,
-) -> Result<Count> {
-    let mut vm = Vm::new(case.requirements.clone());
-    for program in &case.programs {
-        for made in workshop.make(program)? {
-            vm = vm.with_program(made);
+}
+
+impl Hall {
+    fn run(
+        &mut self,
+        case: &Case,
+        name: &str,
+        requirements: &Requirements,
+    ) -> Result<(Count, Vec<(String, Count)>)> {
+        let kernel = match self.images.entry(requirements.kernel.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(image::of(&requirements.kernel)?),
+        };
+        let mut vm = Vm::new(requirements.clone());
+        for program in &case.programs {
+            for made in self.workshop.make(program)? {
+                vm = vm.with_program(made);
+            }
         }
+        let mut verdict = Verdict::new(name, &requirements.expect_log, self.verbose);
+        vm.run(kernel, &self.workshop.init, &self.logs.join(name), |event| verdict.see(event))?;
+        Ok(verdict.finish())
     }
-    let mut verdict = Verdict::new(&case.name, &case.requirements.expect_log, verbose);
-    vm.run(kernel, &workshop.init, logs, |event| verdict.see(event))?;
-    Ok(verdict.finish())
+
+    /// Runs the case on both kernels; what counts is that they agree.
+    fn compare(&mut self, case: &Case, reference: &Kernel) -> Result<Count> {
+        let mut requirements = case.requirements.clone();
+        requirements.kernel = reference.clone();
+        let name = format!("{}-reference", case.name);
+        let (_, reference) = self.run(case, &name, &requirements)?;
+        let (_, results) = self.run(case, &case.name, &case.requirements)?;
+        Ok(verdict::compare(&reference, &results))
+    }
 }

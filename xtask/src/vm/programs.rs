@@ -66,7 +66,7 @@ impl Workshop {
                 one(&with_args(name, program), format!("/bin/{name}"), host)
             }
             Origin::Selftest(name) => {
-                let host = todo_selftest(name)?;
+                let host = kernel::selftest(name)?;
                 one(&with_args(name, program), format!("/selftests/{name}"), host)
             }
             Origin::Kunit(suite) => {
@@ -211,7 +211,4 @@ fn cargo_build(package: &str) -> Result<Vec<Executable>> {
         executables.push(Executable { name: target.name, path, dir, is_test: profile.test });
     }
     Ok(executables)
-}
-fn todo_selftest(name: &str) -> Result<PathBuf> {
-    bail!("{name}")
 }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use super::requirements::Requirements;
+use super::requirements::{Kernel, Requirements};
 use crate::cache;
 
 #[derive(Debug, Deserialize)]
@@ -29,6 +29,10 @@ pub(crate) struct Case {
     /// Besides `all`, to which every test belongs.
     #[serde(default)]
     pub(crate) sets: Vec<String>,
+    /// Run on this kernel too: a program passes if it ends with the same result
+    /// on both, whatever that is.
+    #[serde(default)]
+    pub(crate) same_as: Option<Kernel>,
     #[serde(rename = "needs")]
     pub(crate) requirements: Requirements,
     #[serde(default, rename = "program")]

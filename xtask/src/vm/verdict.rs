@@ -65,6 +65,8 @@ pub(crate) struct Verdict {
     /// Complaints that the test provokes.
     expected: Vec<String>,
     total: Count,
+    /// Each program's result, in the order in which they ended.
+    results: Vec<(String, Count)>,
     running: Option<Running>,
     /// Which program the kernel's log is at; it may lag behind the events.
     log_of: Option<String>,
@@ -87,6 +89,7 @@ impl Verdict {
             verbose,
             expected: expected.to_vec(),
             total: Count::default(),
+            results: Vec::new(),
             running: None,
             log_of: None,
             off: false,
@@ -121,7 +124,9 @@ impl Verdict {
             }
             Event::End { outcome, elapsed_ms, .. } => self.end(outcome, *elapsed_ms),
             Event::Failed { reason } => {
+                // Counted here: that no `Off` follows is no second failure.
                 self.total.failed += 1;
+                self.off = true;
                 say::result(format_args!("   FAIL the machine: {reason}"));
             }
             Event::Off => self.off = true,
@@ -133,6 +138,7 @@ impl Verdict {
         let Some(running) = self.running.take() else { return };
         let (count, trouble) = running.tally.count(outcome);
         self.total += count;
+        self.results.push((running.name.clone(), count));
         let word = match count {
             Count { failed: 1.., .. } => "FAIL",
             Count { passed: 0, .. } => "skip",
@@ -161,17 +167,37 @@ impl Verdict {
         }
     }
 
-    /// The sum; a machine that did not end as it should is a failure.
-    pub(crate) fn finish(mut self) -> Count {
+    /// The sum and the results; a machine that did not end as it should is a failure.
+    pub(crate) fn finish(mut self) -> (Count, Vec<(String, Count)>) {
         if let Some(running) = self.running.take() {
             self.total.failed += 1;
             say::result(format_args!("   FAIL {}: the machine ended in it", running.name));
-        } else if !self.off && self.total.failed == 0 {
+        } else if !self.off {
             self.total.failed += 1;
             say::result(format_args!("   FAIL {}: no orderly power-off", self.machine));
         }
-        self.total
+        (self.total, self.results)
     }
+}
+
+/// Compares two machines program by program: equal results pass.
+pub(crate) fn compare(reference: &[(String, Count)], results: &[(String, Count)]) -> Count {
+    let mut total = Count::default();
+    for (name, expected) in reference {
+        match results.iter().find(|(other, _)| other == name) {
+            Some((_, got)) if got == expected => total.passed += 1,
+            Some((_, got)) => {
+                total.failed += 1;
+                say::result(format_args!("   FAIL {name}: {got}, reference {expected}"));
+            }
+            None => {
+                total.failed += 1;
+                say::result(format_args!("   FAIL {name}: no result, reference {expected}"));
+            }
+        }
+    }
+    say::result(format_args!("   same result: {total}"));
+    total
 }
 
 /// Counts the tests that a program reports.
@@ -259,7 +285,16 @@ impl Tally {
 mod tests {
     use vm_guest::Outcome;
 
-    use super::{Count, Tally};
+    use super::{Count, Tally, compare};
+
+    #[test]
+    fn only_equal_results_are_the_same() {
+        let one = Count { passed: 1, failed: 0, skipped: 0 };
+        let bad = Count { passed: 0, failed: 1, skipped: 0 };
+        let reference = [("a".to_owned(), one), ("b".to_owned(), bad), ("c".to_owned(), one)];
+        let results = [("a".to_owned(), one), ("b".to_owned(), one)];
+        assert_eq!(compare(&reference, &results), Count { passed: 1, failed: 2, skipped: 0 });
+    }
 
     fn count(output: &str, outcome: &Outcome) -> Count {
         let mut tally = Tally::default();

@@ -183,6 +183,7 @@ static struct kunit_suite folio_zero_suite = {
 	.name = "folio_zero",
 	.test_cases = folio_zero_cases,
 };
+
 kunit_test_suite(folio_zero_suite);
 
 MODULE_DESCRIPTION("Tests of zeroing folios by ranges");

@@ -13,13 +13,13 @@
 #define pr_fmt(fmt) "clear_gigantic: " fmt
 
 #include <linux/cache.h>
+#include <linux/cpufeature.h>
 #include <linux/init.h>
 #include <linux/kmsan-checks.h>
 #include <linux/mm.h>
 #include <linux/printk.h>
 #include <linux/string.h>
 #include <asm/barrier.h>
-#include <asm/cpufeature.h>
 
 enum clear_gigantic {
 	CLEAR_STRING,

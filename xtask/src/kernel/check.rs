@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask kernel check`: what a reviewer's machines would say.
+//!
+//! `apply`: Debian's newest source takes every patch. `checkpatch`: no error,
+//! warning or check but those excused below. Each target: the objects that the
+//! series changes compile without any warning, and with `W=1` and, on x86-64,
+//! sparse there is no warning on a line that the series wrote.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::{Result, bail};
+
+use super::{
+    build::Tree,
+    export,
+    series::{self, Series},
+    source::{PACKAGE, Source},
+};
+use crate::{apt, cache, command, say};
+
+/// Findings of checkpatch that are no faults of this series: below which path,
+/// which kind, and why.
+const EXCUSED: [(&str, &str, &str); 4] = [
+    ("", "FILE_PATH_CHANGES", "an out-of-tree series has no entry in MAINTAINERS"),
+    ("tools/testing/", "VOLATILE", "a byte is touched, and the compiler shall not elide it"),
+    ("include/trace/events/", "OPEN_ENDED_LINE", "every trace header has TP_STRUCT__entry("),
+    ("include/trace/events/", "PARENTHESIS_ALIGNMENT", "every trace header has TRACE_EVENT(name,"),
+];
+
+/// A kernel to compile the changed objects for.
+struct Target {
+    name: &'static str,
+    arch: &'static str,
+    prefix: &'static str,
+    packages: &'static [&'static str],
+    base: &'static str,
+    fragment: &'static str,
+    sparse: bool,
+}
+
+const HUGE: &str = "CONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\nCONFIG_KUNIT=y\n\
+                    CONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_WERROR=n\n";
+const NO_HUGE: &str = "CONFIG_KUNIT=y\nCONFIG_WERROR=n\n";
+
+const TARGETS: [Target; 5] = [
+    Target {
+        name: "x86_64",
+        arch: "x86_64",
+        prefix: "",
+        packages: &["sparse"],
+        base: "defconfig",
+        fragment: HUGE,
+        sparse: true,
+    },
+    Target {
+        name: "i386-highmem",
+        arch: "i386",
+        prefix: "",
+        packages: &[],
+        base: "i386_defconfig",
+        fragment: "CONFIG_HIGHMEM64G=y\nCONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\n\
+                   CONFIG_KUNIT=y\nCONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_WERROR=n\n",
+        sparse: false,
+    },
+    Target {
+        // clear_user_highpage is a macro here, and highmem is on.
+        name: "arm-multi_v7",
+        arch: "arm",
+        prefix: "arm-linux-gnueabihf-",
+        packages: &["gcc-arm-linux-gnueabihf"],
+        base: "multi_v7_defconfig",
+        fragment: NO_HUGE,
+        sparse: false,
+    },
+    Target {
+        // Huge pages need LPAE, which multi_v7 leaves off.
+        name: "arm-lpae",
+        arch: "arm",
+        prefix: "arm-linux-gnueabihf-",
+        packages: &["gcc-arm-linux-gnueabihf"],
+        base: "multi_v7_defconfig",
+        fragment: "CONFIG_ARCH_MULTI_V7=y\nCONFIG_ARM_LPAE=y\nCONFIG_HIGHMEM=y\n\
+                   CONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\nCONFIG_KUNIT=y\n\
+                   CONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_WERROR=n\n",
+        sparse: false,
+    },
+    Target {
+        name: "arm64",
+        arch: "arm64",
+        prefix: "aarch64-linux-gnu-",
+        packages: &["gcc-aarch64-linux-gnu"],
+        base: "defconfig",
+        fragment: HUGE,
+        sparse: false,
+    },
+];
+
+/// Objects that include a header which the series changes and use what it adds.
+const USERS: [&str; 7] = [
+    "fs/hugetlbfs/inode.o",
+    "mm/huge_memory.o",
+    "mm/hugetlb.o",
+    "mm/memfd.o",
+    "mm/memory.o",
+    "mm/page_alloc.o",
+    "mm/userfaultfd.o",
+];
+
+pub(crate) fn run(only: &[String]) -> Result<ExitCode> {
+    let known = ["apply", "checkpatch"].into_iter().chain(TARGETS.iter().map(|t| t.name));
+    let known: BTreeSet<&str> = known.collect();
+    if let Some(name) = only.iter().find(|name| !known.contains(name.as_str())) {
+        let list = known.into_iter().collect::<Vec<_>>().join(", ");
+        bail!("no check {name}; there are {list}");
+    }
+    let chosen = |name: &str| only.is_empty() || only.iter().any(|other| other == name);
+    if chosen("apply") {
+        newest()?;
+    }
+    let source = Source::get()?;
+    let series = Series::read()?;
+    let files = series.result(&source)?;
+    let mut findings = 0;
+    if chosen("apply") {
+        let (commits, version) = (series.commits.len(), &source.version);
+        say::result(format_args!("apply: {commits} patches on {PACKAGE} {version}"));
+    }
+    if chosen("checkpatch") {
+        findings += checkpatch(&source)?;
+    }
+    let written = written_lines(&source, &files)?;
+    for target in TARGETS.iter().filter(|target| chosen(target.name)) {
+        findings += target.check(&source, &files, &written)?;
+    }
+    say::result(format_args!("{findings} findings"));
+    Ok(if findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Installs Debian's newest source when we may; else says what is missing.
+fn newest() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        say::step(format_args!("not root: checking the installed {PACKAGE}, not the newest"));
+        return Ok(());
+    }
+    command::stdout(&mut command::new(Path::new("/"), "apt-get", ["-q", "update"]))?;
+    let mut install = command::new(Path::new("/"), "apt-get", ["-q", "-y", "install", PACKAGE]);
+    command::stdout(install.env("DEBIAN_FRONTEND", "noninteractive"))?;
+    Ok(())
+}
+
+fn checkpatch(source: &Source) -> Result<usize> {
+    apt::need(&["perl"])?;
+    let dir = cache::target("kernel")?.join("checkpatch");
+    let mails = export::write(&dir)?;
+    let mut findings = 0;
+    let mut excused = 0;
+    for mail in series::files_below(&dir)? {
+        let mut check = command::new(&source.dir, "perl", ["scripts/checkpatch.pl", "--strict"]);
+        check.args(["--no-summary", "--terse", "--showfile", "--show-types", "--color=never"]);
+        let output = command::output(check.arg(dir.join(&mail)))?;
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            if EXCUSED.iter().any(|(below, kind, _)| {
+                line.starts_with(below) && line.contains(&format!(":{kind}:"))
+            }) {
+                excused += 1;
+            } else if ["ERROR:", "WARNING:", "CHECK:"].iter().any(|word| line.contains(word)) {
+                findings += 1;
+                say::result(format_args!("checkpatch: {line}"));
+            }
+        }
+    }
+    for (below, kind, reason) in EXCUSED {
+        say::step(format_args!("checkpatch: {kind} below `{below}` is excused: {reason}"));
+    }
+    say::result(format_args!("checkpatch: {mails} mails, {findings} findings, {excused} excused"));
+    Ok(findings)
+}
+
+/// The lines that differ from the source, by file.
+type Written = BTreeMap<String, BTreeSet<usize>>;
+
+fn written_lines(source: &Source, files: &BTreeMap<String, Vec<u8>>) -> Result<Written> {
+    let scratch = tempfile::tempdir()?;
+    let mut written = Written::new();
+    for (file, content) in files {
+        let new = scratch.path().join("new");
+        fs::write(&new, content)?;
+        let old = source.dir.join(file);
+        let old = if old.exists() { old } else { Path::new("/dev/null").to_path_buf() };
+        let mut diff = command::new(scratch.path(), "diff", ["-U0"]);
+        let output = command::output(diff.arg(old).arg(&new))?;
+        let lines = written.entry(file.clone()).or_default();
+        for hunk in String::from_utf8_lossy(&output.stdout).lines() {
+            // @@ -a,b +first,count @@
+            let Some(hunk) = hunk.strip_prefix("@@ ") else { continue };
+            let Some(place) = hunk.split(' ').nth(1).and_then(|p| p.strip_prefix('+')) else {
+                continue;
+            };
+            let (first, count) = place.split_once(',').unwrap_or((place, "1"));
+            if let (Ok(first), Ok(count)) = (first.parse::<usize>(), count.parse::<usize>()) {
+                lines.extend(first..first + count);
+            }
+        }
+    }
+    Ok(written)
+}
+
+impl Target {
+    /// The objects to compile: of changed C files, and users of changed headers.
+    fn objects(&self, tree: &Tree, files: &BTreeMap<String, Vec<u8>>) -> BTreeSet<String> {
+        let arch = if self.arch == "i386" || self.arch == "x86_64" { "x86" } else { self.arch };
+        let ours = format!("arch/{arch}/");
+        let sources = files.keys().filter(|file| {
+            let other_arch = file.starts_with("arch/") && !file.starts_with(&ours);
+            let program = file.starts_with("tools/");
+            // 64-bit code of x86 is not for i386.
+            let too_wide = self.arch == "i386" && file.starts_with("arch/x86/lib/");
+            !other_arch && !program && !too_wide
+        });
+        let mut objects: BTreeSet<String> = USERS.iter().map(|&user| user.to_owned()).collect();
+        for file in sources {
+            let stem = file.strip_suffix(".c").or_else(|| file.strip_suffix(".S"));
+            objects.extend(stem.map(|stem| format!("{stem}.o")));
+        }
+        // What this configuration leaves out can't be asked for by name.
+        let config = fs::read_to_string(tree.dir.join(".config")).unwrap_or_default();
+        let has = |symbol: &str| config.lines().any(|line| line == format!("{symbol}=y"));
+        objects.retain(|object| match object.as_str() {
+            "mm/hugetlb.o" | "fs/hugetlbfs/inode.o" => has("CONFIG_HUGETLBFS"),
+            "mm/memfd.o" => has("CONFIG_MEMFD_CREATE"),
+            "mm/huge_memory.o" => has("CONFIG_TRANSPARENT_HUGEPAGE"),
+            "mm/userfaultfd.o" => has("CONFIG_USERFAULTFD"),
+            name if name.ends_with("_kunit.o") => {
+                has("CONFIG_HUGETLBFS") || has("CONFIG_TRANSPARENT_HUGEPAGE")
+            }
+            _ => true,
+        });
+        objects
+    }
+
+    fn check(
+        &self,
+        source: &Source,
+        files: &BTreeMap<String, Vec<u8>>,
+        written: &Written,
+    ) -> Result<usize> {
+        apt::need(self.packages)?;
+        let tree = Tree::prepare(source, &format!("check-{}", self.name), files)?
+            .cross(self.arch, self.prefix);
+        tree.configure(self.base, self.fragment)?;
+        say::step(format_args!("{}: preparing", self.name));
+        tree.make(&["prepare"])?;
+        let objects = self.objects(&tree, files);
+        let names: Vec<&str> = objects.iter().map(String::as_str).collect();
+        say::step(format_args!("{}: compiling {}", self.name, names.join(" ")));
+        for object in &objects {
+            // Compiled anew, so that old warnings are seen again.
+            let _ = fs::remove_file(tree.dir.join(object));
+        }
+        let mut findings = 0;
+        let plain = command::output(&mut tree.make_command(&names))?;
+        let text = String::from_utf8_lossy(&plain.stderr).into_owned();
+        for line in text.lines().filter(|line| !plain.status.success() || is_warning(line)) {
+            findings += 1;
+            say::result(format_args!("{}: {line}", self.name));
+        }
+        if !plain.status.success() {
+            return Ok(findings.max(1));
+        }
+        let mut strict = vec!["W=1"];
+        if self.sparse {
+            strict.push("C=2");
+        }
+        strict.extend(&names);
+        for object in &objects {
+            let _ = fs::remove_file(tree.dir.join(object));
+        }
+        let output = command::output(&mut tree.make_command(&strict))?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let ours = |line: &&str| is_warning(line) && on_written_line(line, written);
+        for line in text.lines().filter(ours) {
+            findings += 1;
+            say::result(format_args!("{}: W=1: {line}", self.name));
+        }
+        if !output.status.success() {
+            findings += 1;
+            say::result(format_args!("{}: W=1 build failed:\n{text}", self.name));
+        }
+        let with = if self.sparse { "W=1 and sparse" } else { "W=1" };
+        say::result(format_args!(
+            "{}: {} objects with {with}, {findings} findings: {}",
+            self.name,
+            names.len(),
+            names.join(" ")
+        ));
+        Ok(findings)
+    }
+}
+
+fn is_warning(line: &str) -> bool {
+    line.contains("warning:") || line.contains("error:")
+}
+
+/// `FILE:LINE:COLUMN: warning: ...` on a line that the series wrote.
+fn on_written_line(line: &str, written: &Written) -> bool {
+    let mut parts = line.split(':');
+    let (Some(file), Some(number)) = (parts.next(), parts.next()) else { return false };
+    let file = file.trim_start_matches("./");
+    let lines = written.get(file);
+    number.parse().is_ok_and(|number| lines.is_some_and(|lines| lines.contains(&number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::on_written_line;
+
+    #[test]
+    fn only_lines_of_the_series_count() {
+        let written = BTreeMap::from([("mm/memory.c".to_owned(), BTreeSet::from([7, 8]))]);
+        assert!(on_written_line("./mm/memory.c:8:3: warning: x", &written));
+        assert!(on_written_line("mm/memory.c:7:1: warning: x", &written));
+        assert!(!on_written_line("mm/memory.c:9:1: warning: x", &written));
+        assert!(!on_written_line("mm/hugetlb.c:7:1: warning: x", &written));
+        assert!(!on_written_line("In file included from mm/memory.c:8,", &written));
+    }
+}
