@@ -21,7 +21,7 @@ use rustix::{
 };
 
 use super::{
-    series::{self, Series},
+    series::{self, Files, Series},
     source::Source,
 };
 use crate::{cache, command, say};
@@ -72,7 +72,7 @@ pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
 }
 
 /// Everything that decides what the image contains.
-fn key(source: &Source, fragments: &[String], files: &BTreeMap<String, Vec<u8>>) -> Result<String> {
+fn key(source: &Source, fragments: &[String], files: &Files) -> Result<String> {
     let mut key = cache::Key::default();
     key.add("source", source.version.as_bytes());
     let compiler = command::stdout(&mut command::new(Path::new("/"), "gcc", ["--version"]))?;
@@ -121,11 +121,7 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// The tree `name`, with exactly `files` different from the source.
-    pub(crate) fn prepare(
-        source: &Source,
-        name: &str,
-        files: &BTreeMap<String, Vec<u8>>,
-    ) -> Result<Self> {
+    pub(crate) fn prepare(source: &Source, name: &str, files: &Files) -> Result<Self> {
         let name = format!("{name}-{}", source.version);
         let home = cache::target("kernel")?;
         let lock = fs::File::create(home.join(format!("{name}.lock")))?;
@@ -162,7 +158,7 @@ impl Tree {
         self
     }
 
-    fn sync(&self, source: &Source, files: &BTreeMap<String, Vec<u8>>) -> Result<()> {
+    fn sync(&self, source: &Source, files: &Files) -> Result<()> {
         let list = self.dir.join(".prezero-files");
         let before = fs::read_to_string(&list).unwrap_or_default();
         for file in before.lines().filter(|&file| !files.contains_key(file)) {

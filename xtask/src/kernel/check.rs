@@ -2,9 +2,10 @@
 //! `cargo xtask kernel check`: what a reviewer's machines would say.
 //!
 //! `apply`: Debian's newest source takes every patch. `checkpatch`: no error,
-//! warning or check but those excused below. Each target: the objects that the
-//! series changes compile without any warning, and with `W=1` and, on x86-64,
-//! sparse there is no warning on a line that the series wrote.
+//! warning or check but those excused below. `bisect`: after each commit, the
+//! objects that the series changes compile on x86-64 without a warning. Each
+//! target: so they do at the end, and with `W=1` and, on x86-64, sparse there is
+//! no warning on a line that the series wrote.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +19,7 @@ use anyhow::{Result, bail};
 use super::{
     build::Tree,
     export,
-    series::{self, Series},
+    series::{self, Files, Series},
     source::{PACKAGE, Source},
 };
 use crate::{apt, cache, command, say};
@@ -112,7 +113,7 @@ const USERS: [&str; 7] = [
 ];
 
 pub(crate) fn run(only: &[String]) -> Result<ExitCode> {
-    let known = ["apply", "checkpatch"].into_iter().chain(TARGETS.iter().map(|t| t.name));
+    let known = ["apply", "checkpatch", "bisect"].into_iter().chain(TARGETS.iter().map(|t| t.name));
     let known: BTreeSet<&str> = known.collect();
     if let Some(name) = only.iter().find(|name| !known.contains(name.as_str())) {
         let list = known.into_iter().collect::<Vec<_>>().join(", ");
@@ -132,6 +133,9 @@ pub(crate) fn run(only: &[String]) -> Result<ExitCode> {
     }
     if chosen("checkpatch") {
         findings += checkpatch(&source)?;
+    }
+    if chosen("bisect") {
+        findings += bisect(&source, &series)?;
     }
     let written = written_lines(&source, &files)?;
     for target in TARGETS.iter().filter(|target| chosen(target.name)) {
@@ -181,10 +185,49 @@ fn checkpatch(source: &Source) -> Result<usize> {
     Ok(findings)
 }
 
+/// Compiles after every commit, on x86-64.
+fn bisect(source: &Source, series: &Series) -> Result<usize> {
+    let [target, ..] = &TARGETS;
+    let mut findings = 0;
+    for (commit, files) in series.commits.iter().zip(series.steps(source)?) {
+        say::step(format_args!("bisect: {}", commit.patch));
+        let tree = Tree::prepare(source, &format!("check-{}", target.name), &files)?;
+        // Symbols that a later commit adds are unknown yet.
+        let known = |line: &&str| !line.contains("FOLIO_ZERO") || files.contains_key(KUNIT);
+        let fragment: Vec<&str> = target.fragment.lines().filter(known).collect();
+        tree.configure(target.base, &(fragment.join("\n") + "\n"))?;
+        tree.make(&["prepare"])?;
+        findings += compile(&tree, target.name, &target.objects(&tree, &files))?;
+    }
+    let commits = series.commits.len();
+    say::result(format_args!("bisect: {commits} commits compiled, {findings} findings"));
+    Ok(findings)
+}
+
+/// The file that comes with the symbol `FOLIO_ZERO_KUNIT_TEST`.
+const KUNIT: &str = "mm/folio_zero_kunit.c";
+
+/// Compiles anew, so that old warnings are seen again; every warning counts.
+fn compile(tree: &Tree, name: &str, objects: &BTreeSet<String>) -> Result<usize> {
+    let names: Vec<&str> = objects.iter().map(String::as_str).collect();
+    for object in objects {
+        // Absent before the first build.
+        let _ = fs::remove_file(tree.dir.join(object));
+    }
+    let output = command::output(&mut tree.make_command(&names))?;
+    let mut findings = 0;
+    let text = String::from_utf8_lossy(&output.stderr);
+    for line in text.lines().filter(|line| !output.status.success() || is_warning(line)) {
+        findings += 1;
+        say::result(format_args!("{name}: {line}"));
+    }
+    Ok(if output.status.success() { findings } else { findings.max(1) })
+}
+
 /// The lines that differ from the source, by file.
 type Written = BTreeMap<String, BTreeSet<usize>>;
 
-fn written_lines(source: &Source, files: &BTreeMap<String, Vec<u8>>) -> Result<Written> {
+fn written_lines(source: &Source, files: &Files) -> Result<Written> {
     let scratch = tempfile::tempdir()?;
     let mut written = Written::new();
     for (file, content) in files {
@@ -212,7 +255,7 @@ fn written_lines(source: &Source, files: &BTreeMap<String, Vec<u8>>) -> Result<W
 
 impl Target {
     /// The objects to compile: of changed C files, and users of changed headers.
-    fn objects(&self, tree: &Tree, files: &BTreeMap<String, Vec<u8>>) -> BTreeSet<String> {
+    fn objects(&self, tree: &Tree, files: &Files) -> BTreeSet<String> {
         let arch = if self.arch == "i386" || self.arch == "x86_64" { "x86" } else { self.arch };
         let ours = format!("arch/{arch}/");
         let sources = files.keys().filter(|file| {
@@ -243,12 +286,7 @@ impl Target {
         objects
     }
 
-    fn check(
-        &self,
-        source: &Source,
-        files: &BTreeMap<String, Vec<u8>>,
-        written: &Written,
-    ) -> Result<usize> {
+    fn check(&self, source: &Source, files: &Files, written: &Written) -> Result<usize> {
         apt::need(self.packages)?;
         let tree = Tree::prepare(source, &format!("check-{}", self.name), files)?
             .cross(self.arch, self.prefix);
@@ -258,19 +296,9 @@ impl Target {
         let objects = self.objects(&tree, files);
         let names: Vec<&str> = objects.iter().map(String::as_str).collect();
         say::step(format_args!("{}: compiling {}", self.name, names.join(" ")));
-        for object in &objects {
-            // Compiled anew, so that old warnings are seen again.
-            let _ = fs::remove_file(tree.dir.join(object));
-        }
-        let mut findings = 0;
-        let plain = command::output(&mut tree.make_command(&names))?;
-        let text = String::from_utf8_lossy(&plain.stderr).into_owned();
-        for line in text.lines().filter(|line| !plain.status.success() || is_warning(line)) {
-            findings += 1;
-            say::result(format_args!("{}: {line}", self.name));
-        }
-        if !plain.status.success() {
-            return Ok(findings.max(1));
+        let mut findings = compile(&tree, self.name, &objects)?;
+        if findings > 0 {
+            return Ok(findings);
         }
         let mut strict = vec!["W=1"];
         if self.sparse {

@@ -49,8 +49,11 @@ pub(crate) struct Commit {
     /// What `git apply` takes; empty when the commit only adds files.
     pub(crate) diff: String,
     /// Path in the kernel tree and content of each added file.
-    pub(crate) added: BTreeMap<String, Vec<u8>>,
+    pub(crate) added: Files,
 }
+
+/// Content by path in the kernel tree.
+pub(crate) type Files = BTreeMap<String, Vec<u8>>;
 
 /// The whole series, read and found consistent.
 #[derive(Debug, Default)]
@@ -118,15 +121,26 @@ impl Series {
     }
 
     /// Every file that differs from the source once the series is applied.
-    pub(crate) fn result(&self, source: &Source) -> Result<BTreeMap<String, Vec<u8>>> {
+    pub(crate) fn result(&self, source: &Source) -> Result<Files> {
+        Ok(self.steps(source)?.pop().unwrap_or_default())
+    }
+
+    /// The same after each commit.
+    pub(crate) fn steps(&self, source: &Source) -> Result<Vec<Files>> {
         let dir = tempfile::tempdir()?;
-        self.replay(source, dir.path(), |_| Ok(()))?;
-        let mut files = BTreeMap::new();
-        for file in files_below(dir.path())? {
-            let content = fs::read(dir.path().join(&file))?;
-            files.insert(file, content);
-        }
-        Ok(files)
+        let mut steps = Vec::new();
+        self.replay(source, dir.path(), |commit| {
+            let mut files = Files::new();
+            for file in files_below(dir.path())? {
+                let content = fs::read(dir.path().join(&file))?;
+                files.insert(file, content);
+            }
+            if commit.is_some() {
+                steps.push(files);
+            }
+            Ok(())
+        })?;
+        Ok(steps)
     }
 }
 

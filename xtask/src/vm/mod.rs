@@ -40,6 +40,12 @@ pub(crate) enum Verb {
     Test(TestArgs),
     /// List tests, their sets and what they are for.
     List,
+    /// Print the path of a bootable kernel, which is built or downloaded first.
+    Kernel {
+        /// Which one.
+        #[arg(value_enum, default_value = "stock")]
+        kernel: Kernel,
+    },
     /// Run a program of this host in a VM, with everything it prints.
     Run(RunArgs),
 }
@@ -72,6 +78,10 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
                 let sets = case.sets.join(",");
                 say::result(format_args!("{:24} {sets:12} {}", case.name, case.why));
             }
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Kernel { kernel } => {
+            say::result(image::of(&kernel)?.kernel.display());
             Ok(ExitCode::SUCCESS)
         }
         Verb::Run(RunArgs { like, argv }) => {
@@ -133,7 +143,7 @@ impl Hall {
         name: &str,
         requirements: &Requirements,
     ) -> Result<(Count, Vec<(String, Count)>)> {
-        let kernel = match self.images.entry(requirements.kernel.clone()) {
+        let kernel = match self.images.entry(requirements.kernel) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(image::of(&requirements.kernel)?),
         };
@@ -151,7 +161,7 @@ impl Hall {
     /// Runs the case on both kernels; what counts is that they agree.
     fn compare(&mut self, case: &Case, reference: &Kernel) -> Result<Count> {
         let mut requirements = case.requirements.clone();
-        requirements.kernel = reference.clone();
+        requirements.kernel = *reference;
         let name = format!("{}-reference", case.name);
         let (_, reference) = self.run(case, &name, &requirements)?;
         let (_, results) = self.run(case, &case.name, &case.requirements)?;

@@ -104,33 +104,46 @@ impl Workshop {
         Ok(program)
     }
 
-    /// The test programs of `package`, each beside the package's binaries.
-    fn tests_of(&mut self, package: &str, program: &Program) -> Result<Vec<Made>> {
-        if !self.cargo.contains_key(package) {
-            say::step(format_args!("building the tests of {package}"));
-            self.cargo.insert(package.to_owned(), cargo_build(package)?);
+    /// The test programs of `PACKAGE` or `PACKAGE/TARGET`, each beside the
+    /// binaries that it starts.
+    fn tests_of(&mut self, what: &str, program: &Program) -> Result<Vec<Made>> {
+        let (package, target) = match what.split_once('/') {
+            Some((package, target)) => (package, Some(target)),
+            None => (what, None),
+        };
+        // Tests find binaries at the path where cargo built them.
+        let mut binaries = BTreeMap::new();
+        for other in program.binaries.iter().map(String::as_str).chain([package]) {
+            for executable in self.cargo(other)?.iter().filter(|one| !one.is_test) {
+                binaries.insert(executable.path.clone(), executable.path.clone());
+            }
         }
-        let executables = &self.cargo[package];
-        // Tests find the package's programs at the path cargo built them at.
-        let binaries: BTreeMap<PathBuf, PathBuf> = executables
-            .iter()
-            .filter(|executable| !executable.is_test)
-            .map(|executable| (executable.path.clone(), executable.path.clone()))
-            .collect();
         let mut all = Vec::new();
-        for test in executables.iter().filter(|executable| executable.is_test) {
+        for test in self.cargo(package)?.iter().filter(|one| one.is_test) {
+            if target.is_some_and(|target| target != test.name) {
+                continue;
+            }
             let mut argv = vec![test.path.to_string_lossy().into_owned()];
             argv.extend(program.args.iter().cloned());
             let mut programs = binaries.clone();
             programs.insert(test.path.clone(), test.path.clone());
-            let mut made = made(program, &format!("{package}: {}", test.name), argv, programs);
+            let mut made = made(program, &format!("{package}/{}", test.name), argv, programs);
             made.program.dir = test.dir.to_string_lossy().into_owned();
             all.push(made);
         }
         if all.is_empty() {
-            bail!("package {package} has no tests");
+            bail!("cargo builds no tests for {what}");
         }
         Ok(all)
+    }
+
+    /// What cargo builds of a package, built once.
+    fn cargo(&mut self, package: &str) -> Result<&[Executable]> {
+        if !self.cargo.contains_key(package) {
+            say::step(format_args!("building {package} and its tests"));
+            self.cargo.insert(package.to_owned(), cargo_build(package)?);
+        }
+        Ok(&self.cargo[package])
     }
 }
 
@@ -196,19 +209,22 @@ struct Profile {
 }
 
 fn cargo_build(package: &str) -> Result<Vec<Executable>> {
-    let mut build = command::new(&cache::repo(), "cargo", ["test", "--no-run", "--quiet"]);
-    build.args(["--package", package, "--message-format=json-render-diagnostics"]);
-    let messages = command::stdout(&mut build)?;
     let mut executables = Vec::new();
-    for line in messages.lines() {
-        let artifact: Artifact = serde_json::from_str(line).context("message of cargo")?;
-        let (Some(path), Some(manifest), Some(target), Some(profile)) =
-            (artifact.executable, artifact.manifest_path, artifact.target, artifact.profile)
-        else {
-            continue;
-        };
-        let dir = manifest.parent().unwrap_or(Path::new("/")).to_path_buf();
-        executables.push(Executable { name: target.name, path, dir, is_test: profile.test });
+    // `test --no-run` names a package's binaries only if a test needs them.
+    for verb in [&["build"][..], &["test", "--no-run"]] {
+        let mut build = command::new(&cache::repo(), "cargo", verb);
+        build.args(["--quiet", "--package", package]);
+        let messages = command::stdout(build.arg("--message-format=json-render-diagnostics"))?;
+        for line in messages.lines() {
+            let artifact: Artifact = serde_json::from_str(line).context("message of cargo")?;
+            let (Some(path), Some(manifest), Some(target), Some(profile)) =
+                (artifact.executable, artifact.manifest_path, artifact.target, artifact.profile)
+            else {
+                continue;
+            };
+            let dir = manifest.parent().unwrap_or(Path::new("/")).to_path_buf();
+            executables.push(Executable { name: target.name, path, dir, is_test: profile.test });
+        }
     }
     Ok(executables)
 }

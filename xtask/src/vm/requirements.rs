@@ -4,7 +4,7 @@
 use serde::Deserialize;
 
 /// Which kernel boots.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kernel {
     /// Debian's own 6.12 for cloud machines.

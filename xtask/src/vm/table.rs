@@ -49,6 +49,10 @@ pub(crate) struct Program {
     pub(crate) args: Vec<String>,
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
+    /// Packages of this workspace whose binaries it starts; they lie at the same
+    /// absolute path in the guest.
+    #[serde(default)]
+    pub(crate) binaries: Vec<String>,
     /// Files of the checkout that it reads, by path from the root; they lie at
     /// the same absolute path in the guest.
     #[serde(default)]
@@ -67,7 +71,8 @@ pub(crate) enum Origin {
     Selftest(String),
     /// `kunit:SUITE`: the results of a `KUnit` suite that ran at boot.
     Kunit(String),
-    /// `cargo:PACKAGE`: all test programs of a package of this workspace.
+    /// `cargo:PACKAGE` or `cargo:PACKAGE/TARGET`: the test programs of a package
+    /// of this workspace, or one of them.
     CargoTests(String),
     /// `host:PATH`: a program of this host.
     Host(String),
@@ -110,6 +115,7 @@ impl Program {
             origin: Origin::Host(path.to_owned()),
             args: arguments.to_vec(),
             env: BTreeMap::new(),
+            binaries: Vec::new(),
             files: Vec::new(),
             timeout_s: 3600,
         }
