@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// A room, and the rooms it may know.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("prezero-clear", &[]),
     ("prezero-linux", &[]),
     ("prezero-model", &[]),
@@ -14,7 +14,9 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("prezero-daemon", &["prezero-model", "prezero-linux", "prezero-clear"]),
     ("prezero-preload", &["prezero"]),
     ("prezero-cli", &["prezero-daemon", "prezero", "prezero-clear", "prezero-model"]),
-    ("xtask", &["prezero-model"]),
+    ("xtask", &["prezero-model", "vm-guest"]),
+    // Runs as process 1 of a test's virtual machine; the event stream is between it and xtask.
+    ("vm-guest", &[]),
     // The tests look into every room.
     (
         "prezero-tests",
