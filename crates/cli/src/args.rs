@@ -10,14 +10,14 @@ use client::{Client, DEFAULT_SOCKET};
 use model::units::{Node, PageSize};
 
 use crate::exit::{self, Failure, Outcome};
-use crate::verbs::{doctor, give_back, lend, serve, set, status, watch, zero};
+use crate::verbs::{demo, doctor, give_back, lend, serve, set, status, watch, zero};
 
 /// Huge pages that are zero before anyone asks.
 ///
 /// A huge page is zeroed when it is first touched, and programs with gigabytes of them wait for it
 /// at every start. The daemon (`prezero serve`) keeps huge pages zeroed and lends them: to any
 /// program that takes memory by path or descriptor (`prezero lend`), and to programs that use the
-/// library.
+/// library. `prezero demo` shows on this machine what that saves.
 #[derive(Debug, Parser)]
 #[command(name = "prezero", version, after_help = exit::TABLE, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
@@ -36,6 +36,7 @@ pub(crate) enum Verb {
     Set(set::Args),
     GiveBack(give_back::Args),
     Doctor(doctor::Args),
+    Demo(demo::Args),
 }
 
 impl Verb {
@@ -49,6 +50,7 @@ impl Verb {
             Self::Set(args) => set::run(&args),
             Self::GiveBack(args) => give_back::run(&args),
             Self::Doctor(args) => doctor::run(&args),
+            Self::Demo(args) => demo::run(&args),
         }
     }
 }
@@ -79,6 +81,10 @@ pub(crate) struct Which {
 }
 
 impl Which {
+    pub(crate) fn of(node: Node, page_size: PageSize) -> Self {
+        Self { node: Some(node.0), page_size: Some(page_size) }
+    }
+
     pub(crate) fn node(&self) -> Option<Node> {
         self.node.map(Node)
     }

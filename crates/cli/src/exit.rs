@@ -76,6 +76,11 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
+    /// A signal asked to stop; whoever sent it knows.
+    pub(crate) fn interrupted() -> Self {
+        Self { exit: Exit::Interrupted, message: None }
+    }
+
     /// Prints the line and hands out the code.
     pub(crate) fn tell(self) -> Exit {
         if let Some(message) = self.message {

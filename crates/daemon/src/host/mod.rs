@@ -6,12 +6,14 @@
 //!
 //! - [`doctor`]: findings about this machine, each with what to change and the command for it.
 //! - [`context`]: the CPUs, nice value, policy and cgroup that a worker puts itself into.
+//! - [`leftover`]: the mounts of an embedded daemon that was killed.
 //! - [`reserve`]: huge pages taken out of free memory, and put back whatever happens.
 //! - [`prefault`]: touching memory as programs without prezero do, to compare and to warm up.
 //! - [`machine`]: what a report must say about the machine it was made on.
 
 pub mod context;
 pub mod doctor;
+pub mod leftover;
 pub mod machine;
 pub mod prefault;
 pub mod reserve;

@@ -168,7 +168,11 @@ fn parse(path: &Path, line: &str) -> Result<Before> {
     })
 }
 
-fn call_failed(call: String, error: &std::io::Error, advice: Option<&'static str>) -> Error {
+pub(super) fn call_failed(
+    call: String,
+    error: &std::io::Error,
+    advice: Option<&'static str>,
+) -> Error {
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     Error::Call { call: call.into(), errno, advice }
 }
