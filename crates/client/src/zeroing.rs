@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Zeroing a block for the daemon, in the caller's own scheduling and cgroup context.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux::{BlockFile, Mapping, NodeId, PageBytes, numa};
@@ -43,15 +43,24 @@ pub struct InPlace {
 /// A job by the way it is to be done.
 #[derive(Debug)]
 pub enum Task {
-    /// The kernel makes and zeroes the pages: [`Allocate::run`].
+    /// The kernel makes and zeroes the pages: [`Allocate::run`], [`Allocate::share`].
     Allocate(Allocate),
     /// The worker clears a mapping: [`InPlace::extent`].
     InPlace(InPlace),
 }
 
-/// A job that `fallocate` does.
+/// A job that the kernel does: [`run`](Self::run) by `fallocate` in one thread, which is what most
+/// workers want, or [`share`](Self::share)d by the page faults of several, since `fallocate` locks
+/// the whole file.
 #[derive(Debug)]
 pub struct Allocate(Job);
+
+/// A block that several threads fill, each page by one of them.
+#[derive(Debug)]
+pub struct Shared {
+    job: Job,
+    mapping: Mapping,
+}
 
 impl Job {
     pub(crate) fn from_reply(order: wire::Job, fds: Vec<OwnedFd>) -> Result<Self> {
@@ -119,6 +128,18 @@ impl Job {
         }
     }
 
+    /// How many of the first `pages` lie on the job's node, up to the first that does not.
+    fn check_nodes(&self, pages: Pages) -> Result<Pages> {
+        let order = &self.order;
+        if pages == Pages::ZERO || order.page_bytes <= PageSize::KIB_4.bytes() {
+            return Ok(pages);
+        }
+        let mapping = Mapping::map(&self.file, pages.0 * order.page_bytes, self.page)?;
+        let nodes = numa::nodes_of(&mapping, self.page)?;
+        let stray = nodes.iter().position(|n| n.0 != order.node);
+        Ok(stray.map_or(pages, |at| Pages(at as u64)))
+    }
+
     fn done(self, pages: Pages) -> Done {
         // The file is closed before the report: the daemon proves that nobody holds it.
         drop(self.file);
@@ -146,14 +167,60 @@ impl Allocate {
             progress(Pages(order.first_page + bytes / order.page_bytes))
         });
         numa::reset_policy()?;
-        let mut pages = Pages(order.first_page + allocated? / order.page_bytes);
-        if pages > Pages::ZERO && order.page_bytes > PageSize::KIB_4.bytes() {
-            let mapping = Mapping::map(&job.file, pages.0 * order.page_bytes, page)?;
-            let nodes = numa::nodes_of(&mapping, page)?;
-            let stray = nodes.iter().position(|n| n.0 != order.node);
-            pages = stray.map_or(pages, |at| Pages(at as u64));
+        let pages = Pages(order.first_page + allocated? / order.page_bytes);
+        job.check_nodes(pages).map(|pages| job.done(pages))
+    }
+
+    /// Maps the block, so that several threads can fill it. The kernel promises it all of its pages
+    /// here, so that none of them is short of one later.
+    ///
+    /// # Errors
+    /// The job itself, when the pool has too few free pages for the whole block: [`run`](Self::run)
+    /// takes what there is, and says what the kernel says.
+    pub fn share(self) -> Result<Shared, Self> {
+        let Self(job) = self;
+        let bytes = job.order.pages * job.order.page_bytes;
+        match Mapping::map(&job.file, bytes, job.page) {
+            Ok(mapping) => Ok(Shared { job, mapping }),
+            Err(_) => Err(Self(job)),
         }
-        Ok(job.done(pages))
+    }
+}
+
+impl Shared {
+    /// The job.
+    #[must_use]
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Has the kernel zero `pages` (numbered from the block's start, half-open) in the calling
+    /// thread's context, from the job's node. Blocks for all of them, so ask for few at a time.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`], as `EFAULT` when the node has no free page left.
+    ///
+    /// # Panics
+    /// If the block has no such pages.
+    pub fn fill(&self, pages: Range<u64>) -> Result<()> {
+        let offset = |page: u64| usize::try_from(page * self.job.order.page_bytes);
+        let (Ok(start), Ok(end)) = (offset(pages.start), offset(pages.end)) else {
+            panic!("{pages:?} is outside the block");
+        };
+        numa::bind_thread_to(NodeId(self.job.order.node))?;
+        let filled = self.mapping.populate_range(start..end);
+        numa::reset_policy()?;
+        Ok(filled?)
+    }
+
+    /// Unmaps the block after every thread is done; `pages` from its start are filled, without a gap.
+    ///
+    /// # Errors
+    /// As [`Allocate::run`].
+    pub fn finish(self, pages: Pages) -> Result<Done> {
+        let Self { job, mapping } = self;
+        drop(mapping);
+        job.check_nodes(pages).map(|pages| job.done(pages))
     }
 }
 

@@ -155,7 +155,23 @@ impl Mapping {
     /// EFAULT or ENOMEM if a hole could not be filled, EHWPOISON for a broken page; the rest may be
     /// populated.
     pub fn populate(&self) -> Result<()> {
-        let (start, len) = (self.start, self.len);
+        self.populate_range(0..self.len)
+    }
+
+    /// The same for the pages of `range` (offsets, half-open): several threads may each do a part,
+    /// and the pages come from where the calling thread's memory policy says.
+    ///
+    /// # Errors
+    /// As [`Mapping::populate`].
+    ///
+    /// # Panics
+    /// If the range is not inside the mapping.
+    pub fn populate_range(&self, range: Range<usize>) -> Result<()> {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "{range:?} is outside the mapping"
+        );
+        let (start, len) = (self.start.wrapping_byte_add(range.start), range.len());
         // SAFETY: the range is this value's own; MADV_POPULATE_WRITE changes no content.
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateWrite) }
             .or_call(|| format!("madvise({start:?}, {len}, MADV_POPULATE_WRITE)"))
