@@ -21,7 +21,7 @@ pub(crate) enum Exit {
     NoDaemon = 3,
     /// The daemon refused: permission or quota.
     Refused = 4,
-    /// Not enough memory, or nothing to zero.
+    /// Not enough memory.
     NotEnough = 5,
     /// `lend`: the command exists but can not be run.
     CannotRun = 126,
@@ -39,7 +39,7 @@ Exit codes:
   2    bad input, nothing was changed
   3    no daemon listens at the socket
   4    the daemon refused: permission or quota
-  5    not enough memory, or nothing to zero
+  5    not enough memory
   126  lend: the command can not be run
   127  lend: the command does not exist
   130  interrupted by a signal; what was done is kept

@@ -15,11 +15,11 @@
 //! Whatever stops a job (the bound, a signal, an error), the pages from the block's start that are
 //! done are reported and kept. A worker that is killed loses the job it was at.
 
+mod allocate;
 mod budget;
 mod in_place;
 pub(crate) mod progress;
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -130,21 +130,18 @@ impl Group<'_> {
             let (first, page_bytes) = (job.first().0, job.page_size().bytes());
             let missing = job.pages().0.saturating_sub(first);
             let drawn = 1 + self.budget.draw(missing.saturating_sub(1));
+            let stopped = || self.stopped();
             let (done, fault) = match job.begin()? {
                 Task::Allocate(task) => {
-                    let mut last = first;
-                    let done = task.run(&mut |pages| {
-                        (self.tick)((pages.0 - last) * page_bytes);
-                        last = pages.0;
-                        let enough = pages.0 >= first + drawn || self.stopped();
-                        if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                    })?;
+                    let range = (first, first + drawn);
+                    let threads = self.threads;
+                    let done =
+                        allocate::allocate(task, range, page_bytes, threads, &stopped, self.tick)?;
                     (done, None)
                 }
                 Task::InPlace(task) => {
-                    let stopped = || self.stopped();
                     let length = drawn.saturating_mul(page_bytes);
-                    in_place::clear(task, length, page_bytes, self.threads, &stopped, self.tick)
+                    in_place::clear(task, length, self.threads, &stopped, self.tick)?
                 }
             };
             let pages = done.pages.0.saturating_sub(first);
