@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::world::{Fate, Setup};
+use super::world::{Crash, Fate, Setup};
 use super::zeroing::Report;
 use crate::block::{Keep, Reach};
 use crate::book::{LendRequest, Who};
@@ -112,7 +112,7 @@ pub(super) enum Event {
     },
     Restart {
         forget_pool: Option<usize>,
-        again: Option<usize>,
+        how: Crash,
     },
 }
 
@@ -147,11 +147,15 @@ fn large() -> PageSize {
     PageSize::new(8 << 10).expect("a power of two")
 }
 
+fn crash() -> impl Strategy<Value = Crash> {
+    (any::<bool>(), proptest::option::weighted(0.3, 0..4usize))
+        .prop_map(|(workers_die, again)| Crash { workers_die, again })
+}
+
 fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         40 => Just(Fate::Fine),
-        3 => (0..4usize, proptest::option::weighted(0.3, 0..4usize))
-            .prop_map(|(after, again)| Fate::Crash { after, again }),
+        3 => (0..4usize, crash()).prop_map(|(after, how)| Fate::Crash { after, how }),
         2 => (0..3usize).prop_map(Fate::Fails),
     ]
 }
@@ -211,7 +215,7 @@ fn of_clients() -> impl Strategy<Value = Event> {
             .prop_map(|(ask, like, pin, fate)| Event::Lend { ask, like, pin, fate }),
         4 => (pick(), fate()).prop_map(|(client, fate)| Event::ComesBack { client, fate }),
         8 => (pick(), 1..6u64).prop_map(|(client, pages)| Event::ClientWrites { client, pages }),
-        2 => pick().prop_map(|client| Event::ClientUnmaps { client }),
+        5 => pick().prop_map(|client| Event::ClientUnmaps { client }),
         4 => (pick(), fate()).prop_map(|(client, fate)| Event::EndLease { client, fate }),
         6 => (pick(), fate()).prop_map(|(client, fate)| Event::ClientLeaves { client, fate }),
     ]
@@ -257,15 +261,14 @@ fn of_the_daemon() -> impl Strategy<Value = Event> {
 }
 
 fn of_others() -> impl Strategy<Value = Event> {
-    let restart =
-        (proptest::option::weighted(0.3, pick()), proptest::option::weighted(0.3, 0..4usize));
+    let restart = (proptest::option::weighted(0.3, pick()), crash());
     prop_oneof![
         2 => (node(), size(), 0..6u64, fate())
             .prop_map(|(node, size, pages, fate)| Event::GiveBack { node, size, pages, fate }),
         3 => (pick(), 1..8u64, any::<bool>())
             .prop_map(|(shape, pages, takes)| Event::Outside { shape, pages, takes }),
         2 => (pick(), change()).prop_map(|(pool, change)| Event::Configure { pool, change }),
-        2 => restart.prop_map(|(forget_pool, again)| Event::Restart { forget_pool, again }),
+        2 => restart.prop_map(|(forget_pool, how)| Event::Restart { forget_pool, how }),
     ]
 }
 
@@ -283,7 +286,7 @@ fn setup() -> impl Strategy<Value = Setup> {
     let pool = (node, prop::bool::weighted(0.3), 1..5u64, change());
     let pools = proptest::collection::vec(pool, 1..4);
     let pages = [0..32u64, 0..32u64, 0..16u64, 0..16u64];
-    (prop::bool::weighted(0.85), prop::bool::weighted(0.25), pools, pages).prop_map(
+    (prop::bool::weighted(0.85), prop::bool::weighted(0.35), pools, pages).prop_map(
         |(provable, pins, pools, [a, b, c, d])| {
             let mut configs: BTreeMap<PoolKey, PoolConfig> = BTreeMap::new();
             for (node, is_large, k, change) in pools {

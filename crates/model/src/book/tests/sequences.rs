@@ -114,12 +114,12 @@ impl World {
                 let key = self.pools[pool % self.pools.len()].0.key();
                 self.configure(change.of(key, self.pins));
             }
-            Event::Restart { forget_pool, again } => {
+            Event::Restart { forget_pool, how } => {
                 if let Some(pool) = forget_pool {
                     let nth = pool % self.pools.len();
                     self.pools[nth].1 = false;
                 }
-                self.restart(again);
+                self.restart(how);
             }
         }
         Some(())

@@ -31,14 +31,22 @@ pub(super) struct Setup {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fate {
     Fine,
-    /// It dies after so many effects, before its caller hears of any; and perhaps once more after
-    /// so many effects of its next start.
+    /// It dies after so many effects, before its caller hears of any.
     Crash {
         after: usize,
-        again: Option<usize>,
+        how: Crash,
     },
     /// The nth effect fails.
     Fails(usize),
+}
+
+/// A death of the daemon.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Crash {
+    /// Whether its workers die with it, or live on with their blocks.
+    pub(super) workers_die: bool,
+    /// After so many effects of its next start it dies once more.
+    pub(super) again: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -169,9 +177,9 @@ impl World {
             | Effect::Resize { block, .. }
             | Effect::Remove(block)) = effect;
             match fate {
-                Fate::Crash { after, again } if after == n => {
+                Fate::Crash { after, how } if after == n => {
                     self.note("crash between effects");
-                    self.restart(again);
+                    self.restart(how);
                     return false;
                 }
                 Fate::Fails(at) if at == n => {
@@ -186,9 +194,9 @@ impl World {
                 _ => self.carry_out(effect, true),
             }
         }
-        if let Fate::Crash { again, .. } = fate {
+        if let Fate::Crash { how, .. } = fate {
             self.note("crash before the answer");
-            self.restart(again);
+            self.restart(how);
             return false;
         }
         failed.is_empty()
@@ -231,9 +239,11 @@ impl World {
     }
 
     /// The daemon dies and another one takes over.
-    pub(super) fn restart(&mut self, again: Option<usize>) {
-        for worker in &mut self.workers {
-            worker.job = None;
+    pub(super) fn restart(&mut self, crash: Crash) {
+        for nth in 0..self.workers.len() {
+            if self.workers[nth].job.take().is_some() && crash.workers_die {
+                self.leave(Actor::Worker(nth));
+            }
         }
         self.stale.clear();
         self.orphans.clear();
@@ -249,9 +259,9 @@ impl World {
             effects.extend(self.book.adopt(&found));
         }
         for (n, effect) in effects.iter().enumerate() {
-            if again == Some(n) {
+            if crash.again == Some(n) {
                 self.note("crash while starting");
-                return self.restart(None);
+                return self.restart(Crash { again: None, ..crash });
             }
             self.carry_out(effect, false);
         }
