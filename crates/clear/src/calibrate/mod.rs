@@ -27,7 +27,7 @@ pub use scratch::Scratch;
 
 use crate::{Chunk, Clearer, Method, Unavailable};
 
-/// How long a race takes, unless the machine is so noisy that it needs twice as long.
+/// How much CPU time a race takes, unless the machine is so noisy that it needs twice as much.
 pub const DEFAULT_BUDGET: Duration = Duration::from_millis(400);
 
 /// What the cleared memory is for.
@@ -203,8 +203,8 @@ pub struct BadChoice(String);
 
 /// The choice for a use on this machine, from the cache, else measured and put there.
 ///
-/// `again` measures even where the cache knows. Blocks for [`DEFAULT_BUDGET`], at most twice that, when it measures,
-/// and maps [`Scratch::default_bytes`] meanwhile. A cache that can't be read or written is an error; a choice that
+/// `again` measures even where the cache knows. Blocks for [`DEFAULT_BUDGET`], on a busy machine up to four times that,
+/// when it measures, and maps [`Scratch::default_bytes`] meanwhile. A cache that can't be read or written is an error; a choice that
 /// could not be measured (too little memory, too much noise) is the vendor's default and is not written.
 ///
 /// # Errors

@@ -26,8 +26,8 @@ const FINAL_LANES: usize = 5;
 /// Above this the winner might miss the best by more than 5 %, and the race refuses to conclude.
 const MAX_UNCERTAINTY_PERMILLE: u32 = 50;
 
-/// A smaller chunk that costs no more than this is preferred: it bounds the wait for a stop.
-const CHUNK_PRICE_PERMILLE: f64 = 980.0;
+/// What a steadier choice and a smaller chunk, which bounds the wait for a stop, may cost: 2 %.
+const SAME_RATE_PERMILLE: f64 = 980.0;
 
 /// The page of [`Use::AboutToTouch`], and what is read around the touched byte.
 const PAGE_BYTES: usize = 2 << 20;
@@ -53,12 +53,12 @@ impl Race {
     /// Measures all candidates for a use on `extent`, which should be four times the last-level cache. Content and
     /// pages of the extent don't matter: one pass before the first timing touches them all.
     ///
-    /// Takes `budget`, but every candidate is measured once, and while the winner is uncertain it goes on for as much
-    /// time again.
+    /// Takes `budget` of the calling thread's CPU time, and while the winner is uncertain as much again; on the clock at
+    /// most four times the budget. Every candidate is measured once in any case.
     pub fn run(extent: &mut Extent<'_>, what_for: Use, budget: Duration) -> Self {
         let mut race = Self { lanes: candidates(what_for) };
         let _ = Clearer::default().clear(extent.reborrow(), |_| ControlFlow::Continue(()));
-        let start = Instant::now();
+        let (start, cpu_start) = (Instant::now(), cpu_time());
         let mut active: Vec<usize> = (0..race.lanes.len()).collect();
         for round in 1.. {
             let turn = round % active.len().max(1);
@@ -74,11 +74,10 @@ impl Race {
             if HALVING_ROUNDS.contains(&round) {
                 race.keep_faster_half(&mut active);
             }
-            let spent = start.elapsed();
-            let certain = race
-                .winner()
-                .is_some_and(|lane| lane.uncertainty_permille() <= MAX_UNCERTAINTY_PERMILLE);
-            if spent >= budget * 2 || (spent >= budget && certain) {
+            let spent = cpu_time().saturating_sub(cpu_start);
+            let certain = race.winner().is_some_and(Lane::is_sharp);
+            if (spent >= budget && certain) || spent >= budget * 2 || start.elapsed() >= budget * 4
+            {
                 break;
             }
         }
@@ -93,24 +92,26 @@ impl Race {
 
     /// The winner, or `fallback` where the race was too noisy to name one.
     ///
-    /// Of the lanes with the winner's methods and practically its rate the one with the smallest chunk is taken.
+    /// Of the lanes with practically the winner's rate those with the fallback's methods go first, so that two methods
+    /// that can't be told apart don't take turns, then those with the winner's; of these the smallest chunk.
     #[must_use]
     pub fn conclude(&self, fallback: Setting) -> Choice {
         let Some(winner) = self.winner() else {
             return Choice { setting: fallback, basis: Basis::NotMeasured };
         };
-        let uncertainty_permille = winner.uncertainty_permille();
-        if uncertainty_permille > MAX_UNCERTAINTY_PERMILLE {
+        if !winner.is_sharp() {
+            let uncertainty_permille = winner.uncertainty_permille();
             return Choice { setting: fallback, basis: Basis::TooNoisy { uncertainty_permille } };
         }
-        let same = |lane: &&Lane| {
-            (lane.setting.method, lane.setting.near) == (winner.setting.method, winner.setting.near)
-        };
-        let cheap = |lane: &&Lane| lane.median() * 1000.0 >= winner.median() * CHUNK_PRICE_PERMILLE;
-        let sharp = |lane: &&Lane| lane.uncertainty_permille() <= MAX_UNCERTAINTY_PERMILLE;
-        let as_long = |lane: &&Lane| lane.rates.len() == winner.rates.len();
-        let finalists = self.lanes.iter().filter(as_long).filter(sharp).filter(same).filter(cheap);
-        let chosen = finalists.min_by_key(|lane| lane.setting.chunk).unwrap_or(winner);
+        let methods = |setting: Setting| (setting.method, setting.near);
+        let preferred = [methods(fallback), methods(winner.setting)];
+        let rank = |lane: &Lane| preferred.iter().position(|wish| *wish == methods(lane.setting));
+        let chosen = (self.lanes.iter())
+            .filter(|lane| lane.rates.len() == winner.rates.len() && lane.is_sharp())
+            .filter(|lane| lane.median() * 1000.0 >= winner.median() * SAME_RATE_PERMILLE)
+            .filter_map(|lane| Some((rank(lane)?, lane)))
+            .min_by_key(|(rank, lane)| (*rank, lane.setting.chunk))
+            .map_or(winner, |(_, lane)| lane);
         let uncertainty_permille = chosen.uncertainty_permille();
         let basis = Basis::Measured { mb_per_s: chosen.mb_per_s(), uncertainty_permille };
         Choice { setting: chosen.setting, basis }
@@ -164,6 +165,10 @@ impl Lane {
         let root = (self.rates.len() as f64).sqrt();
         let spread = self.quantile(3, 4) - self.quantile(1, 4);
         (1570.0 * spread / self.median() / root).ceil() as u32
+    }
+
+    fn is_sharp(&self) -> bool {
+        self.uncertainty_permille() <= MAX_UNCERTAINTY_PERMILLE
     }
 
     fn median(&self) -> f64 {
@@ -266,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_smallest_chunk_of_the_fastest_method_wins() {
-        let steady = |rate: f64| [rate; 9].map(|rate| rate);
+        let steady = |rate: f64| [rate; 9];
         let race = Race {
             lanes: vec![
                 lane(Method::RepStosb, 64, &steady(31.0)),
@@ -283,6 +288,18 @@ mod tests {
             (Method::Avx512Nt, 256 << 10)
         );
         assert_eq!(choice.basis, Basis::Measured { mb_per_s: 81_000, uncertainty_permille: 0 });
+    }
+
+    #[test]
+    fn of_two_methods_that_are_equally_fast_the_default_one_stays() {
+        for (rate, expected) in [(81.0, Method::Stnp), (79.0, Method::Avx2Nt)] {
+            let default = Lane {
+                setting: Setting { method: Method::Stnp, ..FALLBACK },
+                ..lane(Method::Stnp, 64, &[rate; 5])
+            };
+            let race = Race { lanes: vec![lane(Method::Avx2Nt, 64, &[82.0; 5]), default] };
+            assert_eq!(race.conclude(FALLBACK).setting.method, expected, "{rate} against 82");
+        }
     }
 
     #[test]
