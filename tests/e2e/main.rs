@@ -9,6 +9,7 @@ mod crash;
 mod isolation;
 mod keep;
 mod loans;
+mod nodes;
 mod policy;
 mod protocol;
 mod rights;

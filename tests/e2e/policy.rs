@@ -142,7 +142,10 @@ fn a_watch_reports_each_fall_below_its_threshold_once() {
 #[test]
 fn idle_with_4096_blocks_the_daemon_is_small() {
     let page = Page::Mib2;
-    let Some(guard) = hugepages::reserve(page.bytes(), 4096) else { return };
+    let Some(guard) = hugepages::reserve_all(&[(page.bytes(), Some(linux::NodeId(0)), 4096)])
+    else {
+        return;
+    };
     let daemon = Daemon::start_with(Some(guard), &page.pool(""), &[]);
     daemon.zero("max");
     let pool = daemon.pool();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
 use linux::testkit::hugepages::{self, Guard};
-use linux::{PageBytes, Roots};
+use linux::{NodeId, PageBytes, Roots};
 use model::ids::Owner;
 use model::units::{Bytes, PageSize, Pages};
 use model::wire::{PoolStatus, Status};
@@ -92,7 +92,8 @@ impl Daemon {
     /// content. `None` is a skip, which was counted.
     #[must_use]
     pub fn start(page: Page, pages: u64, config: &str) -> Option<Self> {
-        let guard = hugepages::reserve(page.bytes(), pages)?;
+        // Node 0 is the pools' default, and where machines with several nodes must have them.
+        let guard = hugepages::reserve_all(&[(page.bytes(), Some(NodeId(0)), pages)])?;
         Some(Self::start_with(Some(guard), config, &[]))
     }
 
