@@ -92,6 +92,18 @@ pub fn set_total(roots: &Roots, page: PageBytes, node: Option<NodeId>, pages: u6
     files::read_number(&file)
 }
 
+/// Gathers free memory into larger pieces: clean page cache, dentries and inodes are dropped, and
+/// the rest is compacted. For when [`set_total`] reached less than was asked for.
+///
+/// Blocks for up to seconds; costs whoever used the caches their refill.
+///
+/// # Errors
+/// [`Error::is_denied`] without root; ENOENT for compaction on a kernel without it.
+pub fn make_room(roots: &Roots) -> Result<()> {
+    files::write(&roots.proc.join("sys/vm/drop_caches"), "3")?;
+    files::write(&roots.proc.join("sys/vm/compact_memory"), "1")
+}
+
 /// How many surplus pages the kernel may make on demand beyond the pool, for the whole machine.
 pub fn overcommit(roots: &Roots, page: PageBytes) -> Result<u64> {
     files::read_number(&pool_dir(roots, page, None).join("nr_overcommit_hugepages"))

@@ -91,3 +91,11 @@ pub fn free_pages(roots: &Roots, page: PageSize, node: Node) -> Result<u64> {
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
+
+/// Gathers free memory into larger pieces: see [`linux::hugetlb::make_room`].
+///
+/// # Errors
+/// Those of writing to `/proc/sys/vm`.
+pub fn make_room(roots: &Roots) -> linux::Result<()> {
+    linux::hugetlb::make_room(roots)
+}

@@ -44,6 +44,27 @@ impl Anonymous {
         Self::new(bytes, page, MapFlags::POPULATE)
     }
 
+    /// Maps `bytes` of plain memory that the kernel may back with transparent huge pages, untouched.
+    ///
+    /// # Errors
+    /// ENOMEM if there is not so much memory.
+    pub fn map_transparent(bytes: Bytes) -> Result<Self> {
+        let memory = Self::map(bytes, PageSize::KIB_4)?;
+        // SAFETY: the range is this value's own; the advice changes no content.
+        let advised =
+            unsafe { rustix::mm::madvise(memory.start, memory.bytes, Advice::LinuxHugepage) };
+        match advised {
+            // Without transparent huge pages plain ones do: they only take longer.
+            Ok(()) | Err(Errno::INVAL) => Ok(memory),
+            Err(errno) => Err(Error::Call {
+                call: format!("madvise({:?}, {}, MADV_HUGEPAGE)", memory.start, memory.bytes)
+                    .into(),
+                errno,
+                advice: None,
+            }),
+        }
+    }
+
     fn new(bytes: Bytes, page: PageSize, more: MapFlags) -> Result<Self> {
         let huge = match page {
             PageSize::KIB_4 => MapFlags::empty(),

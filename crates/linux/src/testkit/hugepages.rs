@@ -126,8 +126,7 @@ impl Drop for Guard {
 /// machine of 24 GiB one such page was to be had with them and two without. Only for the waiting
 /// test, and only after the kernel has failed on its own.
 fn make_room(roots: &Roots) -> Result<()> {
-    files::write(&roots.proc.join("sys/vm/drop_caches"), "3")?;
-    files::write(&roots.proc.join("sys/vm/compact_memory"), "1")?;
+    hugetlb::make_room(roots)?;
     std::thread::sleep(Duration::from_millis(300));
     Ok(())
 }

@@ -36,6 +36,12 @@ const RETURN_PATIENCE: Duration = Duration::from_secs(20);
 /// machine has yet to get the memory from its host.
 const TOUCH_BYTES: u64 = 256 << 20;
 
+/// How often room is made for pages that could not be reserved at once: the kernel's search for a
+/// whole GiB fails on a single page that is in use at the moment, and succeeds a moment later.
+const MOST_TRIES: u32 = 4;
+/// Memory that making room leaves alone, so that nobody is killed for it.
+const SPARE_BYTES: u64 = 1 << 30;
+
 /// What the memory is made of.
 #[derive(Debug)]
 pub(super) enum Backing {
@@ -127,7 +133,7 @@ impl Stage {
         let mut pages = wanted;
         if let Some(reservation) = &mut self.reservation {
             let free = if wanted > Pages::ZERO {
-                reservation.grow(page, self.node, wanted)
+                reserve(plan, &self.roots, reservation, (page, self.node, wanted))
             } else {
                 Ok(Pages::ZERO)
             };
@@ -183,6 +189,47 @@ impl Drop for Stage {
             let _ = leftover::remove(&self.roots, &self.run_dir);
         }
     }
+}
+
+/// Grows a pool, making room as often as that helps.
+///
+/// Large pages need memory in one piece. Memory that was never touched may not even be there yet
+/// for the kernel to look at (a virtual machine's), and page cache and slab are in the way on one
+/// that has worked: so after a first try, memory is used and freed once, and the caches are dropped.
+fn reserve(
+    plan: &Plan,
+    roots: &Roots,
+    reservation: &mut Reservation,
+    (page, node, wanted): (PageSize, Node, Pages),
+) -> Result<Pages, daemon::host::Error> {
+    let mut free = reservation.grow(page, node, wanted)?;
+    for _ in 0..MOST_TRIES {
+        if free >= wanted || plan.stop.is_set() {
+            break;
+        }
+        let missing = Pages(wanted.0 - free.0).bytes(page);
+        machine::make_room(roots)?;
+        let room = machine::available(roots)?.0.saturating_sub(SPARE_BYTES);
+        // What does not fit is not touched; the caches are dropped all the same.
+        if let Ok(memory) = Anonymous::map_transparent(Bytes(missing.0.min(room).max(4096))) {
+            let bar = progress::bytes(missing.0, "making room");
+            let len = missing.0.min(room);
+            for start in (0..len).step_by(usize::try_from(TOUCH_BYTES).unwrap_or(usize::MAX)) {
+                let end = start.saturating_add(TOUCH_BYTES).min(len);
+                let (Ok(from), Ok(to)) = (usize::try_from(start), usize::try_from(end)) else {
+                    break;
+                };
+                if plan.stop.is_set() || memory.populate(from..to).is_err() {
+                    break;
+                }
+                bar.inc(end - start);
+            }
+            bar.finish_and_clear();
+        }
+        machine::make_room(roots)?;
+        free = reservation.grow(page, node, wanted)?;
+    }
+    Ok(free)
 }
 
 /// Puts the host's memory behind the reserved pages, if this is a virtual machine that has not used
