@@ -14,9 +14,8 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
 
-use super::skip;
+use super::{NO_GIB_PAGES, skip, skip_for_ever};
 use crate::error::Result;
-use crate::files;
 use crate::hugetlb;
 use crate::meminfo;
 use crate::mount::{self, HugetlbMount};
@@ -53,6 +52,11 @@ pub fn reserve(page: PageBytes, pages: u64) -> Option<Guard> {
 pub fn reserve_all(wanted: &[(PageBytes, Option<NodeId>, u64)]) -> Option<Guard> {
     if !rustix::process::geteuid().is_root() {
         skip("changing the hugetlb pool needs root");
+        return None;
+    }
+    let gigantic = wanted.iter().any(|(page, ..)| page.bytes() >= 1 << 30);
+    if gigantic && std::env::var(NO_GIB_PAGES).as_deref() == Ok("1") {
+        skip_for_ever("this machine's memory is too scattered for pages of 1 GiB");
         return None;
     }
     let mut guard = Guard { before: Vec::new(), lock: lock() };

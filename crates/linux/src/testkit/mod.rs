@@ -6,5 +6,5 @@ pub mod hugepages;
 mod skip;
 mod tree;
 
-pub use skip::{NO_SKIP, SKIP_LOG, skip, skip_for_ever, skipped};
+pub use skip::{NO_GIB_PAGES, NO_SKIP, SKIP_LOG, skip, skip_for_ever, skipped};
 pub use tree::{Tree, tree};
