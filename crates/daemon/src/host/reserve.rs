@@ -93,7 +93,9 @@ impl Reservation {
         let promised = hugetlb::counters(&self.roots, size, None)?.reserved.unwrap_or(0);
         let missing = pages.0.saturating_sub(now.free.saturating_sub(promised));
         if missing > 0 {
-            self.write_down(Before { node, page, total: Pages(now.total) })?;
+            // Surplus pages are not part of the size that was set, and vanish when they are freed.
+            let total = Pages(now.total.saturating_sub(now.surplus));
+            self.write_down(Before { node, page, total })?;
             hugetlb::set_total(&self.roots, size, at, now.total + missing)?;
         }
         let free = hugetlb::counters(&self.roots, size, at)?.free;
@@ -196,6 +198,17 @@ mod tests {
         let total = pool("devices/system/node/node1").join("nr_hugepages");
         let roots = Roots { sys, ..Roots::default() };
         (dir, roots, total)
+    }
+
+    #[test]
+    fn surplus_pages_are_not_made_permanent() {
+        let (dir, roots, total) = tree();
+        fs::write(total.with_file_name("surplus_hugepages"), "2").unwrap();
+        let mut reservation = Reservation::begin(roots, &dir.path().join("note")).unwrap().0;
+        reservation.grow(PageSize::MIB_2, Node(1), Pages(2)).unwrap();
+        assert_eq!(read(&total), "4", "one more page, on top of all that are in use");
+        drop(reservation);
+        assert_eq!(read(&total), "1", "3, of which 2 were surplus");
     }
 
     fn read(path: &Path) -> String {
