@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! QEMU, started and spoken to.
+//!
+//! # Safety
+//!
+//! The one unsafe call runs a function in the child between `fork` and `execve`, where nothing may
+//! be called that is not async-signal-safe: it makes one system call and touches no memory of the
+//! parent's.
+#![expect(unsafe_code, reason = "a child that is killed with its parent")]
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model::units::{Bytes, PageSize};
 use rustix::io::FdFlags;
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::exit::Failure;
 use crate::signals::Stop;
@@ -116,11 +125,18 @@ impl Qemu {
         let theirs = OwnedFd::from(theirs);
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(io::Error::from)?;
         ours.set_read_timeout(Some(LOOK))?;
-        let child = Command::new(TARGET.program)
+        let mut command = Command::new(TARGET.program);
+        command
             .args(self.args(size, memory, boot, theirs.as_raw_fd()))
             .stdin(Stdio::null())
             .stdout(if boot.is_some() { Stdio::piped() } else { Stdio::null() })
-            .stderr(Stdio::piped())
+            .stderr(Stdio::piped());
+        // A stopped guest waits for ever, and would keep its huge pages if this process is killed.
+        let with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+        // SAFETY: the function makes the system call prctl(PR_SET_PDEATHSIG) and nothing else; an
+        // error is turned into an `io::Error` without allocating.
+        unsafe { command.pre_exec(with_parent) };
+        let child = command
             .spawn()
             .map_err(|error| Failure::failed(format!("{}: {error}", TARGET.program)))?;
         drop(theirs);
