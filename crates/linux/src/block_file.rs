@@ -149,7 +149,7 @@ impl BlockFile {
     }
 
     /// Who may open the file anew through `/proc/self/fd`: `Some((uid, gid))` that user alone,
-    /// `None` nobody (but root).
+    /// `None` nobody but the caller.
     ///
     /// A descriptor opened with `O_PATH` is invisible to the lease proof and can be opened for real
     /// later, if the file's mode lets its holder. So take access away before proving, and give it
@@ -168,7 +168,8 @@ impl BlockFile {
         rustix::fs::fchown(&self.0, owner, group)
             .or_call(|| format!("fchown({}, {uid}, {gid})", name()))
             .advise(Errno::PERM, "lending to another user needs CAP_CHOWN")?;
-        if user.is_some() {
+        // Root opens a file of no mode at all; another user has to leave a way in for itself.
+        if user.is_some() || !rustix::process::geteuid().is_root() {
             let mode = Mode::RUSR | Mode::WUSR;
             rustix::fs::fchmod(&self.0, mode).or_call(|| format!("fchmod({}, 0600)", name()))?;
         }
