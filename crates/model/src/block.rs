@@ -401,6 +401,14 @@ impl Block {
         }
     }
 
+    /// Notes that only `allocated` pages of a lingering block have memory: its borrower may have
+    /// filled holes, made some, or cut the file. No-op in any other state.
+    pub fn note_memory(&mut self, allocated: Pages) {
+        if matches!(self.state, State::Lingering(_)) {
+            self.missing = self.pages().saturating_sub(allocated);
+        }
+    }
+
     /// lingering → kept, zeroable or gone, once nobody can reach it.
     ///
     /// `in_place` says whether its pool clears in place. A block that lost its pool's shape, one

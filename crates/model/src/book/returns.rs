@@ -19,6 +19,16 @@ impl Book {
         effects
     }
 
+    /// Tells how many pages of a lingering block have memory, to be called before
+    /// [`Book::settle`] where the block may be cleared in place.
+    ///
+    /// A borrower can punch holes into its file and change its length. A block that is not whole
+    /// is given back: clearing it would take pages that nobody counted, or kill the worker that
+    /// finds none. For a file whose length is not the block's, say that it has none.
+    pub fn note_memory(&mut self, block: BlockId, allocated: Pages) {
+        self.blocks.change(block, |b| b.note_memory(allocated));
+    }
+
     /// Tells who can reach a lingering block. Returns what became of it, or `None` if it is not
     /// lingering (any more).
     pub fn settle(

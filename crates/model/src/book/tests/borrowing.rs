@@ -238,6 +238,27 @@ impl World {
         }
     }
 
+    /// A client changes its file's length, or frees one of its pages.
+    pub(super) fn meddle(&mut self, nth: usize, pages: u64, cut: bool) {
+        let me = Actor::Client(nth);
+        for no in self.clients[nth].files.clone() {
+            let file = self.kernel.files.get(&no);
+            let Some(file) = file.filter(|f| f.place.is_some() && f.holders.contains(&me)) else {
+                continue;
+            };
+            // Its mapping reserves what it makes: that many pages must be there.
+            let (at, len) = (file.shape, file.len());
+            let room = u64::try_from(self.available(at)).unwrap_or_default();
+            if cut {
+                self.kernel.resize(no, pages.min(len + room));
+            } else {
+                self.kernel.punch(no, pages);
+            }
+            self.stale.insert(at);
+            self.note(if cut { "cut or grown by its client" } else { "punched by its client" });
+        }
+    }
+
     /// A client closes and unmaps everything. What it pinned stays reachable, unseen.
     pub(super) fn unmap(&mut self, nth: usize) {
         for no in self.clients[nth].files.clone() {
@@ -262,6 +283,11 @@ impl World {
     /// The daemon looks at a lingering block. What it sees may be less than the truth.
     pub(super) fn settle(&mut self, id: BlockId, seen: Option<Reach>, fate: Fate) {
         let reach = seen.unwrap_or_else(|| self.reach(id));
+        let file = self.kernel.file(self.kernel.find(id).expect("a block of the book has a file"));
+        let pages = self.book.block(id).expect("it lingers").pages();
+        let whole = file.len() == pages.0;
+        let allocated = Pages(if whole { file.allocated() } else { 0 });
+        self.book.note_memory(id, allocated);
         let (settled, effects) = self.book.settle(id, reach, self.now).expect("it lingers");
         match reach {
             Reach::Shared => assert_eq!(settled, Settled::Lingering),

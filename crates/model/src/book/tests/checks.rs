@@ -64,9 +64,9 @@ impl World {
             let file = self.kernel.file(no);
             let place = Some((block.state_name(), journal::name_of(block)));
             assert_eq!(file.place, place, "{}", block.id());
-            // A crash in the middle of a loan leaves the length open until it is settled.
-            let lingers = block.state_name() == StateName::Lingering;
-            assert!(lingers || file.len() == block.pages().0, "length of {}", block.id());
+            // Clients may change the length, and a crash in the middle of a loan leaves it open.
+            let open = matches!(block.state_name(), StateName::Lent | StateName::Lingering);
+            assert!(open || file.len() == block.pages().0, "length of {}", block.id());
             assert_eq!(file.shape, shape(block.pool()), "{}", block.id());
             of_book.insert(no);
         }
@@ -88,6 +88,8 @@ impl World {
                 assert!(file.pinners.is_empty(), "{id} is ready and pinned: {file:?}");
             }
             State::Zeroable { done } => {
+                let missing = block.missing().0;
+                assert!(file.missing() <= missing, "{id} misses more than {missing}: {file:?}");
                 assert!(zero(*done), "{id} is not zero up to {done}: {file:?}");
                 assert!(!file.is_reachable(), "{id} is zeroable and held: {file:?}");
             }

@@ -32,6 +32,12 @@ pub(super) enum Event {
         client: usize,
         pages: u64,
     },
+    /// A client gives its files another length, or frees a page of each.
+    ClientMeddles {
+        client: usize,
+        pages: u64,
+        cut: bool,
+    },
     /// A client has no descriptor or mapping any more, and keeps its pins.
     ClientUnmaps {
         client: usize,
@@ -215,6 +221,8 @@ fn of_clients() -> impl Strategy<Value = Event> {
             .prop_map(|(ask, like, pin, fate)| Event::Lend { ask, like, pin, fate }),
         4 => (pick(), fate()).prop_map(|(client, fate)| Event::ComesBack { client, fate }),
         8 => (pick(), 1..6u64).prop_map(|(client, pages)| Event::ClientWrites { client, pages }),
+        2 => (pick(), 0..6u64, any::<bool>())
+            .prop_map(|(client, pages, cut)| Event::ClientMeddles { client, pages, cut }),
         5 => pick().prop_map(|client| Event::ClientUnmaps { client }),
         4 => (pick(), fate()).prop_map(|(client, fate)| Event::EndLease { client, fate }),
         6 => (pick(), fate()).prop_map(|(client, fate)| Event::ClientLeaves { client, fate }),

@@ -143,6 +143,16 @@ impl Kernel {
         true
     }
 
+    /// Frees one page, as `fallocate(FALLOC_FL_PUNCH_HOLE)` does.
+    pub(super) fn punch(&mut self, no: usize, page: u64) {
+        let file = self.file_mut(no);
+        let freed = file.pages.get_mut(index(page)).and_then(Option::take);
+        let shape = file.shape;
+        if freed.is_some() {
+            *self.free.get_mut(&shape).expect("a file's shape exists") += 1;
+        }
+    }
+
     /// Writes one whole page, faulting it in where it has no memory. False if that fails.
     pub(super) fn write(&mut self, no: usize, page: u64, content: Content) -> bool {
         let done = self.allocate(no, page);

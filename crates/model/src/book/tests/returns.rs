@@ -71,6 +71,27 @@ fn an_in_place_pool_gives_back_what_it_can_not_clear_in_place() {
 }
 
 #[test]
+fn a_block_that_its_borrower_filled_or_punched_is_judged_by_what_it_has() {
+    let mut book = book([in_place(0, 2)]);
+    for (allocated, expected) in
+        [(2, Settled::Zeroable), (1, Settled::Gone), (0, Settled::Gone), (3, Settled::Zeroable)]
+    {
+        for from_ready in [true, false] {
+            book.give_back(None, None, Pages(99));
+            if from_ready {
+                make_ready(&mut book, key(0, 2), 1);
+            }
+            book.observe(Node(0), PAGE, Pages(2));
+            let (loan, _) = lend(&mut book, &ask(2));
+            let block = loan.parts[0].block;
+            book.end_lease(loan.lease);
+            book.note_memory(block, Pages(allocated));
+            assert_eq!(settled(&mut book, block, Reach::Sole).0, expected, "{allocated} pages");
+        }
+    }
+}
+
+#[test]
 fn a_kernel_that_can_not_prove_reach_recycles_fresh() {
     let mut book = Book::new([in_place(0, 2)], false).expect("a good pool");
     assert_eq!(book.pool_status(key(0, 2), Pages::ZERO).map(|p| p.recycle), Some("fresh".into()));

@@ -73,6 +73,9 @@ impl World {
             Event::ClientWrites { client, pages } => {
                 self.client_writes(self.client(client)?, pages)
             }
+            Event::ClientMeddles { client, pages, cut } => {
+                self.meddle(self.client(client)?, pages, cut);
+            }
             Event::ClientUnmaps { client } => self.unmap(self.client(client)?),
             Event::EndLease { client, fate } => self.end_lease(self.client(client)?, fate),
             Event::ClientLeaves { client, fate } => {
@@ -183,6 +186,8 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "lent adopted as lingering",
         "lingering adopted as lingering",
         "kept adopted as kept",
+        "cut or grown by its client",
+        "punched by its client",
         "crash between effects",
         "crash before the answer",
         "crash while starting",
