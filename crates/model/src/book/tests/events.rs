@@ -32,6 +32,10 @@ pub(super) enum Event {
         client: usize,
         pages: u64,
     },
+    /// A client uses all of its memory, ends, and the daemon looks at what it left.
+    ClientEnds {
+        client: usize,
+    },
     /// A client gives its files another length, or frees a page of each.
     ClientMeddles {
         client: usize,
@@ -160,7 +164,7 @@ fn crash() -> impl Strategy<Value = Crash> {
 
 fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
-        40 => Just(Fate::Fine),
+        50 => Just(Fate::Fine),
         3 => (0..4usize, crash()).prop_map(|(after, how)| Fate::Crash { after, how }),
         2 => (0..3usize).prop_map(Fate::Fails),
     ]
@@ -168,12 +172,12 @@ fn fate() -> impl Strategy<Value = Fate> {
 
 fn node() -> impl Strategy<Value = Option<Node>> {
     let one = (0..2u32).prop_map(|n| Some(Node(n)));
-    prop_oneof![24 => Just(None), 8 => one, 1 => Just(Some(Node(7)))]
+    prop_oneof![30 => Just(None), 6 => one, 1 => Just(Some(Node(7)))]
 }
 
 fn size() -> impl Strategy<Value = Option<PageSize>> {
     let (small, large) = (Just(Some(SMALL)), Just(Some(large())));
-    prop_oneof![24 => Just(None), 4 => small, 4 => large, 1 => Just(Some(PageSize::GIB_1))]
+    prop_oneof![30 => Just(None), 4 => small, 2 => large, 1 => Just(Some(PageSize::GIB_1))]
 }
 
 fn who() -> impl Strategy<Value = Who> {
@@ -181,13 +185,13 @@ fn who() -> impl Strategy<Value = Who> {
 }
 
 fn ask() -> impl Strategy<Value = LendRequest> {
-    let keep = proptest::option::of(("[ab]", 0..20u64)).prop_map(|keep| {
+    let keep = proptest::option::weighted(0.3, ("[ab]", 0..20u64)).prop_map(|keep| {
         keep.map(|(owner, seconds)| Keep { owner: owner.parse().expect("a name"), seconds })
     });
     let whole = (1..13u64).prop_map(|n| n * SMALL.bytes());
     let odd = proptest::sample::select(vec![0, 5000, 1 << 63, u64::MAX]);
     let bytes = prop_oneof![20 => whole, 1 => odd];
-    let quota = proptest::option::weighted(0.2, (0..24u64).prop_map(|n| Bytes(n * SMALL.bytes())));
+    let quota = proptest::option::weighted(0.1, (0..24u64).prop_map(|n| Bytes(n * SMALL.bytes())));
     let flags = (any::<bool>(), any::<bool>());
     (bytes, size(), node(), 0..3u32, keep, flags, quota).prop_map(
         |(bytes, page_size, node, uid, keep, (single, await_owner), quota)| LendRequest {
@@ -221,7 +225,8 @@ fn of_clients() -> impl Strategy<Value = Event> {
             .prop_map(|(ask, like, pin, fate)| Event::Lend { ask, like, pin, fate }),
         4 => (pick(), fate()).prop_map(|(client, fate)| Event::ComesBack { client, fate }),
         8 => (pick(), 1..6u64).prop_map(|(client, pages)| Event::ClientWrites { client, pages }),
-        2 => (pick(), 0..6u64, any::<bool>())
+        6 => pick().prop_map(|client| Event::ClientEnds { client }),
+        2 => (pick(), 0..4u64, prop::bool::weighted(0.3))
             .prop_map(|(client, pages, cut)| Event::ClientMeddles { client, pages, cut }),
         5 => pick().prop_map(|client| Event::ClientUnmaps { client }),
         4 => (pick(), fate()).prop_map(|(client, fate)| Event::EndLease { client, fate }),
@@ -269,14 +274,14 @@ fn of_the_daemon() -> impl Strategy<Value = Event> {
 }
 
 fn of_others() -> impl Strategy<Value = Event> {
-    let restart = (proptest::option::weighted(0.3, pick()), crash());
+    let restart = (proptest::option::weighted(0.2, pick()), crash());
     prop_oneof![
         2 => (node(), size(), 0..6u64, fate())
             .prop_map(|(node, size, pages, fate)| Event::GiveBack { node, size, pages, fate }),
         3 => (pick(), 1..8u64, any::<bool>())
             .prop_map(|(shape, pages, takes)| Event::Outside { shape, pages, takes }),
         2 => (pick(), change()).prop_map(|(pool, change)| Event::Configure { pool, change }),
-        2 => restart.prop_map(|(forget_pool, how)| Event::Restart { forget_pool, how }),
+        1 => restart.prop_map(|(forget_pool, how)| Event::Restart { forget_pool, how }),
     ]
 }
 
@@ -285,7 +290,7 @@ fn event() -> impl Strategy<Value = Event> {
         10 => of_clients(),
         10 => of_workers(),
         7 => of_the_daemon(),
-        2 => of_others(),
+        1 => of_others(),
     ]
 }
 
@@ -293,7 +298,7 @@ fn setup() -> impl Strategy<Value = Setup> {
     let node = prop::bool::weighted(0.3).prop_map(u32::from);
     let pool = (node, prop::bool::weighted(0.3), 1..5u64, change());
     let pools = proptest::collection::vec(pool, 1..4);
-    let pages = [0..32u64, 0..32u64, 0..16u64, 0..16u64];
+    let pages = [4..40u64, 0..24u64, 2..20u64, 0..12u64];
     (prop::bool::weighted(0.85), prop::bool::weighted(0.35), pools, pages).prop_map(
         |(provable, pins, pools, [a, b, c, d])| {
             let mut configs: BTreeMap<PoolKey, PoolConfig> = BTreeMap::new();
@@ -314,5 +319,5 @@ fn setup() -> impl Strategy<Value = Setup> {
 
 /// A world, told of its kernel, and what happens in it.
 pub(super) fn sequence() -> impl Strategy<Value = (Setup, Vec<Event>)> {
-    (setup(), proptest::collection::vec(event(), 1..80))
+    (setup(), proptest::collection::vec(event(), 1..100))
 }

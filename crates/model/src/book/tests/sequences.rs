@@ -48,6 +48,12 @@ impl World {
         self.book.in_state(StateName::Lingering).map(Block::id).collect()
     }
 
+    fn settle_all(&mut self) {
+        for id in self.lingering() {
+            self.settle(id, None, Fate::Fine);
+        }
+    }
+
     fn step(&mut self, event: Event) {
         // What needs somebody who is not there does not happen.
         self.happens(event);
@@ -73,6 +79,13 @@ impl World {
             Event::ClientWrites { client, pages } => {
                 self.client_writes(self.client(client)?, pages)
             }
+            Event::ClientEnds { client } => {
+                let nth = self.client(client)?;
+                self.client_writes(nth, u64::MAX);
+                self.leave(Actor::Client(nth));
+                self.end_lease(nth, Fate::Fine);
+                self.settle_all();
+            }
             Event::ClientMeddles { client, pages, cut } => {
                 self.meddle(self.client(client)?, pages, cut);
             }
@@ -88,13 +101,12 @@ impl World {
                 let nth = block.checked_rem(lingering.len())?;
                 self.settle(lingering[nth], seen, fate);
             }
-            Event::SettleAll => {
-                for id in self.lingering() {
-                    self.settle(id, None, Fate::Fine);
-                }
-            }
+            Event::SettleAll => self.settle_all(),
             Event::Wait { seconds, fate } => self.wait(seconds, fate),
-            Event::Fill { blocks, pages } => self.fill(blocks, pages),
+            Event::Fill { blocks, pages } => {
+                self.observe();
+                self.fill(blocks, pages);
+            }
             Event::Take { who, node, size, fate } => {
                 self.take(who, node, size, fate);
             }
@@ -160,7 +172,7 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
     let rng = TestRng::deterministic_rng(RngAlgorithm::XorShift);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
-    for _ in 0..400 {
+    for _ in 0..200 {
         let tree = sequence().new_tree(&mut runner).expect("a sequence");
         let (setup, events) = tree.current();
         for (what, times) in run(setup, events).seen {
