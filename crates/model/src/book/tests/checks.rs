@@ -163,6 +163,16 @@ impl World {
         let leases: BTreeSet<_> = self.book.leases().collect();
         let open: BTreeSet<_> = self.clients.iter().filter(|c| c.open).map(|c| c.lease).collect();
         assert_eq!(leases, open, "leases in the book and in clients' hands");
+        for client in self.clients.iter().filter(|c| c.open) {
+            let files = client.files.iter().map(|no| self.kernel.file(*no).block);
+            let (files, blocks): (BTreeSet<_>, BTreeSet<_>) =
+                (files.collect(), self.book.lease_blocks(client.lease).into_iter().collect());
+            assert_eq!(blocks, files, "blocks of {}", client.lease);
+        }
+        for block in self.book.in_state(StateName::Lent) {
+            let State::Lent(part) = block.state() else { continue };
+            assert!(leases.contains(&part.lease), "{} outlives {}", block.id(), part.lease);
+        }
         for worker in &self.workers {
             if let Some(job) = worker.job {
                 let block = self.kernel.file(worker.file).block;

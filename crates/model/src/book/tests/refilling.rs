@@ -44,6 +44,22 @@ fn background_work_starts_below_low_and_stops_at_high() {
 }
 
 #[test]
+fn a_change_of_thresholds_goes_on_refilling() {
+    let config = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(4), ..pool(0, 1) };
+    let mut book = book([config.clone()]);
+    book.observe(Node(0), PAGE, Pages(16));
+    assert_eq!(book.wanted_workers(1), 1, "it starts below 2");
+    make_ready(&mut book, key(0, 1), 3);
+    book.configure(PoolConfig { ready_high: Pages(5), ..config.clone() }).expect("a good pool");
+    assert_eq!(book.wanted_workers(1), 1, "between low and high it goes on");
+    make_ready(&mut book, key(0, 1), 2);
+    assert_eq!(book.wanted_workers(1), 0);
+    lend(&mut book, &ask(2));
+    book.configure(config).expect("a good pool");
+    assert_eq!(book.wanted_workers(1), 0, "and does not start there");
+}
+
+#[test]
 fn more_workers_are_wanted_the_fewer_pages_are_ready() {
     let mut book = book([PoolConfig { ready_high: Pages(8), ..pool(0, 1) }]);
     book.observe(Node(0), PAGE, Pages(16));

@@ -44,6 +44,14 @@ impl World {
         let owned: u64 =
             self.blocks().filter(|b| b.pool() == order.pool).map(|b| b.pages().0).sum();
         assert!(!is_new || config.max.is_none_or(|max| owned <= max.0), "{owned} of {config:?}");
+        let coming = |state| -> u64 {
+            let blocks = self.book.in_state(state).filter(|b| b.pool() == order.pool);
+            blocks.map(|b| b.pages().0).sum()
+        };
+        let others =
+            coming(StateName::Ready) + coming(StateName::Zeroing) - order.pool.pages_per_block.0;
+        let enough = others >= config.ready_high.0;
+        assert!(who == Who::User || !enough, "{others} pages are coming of {config:?}");
         if !self.execute(&effects, fate) {
             return None;
         }
