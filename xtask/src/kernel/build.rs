@@ -161,7 +161,8 @@ impl Tree {
     fn sync(&self, source: &Source, files: &Files) -> Result<()> {
         let list = self.dir.join(".prezero-files");
         let before = fs::read_to_string(&list).unwrap_or_default();
-        for file in before.lines().filter(|&file| !files.contains_key(file)) {
+        let gone = |file: &&str| !file.is_empty() && !files.contains_key(*file);
+        for file in before.lines().filter(gone) {
             let original = source.dir.join(file);
             if original.exists() {
                 self.write(file, &fs::read(original)?)?;

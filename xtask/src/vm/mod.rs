@@ -153,7 +153,8 @@ impl Hall {
                 vm = vm.with_program(made);
             }
         }
-        let mut verdict = Verdict::new(name, &requirements.expect_log, self.verbose);
+        let compared = case.same_as.is_some();
+        let mut verdict = Verdict::new(name, &requirements.expect_log, compared, self.verbose);
         vm.run(kernel, &self.workshop.init, &self.logs.join(name), |event| verdict.see(event))?;
         Ok(verdict.finish())
     }
