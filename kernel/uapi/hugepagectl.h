@@ -45,7 +45,8 @@
  *		Checked before the struct is looked at.
  *	ENOTTY	not an ioctl of this interface
  *
- * A failed call changes nothing and writes nothing.
+ * A failed call writes nothing and, but for an EFAULT after the work is done,
+ * changes nothing.
  */
 #ifndef _UAPI_LINUX_HUGEPAGECTL_H
 #define _UAPI_LINUX_HUGEPAGECTL_H
@@ -69,8 +70,8 @@
  * @zeroing: free pages that somebody is zeroing at this moment
  * @hits: allocations that wanted a zero page and got one from @zeroed
  * @misses: allocations that wanted a zero page and had to clear it themselves
- * @waits: allocations that waited until somebody had zeroed a page, because
- *	it was the last one
+ * @waits: those of @misses that took the last page from whoever was zeroing
+ *	it: they waited for one clearing unit and cleared the rest
  *
  * @hits, @misses and @waits count from the start of the provider and never
  * decrease. All other numbers are of one instant:

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * /sys/devices/system/node/nodeN/hugepages/hugepages-SIZEkB/:
+ *
+ *	zeroable_hugepages	rw, poll
+ *	zeroed_hugepages	r, poll
+ *	zeroed_low		rw
+ *
+ * See Documentation/ABI/testing/sysfs-devices-node-hugepages-zero.
+ */
+#define pr_fmt(fmt) "HugeTLB zero: " fmt
+
+#include <linux/kobject.h>
+#include <linux/kstrtox.h>
+#include <linux/sysfs.h>
+#include "hugetlb_zero.h"
+
+/* While a file is in use its kobject stays, and so does what is found here. */
+static struct hugetlb_zero_pool *kobj_to_pool(struct kobject *kobj)
+{
+	struct hstate *h;
+	int nid;
+
+	for_each_hstate(h)
+		for (nid = 0; nid < nr_node_ids; nid++)
+			if (hugetlb_zero_pool(h, nid)->kobj == kobj)
+				return hugetlb_zero_pool(h, nid);
+	return NULL;
+}
+
+/* A number of pages, in decimal. */
+static int parse_pages(const char *buf, unsigned long *nr)
+{
+	return kstrtoul(buf, 10, nr) ? -EINVAL : 0;
+}
+
+static ssize_t zeroable_hugepages_show(struct kobject *kobj,
+				       struct kobj_attribute *attr, char *buf)
+{
+	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+	unsigned long nr;
+
+	if (!pool)
+		return -ENODEV;
+	spin_lock_irq(&hugetlb_lock);
+	hugetlb_zero_arm(pool, HZ_FILE_ZEROABLE);
+	nr = hugetlb_zero_zeroable(pool);
+	spin_unlock_irq(&hugetlb_lock);
+	return sysfs_emit(buf, "%lu\n", nr);
+}
+
+static ssize_t zeroable_hugepages_store(struct kobject *kobj,
+					struct kobj_attribute *attr,
+					const char *buf, size_t len)
+{
+	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+	unsigned long nr, zeroed;
+	int err;
+
+	if (!pool)
+		return -ENODEV;
+	if (sysfs_streq(buf, "max")) {
+		nr = ULONG_MAX;
+	} else {
+		err = parse_pages(buf, &nr);
+		if (err)
+			return err;
+	}
+	err = hugetlb_zero_run(pool, nr, true, &zeroed);
+	return err ? err : len;
+}
+
+static ssize_t zeroed_hugepages_show(struct kobject *kobj,
+				     struct kobj_attribute *attr, char *buf)
+{
+	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+	unsigned long nr;
+
+	if (!pool)
+		return -ENODEV;
+	spin_lock_irq(&hugetlb_lock);
+	hugetlb_zero_arm(pool, HZ_FILE_ZEROED);
+	nr = pool->nr_zeroed;
+	spin_unlock_irq(&hugetlb_lock);
+	return sysfs_emit(buf, "%lu\n", nr);
+}
+
+static ssize_t zeroed_low_show(struct kobject *kobj,
+			       struct kobj_attribute *attr, char *buf)
+{
+	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+
+	if (!pool)
+		return -ENODEV;
+	return sysfs_emit(buf, "%lu\n", READ_ONCE(pool->low));
+}
+
+static ssize_t zeroed_low_store(struct kobject *kobj,
+				struct kobj_attribute *attr,
+				const char *buf, size_t len)
+{
+	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+	unsigned long low;
+	int err;
+
+	if (!pool)
+		return -ENODEV;
+	err = parse_pages(buf, &low);
+	if (err)
+		return err;
+	hugetlb_zero_set_low(pool, low);
+	return len;
+}
+
+static struct kobj_attribute zeroable_hugepages_attr =
+	__ATTR_RW(zeroable_hugepages);
+static struct kobj_attribute zeroed_hugepages_attr =
+	__ATTR_RO(zeroed_hugepages);
+static struct kobj_attribute zeroed_low_attr = __ATTR_RW(zeroed_low);
+
+static struct attribute *zero_attrs[] = {
+	&zeroable_hugepages_attr.attr,
+	&zeroed_hugepages_attr.attr,
+	&zeroed_low_attr.attr,
+	NULL,
+};
+
+static const struct attribute_group zero_attr_group = {
+	.attrs = zero_attrs,
+};
+
+/* The directory of a pool has been made. Without its files it works as before. */
+void hugetlb_zero_register(struct hstate *h, int nid, struct kobject *kobj)
+{
+	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(h, nid);
+
+	pool->kobj = kobj;
+	if (sysfs_create_group(kobj, &zero_attr_group)) {
+		pool->kobj = NULL;
+		pr_err("unable to add files of %s for node %d\n", h->name, nid);
+	} else {
+		pool->files[HZ_FILE_ZEROABLE] =
+			sysfs_get_dirent(kobj->sd, "zeroable_hugepages");
+		pool->files[HZ_FILE_ZEROED] =
+			sysfs_get_dirent(kobj->sd, "zeroed_hugepages");
+	}
+	hugetlb_zero_pool_appear(pool);
+}
+
+/* The directory is about to go. Returns when nobody uses the files any more. */
+void hugetlb_zero_unregister(struct hstate *h, int nid)
+{
+	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(h, nid);
+	struct kernfs_node *files[NR_HZ_FILES];
+	int file;
+
+	/* Writers return, so that the files can be removed. */
+	hugetlb_zero_pool_vanish(pool);
+	if (pool->kobj)
+		sysfs_remove_group(pool->kobj, &zero_attr_group);
+	pool->kobj = NULL;
+
+	/* Readers may have armed it again meanwhile, from now on none can. */
+	spin_lock_irq(&hugetlb_lock);
+	pool->armed = 0;
+	pool->pending = 0;
+	for (file = 0; file < NR_HZ_FILES; file++) {
+		files[file] = pool->files[file];
+		pool->files[file] = NULL;
+	}
+	spin_unlock_irq(&hugetlb_lock);
+	cancel_delayed_work_sync(&pool->work);
+	for (file = 0; file < NR_HZ_FILES; file++)
+		sysfs_put(files[file]);
+}

@@ -1,0 +1,686 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * hugetlb_zero_stress [OPERATIONS [SEED]] - zeroed hugetlb pages under everything
+ * at once
+ *
+ * Processes of several kinds work on the pools of all nodes, in rounds: zeroers,
+ * some of which are killed, and users who map, touch, fork, fallocate, copy by
+ * userfaultfd, migrate, poison and unpoison, while one process makes the pools
+ * larger and smaller, demotes pages and takes memory offline and online. Whoever
+ * is given zero memory reads every byte of it and then fills it with a pattern
+ * that is never zero: a byte of a pattern seen later by somebody else is a leak.
+ * Between two rounds all are stopped and the counters have to add up.
+ *
+ * The seed decides what each process does; how they interleave it can't.
+ */
+#define _GNU_SOURCE
+#include <linux/userfaultfd.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include "hugetlb_zero_util.h"
+
+#define NODES		2
+#define USERS		3
+#define ZEROERS		3
+#define MOST		6	/* pages a user takes at once */
+#define POOL		48	/* pages of a node, at rest */
+#define ROUNDS		20
+#define CGROUP		"/sys/fs/cgroup/"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ	22
+#define MADV_POPULATE_WRITE	23
+#endif
+#ifndef MADV_SOFT_OFFLINE
+#define MADV_SOFT_OFFLINE	101
+#endif
+
+/* Shared by all processes. */
+struct shared {
+	atomic_ulong operations;
+	atomic_ulong zero_pages;	/* that were checked */
+	atomic_ulong leaks;
+	atomic_ulong kinds[16];
+	atomic_ulong failed[16];	/* as they may: no page, no memory */
+	atomic_ulong bus_errors;
+	atomic_int stop;
+};
+
+static struct shared *shared;
+static struct pool pools[NODES];
+static int nodes;
+static bool gib;			/* node 0 has pages of 1 GiB to demote */
+
+enum kind {
+	FAULT_PRIVATE, FAULT_SHARED, FORK, FALLOCATE, PUNCH, UFFD_COPY, MIGRATE,
+	POISON, SOFT_OFFLINE, GROW, SHRINK, DEMOTE, OFFLINE, ZERO, KILL, LIMIT,
+};
+
+static const char *const names[] = {
+	"private fault", "shared fault", "fork and write", "fallocate",
+	"punch a hole", "uffd copy", "migrate", "poison and unpoison",
+	"soft offline", "grow", "shrink", "demote", "offline and online",
+	"zero", "kill a zeroer", "limit by cgroup",
+};
+
+static unsigned long long rng;
+
+/* xorshift64: the same sequence for a seed everywhere */
+static unsigned long rnd(unsigned long n)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return (rng >> 11) % n;
+}
+
+static sigjmp_buf next_operation;
+
+/* Somebody has poisoned what this process was using: leave it and go on. */
+static void bus_error(int signal, siginfo_t *info, void *context)
+{
+	if (info->si_code != BUS_MCEERR_AR && info->si_code != BUS_MCEERR_AO) {
+		shared->bus_errors++;
+		_exit(1);
+	}
+	siglongjmp(next_operation, 1);
+}
+
+static void done(enum kind kind, bool ok)
+{
+	shared->kinds[kind]++;
+	shared->operations++;
+	if (!ok)
+		shared->failed[kind]++;
+}
+
+/* Every byte of a page, then a pattern that says who wrote it. */
+static void check_and_soil(char *p, size_t len, const char *what)
+{
+	if (!all_bytes(p, len, 0)) {
+		size_t i = 0;
+
+		while (!p[i])
+			i++;
+		shared->leaks++;
+		ksft_print_msg("%s: byte %zu is %#x\n", what, i, p[i] & 0xff);
+	}
+	shared->zero_pages++;
+	memset(p, 1 + rnd(255), len);
+}
+
+static const struct pool *any_pool(void)
+{
+	return &pools[rnd(nodes)];
+}
+
+static void bind_to(int node)
+{
+	unsigned long mask = node < 0 ? (1UL << nodes) - 1 : 1UL << node;
+
+	syscall(SYS_set_mempolicy, MPOL_BIND, &mask, sizeof(mask) * 8);
+}
+
+/* Nobody has reserved these: a fault may end in SIGBUS, as on any kernel. */
+static bool populate(char *p, size_t len, int write)
+{
+	return !madvise(p, len, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+}
+
+static char *map_some(const struct pool *pool, long pages, int flags)
+{
+	bind_to(pool->node);
+	return pool_map(pool, pages, flags);
+}
+
+static void fault(int flags, enum kind kind)
+{
+	const struct pool *pool = any_pool();
+	long pages = 1 + rnd(MOST);
+	size_t len = pages * pool_page(pool);
+	char *p = map_some(pool, pages, flags);
+
+	if (p) {
+		/* Page by page, in any order, by reading or by writing. */
+		for (long i = 0; i < pages; i++) {
+			char *page = p + i * pool_page(pool);
+
+			if (populate(page, pool_page(pool), rnd(2)))
+				check_and_soil(page, pool_page(pool), names[kind]);
+		}
+		munmap(p, len);
+	}
+	done(kind, p);
+}
+
+/* The child writes to what it shares with its parent, and dies at any time. */
+static void fork_and_write(void)
+{
+	const struct pool *pool = any_pool();
+	char *p = map_some(pool, 1, MAP_PRIVATE);
+	bool ok = p && populate(p, pool_page(pool), 1);
+
+	if (ok) {
+		pid_t child;
+		int status;
+		char mine;
+
+		check_and_soil(p, pool_page(pool), names[FORK]);
+		mine = p[0];
+		child = fork();
+		if (child == 0) {
+			signal(SIGBUS, SIG_DFL);
+			if (populate(p, pool_page(pool), 1)) {
+				if (!all_bytes(p, pool_page(pool), mine))
+					shared->leaks++;
+				memset(p, ~mine ? ~mine : 1, pool_page(pool));
+			}
+			_exit(0);
+		}
+		if (child > 0) {
+			if (rnd(2))
+				kill(child, SIGKILL);
+			waitpid(child, &status, 0);
+		}
+		if (!all_bytes(p, pool_page(pool), mine))
+			shared->leaks++;
+	}
+	if (p)
+		munmap(p, pool_page(pool));
+	done(FORK, ok);
+}
+
+static void file(void)
+{
+	const struct pool *pool = any_pool();
+	long pages = 1 + rnd(MOST);
+	size_t page = pool_page(pool);
+	int fd = memfd_create("stress", MFD_HUGETLB |
+			      pool->shift << MAP_HUGE_SHIFT);
+	char *p = MAP_FAILED;
+	bool ok = false;
+
+	bind_to(pool->node);
+	if (fd >= 0 && !ftruncate(fd, pages * page)) {
+		ok = !fallocate(fd, 0, 0, pages * page);
+		p = mmap(NULL, pages * page, PROT_READ | PROT_WRITE, MAP_SHARED |
+			 MAP_NORESERVE, fd, 0);
+	}
+	if (p != MAP_FAILED) {
+		if (ok)
+			for (long i = 0; i < pages; i++)
+				check_and_soil(p + i * page, page, names[FALLOCATE]);
+		if (ok && rnd(2)) {
+			long i = rnd(pages);
+			bool again;
+
+			again = !fallocate(fd, FALLOC_FL_PUNCH_HOLE |
+					   FALLOC_FL_KEEP_SIZE, i * page, page) &&
+				populate(p + i * page, page, 1);
+			if (again)
+				check_and_soil(p + i * page, page, names[PUNCH]);
+			done(PUNCH, again);
+		}
+		munmap(p, pages * page);
+	}
+	if (fd >= 0)
+		close(fd);
+	done(FALLOCATE, ok);
+}
+
+static void uffd_copy(void)
+{
+	const struct pool *pool = any_pool();
+	size_t len = pool_page(pool);
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffdio_copy copy = { .len = len };
+	int uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	char *p = map_some(pool, 1, rnd(2) ? MAP_PRIVATE : MAP_SHARED);
+	char *from = mmap(NULL, len, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char pattern = 1 + rnd(255);
+	bool ok = false;
+
+	if (uffd >= 0 && p && from != MAP_FAILED) {
+		memset(from, pattern, len);
+		/* Half of it not there: the slow way through a temporary page. */
+		if (rnd(2))
+			madvise(from, len / 2, MADV_DONTNEED);
+		copy.dst = (unsigned long)p;
+		reg.range.start = copy.dst;
+		reg.range.len = len;
+		copy.src = (unsigned long)from;
+		ok = !ioctl(uffd, UFFDIO_API, &api) &&
+		     !ioctl(uffd, UFFDIO_REGISTER, &reg) &&
+		     !ioctl(uffd, UFFDIO_COPY, &copy);
+		if (ok && memcmp(p, from, len))
+			shared->leaks++;
+	}
+	if (p)
+		munmap(p, len);
+	if (from != MAP_FAILED)
+		munmap(from, len);
+	if (uffd >= 0)
+		close(uffd);
+	done(UFFD_COPY, ok);
+}
+
+static void migrate(void)
+{
+	const struct pool *pool = any_pool();
+	int to = (pool->node + 1) % nodes, status = -1;
+	char *p = map_some(pool, 1, MAP_PRIVATE);
+	bool ok = p && populate(p, pool_page(pool), 1);
+
+	if (ok) {
+		void *page = p;
+		char mine;
+
+		check_and_soil(p, pool_page(pool), names[MIGRATE]);
+		mine = p[0];
+		ok = !syscall(SYS_move_pages, 0, 1, &page, &to, &status, 2) &&
+		     status == to;
+		if (!all_bytes(p, pool_page(pool), mine))
+			shared->leaks++;
+	}
+	if (p)
+		munmap(p, pool_page(pool));
+	done(MIGRATE, ok);
+}
+
+static unsigned long pfn_of(const char *p)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY);
+	__u64 entry = 0;
+
+	if (fd >= 0) {
+		if (pread(fd, &entry, 8, (unsigned long)p / 4096 * 8) != 8)
+			entry = 0;
+		close(fd);
+	}
+	return entry & ((1ULL << 55) - 1);
+}
+
+static bool tell_hwpoison(const char *file, unsigned long pfn)
+{
+	char path[128], text[32];
+
+	snprintf(path, sizeof(path), "/sys/kernel/debug/hwpoison/%s", file);
+	snprintf(text, sizeof(text), "%#lx", pfn);
+	return !write_text(path, text);
+}
+
+/* A page that is free now, or used by somebody else, or zeroed: all may be. */
+static void poison(void)
+{
+	const struct pool *pool = any_pool();
+	char *p = map_some(pool, 1, MAP_PRIVATE);
+	unsigned long pfn = 0, free;
+	char *reserve;
+
+	if (p && populate(p, pool_page(pool), 1))
+		pfn = pfn_of(p);
+	if (p)
+		munmap(p, pool_page(pool));
+	if (pfn) {
+		/* Promised to somebody, a free page is not dissolved. */
+		free = pool_query(pool).free;
+		reserve = pool_map(pool, free, MAP_PRIVATE);
+		tell_hwpoison("corrupt-pfn", pfn);
+		if (rnd(2))
+			pool_zero(pool, 1 + rnd(8));
+		tell_hwpoison("unpoison-pfn", pfn);
+		if (reserve)
+			munmap(reserve, free * pool_page(pool));
+	}
+	done(POISON, pfn);
+}
+
+static void soft_offline(void)
+{
+	const struct pool *pool = any_pool();
+	char *p = map_some(pool, 1, MAP_PRIVATE);
+	bool ok = p && populate(p, pool_page(pool), 1);
+
+	if (ok) {
+		unsigned long pfn = pfn_of(p);
+		char mine;
+
+		check_and_soil(p, pool_page(pool), names[SOFT_OFFLINE]);
+		mine = p[0];
+		ok = !madvise(p, 4096, MADV_SOFT_OFFLINE);
+		if (!all_bytes(p, pool_page(pool), mine))
+			shared->leaks++;
+		tell_hwpoison("unpoison-pfn", pfn);
+	}
+	if (p)
+		munmap(p, pool_page(pool));
+	done(SOFT_OFFLINE, ok);
+}
+
+static void zero_some(void)
+{
+	const struct pool *pool = any_pool();
+	long pages = rnd(12), n;
+
+	if (rnd(2))
+		n = pool_zero(pool, pages);
+	else
+		n = pool_set_nr(pool, "zeroable_hugepages", pages);
+	done(ZERO, n >= 0);
+}
+
+/* At any instruction of it. */
+static void kill_zeroer(void)
+{
+	const struct pool *pool = any_pool();
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		for (;;)
+			pool_zero(pool, HUGEPAGECTL_ALL);
+	}
+	if (pid > 0) {
+		usleep(rnd(3000));
+		kill(pid, SIGKILL);
+		waitpid(pid, &status, 0);
+	}
+	done(KILL, pid > 0);
+}
+
+/* A fault that its hugetlb cgroup or its CPU quota does not allow. */
+static void limited(int id)
+{
+	const struct pool *pool = any_pool();
+	char path[128], text[64];
+	int status;
+	pid_t pid;
+
+	snprintf(path, sizeof(path), CGROUP "stress%d", id);
+	if (mkdir(path, 0755) && errno != EEXIST) {
+		done(LIMIT, false);
+		return;
+	}
+	snprintf(path, sizeof(path), CGROUP "stress%d/hugetlb.2MB.max", id);
+	snprintf(text, sizeof(text), "%lu", rnd(3) * pool_page(pool));
+	write_text(path, text);
+	snprintf(path, sizeof(path), CGROUP "stress%d/cpu.max", id);
+	write_text(path, rnd(2) ? "2000 20000" : "max");
+	snprintf(path, sizeof(path), CGROUP "stress%d/cgroup.procs", id);
+	pid = fork();
+	if (pid == 0) {
+		signal(SIGBUS, SIG_DFL);
+		write_text(path, "0");
+		zero_some();
+		fault(MAP_PRIVATE, FAULT_PRIVATE);
+		_exit(0);
+	}
+	if (pid > 0)
+		waitpid(pid, &status, 0);
+	done(LIMIT, pid > 0);
+}
+
+static void user(int id)
+{
+	switch (rnd(40)) {
+	case 0 ... 9:
+		return fault(MAP_PRIVATE, FAULT_PRIVATE);
+	case 10 ... 15:
+		return fault(MAP_SHARED, FAULT_SHARED);
+	case 16 ... 19:
+		return fork_and_write();
+	case 20 ... 26:
+		return file();
+	case 27 ... 31:
+		return uffd_copy();
+	case 32 ... 35:
+		return migrate();
+	case 36:
+		return poison();
+	case 37:
+		return soft_offline();
+	default:
+		return limited(id);
+	}
+}
+
+static void zeroer(int id)
+{
+	if (rnd(10))
+		zero_some();
+	else
+		kill_zeroer();
+}
+
+/* Blocks of memory of the second node, which can be taken away. */
+static unsigned long blocks[256];
+static int nr_blocks;
+
+static void find_blocks(void)
+{
+	DIR *dir = opendir(TREE "/node1");
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir)) && nr_blocks < 256)
+		if (sscanf(entry->d_name, "memory%lu", &blocks[nr_blocks]) == 1)
+			nr_blocks++;
+	if (dir)
+		closedir(dir);
+}
+
+static void offline_online(void)
+{
+	char path[128];
+	bool ok;
+
+	if (!nr_blocks)
+		return;
+	snprintf(path, sizeof(path), TREE "/node1/memory%lu/state",
+		 blocks[rnd(nr_blocks)]);
+	ok = !write_text(path, "offline");
+	write_text(path, "online_movable");
+	done(OFFLINE, ok);
+}
+
+static void manager(int id)
+{
+	const struct pool *pool = any_pool();
+	long nr = pool_get(pool, "nr_hugepages");
+
+	switch (rnd(20)) {
+	case 0 ... 8:
+		pool_set_nr(pool, "nr_hugepages", nr + 1 + rnd(8));
+		return done(GROW, pool_get(pool, "nr_hugepages") > nr);
+	case 9 ... 17:
+		nr -= 1 + rnd(8);
+		pool_set_nr(pool, "nr_hugepages", nr < POOL / 2 ? POOL / 2 : nr);
+		return done(SHRINK, true);
+	case 18:
+		if (gib) {
+			struct pool large = { .node = 0, .shift = 30,
+					      .ctl = pools[0].ctl };
+			bool ok;
+
+			pool_zero(&large, rnd(2));
+			ok = !pool_set(&large, "demote", "1");
+			/* So that there is one the next time, if it can be. */
+			pool_set_nr(&pools[0], "nr_hugepages", POOL);
+			pool_set_nr(&large, "nr_hugepages", 1);
+			return done(DEMOTE, ok);
+		}
+		return;
+	default:
+		return offline_online();
+	}
+}
+
+static pid_t start(void (*what)(int), int id, unsigned long long seed)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		die("fork");
+	if (pid == 0) {
+		struct sigaction action = {
+			.sa_sigaction = bus_error, .sa_flags = SA_SIGINFO,
+		};
+
+		sigaction(SIGBUS, &action, NULL);
+		rng = seed * 0x9e3779b97f4a7c15ULL + id + 1;
+		rnd(2);
+		sigsetjmp(next_operation, 1);
+		while (!shared->stop)
+			what(id);
+		_exit(0);
+	}
+	return pid;
+}
+
+static void print_query(int round, int node, const struct hugepagectl_query *q)
+{
+	ksft_print_msg("round %d, node %d: total %llu free %llu zeroed %llu\n",
+		       round, node, q->total, q->free, q->zeroed);
+	ksft_print_msg("zeroable %llu zeroing %llu hits %llu misses %llu waits %llu\n",
+		       q->zeroable, q->zeroing, q->hits, q->misses, q->waits);
+}
+
+/* Nobody does anything: everything must add up. */
+static bool quiet(int round)
+{
+	bool ok = true;
+
+	for (int i = 0; i < nodes; i++) {
+		const struct pool *pool = &pools[i];
+		struct hugepagectl_query q = pool_query(pool);
+
+		if (q.zeroing || q.free != q.total ||
+		    q.zeroed + q.zeroable > q.free ||
+		    /* all but those with a memory error */
+		    q.zeroed + q.zeroable + 16 < q.free ||
+		    (long)q.zeroed != pool_get(pool, "zeroed_hugepages") ||
+		    (long)q.zeroable != pool_get(pool, "zeroable_hugepages") ||
+		    (long)q.free != pool_get(pool, "free_hugepages")) {
+			print_query(round, i, &q);
+			ok = false;
+		}
+		/* Every single one: all zeroed pages are, all others become. */
+		if (pool_zero(pool, HUGEPAGECTL_ALL) != (long)q.zeroable)
+			ok = false;
+		if (pool_query(pool).zeroable)
+			ok = false;
+	}
+	return ok;
+}
+
+/* Take all there is, and look at every byte. */
+static void check_everything(void)
+{
+	for (int i = 0; i < nodes; i++) {
+		const struct pool *pool = &pools[i];
+		long pages = pool_query(pool).zeroed;
+		char *p = map_some(pool, pages, MAP_PRIVATE | MAP_NORESERVE);
+
+		for (long j = 0; p && j < pages; j++) {
+			char *page = p + j * pool_page(pool);
+
+			if (populate(page, pool_page(pool), 1))
+				check_and_soil(page, pool_page(pool), "quiet");
+		}
+		if (p)
+			munmap(p, pages * pool_page(pool));
+	}
+	bind_to(-1);
+}
+
+static void setup(void)
+{
+	struct pool large;
+
+	mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
+	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, NULL);
+	write_text(CGROUP "cgroup.subtree_control", "+cpu +hugetlb");
+	for (nodes = 0; nodes < NODES; nodes++) {
+		if (!pool_open(&pools[nodes], nodes, 21))
+			break;
+		pool_refill(&pools[nodes], POOL);
+	}
+	find_blocks();
+	gib = pool_open(&large, 0, 30) && pool_query(&large).free;
+	if (large.ctl >= 0)
+		close(large.ctl);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED)
+		die("mmap");
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long operations = argc > 1 ? strtoul(argv[1], NULL, 0) : 20000;
+	unsigned long long seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
+	pid_t pids[USERS + ZEROERS + 1];
+	double begin = seconds();
+	bool adds_up = true;
+	int survivors = 0, crashes = 0;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	ksft_print_header();
+	if (geteuid() || access("/dev/hugepagectl", R_OK))
+		ksft_exit_skip("needs root and a kernel with HUGETLB_ZEROED\n");
+	setup();
+	ksft_set_plan(4);
+	ksft_print_msg("%lu operations, seed %llu, %d nodes\n", operations, seed,
+		       nodes);
+
+	for (int round = 0; round < ROUNDS; round++) {
+		int n = 0, status;
+
+		shared->stop = 0;
+		for (int i = 0; i < USERS; i++, n++)
+			pids[n] = start(user, n, seed + round);
+		for (int i = 0; i < ZEROERS; i++, n++)
+			pids[n] = start(zeroer, n, seed + round);
+		pids[n] = start(manager, n, seed + round);
+		n++;
+		while (shared->operations < operations * (round + 1) / ROUNDS)
+			usleep(20000);
+		shared->stop = 1;
+		for (int i = 0; i < n; i++) {
+			waitpid(pids[i], &status, 0);
+			if (WIFEXITED(status) && !WEXITSTATUS(status))
+				survivors++;
+			else
+				crashes++;
+		}
+		for (int i = 0; i < nodes; i++)
+			pool_set_nr(&pools[i], "nr_hugepages", POOL);
+		adds_up &= quiet(round);
+		check_everything();
+		for (int i = 0; i < nodes; i++)
+			pool_refill(&pools[i], POOL);
+	}
+
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+		ksft_print_msg("%8lu %s, %lu of them in vain\n",
+			       shared->kinds[i], names[i], shared->failed[i]);
+	for (int i = 0; i < nodes; i++) {
+		struct hugepagectl_query q = pool_query(&pools[i]);
+
+		print_query(ROUNDS, i, &q);
+	}
+	ksft_print_msg("%lu pages checked, %.0f s\n", shared->zero_pages,
+		       seconds() - begin);
+	ksft_test_result(shared->operations >= operations, "%lu operations\n",
+			 shared->operations);
+	ksft_test_result(!shared->leaks, "no byte of anybody else was seen (%lu)\n",
+			 shared->leaks);
+	ksft_test_result(adds_up, "the counters add up at every quiet point\n");
+	ksft_test_result(!crashes && !shared->bus_errors,
+			 "nobody was killed who should not be (%d of %d)\n",
+			 crashes, crashes + survivors);
+	for (int i = 0; i < nodes; i++)
+		pool_set_nr(&pools[i], "nr_hugepages", 0);
+	ksft_finished();
+}
