@@ -63,7 +63,12 @@ impl Workshop {
         Ok(match &program.origin {
             Origin::C(name) => {
                 let host = self.compile(&find_c(name)?)?;
-                one(&with_args(name, program), format!("/bin/{name}"), host)
+                let mut all = one(&with_args(name, program), format!("/bin/{name}"), host);
+                for other in &program.with {
+                    let at = PathBuf::from(format!("/bin/{other}"));
+                    all[0].programs.insert(at, self.compile(&find_c(other)?)?);
+                }
+                all
             }
             Origin::Selftest(name) => {
                 let host = kernel::selftest(name)?;

@@ -57,6 +57,9 @@ pub(crate) struct Program {
     /// the same absolute path in the guest.
     #[serde(default)]
     pub(crate) files: Vec<String>,
+    /// C programs that a program of kind `c` runs; they lie beside it.
+    #[serde(default)]
+    pub(crate) with: Vec<String>,
     #[serde(default = "two_minutes")]
     pub(crate) timeout_s: u64,
 }
@@ -117,6 +120,7 @@ impl Program {
             env: BTreeMap::new(),
             binaries: Vec::new(),
             files: Vec::new(),
+            with: Vec::new(),
             timeout_s: 3600,
         }
     }
