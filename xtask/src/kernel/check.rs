@@ -26,9 +26,12 @@ use crate::{apt, cache, command, say};
 
 /// Findings of checkpatch that are no faults of this series: below which path,
 /// which kind, and why.
-const EXCUSED: [(&str, &str, &str); 4] = [
+const EXCUSED: [(&str, &str, &str); 7] = [
     ("", "FILE_PATH_CHANGES", "an out-of-tree series has no entry in MAINTAINERS"),
     ("tools/testing/", "VOLATILE", "a byte is touched, and the compiler shall not elide it"),
+    ("include/linux/hugetlb.h", "CAMELCASE", "every HPAGEFLAG() has two names"),
+    ("mm/hugetlb_zero.h", "MACRO_ARG_REUSE", "a loop over a list names its cursor more than once"),
+    ("mm/hugetlb_zero.h", "MACRO_ARG_UNUSED", "a plain loop, where the option is off"),
     ("include/trace/events/", "OPEN_ENDED_LINE", "every trace header has TP_STRUCT__entry("),
     ("include/trace/events/", "PARENTHESIS_ALIGNMENT", "every trace header has TRACE_EVENT(name,"),
 ];
@@ -45,7 +48,8 @@ struct Target {
 }
 
 const HUGE: &str = "CONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\nCONFIG_KUNIT=y\n\
-                    CONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_WERROR=n\n";
+                    CONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_HUGETLB_ZEROED=y\n\
+                    CONFIG_HUGETLB_ZEROED_KUNIT_TEST=y\nCONFIG_WERROR=n\n";
 const NO_HUGE: &str = "CONFIG_KUNIT=y\nCONFIG_WERROR=n\n";
 
 const TARGETS: [Target; 5] = [
@@ -65,7 +69,8 @@ const TARGETS: [Target; 5] = [
         packages: &[],
         base: "i386_defconfig",
         fragment: "CONFIG_HIGHMEM64G=y\nCONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\n\
-                   CONFIG_KUNIT=y\nCONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_WERROR=n\n",
+                   CONFIG_KUNIT=y\nCONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_HUGETLB_ZEROED=y\n\
+                   CONFIG_HUGETLB_ZEROED_KUNIT_TEST=y\nCONFIG_WERROR=n\n",
         sparse: false,
     },
     Target {
@@ -87,7 +92,8 @@ const TARGETS: [Target; 5] = [
         base: "multi_v7_defconfig",
         fragment: "CONFIG_ARCH_MULTI_V7=y\nCONFIG_ARM_LPAE=y\nCONFIG_HIGHMEM=y\n\
                    CONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\nCONFIG_KUNIT=y\n\
-                   CONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_WERROR=n\n",
+                   CONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_HUGETLB_ZEROED=y\n\
+                   CONFIG_HUGETLB_ZEROED_KUNIT_TEST=y\nCONFIG_WERROR=n\n",
         sparse: false,
     },
     Target {
