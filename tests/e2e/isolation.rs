@@ -183,3 +183,26 @@ fn the_lease_descriptor_alone_keeps_the_loan() {
     drop(copy);
     daemon.wait_for("returned", |p| p.lent_pages == 0);
 }
+
+#[test]
+fn a_borrower_that_cuts_or_punches_its_file_costs_nobody_anything() {
+    let page = Page::Mib2;
+    let pool = page.pool("pages_per_block = 4\nmax = 4\nrecycle = \"in-place\"");
+    let Some(daemon) = Daemon::start(page, 4, &pool) else { return };
+    let cuts: [fn(&linux::BlockFile); 3] = [
+        |file| file.punch(0..2 << 20).expect("our own file"),
+        |file| file.set_len(2 << 20).expect("our own file"),
+        |file| file.set_len(64 << 20).expect("our own file"),
+    ];
+    for cut in cuts {
+        daemon.zero("max");
+        assert_eq!(daemon.pool().ready_pages, 4);
+        let (lease, mut blocks) = daemon.lend(page, 4).into_fds();
+        let file = linux::BlockFile::from(blocks.pop().expect("one block"));
+        cut(&file);
+        drop((file, lease));
+        daemon.wait_for("zeroable again", |p| p.zeroable_pages == 4);
+    }
+    daemon.zero("max");
+    assert_zero(&daemon.lend(page, 4).map().expect("a mapping"));
+}

@@ -311,6 +311,10 @@ impl Shell {
                 Reach::Shared
             }
         };
+        // A client can cut its file, grow it, or punch holes into it.
+        let lent = self.book.block(block).map(|b| (b.pool().page_size, b.pages()))?;
+        let memory = self.store.memory(block, lent.0, lent.1).unwrap_or_default();
+        self.book.note_memory(block, memory);
         let (settled, effects) = self.book.settle(block, reach, boot_seconds())?;
         self.carry_out(&effects);
         Some(settled)

@@ -195,6 +195,14 @@ impl Store {
         Ok(Pages(self.open_block(block)?.allocated_bytes()? / page_size.bytes()))
     }
 
+    /// Pages of a returned block that have memory; none if its length is not what was lent.
+    pub(crate) fn memory(&self, block: BlockId, size: PageSize, lent: Pages) -> Result<Pages> {
+        let file = self.open_block(block)?;
+        let as_lent = file.len()? == lent.bytes(size).0;
+        let allocated = Pages(file.allocated_bytes()? / size.bytes());
+        Ok(if as_lent { allocated } else { Pages::ZERO })
+    }
+
     /// Removes every file and mount: the kernel has its pages back.
     ///
     /// Memory that somebody still maps stays theirs until they let go; the kernel frees it then.
