@@ -7,7 +7,7 @@
 pub(crate) mod table;
 mod units;
 
-pub(crate) use units::{bytes_per_second, rate, seconds};
+pub(crate) use units::{bytes_per_second, count, rate, seconds};
 
 use std::io::{self, IsTerminal, Write};
 

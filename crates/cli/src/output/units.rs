@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Times and rates in three significant digits.
+//! Times and rates in three significant digits, and counts.
 
 use std::time::Duration;
 
@@ -29,6 +29,11 @@ pub(crate) fn rate(bytes_per_second: f64) -> String {
     } else {
         digits(bytes_per_second / 1e6, "MB/s")
     }
+}
+
+/// `1 page`, `2 pages`.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 fn digits(value: f64, unit: &str) -> String {

@@ -15,18 +15,21 @@ use crate::exit::{Exit, Failure, Outcome};
 /// Run the daemon: own huge pages, keep them zeroed, lend them
 ///
 /// What it does is said by a TOML file (--config), by flags, or both; a flag overrides its field of
-/// the file, and a --pool replaces the file's pool of the same node, page size and block. With no
-/// pool at all it waits for `prezero set`. It runs in the foreground, logs to standard error, and
-/// ends at SIGTERM or SIGINT. Lent memory survives that: the next daemon finds it.
+/// the file, and a --pool replaces the file's pool of the same node, page size and block. It runs in
+/// the foreground, logs to standard error, and ends at SIGTERM or SIGINT. Ready and lent memory
+/// survives that: the next daemon finds it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   prezero serve --pool page_size=1G,ready_high=8
   prezero serve --config /etc/prezero.toml --workers 4 --worker-cpus 0-3
-  prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096,recycle=in-place
+  prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096
 
-Fields of a pool: node (0), page_size, pages_per_block (1), ready_low (ready_high), ready_high (0: zero
-only on request), max, leave_free (0), recycle (fresh, or in-place for one trust domain).")]
+Fields of a pool, with their defaults:
+  node=0, page_size, pages_per_block=1, leave_free=0, max (none)
+  ready_high=0       zero in the background up to so many pages; 0 only on request
+  ready_low          ... as soon as fewer than this are ready; default ready_high
+  recycle=fresh      or in-place: several times as fast, for one trust domain")]
 pub(crate) struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]

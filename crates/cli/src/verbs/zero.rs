@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Outcome};
-use crate::output::{Form, Record, bytes_per_second, rate, seconds};
+use crate::output::{Form, Record, bytes_per_second, count, rate, seconds};
 use crate::signals::Stop;
 use crate::worker::{self, Crew, Work, progress};
 
@@ -166,12 +166,12 @@ impl Record for Zeroed {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "{}zeroed {} pages ({}) in {} with {} threads: {}",
+            "{}zeroed {} ({}) in {} with {}: {}",
             if self.interrupted { "interrupted: " } else { "" },
-            self.pages,
+            count(self.pages, "page"),
             Bytes(self.bytes),
             seconds(std::time::Duration::from_secs_f64(self.seconds)),
-            self.threads,
+            count(self.threads as u64, "thread"),
             rate(self.bytes_per_second),
         )
     }

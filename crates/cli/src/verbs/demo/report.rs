@@ -12,7 +12,7 @@ use super::boots::Boots;
 use super::maps::Maps;
 use super::starts::Starts;
 use crate::output::table::{self, Align};
-use crate::output::{Record, bytes_per_second, rate, seconds};
+use crate::output::{Record, bytes_per_second, count, rate, seconds};
 
 /// One measurement, repeated. Serializes as its median and all of its values, in seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -152,7 +152,10 @@ impl Record for Report {
                 ("no huge pages, nothing preallocated".to_owned(), &starts.plain),
                 (format!("{page} pages, preallocated by QEMU, 1 thread"), &starts.prealloc_1),
                 (
-                    format!("{page} pages, preallocated by QEMU, {threads} threads"),
+                    format!(
+                        "{page} pages, preallocated by QEMU, {}",
+                        count(*threads as u64, "thread")
+                    ),
                     &starts.prealloc_all,
                 ),
                 (format!("{page} pages, lent by prezero"), &starts.lent),
@@ -193,11 +196,11 @@ impl Record for Report {
             };
             writeln!(
                 out,
-                "filling the pool beforehand: {} ({}); QEMU's preallocation: {}; both with {} threads",
+                "filling the pool beforehand: {} ({}); QEMU's preallocation: {}; both with {}",
                 starts.fill.text(),
                 of(starts.fill.median()),
                 of(starts.prealloc_all.median() - starts.plain.median()),
-                self.threads,
+                count(self.threads as u64, "thread"),
             )?;
         }
         if let Some(boots) = &self.boots {
