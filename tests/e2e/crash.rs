@@ -117,8 +117,13 @@ fn an_interrupted_worker_keeps_what_it_has_done() {
     assert_zero(&daemon.lend(page, 1024).map().expect("a mapping"));
 }
 
-/// How many times the daemon is killed. The instants are random within a run, the run is seeded.
+/// How many times the daemon is killed, unless `PREZERO_TEST_KILLS` says so (fewer under emulation).
+/// The instants are random within a run, the run is seeded.
 const KILLS: u64 = 200;
+
+fn number_from(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
 
 /// One borrower of the storm: borrows, looks, soils, returns, again and again, as the daemon comes
 /// and goes. Returns how many loans it had.
@@ -157,7 +162,7 @@ fn borrow_in_the_storm(daemon: &Daemon, page: Page, seed: u64, stop: &AtomicBool
 fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
     let page = Page::Mib2;
     let recycle = ["fresh", "in-place"];
-    let seed = std::env::var("PREZERO_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let seed = number_from("PREZERO_TEST_SEED").unwrap_or(1);
     eprintln!("seed {seed}; set PREZERO_TEST_SEED to repeat another run");
     let mut random = StdRng::seed_from_u64(seed);
     for recycle in recycle {
@@ -166,7 +171,7 @@ fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
         ));
         let Some(mut daemon) = Daemon::start(page, 24, &pool) else { return };
         let (stop, loans) = (AtomicBool::new(false), AtomicU64::new(0));
-        let kills = KILLS / 2;
+        let kills = number_from("PREZERO_TEST_KILLS").unwrap_or(KILLS) / 2;
         for kill in 0..kills {
             // A borrower that is in the middle of something when the daemon dies.
             let life = Duration::from_micros(random.random_range(200..30_000));
