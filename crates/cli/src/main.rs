@@ -12,6 +12,7 @@ mod args;
 mod exit;
 mod output;
 mod signals;
+mod stage;
 mod verbs;
 mod worker;
 

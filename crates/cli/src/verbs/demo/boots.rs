@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::Plan;
 use super::cpio::Archive;
-use super::qemu::{Boot, Memory, Qemu};
-use super::stage::Scene;
 use crate::exit::Failure;
 use crate::output;
+use crate::stage::qemu::{Boot, Memory, Qemu};
+use crate::stage::{Plan, Scene};
 use crate::verbs::lend::Inherited;
 
 /// The line that ends the measurement; the guest's memory follows it.

@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 use daemon::host::prefault;
 use serde::Serialize;
 
-use super::Plan;
-use super::report::Series;
-use super::stage::Scene;
 use crate::exit::Failure;
+use crate::stage::{Plan, Scene, Series};
 
 /// Both ways with one page size. Times in seconds.
 #[derive(Debug, Clone, Serialize)]

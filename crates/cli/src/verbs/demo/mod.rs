@@ -3,7 +3,7 @@
 //!
 //! # The walk
 //!
-//! 1. [`stage`]: reserve huge pages from free memory, touch them once, embed a daemon that owns none
+//! 1. [`crate::stage`]: reserve huge pages from free memory, touch them once, embed a daemon that owns none
 //!    of them yet. All of it is undone by `Drop`: at the end, at an error, at Ctrl-C.
 //! 2. [`starts`]: with the largest page size, QEMU from its start to its QMP greeting: without huge
 //!    pages, with pages that it preallocates itself, with pages that the daemon lends. In rounds, so
@@ -19,10 +19,7 @@
 mod boots;
 mod cpio;
 mod maps;
-mod qemu;
 mod report;
-mod stage;
-mod starts;
 
 use std::path::PathBuf;
 
@@ -33,8 +30,8 @@ use model::units::{Bytes, PageSize};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{self, Form};
 use crate::signals::Stop;
+use crate::stage::{Backing, Plan, Stage, qemu, starts};
 use report::Report;
-use stage::{Backing, Stage};
 
 /// The most memory that is used unless --size says so.
 const DEFAULT_MOST: Bytes = Bytes(16 << 30);
@@ -76,21 +73,6 @@ pub(crate) struct Args {
     form: Form,
 }
 
-/// What every part of the demo needs to know.
-#[derive(Debug)]
-struct Plan {
-    rounds: u32,
-    threads: usize,
-    stop: Stop,
-}
-
-impl Plan {
-    /// Ends the demo if somebody asked for it.
-    fn go_on(&self) -> Result<(), Failure> {
-        if self.stop.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Outcome {
     let roots = Roots::default();
     let stop = Stop::on_signals()?;
@@ -108,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let last = pages.last().copied();
     for page in pages {
         plan.go_on()?;
-        let Some(mut scene) = stage.set(&plan, page, size)? else { continue };
+        let Some(mut scene) = stage.set(&plan, page, size, None)? else { continue };
         // A guest of much less memory than was asked for shows QEMU's own start, not its memory's.
         let worth_it = scene.bytes().0 >= size.0 / 2 || Some(page) == last;
         if let Some(qemu) = qemu.as_ref().filter(|_| report.starts.is_none() && worth_it) {

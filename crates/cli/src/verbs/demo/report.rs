@@ -10,34 +10,9 @@ use serde::Serialize;
 
 use super::boots::Boots;
 use super::maps::Maps;
-use super::starts::Starts;
 use crate::output::table::{self, Align};
 use crate::output::{Record, bytes_per_second, count, rate, seconds};
-
-/// One measurement, repeated. Serializes as its median and all of its values, in seconds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct Series {
-    median_seconds: f64,
-    seconds: Vec<f64>,
-}
-
-impl Series {
-    pub(super) fn add(&mut self, time: Duration) {
-        self.seconds.push(time.as_secs_f64());
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        // The upper one of two in the middle: an even number of rounds is nobody's default.
-        self.median_seconds = sorted[sorted.len() / 2];
-    }
-
-    pub(super) fn median(&self) -> f64 {
-        self.median_seconds
-    }
-
-    fn text(&self) -> String {
-        text(self.median_seconds)
-    }
-}
+use crate::stage::starts::Starts;
 
 fn text(s: f64) -> String {
     seconds(Duration::from_secs_f64(s))

@@ -4,6 +4,16 @@
 //! A [`Stage`] is the machine's settings, a [`Scene`] is one page size on it. Both undo themselves
 //! when they are dropped, the scene first: its daemon must let go of the pages before their pool
 //! shrinks.
+//!
+//! `demo` and `bench` stand on it: [`qemu`] and [`starts`] are what they start there.
+
+mod plan;
+pub(crate) mod qemu;
+mod series;
+pub(crate) mod starts;
+
+pub(crate) use plan::Plan;
+pub(crate) use series::Series;
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -19,7 +29,6 @@ use model::ids::PoolKey;
 use model::units::{Bytes, Node, PageSize, Pages};
 use tempfile::TempDir;
 
-use super::Plan;
 use crate::args::Which;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -44,7 +53,7 @@ const SPARE_BYTES: u64 = 1 << 30;
 
 /// What the memory is made of.
 #[derive(Debug)]
-pub(super) enum Backing {
+pub(crate) enum Backing {
     /// Huge pages of this node.
     Huge { node: Node },
     /// Plain memory, because there is nothing better.
@@ -53,7 +62,7 @@ pub(super) enum Backing {
 
 impl Backing {
     /// Huge pages if this process may reserve them and the kernel has them.
-    pub(super) fn choose(roots: &Roots) -> Self {
+    pub(crate) fn choose(roots: &Roots) -> Self {
         let plain = |why: &str| Self::Plain { why: why.into() };
         if !machine::is_root() {
             return plain("not root");
@@ -69,7 +78,7 @@ impl Backing {
 
 /// The machine with its settings changed. Dropped, they are as before.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(crate) struct Stage {
     roots: Roots,
     node: Node,
     run_dir: PathBuf,
@@ -80,7 +89,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn open(roots: Roots, backing: Backing) -> Result<Self, Failure> {
+    pub(crate) fn open(roots: Roots, backing: Backing) -> Result<Self, Failure> {
         match backing {
             Backing::Huge { node } => {
                 // Whoever has the note has the directory, too.
@@ -109,12 +118,12 @@ impl Stage {
     }
 
     /// `stock` or `plain`.
-    pub(super) fn provider(&self) -> &'static str {
+    pub(crate) fn provider(&self) -> &'static str {
         if self.reservation.is_some() { "stock" } else { "plain" }
     }
 
     /// The sizes to show, smallest first.
-    pub(super) fn page_sizes(&self) -> Result<Vec<PageSize>, Failure> {
+    pub(crate) fn page_sizes(&self) -> Result<Vec<PageSize>, Failure> {
         match self.reservation {
             Some(_) => Ok(machine::huge_page_sizes(&self.roots)?),
             None => Ok(vec![PageSize::KIB_4]),
@@ -122,12 +131,14 @@ impl Stage {
     }
 
     /// Reserves `size` in pages of one size, or as much of it as there is, and embeds a daemon with
-    /// one pool whose one block can take it all. `None`, with a note, if not a page is to be had.
-    pub(super) fn set(
+    /// one pool whose one block can take it all, or whose blocks have `pages_per_block`. `None`, with
+    /// a note, if not a page is to be had.
+    pub(crate) fn set(
         &mut self,
         plan: &Plan,
         page: PageSize,
         size: Bytes,
+        pages_per_block: Option<Pages>,
     ) -> Result<Option<Scene<'_>>, Failure> {
         let wanted = Pages(size.0 / page.bytes());
         let mut pages = wanted;
@@ -154,7 +165,11 @@ impl Stage {
             }
             touch(plan, pages.bytes(page), page)?;
         }
-        let key = PoolKey { node: self.node, page_size: page, pages_per_block: pages };
+        let key = PoolKey {
+            node: self.node,
+            page_size: page,
+            pages_per_block: pages_per_block.unwrap_or(pages),
+        };
         let pool = PoolConfig { max: Some(pages), ..PoolConfig::new(key) };
         let mut config = Config { pools: vec![pool], ..Config::default() };
         // Filling is asked for and measured, never done behind our back.
@@ -173,7 +188,7 @@ impl Stage {
     }
 
     /// Puts everything back, and says so if that fails.
-    pub(super) fn close(mut self) -> Result<(), Failure> {
+    pub(crate) fn close(mut self) -> Result<(), Failure> {
         if let Some(reservation) = &mut self.reservation {
             reservation.put_back()?;
             leftover::remove(&self.roots, &self.run_dir)?;
@@ -251,7 +266,7 @@ fn touch(plan: &Plan, bytes: Bytes, page: PageSize) -> Result<(), Failure> {
 
 /// One page size: its pages reserved and a daemon that may own them. Dropped, its daemon is gone.
 #[derive(Debug)]
-pub(super) struct Scene<'a> {
+pub(crate) struct Scene<'a> {
     stage: &'a mut Stage,
     /// `None` once it is stopped.
     daemon: Option<Embedded>,
@@ -261,26 +276,26 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    pub(super) fn page(&self) -> PageSize {
+    pub(crate) fn page(&self) -> PageSize {
         self.page
     }
 
-    pub(super) fn bytes(&self) -> Bytes {
+    pub(crate) fn bytes(&self) -> Bytes {
         self.pages.bytes(self.page)
     }
 
     /// Whether the pages are huge.
-    pub(super) fn is_huge(&self) -> bool {
+    pub(crate) fn is_huge(&self) -> bool {
         self.stage.reservation.is_some()
     }
 
     /// A directory for whatever else is needed.
-    pub(super) fn run_dir(&self) -> &Path {
+    pub(crate) fn run_dir(&self) -> &Path {
         &self.stage.run_dir
     }
 
     /// Zeroes all pages into the daemon's pool, with all threads.
-    pub(super) fn fill(&mut self, plan: &Plan) -> Result<Work, Failure> {
+    pub(crate) fn fill(&mut self, plan: &Plan) -> Result<Work, Failure> {
         let bar = progress::bytes(self.bytes().0, "filling the pool");
         let crew = Crew {
             socket: &self.stage.run_dir.join("io.prezero"),
@@ -305,7 +320,7 @@ impl Scene<'_> {
     }
 
     /// Borrows all of it.
-    pub(super) fn lend(&mut self, single: bool) -> Result<Loan, Failure> {
+    pub(crate) fn lend(&mut self, single: bool) -> Result<Loan, Failure> {
         let mut request = LendRequest::new(self.bytes());
         request.page_size = Some(self.page);
         request.single = single;
@@ -318,7 +333,7 @@ impl Scene<'_> {
     }
 
     /// Waits until nothing is lent any more, then gives everything to the kernel's pool.
-    pub(super) fn give_back(&mut self, stop: &Stop) -> Result<(), Failure> {
+    pub(crate) fn give_back(&mut self, stop: &Stop) -> Result<(), Failure> {
         self.wait("the daemon still waits for returned memory", stop, |scene| {
             let pools = scene.client.status()?.pools;
             Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == 0))
@@ -353,7 +368,7 @@ impl Scene<'_> {
     }
 
     /// Stops the daemon and puts the pool back.
-    pub(super) fn clear_away(mut self) -> Result<(), Failure> {
+    pub(crate) fn clear_away(mut self) -> Result<(), Failure> {
         if let Some(daemon) = self.daemon.take() {
             daemon.stop()?;
         }

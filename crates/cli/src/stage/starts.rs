@@ -5,35 +5,33 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::Plan;
 use super::qemu::{Memory, Qemu};
-use super::report::Series;
-use super::stage::Scene;
+use super::{Plan, Scene, Series};
 use crate::exit::Failure;
 use crate::verbs::lend::Inherited;
 
 /// All starts, by way. Times in seconds.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Starts {
-    pub(super) qemu: String,
-    pub(super) accel: String,
-    pub(super) page_bytes: u64,
-    pub(super) bytes: u64,
-    pub(super) threads: usize,
+pub(crate) struct Starts {
+    pub(crate) qemu: String,
+    pub(crate) accel: String,
+    pub(crate) page_bytes: u64,
+    pub(crate) bytes: u64,
+    pub(crate) threads: usize,
     /// No huge pages, nothing preallocated.
-    pub(super) plain: Series,
+    pub(crate) plain: Series,
     /// Preallocated by QEMU with one thread.
-    pub(super) prealloc_1: Series,
+    pub(crate) prealloc_1: Series,
     /// ... and with all.
-    pub(super) prealloc_all: Series,
+    pub(crate) prealloc_all: Series,
     /// Lent: borrowing included.
-    pub(super) lent: Series,
+    pub(crate) lent: Series,
     /// Filling the pool with all threads.
-    pub(super) fill: Series,
+    pub(crate) fill: Series,
 }
 
 /// Measures `plan.rounds` rounds of each.
-pub(super) fn measure(plan: &Plan, scene: &mut Scene<'_>, qemu: &Qemu) -> Result<Starts, Failure> {
+pub(crate) fn measure(plan: &Plan, scene: &mut Scene<'_>, qemu: &Qemu) -> Result<Starts, Failure> {
     let mut starts = Starts {
         qemu: qemu.version().to_owned(),
         accel: qemu.accel().to_owned(),

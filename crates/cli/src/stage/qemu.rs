@@ -59,14 +59,14 @@ const TARGET: Target = Target {
 
 /// An installed QEMU.
 #[derive(Debug)]
-pub(super) struct Qemu {
+pub(crate) struct Qemu {
     accel: String,
     version: String,
 }
 
 /// Where a guest's memory comes from.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Memory<'a> {
+pub(crate) enum Memory<'a> {
     /// No huge pages, nothing preallocated: QEMU's default.
     Untouched,
     /// QEMU takes the pages itself and preallocates them with so many threads.
@@ -77,21 +77,21 @@ pub(super) enum Memory<'a> {
 
 /// What to boot; without it the guest stays stopped.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Boot<'a> {
-    pub(super) kernel: &'a Path,
-    pub(super) initramfs: &'a Path,
+pub(crate) struct Boot<'a> {
+    pub(crate) kernel: &'a Path,
+    pub(crate) initramfs: &'a Path,
 }
 
 /// A running QEMU. Dropped, it is killed.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(crate) struct Running {
     child: Child,
     qmp: BufReader<UnixStream>,
 }
 
 impl Qemu {
     /// Looks for it, or says how to get it.
-    pub(super) fn find(accel: &str) -> Result<Self, String> {
+    pub(crate) fn find(accel: &str) -> Result<Self, String> {
         let Target { program, package, .. } = TARGET;
         let output = Command::new(program).arg("--version").output().map_err(|error| {
             format!("no QEMU ({program}: {error}), so no virtual machine is started: apt-get install {package}")
@@ -103,18 +103,18 @@ impl Qemu {
         Ok(Self { accel: accel.to_owned(), version: version.to_owned() })
     }
 
-    pub(super) fn version(&self) -> &str {
+    pub(crate) fn version(&self) -> &str {
         &self.version
     }
 
-    pub(super) fn accel(&self) -> &str {
+    pub(crate) fn accel(&self) -> &str {
         &self.accel
     }
 
     /// Starts it and waits for its QMP greeting, which comes when its memory is there.
     ///
     /// A descriptor that `memory` names must be inherited: not close-on-exec.
-    pub(super) fn start(
+    pub(crate) fn start(
         &self,
         size: Bytes,
         memory: Memory<'_>,
@@ -209,12 +209,12 @@ impl Qemu {
 
 impl Running {
     /// The guest's serial console, once.
-    pub(super) fn console(&mut self) -> Option<ChildStdout> {
+    pub(crate) fn console(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
     /// Asks it to quit, and waits until it has.
-    pub(super) fn quit(mut self, stop: &Stop) -> Result<(), Failure> {
+    pub(crate) fn quit(mut self, stop: &Stop) -> Result<(), Failure> {
         for command in ["qmp_capabilities", "quit"] {
             writeln!(self.qmp.get_mut(), "{{\"execute\":\"{command}\"}}")?;
         }
