@@ -10,7 +10,7 @@ use client::{Client, DEFAULT_SOCKET};
 use model::units::{Node, PageSize};
 
 use crate::exit::{self, Failure, Outcome};
-use crate::verbs::{demo, doctor, give_back, lend, serve, set, status, watch, zero};
+use crate::verbs::{bench, demo, doctor, give_back, lend, serve, set, status, watch, zero};
 
 /// Huge pages that are zero before anyone asks.
 ///
@@ -37,6 +37,7 @@ pub(crate) enum Verb {
     GiveBack(give_back::Args),
     Doctor(doctor::Args),
     Demo(demo::Args),
+    Bench(bench::Args),
 }
 
 impl Verb {
@@ -51,6 +52,7 @@ impl Verb {
             Self::GiveBack(args) => give_back::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => demo::run(&args),
+            Self::Bench(args) => bench::run(&args),
         }
     }
 }

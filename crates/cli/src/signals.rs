@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
 /// Whether somebody asked to stop.
@@ -22,6 +22,18 @@ impl Stop {
             flag::register(signal, Arc::clone(&stop.0))?;
         }
         Ok(stop)
+    }
+
+    /// From now on SIGUSR1 sets the flag: for measuring how long a signal takes to end work.
+    pub(crate) fn on_user_signal() -> io::Result<Self> {
+        let stop = Self::default();
+        flag::register(SIGUSR1, Arc::clone(&stop.0))?;
+        Ok(stop)
+    }
+
+    /// Takes the wish back.
+    pub(crate) fn reset(&self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn is_set(&self) -> bool {

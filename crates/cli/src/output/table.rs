@@ -11,12 +11,12 @@ pub(crate) enum Align {
 }
 
 /// A heading and how its column is aligned.
-pub(crate) type Column = (&'static str, Align);
+pub(crate) type Column<'a> = (&'a str, Align);
 
 /// Writes the rows below their headings; every row has as many cells as there are columns.
 pub(crate) fn write(
     out: &mut dyn Write,
-    columns: &[Column],
+    columns: &[Column<'_>],
     rows: &[Vec<String>],
 ) -> io::Result<()> {
     let width = |index: usize| {

@@ -226,7 +226,7 @@ fn reserve(
         machine::make_room(roots)?;
         let room = machine::available(roots)?.0.saturating_sub(SPARE_BYTES);
         // What does not fit is not touched; the caches are dropped all the same.
-        if let Ok(memory) = Anonymous::map_transparent(Bytes(missing.0.min(room).max(4096))) {
+        if let Ok(memory) = Anonymous::map_transparent(Bytes(missing.0.min(room).max(4096)), true) {
             let bar = progress::bytes(missing.0, "making room");
             let len = missing.0.min(room);
             for start in (0..len).step_by(usize::try_from(TOUCH_BYTES).unwrap_or(usize::MAX)) {
@@ -280,6 +280,11 @@ impl Scene<'_> {
         self.page
     }
 
+    /// Its pages, as a worker asks for them.
+    pub(crate) fn which(&self) -> Which {
+        Which::of(self.stage.node, self.page)
+    }
+
     pub(crate) fn bytes(&self) -> Bytes {
         self.pages.bytes(self.page)
     }
@@ -299,7 +304,7 @@ impl Scene<'_> {
         let bar = progress::bytes(self.bytes().0, "filling the pool");
         let crew = Crew {
             socket: &self.stage.run_dir.join("io.prezero"),
-            which: Which::of(self.stage.node, self.page),
+            which: self.which(),
             background: false,
             threads: plan.threads,
             limit: None,

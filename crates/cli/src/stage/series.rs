@@ -27,6 +27,11 @@ impl Series {
         self.median_seconds
     }
 
+    /// All values, in the order measured, in seconds.
+    pub(crate) fn values(&self) -> &[f64] {
+        &self.seconds
+    }
+
     pub(crate) fn text(&self) -> String {
         seconds(Duration::from_secs_f64(self.median_seconds))
     }

@@ -106,6 +106,7 @@ mod tests {
             cpu: "Model".into(),
             cpus: 2,
             is_virtual: true,
+            governor: None,
             kernel: "6.18".into(),
             total_bytes: 24 << 30,
             available_bytes: 1,

@@ -20,6 +20,8 @@ pub struct Machine {
     pub is_virtual: bool,
     /// The kernel's release.
     pub kernel: String,
+    /// The frequency governor of CPU 0; most virtual machines have none.
+    pub governor: Option<String>,
     /// All memory.
     pub total_bytes: u64,
     /// Memory that could be had without swapping.
@@ -43,6 +45,7 @@ pub fn describe(roots: &Roots) -> Result<Machine> {
         cpus: context::allowed_cpus(),
         is_virtual: cpu.is_virtual,
         kernel: cpu.kernel_release,
+        governor: cpu.governor,
         total_bytes: memory.total_bytes,
         available_bytes: memory.available_bytes,
         page_bytes: hugetlb::page_sizes(roots)?.iter().map(|page| page.bytes()).collect(),
@@ -84,6 +87,22 @@ pub fn roomiest_node(roots: &Roots) -> Result<Node> {
 pub fn free_pages(roots: &Roots, page: PageSize, node: Node) -> Result<u64> {
     let counters = hugetlb::counters(roots, super::page_bytes(page), Some(node_id(node)))?;
     Ok(counters.free)
+}
+
+/// Runnable and waiting tasks, averaged over the last minute: `/proc/loadavg`.
+///
+/// # Errors
+/// [`linux::Error`] if the file can't be read or is not one.
+pub fn load_average(roots: &Roots) -> Result<f64> {
+    let path = roots.proc.join("loadavg");
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| super::reserve::call_failed(format!("read({path:?})"), &error, None))?;
+    let first = text.split(' ').next().and_then(|word| word.parse().ok());
+    first.ok_or_else(|| linux::Error::Malformed {
+        path: path.into(),
+        expected: "a load average",
+        found: text.as_str().into(),
+    })
 }
 
 /// Whether this process has root's rights.

@@ -8,16 +8,19 @@
 //! # Safety
 //!
 //! The file maps anonymous memory at addresses of the kernel's choice and unmaps exactly that when
-//! the value is dropped. No pointer and no reference into it leaves the file.
+//! the value is dropped. References into it borrow the value; the memory is private, so nobody else
+//! can write behind them.
 #![expect(unsafe_code, reason = "maps, populates and unmaps anonymous memory")]
 
 use std::ffi::c_void;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::ptr;
 use std::time::{Duration, Instant};
 
 use linux::{Errno, Error, Result};
 use model::units::{Bytes, PageSize};
+use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Anonymous private memory of one page size, unmapped when dropped.
@@ -26,6 +29,11 @@ pub struct Anonymous {
     start: *mut c_void,
     bytes: usize,
 }
+
+// SAFETY: the mapping belongs to the value and to no thread.
+unsafe impl Send for Anonymous {}
+// SAFETY: through a shared reference it can only be populated, which changes no content.
+unsafe impl Sync for Anonymous {}
 
 impl Anonymous {
     /// Maps `bytes` of huge pages, or of plain ones for 4 KiB, untouched.
@@ -44,25 +52,31 @@ impl Anonymous {
         Self::new(bytes, page, MapFlags::POPULATE)
     }
 
-    /// Maps `bytes` of plain memory that the kernel may back with transparent huge pages, untouched.
+    /// The same as [`Anonymous::map`] with plain pages that may be transparent huge ones
+    /// (`MADV_HUGEPAGE`), or may not (`MADV_NOHUGEPAGE`): whatever the system's default is.
     ///
     /// # Errors
-    /// ENOMEM if there is not so much memory.
-    pub fn map_transparent(bytes: Bytes) -> Result<Self> {
+    /// ENOMEM for lack of address space; EINVAL from a kernel without transparent huge pages.
+    pub fn map_transparent(bytes: Bytes, huge: bool) -> Result<Self> {
         let memory = Self::map(bytes, PageSize::KIB_4)?;
+        let advice = if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         // SAFETY: the range is this value's own; the advice changes no content.
-        let advised =
-            unsafe { rustix::mm::madvise(memory.start, memory.bytes, Advice::LinuxHugepage) };
-        match advised {
-            // Without transparent huge pages plain ones do: they only take longer.
-            Ok(()) | Err(Errno::INVAL) => Ok(memory),
-            Err(errno) => Err(Error::Call {
-                call: format!("madvise({:?}, {}, MADV_HUGEPAGE)", memory.start, memory.bytes)
-                    .into(),
+        unsafe { rustix::mm::madvise(memory.start, memory.bytes, advice) }.map_err(|errno| {
+            Error::Call {
+                call: format!("madvise({:?}, {}, {advice:?})", memory.start, memory.bytes).into(),
                 errno,
                 advice: None,
-            }),
-        }
+            }
+        })?;
+        Ok(memory)
+    }
+
+    /// The memory. What was never touched is zero, and is faulted in at its first touch.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is readable and writable for `bytes`, which is at most isize::MAX as
+        // the kernel granted it; the kernel has initialised it with zeros; it is private and borrowed
+        // with `self`. Huge pages were promised at `mmap`, so that touching them does not fail.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.bytes) }
     }
 
     fn new(bytes: Bytes, page: PageSize, more: MapFlags) -> Result<Self> {
@@ -108,7 +122,7 @@ impl Anonymous {
 
 impl Drop for Anonymous {
     fn drop(&mut self) {
-        // SAFETY: the range is this value's own and no pointer into it exists elsewhere.
+        // SAFETY: the range is this value's own, and references into it ended with their borrow.
         let result = unsafe { rustix::mm::munmap(self.start, self.bytes) };
         debug_assert!(result.is_ok(), "munmap({:?}, {}): {result:?}", self.start, self.bytes);
     }
@@ -135,6 +149,42 @@ pub fn time_populate(bytes: Bytes, page: PageSize) -> Result<Duration> {
     Ok(took)
 }
 
+/// An unnamed file of huge pages. Dropped, it gives its pages back.
+#[derive(Debug)]
+pub struct HugeFile(OwnedFd);
+
+impl HugeFile {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// EINVAL or ENODEV for no such page size.
+    pub fn new(page: PageSize) -> Result<Self> {
+        let size = MemfdFlags::from_bits_retain(page.bytes().trailing_zeros() << 26);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | size;
+        let file = rustix::fs::memfd_create("prezero", flags);
+        file.map(Self).map_err(|errno| Error::Call {
+            call: format!("memfd_create(\"prezero\", {:#x})", flags.bits()).into(),
+            errno,
+            advice: None,
+        })
+    }
+
+    /// Has the kernel make and zero its first `bytes`, without mapping them. Blocks for all of it.
+    ///
+    /// # Errors
+    /// ENOSPC if the kernel's pool has too few free pages.
+    pub fn fallocate(&self, bytes: Bytes) -> Result<()> {
+        rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, bytes.0).map_err(|errno| {
+            Error::Call {
+                call: format!("fallocate(memfd:prezero, 0, 0, {})", bytes.0).into(),
+                errno,
+                advice: (errno == Errno::NOSPC)
+                    .then_some("the kernel's pool has too few free pages of this size"),
+            }
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +195,15 @@ mod tests {
         assert!(time_populate(bytes, PageSize::KIB_4).unwrap() > Duration::ZERO);
         let memory = Anonymous::map(bytes, PageSize::KIB_4).unwrap();
         memory.populate(4096..1 << 20).unwrap();
+    }
+
+    #[test]
+    fn memory_can_be_written_and_starts_at_zero() {
+        let mut memory = Anonymous::map_transparent(Bytes(4 << 20), true).unwrap();
+        let bytes = memory.as_mut_slice();
+        assert_eq!((bytes.len(), bytes[4097]), (4 << 20, 0));
+        bytes[4097] = 7;
+        assert_eq!(memory.as_mut_slice()[4097], 7);
     }
 
     #[test]

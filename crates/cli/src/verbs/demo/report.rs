@@ -188,6 +188,7 @@ impl Record for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stage::Series;
 
     fn series(ms: &[u64]) -> Series {
         let mut series = Series::default();
@@ -202,6 +203,7 @@ mod tests {
             cpus: 2,
             is_virtual: false,
             kernel: "6.18".into(),
+            governor: None,
             total_bytes: 1,
             available_bytes: 1,
             page_bytes: vec![2 << 20, 1 << 30],

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two clocks at once, and rounds that take turns.
+//!
+//! On a machine with other work the clock on the wall measures that work, too. The CPU clock of the
+//! thread (or of the process, where several threads share the work) counts only what was spent on
+//! the measured code, the kernel's part included: it is what ratios are made of.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::figure::{Labels, Row};
+use crate::exit::Failure;
+use crate::stage::Plan;
+
+/// How long something took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Took {
+    pub(super) wall: Duration,
+    pub(super) cpu: Duration,
+}
+
+/// The CPU time of the calling thread.
+pub(super) fn thread_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// The CPU time of all threads of this process, the embedded daemon's included.
+pub(super) fn process_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
+/// Runs `work` against the clock, and the CPU clock of one thread or of all.
+pub(super) fn time<T>(threads: usize, work: impl FnOnce() -> T) -> (T, Took) {
+    let cpu = || if threads == 1 { thread_cpu() } else { process_cpu() };
+    let (begin, cpu_before) = (Instant::now(), cpu());
+    let done = work();
+    let (spent, wall) = (cpu().saturating_sub(cpu_before), begin.elapsed());
+    (done, Took { wall, cpu: spent })
+}
+
+/// The rates of one thing in several rounds, by both clocks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rates {
+    wall: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+/// Names of the two values of [`Rates::row`].
+pub(super) const WALL: &str = "wall";
+pub(super) const CPU: &str = "cpu";
+
+impl Rates {
+    /// `bytes` by `threads` threads. By the CPU clock the rate is what it would be if every thread
+    /// had its CPU to itself: bytes over CPU time per thread.
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs three digits")]
+    pub(super) fn add(&mut self, bytes: u64, threads: usize, took: Took) {
+        let giga = bytes as f64 / 1e9;
+        self.wall.push(giga / took.wall.as_secs_f64().max(1e-9));
+        self.cpu.push(giga * threads as f64 / took.cpu.as_secs_f64().max(1e-9));
+    }
+
+    pub(super) fn row(&self, labels: Labels) -> Row {
+        Row::new(labels).with(WALL, "GB/s", &self.wall).with(CPU, "GB/s", &self.cpu)
+    }
+}
+
+/// Calls `one(lane, counts)` for every lane in every round. The first round is a warm-up and does
+/// not count; every round begins with another lane, so that none always inherits the same
+/// neighbour's caches, and so that a disturbance meets all.
+pub(super) fn rounds(
+    plan: &Plan,
+    lanes: usize,
+    mut one: impl FnMut(usize, bool) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    for round in 0..=plan.rounds as usize {
+        for turn in 0..lanes {
+            plan.go_on()?;
+            one((turn + round) % lanes, round > 0)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signals::Stop;
+
+    #[test]
+    fn every_lane_is_warmed_up_once_and_counted_in_every_round_each_first_in_turn() {
+        let plan = Plan { rounds: 3, threads: 1, stop: Stop::default() };
+        let mut seen = Vec::new();
+        rounds(&plan, 3, |lane, counts| {
+            seen.push((lane, counts));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen.iter().map(|(lane, _)| *lane).step_by(3).collect::<Vec<_>>(), [0, 1, 2, 0]);
+        assert_eq!(seen.iter().filter(|(lane, counts)| *lane == 1 && *counts).count(), 3);
+        assert_eq!(seen.iter().filter(|(_, counts)| !counts).count(), 3);
+    }
+
+    #[test]
+    fn two_threads_that_share_the_work_have_the_rate_of_both() {
+        let mut rates = Rates::default();
+        let second = Duration::from_secs(1);
+        rates.add(10_000_000_000, 2, Took { wall: second, cpu: 2 * second });
+        let row = rates.row(Vec::new());
+        assert_eq!((row.median(WALL), row.median(CPU)), (Some(10.0), Some(10.0)));
+    }
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Programs from their start to the moment they can be used: the demo's QEMU starts.
+
+use daemon::host::machine;
+use model::units::PageSize;
+
+use super::Bench;
+use super::figure::{Chart, Part, Row, Shape};
+use crate::exit::Failure;
+use crate::stage::qemu::Qemu;
+use crate::stage::starts;
+
+/// Software emulation works everywhere; a guest that is never run costs the same with KVM.
+const ACCEL: &str = "tcg";
+
+pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
+    let mut part = Part::new(
+        "start",
+        "How long does a virtual machine take to start, cold, preallocated, and with lent memory?",
+        format!(
+            "QEMU with {} of memory, from exec to its QMP greeting, by the wall clock; borrowing counted, filling the \
+             pool beforehand not: it stands beside them.",
+            bench.size
+        ),
+    );
+    let qemu = match Qemu::find(ACCEL) {
+        Ok(qemu) => qemu,
+        Err(lack) => {
+            part.skip(lack);
+            return Ok(part);
+        }
+    };
+    let sizes = machine::huge_page_sizes(&bench.roots)?;
+    let page = sizes.into_iter().rfind(|page| *page <= PageSize::GIB_1);
+    let Some(page) = page else {
+        part.skip("this kernel has no huge pages");
+        return Ok(part);
+    };
+    let done = bench
+        .with_huge(page, bench.size, None, |plan, scene| starts::measure(plan, scene, &qemu))?;
+    let starts = match done {
+        Ok(starts) => starts,
+        Err(why) => {
+            part.skip(why);
+            return Ok(part);
+        }
+    };
+    for (way, series) in [
+        ("no huge pages, nothing preallocated", &starts.plain),
+        ("QEMU preallocates, 1 thread", &starts.prealloc_1),
+        ("QEMU preallocates, all threads", &starts.prealloc_all),
+        ("lent by prezero", &starts.lent),
+        ("(filling the pool before)", &starts.fill),
+    ] {
+        let labels = vec![("page", page.to_string()), ("way", way.to_owned())];
+        part.rows.push(Row::new(labels).with("time", "s", series.values()));
+    }
+    part.notes.push(format!("QEMU {}, {}", starts.qemu, starts.accel));
+    part.charts.push(Chart {
+        title: "Seconds to the QMP greeting",
+        shape: Shape::Bars,
+        what: "time",
+        x: &["way"],
+        series: &[],
+        only: Vec::new(),
+    });
+    Ok(part)
+}
