@@ -15,9 +15,11 @@
 mod calibrate;
 mod cancel;
 mod chart;
+mod churn;
 mod clear;
 mod clock;
 mod figure;
+mod interference;
 mod lend;
 mod locality;
 mod page;
@@ -95,8 +97,12 @@ enum What {
     Start,
     /// What the first accesses cost after a page was cleared in different orders
     Locality,
+    /// What zeroing takes from its neighbours
+    Interference,
     /// From a signal to the end of zeroing
     Cancel,
+    /// Loans back to back: how many are ready, and what they cost altogether
+    Churn,
     /// Latency of loans with 64 clients at once
     Lend,
 }
@@ -188,6 +194,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
             What::Clear => clear::measure(&mut bench)?,
             What::Populate => populate::measure(&mut bench)?,
             What::Cancel => cancel::measure(&mut bench)?,
+            What::Interference => interference::measure(&mut bench)?,
+            What::Churn => churn::measure(&mut bench)?,
             What::Lend => lend::measure(&mut bench)?,
         });
     }
