@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use client::{Client, LendRequest};
 use daemon::host::prefault::Anonymous;
 use model::units::{Bytes, PageSize, Pages};
+use model::wire;
 
 use super::Bench;
 use super::clock::{process_cpu, thread_cpu};
@@ -23,6 +24,8 @@ const LENGTH: Duration = Duration::from_secs(20);
 const QUICK_LENGTH: Duration = Duration::from_secs(2);
 /// How long the background worker sleeps when nothing is to be zeroed.
 const IDLE: Duration = Duration::from_millis(2);
+/// Between two calls when the first was refused.
+const RETRY: Duration = Duration::from_millis(1);
 /// Loans a second in parts of what one thread of the kernel can zero.
 const LOADS: [f64; 3] = [0.25, 0.5, 2.0];
 
@@ -31,6 +34,8 @@ const LOADS: [f64; 3] = [0.25, 0.5, 2.0];
 struct Run {
     latencies: Vec<f64>,
     ready: u64,
+    /// Calls that were refused for want of pages, and repeated.
+    refused: u64,
     bytes: u64,
     foreground: Duration,
     all: Duration,
@@ -82,6 +87,11 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             Row::new(labels)
                 .with("wanted", "1/s", &[*rate])
                 .with("ready", "%", &[ready])
+                .with(
+                    "refused",
+                    "calls",
+                    &[f64::from(u32::try_from(run.refused).unwrap_or(u32::MAX))],
+                )
                 .with("p50", "ms", &at(0.5))
                 .with("p90", "ms", &at(0.9))
                 .with("p99", "ms", &at(0.99))
@@ -183,7 +193,17 @@ fn borrow(
     request.page_size = Some(PAGE);
     paced(plan, rate, length, |run| {
         let begin = Instant::now();
-        let loan = client.lend(&request)?;
+        let loan = loop {
+            match client.lend(&request) {
+                Err(client::Error::Refused(wire::Error::NotEnough { .. })) => {
+                    // Every page is being zeroed or on its way back: what waiting costs counts.
+                    run.refused += 1;
+                    plan.go_on()?;
+                    thread::sleep(RETRY);
+                }
+                other => break other?,
+            }
+        };
         let memory = loan.map()?;
         for page in (0..memory.len()).step_by(2 << 20) {
             memory.fill(page..page + 1, 1);

@@ -26,7 +26,7 @@ impl Stats {
 
     /// Half the distance of the quartiles, in percent of the median.
     pub(super) fn spread_percent(&self) -> f64 {
-        50.0 * (self.high - self.low) / self.median
+        50.0 * (self.high - self.low) / self.median.abs()
     }
 }
 

@@ -19,13 +19,14 @@ use daemon::host::prefault::Anonymous;
 use model::units::Bytes;
 
 use super::Bench;
+use super::clock::thread_cpu;
 use super::figure::{Chart, Part, Row, Shape, quantile};
 use crate::exit::Failure;
 
 const SLICE: Duration = Duration::from_millis(250);
 const QUICK_SLICE: Duration = Duration::from_millis(60);
 /// Pairs of slices for each round that was asked for.
-const PAIRS: usize = 4;
+const PAIRS: usize = 2;
 /// Of each zeroing thread: four times a last-level cache of 32 MiB.
 const ZEROED: Bytes = Bytes(128 << 20);
 /// Of each neighbour bound by bandwidth: no cache holds it.
@@ -85,6 +86,8 @@ struct Lane {
     name: String,
     clearer: Clearer,
     slowdowns: Vec<f64>,
+    /// The same for each CPU second that the neighbour got: what caches and bandwidth cost it.
+    per_cpu: Vec<f64>,
     rates: Vec<f64>,
 }
 
@@ -94,6 +97,18 @@ struct Slice {
     stop: AtomicBool,
     steps: AtomicU64,
     zeroed: AtomicU64,
+    /// CPU time of the neighbours, ns.
+    cpu: AtomicU64,
+}
+
+/// What a slice came to.
+struct Counted {
+    /// Steps of the neighbours a second.
+    steps: f64,
+    /// ... and a CPU second.
+    per_cpu: f64,
+    /// GB/s.
+    zeroed: f64,
 }
 
 pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
@@ -106,7 +121,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             "A neighbour on each of {} CPUs, bound by memory bandwidth (reads 128 MiB from end to end) or by the \
              last-level cache (follows a random cycle through 8 MiB), and a zeroing thread on each of the same CPUs. \
              Slices of {} ms with and without zeroing alternate; the slowdown is the median over {pairs} pairs, by the \
-             wall clock. Quotas are the thread's own pauses, 10 ms periods.",
+             wall clock, and per CPU second that the neighbour got. Quotas are the thread's own pauses, 10 ms periods.",
             bench.plan.threads,
             slice.as_millis(),
         ),
@@ -129,6 +144,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
                 name: name.clone(),
                 clearer,
                 slowdowns: Vec::new(),
+                per_cpu: Vec::new(),
                 rates: Vec::new(),
             }));
         }
@@ -149,8 +165,9 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             let alone = run(lane, slice, None, &arrays, &cycles)?;
             let beside = run(lane, slice, Some(&mut memories), &arrays, &cycles)?;
             if pair > 0 {
-                lane.slowdowns.push(100.0 * (1.0 - beside.0 / alone.0));
-                lane.rates.push(beside.1);
+                lane.slowdowns.push(100.0 * (1.0 - beside.steps / alone.steps));
+                lane.per_cpu.push(100.0 * (1.0 - beside.per_cpu / alone.per_cpu));
+                lane.rates.push(beside.zeroed);
             }
         }
     }
@@ -164,7 +181,11 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             ("stores", lane.name.clone()),
             ("zeroing", lane.how.name()),
         ];
-        let row = Row::new(labels).with("slowdown", "%", &lane.slowdowns);
+        let row = Row::new(labels).with("slowdown", "%", &lane.slowdowns).with(
+            "per cpu second",
+            "%",
+            &lane.per_cpu,
+        );
         part.rows.push(row.with("zeroed", "GB/s", &lane.rates));
     }
     let wanted = lanes.iter().find(|lane| {
@@ -198,7 +219,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     Ok(part)
 }
 
-/// One slice: steps of the neighbours a second, and GB/s of zeroing.
+/// One slice.
 #[expect(clippy::cast_precision_loss, reason = "rates need three digits")]
 fn run(
     lane: &Lane,
@@ -206,7 +227,7 @@ fn run(
     memories: Option<&mut Vec<Anonymous>>,
     arrays: &[Vec<u64>],
     cycles: &[Vec<u32>],
-) -> Result<(f64, f64), Failure> {
+) -> Result<Counted, Failure> {
     let slice = Slice::default();
     let mut memories: Vec<_> =
         memories.into_iter().flatten().map(|memory| memory.as_mut_slice()).collect();
@@ -217,10 +238,13 @@ fn run(
             .map(|cpu| {
                 scope.spawn(move || {
                     How::Normal.context(cpu).apply(&daemon::host::Roots::default())?;
+                    let before = thread_cpu();
                     match lane.neighbour {
                         Neighbour::Bandwidth => stream(&arrays[cpu], slice),
                         Neighbour::Cache => chase(&cycles[cpu], slice),
                     }
+                    let spent = thread_cpu().saturating_sub(before).as_nanos();
+                    slice.cpu.fetch_add(u64::try_from(spent).unwrap_or(0), Ordering::Relaxed);
                     Ok::<_, Failure>(())
                 })
             })
@@ -244,7 +268,13 @@ fn run(
         for one in neighbours.into_iter().chain(zeroers) {
             one.join().expect("none of them panics")?;
         }
-        Ok((steps as f64 / took, zeroed as f64 / took / 1e9))
+        // Joined: all counts are final, those of the last moments included.
+        let (last, cpu) = (slice.steps.load(Ordering::Relaxed), slice.cpu.load(Ordering::Relaxed));
+        Ok(Counted {
+            steps: steps as f64 / took,
+            per_cpu: last as f64 / (cpu.max(1) as f64 / 1e9),
+            zeroed: zeroed as f64 / took / 1e9,
+        })
     })
 }
 
