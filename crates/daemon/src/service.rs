@@ -34,6 +34,12 @@ use crate::shell::Shell;
 const OWNER_PATIENCE: Duration = Duration::from_secs(2);
 /// How often it looks.
 const OWNER_POLL: Duration = Duration::from_millis(10);
+/// How long a loan that can't be served waits for pages on their way: returned ones whose last
+/// mapping is just going, and those in a worker's hands. A borrower that returns and borrows in a
+/// circle would otherwise be refused what it had a moment ago.
+const TRANSIT_PATIENCE: Duration = Duration::from_millis(500);
+/// How often it looks.
+const TRANSIT_POLL: Duration = Duration::from_millis(2);
 /// The shortest time between two reports of one watch, unless the client asks for more.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -193,6 +199,7 @@ async fn lend(
         await_owner: true,
     };
     let patience = Instant::now() + OWNER_PATIENCE;
+    let transit = Instant::now() + TRANSIT_PATIENCE;
     let granted = loop {
         let granted = shell.borrow_mut().lend(&request, rights.ids())?;
         match granted {
@@ -200,6 +207,13 @@ async fn lend(
                 sleep(OWNER_POLL).await;
                 shell.borrow_mut().settle_all();
                 request.await_owner = Instant::now() < patience;
+            }
+            // Without us those pages would be free by now.
+            Err(Refusal::NotEnough { .. })
+                if Instant::now() < transit && shell.borrow().has_pages_in_transit() =>
+            {
+                sleep(TRANSIT_POLL).await;
+                shell.borrow_mut().settle_all();
             }
             other => break other,
         }

@@ -327,6 +327,12 @@ impl Shell {
         lingering.into_iter().filter(|id| still(self, *id)).count()
     }
 
+    /// Whether pages are on their way from one hand to another.
+    pub(crate) fn has_pages_in_transit(&self) -> bool {
+        let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
+        states.any(|state| self.book.in_state(state).next().is_some())
+    }
+
     /// Gives up kept content whose time is over. Returns the second of the next such moment.
     pub(crate) fn expire(&mut self) -> Option<u64> {
         let effects = self.book.expire(boot_seconds());
