@@ -121,6 +121,10 @@ fn an_interrupted_worker_keeps_what_it_has_done() {
 /// The instants are random within a run, the run is seeded.
 const KILLS: u64 = 200;
 
+/// The longest life of a daemon in milliseconds, unless `PREZERO_TEST_LIFE_MS` says so (more under
+/// emulation, where little happens in so short a time).
+const LIFE_MS: u64 = 30;
+
 fn number_from(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|text| text.parse().ok())
 }
@@ -164,6 +168,7 @@ fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
     let recycle = ["fresh", "in-place"];
     let seed = number_from("PREZERO_TEST_SEED").unwrap_or(1);
     eprintln!("seed {seed}; set PREZERO_TEST_SEED to repeat another run");
+    let life_ms = number_from("PREZERO_TEST_LIFE_MS").unwrap_or(LIFE_MS);
     let mut random = StdRng::seed_from_u64(seed);
     for recycle in recycle {
         let pool = page.pool(&format!(
@@ -174,7 +179,7 @@ fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
         let kills = number_from("PREZERO_TEST_KILLS").unwrap_or(KILLS) / 2;
         for kill in 0..kills {
             // A borrower that is in the middle of something when the daemon dies.
-            let life = Duration::from_micros(random.random_range(200..30_000));
+            let life = Duration::from_micros(random.random_range(200..life_ms * 1000));
             stop.store(false, Ordering::Relaxed);
             std::thread::scope(|scope| {
                 let born = Instant::now();
