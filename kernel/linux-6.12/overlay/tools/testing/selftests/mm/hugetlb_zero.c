@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <linux/udmabuf.h>
 #include <linux/userfaultfd.h>
+#include <sched.h>
 #include "hugetlb_zero_util.h"
 
 #define PAGES	8
@@ -118,12 +119,29 @@ static void test_fallocate(void)
 	close(fd);
 }
 
-/* udmabuf pins pages of a memfd that nobody has touched yet. */
+/* Run on the first CPU of the pool's node. */
+static void go_to_node(void)
+{
+	char path[128];
+	cpu_set_t cpus;
+
+	snprintf(path, sizeof(path), TREE "/node%d/cpulist", pool.node);
+	CPU_ZERO(&cpus);
+	CPU_SET(atoi(read_text(path) ?: "0"), &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+		die("sched_setaffinity");
+}
+
+/*
+ * udmabuf pins pages of a memfd that nobody has touched yet. They come from the
+ * node of the CPU, whatever the memory policy says.
+ */
 static void test_pinned_memfd(void)
 {
 	int dev = open("/dev/udmabuf", O_RDWR), fd, buf;
 	struct udmabuf_create create = { };
 	struct hugepagectl_query before;
+	cpu_set_t cpus;
 	long count;
 	char *p;
 	bool ok;
@@ -133,6 +151,8 @@ static void test_pinned_memfd(void)
 		return;
 	}
 	prepare(2);
+	sched_getaffinity(0, sizeof(cpus), &cpus);
+	go_to_node();
 	before = pool_query(&pool);
 	fd = make_memfd(2);
 	/* Reserves the pages, which pinning insists on. */
@@ -156,6 +176,7 @@ static void test_pinned_memfd(void)
 	munmap(p, 2 * pool_page(&pool));
 	close(fd);
 	close(dev);
+	sched_setaffinity(0, sizeof(cpus), &cpus);
 }
 
 static void test_cow(void)
