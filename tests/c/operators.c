@@ -164,6 +164,7 @@ int main(int argc, char **argv)
 	       count(domain, "zeroed_hugepages"));
 	result(count(domain, "zeroable_hugepages") == 0, "nothing is left",
 	       count(domain, "zeroable_hugepages"));
+	sleep(1);	/* or it is told before it can listen */
 	took = stop(pid);
 	result(took >= 0 && took < 2, "and ends when it sleeps", took);
 
