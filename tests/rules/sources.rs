@@ -20,7 +20,9 @@ fn every_source_file_says_its_licence_in_its_first_lines() {
             .trim_end_matches("*/")
             .trim();
         let expected = match path.starts_with("kernel") {
-            true if path.starts_with("kernel/uapi") => "GPL-2.0-only WITH Linux-syscall-note",
+            true if path.components().any(|c| c.as_os_str() == "uapi") => {
+                "GPL-2.0-only WITH Linux-syscall-note"
+            }
             true => "GPL-2.0-only",
             false => "Apache-2.0 OR MIT",
         };
