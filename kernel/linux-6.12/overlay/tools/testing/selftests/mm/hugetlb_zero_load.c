@@ -273,7 +273,7 @@ static void test_cgroup(void)
 			 "zeroing is on the account of the zeroer\n");
 
 	pool_refill(&pool, PAGES);
-	throttled = in_group("hz_slow", "1000 20000", zero_all);
+	throttled = in_group("hz_slow", "5000 100000", zero_all);
 	ksft_print_msg("%.2f s free, %.2f s at 5%% of a CPU, throttled %ld times\n",
 		       free_run, throttled, cpu_stat("hz_slow", "nr_throttled "));
 	ksft_test_result(cpu_stat("hz_slow", "nr_throttled ") > 0 &&

@@ -416,7 +416,7 @@ static void limited(int id)
 	snprintf(text, sizeof(text), "%lu", rnd(3) * pool_page(pool));
 	write_text(path, text);
 	snprintf(path, sizeof(path), CGROUP "stress%d/cpu.max", id);
-	write_text(path, rnd(2) ? "2000 20000" : "max");
+	write_text(path, rnd(2) ? "10000 100000" : "max");
 	snprintf(path, sizeof(path), CGROUP "stress%d/cgroup.procs", id);
 	pid = fork();
 	if (pid == 0) {
