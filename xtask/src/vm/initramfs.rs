@@ -60,7 +60,12 @@ impl Initramfs {
             if command::output(&mut strip)?.status.success() { stripped.path() } else { host };
         let content = fs::read(from).with_context(|| format!("cannot read {}", host.display()))?;
         self.add(at, PROGRAM, content);
-        for library in libraries(host)? {
+        let mut libraries = libraries(host)?;
+        if !libraries.is_empty() {
+            // glibc loads it by name when a thread is cancelled or unwound.
+            libraries.push(unwinder()?);
+        }
+        for library in libraries {
             if self.copied.insert(library.clone()) {
                 self.add_file(&library, &library)?;
             }
@@ -100,6 +105,15 @@ impl Initramfs {
         fs::write(to, archive.into_inner())
             .with_context(|| format!("cannot write {}", to.display()))
     }
+}
+
+/// `libgcc_s.so.1`, which no program names but glibc itself.
+fn unwinder() -> Result<PathBuf> {
+    let path = Path::new("/lib/x86_64-linux-gnu/libgcc_s.so.1");
+    if !path.exists() {
+        bail!("{} is absent: install libgcc-s1", path.display());
+    }
+    Ok(path.to_path_buf())
 }
 
 /// What the dynamic linker would load; nothing for a static program.
