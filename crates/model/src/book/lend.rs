@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::shelf::Shelf;
 use super::{Book, Effect, Lease};
-use crate::block::{Block, Keep, Part, State};
+use crate::block::{Block, Keep, Part, State, StateName};
 use crate::ids::{BlockId, LeaseId, PoolKey, Uid};
 use crate::units::{Bytes, Node, PageSize, Pages, ParseError};
 use crate::wire::MAX_PARTS;
@@ -353,7 +353,7 @@ impl Book {
 
     /// Whether content of this owner is on its way to being kept.
     fn owner_lingers(&self, request: &LendRequest, keep: &Keep, sizes: &[PageSize]) -> bool {
-        self.blocks.iter().filter(|b| sizes.contains(&b.pool().page_size)).any(
+        self.in_state(StateName::Lingering).filter(|b| sizes.contains(&b.pool().page_size)).any(
             |b| matches!(b.state(), State::Lingering(Some(part)) if is_of(part, request, keep)),
         )
     }
@@ -367,7 +367,8 @@ impl Book {
     ) -> Option<Vec<BlockId>> {
         let need = page_size.pages_in(request.bytes).ok()?;
         let mut loans: BTreeMap<LeaseId, Vec<(&Part, &Block)>> = BTreeMap::new();
-        for block in self.blocks.iter().filter(|b| b.pool().page_size == page_size) {
+        let kept = self.in_state(StateName::Kept);
+        for block in kept.filter(|b| b.pool().page_size == page_size) {
             if let State::Kept { part, .. } = block.state()
                 && is_of(part, request, keep)
             {

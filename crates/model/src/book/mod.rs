@@ -14,7 +14,8 @@
 //! two jobs started between two looks do not count on the same page.
 //!
 //! *Conservation*: a page of a pool is in exactly one block, a block in exactly one state; the
-//! sums of [`Book::pool_status`] are over blocks, there are no counters to drift.
+//! sums of [`Book::pool_status`] are an index over the blocks, which the property tests compare with
+//! a count of them in every state.
 
 mod lend;
 mod returns;
@@ -225,7 +226,7 @@ impl Book {
 
     /// Blocks in one state.
     pub fn in_state(&self, state: StateName) -> impl Iterator<Item = &Block> {
-        self.blocks.iter().filter(move |b| b.state_name() == state)
+        self.blocks.in_state(state)
     }
 
     /// The leases that are alive.
@@ -298,11 +299,11 @@ impl Book {
     }
 
     fn pages_in(&self, key: PoolKey, state: StateName) -> Pages {
-        self.in_state(state).filter(|b| b.pool() == key).map(Block::pages).sum()
+        self.blocks.sum(key, state).pages
     }
 
     fn owned(&self, key: PoolKey) -> Pages {
-        self.blocks.iter().filter(|b| b.pool() == key).map(Block::pages).sum()
+        StateName::ALL.into_iter().map(|state| self.pages_in(key, state)).sum()
     }
 
     /// Pages that could be zeroed now: dirty ones, and whole blocks that may still be made.
@@ -387,7 +388,7 @@ impl Book {
             lent_pages: pages(StateName::Lent),
             kept_pages: pages(StateName::Kept),
             lingering_pages: pages(StateName::Lingering),
-            blocks: self.blocks.iter().filter(|b| b.pool() == key).count() as u64,
+            blocks: StateName::ALL.iter().map(|s| self.blocks.sum(key, *s).blocks).sum(),
             ready_low: config.low().0,
             ready_high: config.ready_high.0,
             max_pages: config.max.map(|m| m.0),

@@ -57,7 +57,8 @@ impl Book {
     /// Gives up kept content whose time is over: it lingers, to be settled like any return.
     pub fn expire(&mut self, now: u64) -> Vec<Effect> {
         let over = |state: &State| matches!(state, State::Kept { until, .. } if *until <= now);
-        let late: Vec<_> = self.blocks.iter().filter(|b| over(b.state())).map(Block::id).collect();
+        let kept = self.in_state(StateName::Kept);
+        let late: Vec<_> = kept.filter(|b| over(b.state())).map(Block::id).collect();
         late.into_iter()
             .filter(|id| matches!(self.blocks.change(*id, Block::give_up), Some(Ok(()))))
             .map(Effect::Move)
@@ -67,8 +68,7 @@ impl Book {
     /// Seconds of `CLOCK_BOOTTIME` at which the next kept content is given up.
     #[must_use]
     pub fn next_expiry(&self) -> Option<u64> {
-        self.blocks
-            .iter()
+        self.in_state(StateName::Kept)
             .filter_map(|b| match b.state() {
                 State::Kept { until, .. } => Some(*until),
                 _ => None,

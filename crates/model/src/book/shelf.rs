@@ -2,14 +2,15 @@
 //! All blocks, with what a loan looks up kept beside them.
 //!
 //! A loan must not look at every block: with 4096 of them four scans are 80 us, and 64 clients
-//! wait for one another. The ready blocks of each shape and the bytes each user holds are
+//! wait for one another. Nor must the look around the house, which follows every change. The ready
+//! blocks of each shape, the blocks and sums of each state and the bytes each user holds are
 //! therefore indexed, and every change goes through [`Shelves::change`], which takes the block
 //! out of the index before and puts it back after.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::block::{Block, State};
-use crate::ids::{BlockId, Uid};
+use crate::block::{Block, State, StateName};
+use crate::ids::{BlockId, PoolKey, Uid};
 use crate::units::{Bytes, Node, PageSize, Pages};
 
 /// The ready blocks of one node and page size, by size.
@@ -41,10 +42,19 @@ impl Shelf {
     }
 }
 
+/// One pool's blocks in one state, added up.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub(super) blocks: u64,
+    pub(super) pages: Pages,
+}
+
 /// All blocks and their index.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Shelves {
     blocks: BTreeMap<BlockId, Block>,
+    states: BTreeMap<StateName, BTreeSet<BlockId>>,
+    sums: BTreeMap<(PoolKey, StateName), Sum>,
     ready: BTreeMap<(Node, PageSize), Shelf>,
     held: BTreeMap<Uid, Bytes>,
 }
@@ -56,6 +66,14 @@ impl Shelves {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Block> {
         self.blocks.values()
+    }
+
+    pub(super) fn in_state(&self, state: StateName) -> impl Iterator<Item = &Block> {
+        self.states.get(&state).into_iter().flatten().filter_map(|id| self.blocks.get(id))
+    }
+
+    pub(super) fn sum(&self, pool: PoolKey, state: StateName) -> Sum {
+        self.sums.get(&(pool, state)).copied().unwrap_or_default()
     }
 
     pub(super) fn shelf(&self, node: Node, page_size: PageSize) -> Option<&Shelf> {
@@ -87,6 +105,11 @@ impl Shelves {
 
     fn add(&mut self, block: &Block) {
         let pool = block.pool();
+        let state = block.state_name();
+        self.states.entry(state).or_default().insert(block.id());
+        let sum = self.sums.entry((pool, state)).or_default();
+        sum.blocks += 1;
+        sum.pages = sum.pages + block.pages();
         match block.state() {
             State::Ready(_) => {
                 let shelf = self.ready.entry((pool.node, pool.page_size)).or_default();
@@ -104,6 +127,14 @@ impl Shelves {
 
     fn subtract(&mut self, block: &Block) {
         let pool = block.pool();
+        let state = block.state_name();
+        if let Some(ids) = self.states.get_mut(&state) {
+            ids.remove(&block.id());
+        }
+        if let Some(sum) = self.sums.get_mut(&(pool, state)) {
+            sum.blocks -= 1;
+            sum.pages = sum.pages.saturating_sub(block.pages());
+        }
         match block.state() {
             State::Ready(_) => {
                 if let Some(shelf) = self.ready.get_mut(&(pool.node, pool.page_size))
@@ -133,6 +164,17 @@ impl Shelves {
             let shelves = shelves.ready.iter().filter(|(_, s)| !s.blocks.is_empty());
             shelves.map(|(k, s)| (*k, s.blocks.clone(), s.pages)).collect::<Vec<_>>()
         };
-        full(self) == full(&again) && self.held == again.held
+        let states = |shelves: &Self| {
+            let states = shelves.states.iter().filter(|(_, ids)| !ids.is_empty());
+            states.map(|(state, ids)| (*state, ids.clone())).collect::<Vec<_>>()
+        };
+        let sums = |shelves: &Self| {
+            let sums = shelves.sums.iter().filter(|(_, sum)| sum.blocks > 0);
+            sums.map(|(key, sum)| (*key, *sum)).collect::<Vec<_>>()
+        };
+        full(self) == full(&again)
+            && states(self) == states(&again)
+            && sums(self) == sums(&again)
+            && self.held == again.held
     }
 }
