@@ -211,6 +211,8 @@ pub(crate) fn compare(reference: &[(String, Count)], results: &[(String, Count)]
 struct Tally {
     count: Count,
     planned: Option<u64>,
+    /// A line of libtest's was broken by what the test itself wrote: whether that was a skip.
+    broken: Option<bool>,
     /// Results indented since the last one that was not: that one sums them up.
     nested: bool,
 }
@@ -225,14 +227,31 @@ impl Tally {
             }
             return;
         }
-        // libtest: `test name ... ok`
+        // libtest: `test name ... ok`; or, where the test writes past it, `test name ... skipped
+        // name: why` and the result in a line of its own.
         if let Some((_, result)) = text.strip_prefix("test ").and_then(|t| t.rsplit_once(" ... ")) {
+            self.broken = None;
             match result.split([',', ' ']).next() {
                 Some("ok") => self.count.passed += 1,
                 Some("FAILED") => self.count.failed += 1,
                 Some("ignored") => self.count.skipped += 1,
-                _ => {}
+                word => self.broken = Some(word == Some("skipped")),
             }
+            return;
+        }
+        if let Some(skipped) = self.broken {
+            let result = match text {
+                "ok" if skipped => &mut self.count.skipped,
+                "ok" => &mut self.count.passed,
+                "FAILED" => &mut self.count.failed,
+                _ if text.starts_with("skipped ") => {
+                    self.broken = Some(true);
+                    return;
+                }
+                _ => return,
+            };
+            *result += 1;
+            self.broken = None;
             return;
         }
         // TAP: `ok 1 name`, `not ok 2 name`, `ok 3 # SKIP why`
@@ -327,6 +346,14 @@ mod tests {
     fn libtest_counts_each_test() {
         let output = "running 2 tests\ntest a::b ... ok\ntest c ... ignored, slow\n\ntest result: ok. 1 passed\n";
         assert_eq!(count(output, &FINE), Count { passed: 1, failed: 0, skipped: 1 });
+    }
+
+    #[test]
+    fn libtest_counts_a_test_that_writes_past_it() {
+        let output = "running 3 tests\ntest a ... skipped a: one node\nok\ntest b ... a line\nanother\nok\n\
+                      test c ... noise\nFAILED\n";
+        let expected = Count { passed: 1, failed: 1, skipped: 1 };
+        assert_eq!(count(output, &Outcome::Exit { status: 101 }), expected);
     }
 
     #[test]
