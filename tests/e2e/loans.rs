@@ -4,7 +4,7 @@
 use client::{Error, LendRequest};
 use model::units::{Bytes, Pages};
 use model::wire;
-use prezero_tests::memory::{assert_zero, soil};
+use prezero_tests::memory::{assert_zero, faults_of_touching, soil};
 use prezero_tests::{Daemon, Page};
 
 #[test]
@@ -64,6 +64,56 @@ fn with_nothing_ready_a_loan_is_what_the_kernel_gives_anybody() {
     let loan = daemon.lend(page, 4);
     assert_eq!(loan.ready_bytes(), Bytes(0));
     assert_zero(&loan.map().expect("a mapping"));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_ready_gibibyte_of_small_huge_pages_maps_at_one_fault() {
+    let page = Page::Mib2;
+    let config = page.pool("pages_per_block = 512\nrecycle = \"in-place\"");
+    let Some(mut daemon) = Daemon::start(page, 1024, &config) else { return };
+    daemon.zero("max");
+    let check = |daemon: &Daemon| {
+        let loan = daemon.client().lend(&LendRequest::new(page.times(1024))).expect("a loan");
+        assert_eq!((loan.parts().len(), loan.ready_bytes()), (2, loan.bytes()));
+        let memory = loan.map().expect("a mapping");
+        let faults = faults_of_touching(&memory, page.bytes().bytes());
+        assert!(faults <= 16, "{faults} faults for 1024 pages");
+        assert_zero_but_first(&memory, page);
+    };
+    check(&daemon);
+    // What the daemon keeps mapped does not stand in the way of its own proof.
+    daemon.wait_for("dirty again", |p| p.zeroable_pages == 1024);
+    daemon.zero("max");
+    check(&daemon);
+    daemon.wait_for("dirty again", |p| p.zeroable_pages == 1024);
+    daemon.zero("max");
+    daemon.kill();
+    daemon.launch();
+    let taken_over = daemon.wait_for("taken over", |p| p.ready_pages == 1024);
+    assert_eq!(taken_over.lingering_pages, 0);
+    // A restarted daemon makes them again by itself; nobody waits for that.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    check(&daemon);
+}
+
+/// Every byte but the first of each page, which was written.
+fn assert_zero_but_first(memory: &client::Mapping, page: Page) {
+    let step = usize::try_from(page.bytes().bytes()).expect("fits");
+    for at in (0..memory.len()).step_by(step) {
+        memory.fill(at..at + 1, 0);
+    }
+    assert_zero(memory);
+}
+
+#[test]
+fn with_page_tables_of_its_own_a_loan_is_the_same() {
+    let page = Page::Mib2;
+    let config = format!("share_page_tables = false\n{}", page.pool("pages_per_block = 512"));
+    let Some(daemon) = Daemon::start(page, 512, &config) else { return };
+    daemon.zero("max");
+    let memory = daemon.lend(page, 512).map().expect("a mapping");
+    assert!(faults_of_touching(&memory, page.bytes().bytes()) >= 512);
 }
 
 #[test]

@@ -41,3 +41,23 @@ pub fn assert_soiled(memory: &Mapping, byte: u8) {
         assert_eq!(found[0], byte, "byte {at} of content that must have stayed");
     }
 }
+
+/// Writes a byte to each page and returns how many page faults that took (`minflt` of
+/// proc_pid_stat(5)).
+///
+/// # Panics
+/// If the kernel does not say.
+#[must_use]
+pub fn faults_of_touching(memory: &Mapping, page_bytes: u64) -> u64 {
+    let faults = || {
+        let text = std::fs::read_to_string("/proc/thread-self/stat").expect("/proc");
+        let (_, fields) = text.rsplit_once(") ").expect("a command in parentheses");
+        fields.split(' ').nth(7).and_then(|f| f.parse::<u64>().ok()).expect("a number")
+    };
+    let step = usize::try_from(page_bytes).expect("fits");
+    let before = faults();
+    for at in (0..memory.len()).step_by(step) {
+        memory.fill(at..at + 1, 1);
+    }
+    faults() - before
+}

@@ -3,18 +3,22 @@
 //!
 //! [`serve`] runs one until a signal; [`Embedded`] runs one on a thread. Inside, everything is on
 //! one thread: [`shell`] has the operations, [`service`] and [`server`] are the varlink face,
-//! [`store`] the block files, [`workers`] the daemon's own workers. [`host`] stands beside it: the
-//! machine that it runs on.
+//! [`store`] the block files, [`leases`] the leases' names, [`workers`] the daemon's own workers. Two
+//! things would hold that thread up and have one of their own: [`freeing`] pages, and making page
+//! [`tables`]. [`host`] stands beside it: the machine that it runs on.
 
 mod error;
 mod files;
+mod freeing;
 pub mod host;
+mod leases;
 mod rights;
 mod run;
 mod server;
 mod service;
 mod shell;
 mod store;
+mod tables;
 mod workers;
 
 pub use error::{Error, Result};

@@ -23,7 +23,7 @@ use model::wire::{
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zlink::Reply;
 
 use crate::rights::Rights;
@@ -40,6 +40,8 @@ const OWNER_POLL: Duration = Duration::from_millis(10);
 const TRANSIT_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it looks.
 const TRANSIT_POLL: Duration = Duration::from_millis(2);
+/// How long a status report waits for pages on their way to the kernel: 256 GiB of 2 MiB pages.
+const STATUS_PATIENCE: Duration = Duration::from_millis(100);
 /// The shortest time between two reports of one watch, unless the client asks for more.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -86,6 +88,8 @@ impl Service {
     /// Everything there is to see. For everybody who may borrow.
     async fn get_status(&mut self) -> Result<Status, Error> {
         self.rights.may_lend()?;
+        // A report in which pages are neither a block's nor free would be no report.
+        drop(timeout(STATUS_PATIENCE, all_freed(&self.shell)).await);
         Ok(self.shell.borrow_mut().status())
     }
 
@@ -125,8 +129,13 @@ impl Service {
     /// Takes a worker's report. The worker must have let go of the block's file before.
     async fn finish_zeroing(&mut self, job: u64, pages_done: u64) -> Result<Finished, Error> {
         self.rights.may_zero("zero")?;
+        let tables = self.shell.borrow().making_tables(JobId(job));
         let state = self.shell.borrow_mut().finish_zeroing(JobId(job), Pages(pages_done));
         let state = state.ok_or(Error::NoSuchJob { job })?;
+        if let Some(tables) = tables {
+            // The worker waits, so that no client has to: what it finds ready maps at once.
+            tables.end().await;
+        }
         Ok(Finished { state: state.to_string() })
     }
 
@@ -140,6 +149,7 @@ impl Service {
         self.rights.may_zero("give back")?;
         let page_size = page_size(page_bytes)?;
         let given = self.shell.borrow_mut().give_back(node.map(Node), page_size, pages.map(Pages));
+        all_freed(&self.shell).await;
         Ok(GivenBack { bytes: given.0 })
     }
 
@@ -219,7 +229,13 @@ async fn lend(
         }
     };
     let handover = granted.map_err(|refusal| explain(shell, &request, &refusal))?;
+    // Before anything that waits: the call may be dropped there, with its peer.
     tokio::task::spawn_local(watch_lease(Rc::clone(shell), handover.loan.lease, handover.watch));
+    if handover.loan.parts.iter().any(|part| part.ready < part.pages) {
+        // The kernel promises a hole its pages when it is mapped: those that were taken from
+        // unlent blocks must be free by then.
+        all_freed(shell).await;
+    }
     let page_size = handover.loan.page_size;
     let part = |(at, part): (usize, &model::book::LoanPart)| LentPart {
         fd: index(at + 1),
@@ -236,6 +252,13 @@ async fn lend(
     };
     let fds = std::iter::once(handover.lease).chain(handover.blocks).collect();
     Ok((reply, fds))
+}
+
+/// Waits until every page that was given back is free: milliseconds per GiB of 2 MiB pages.
+async fn all_freed(shell: &Shared) {
+    let mut freeing = shell.borrow().freeing();
+    // An error is the thread's end, after which nothing is waited for.
+    drop(freeing.wait_for(|files| *files == 0).await);
 }
 
 fn explain(shell: &Shared, request: &LendRequest, refusal: &Refusal) -> Error {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use linux::{LeaseDir, Roots, hugetlb, meminfo};
+use linux::{Roots, hugetlb, meminfo};
 use model::block::{Reach, Settled, StateName};
 use model::book::{Book, Effect, JobOrder, LendRequest, Loan, Refusal, Who};
 use model::config::{Config, PoolConfig};
@@ -19,6 +19,7 @@ use model::wire::{self, Level, Status};
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
+use crate::leases::Leases;
 use crate::store::{Store, page_bytes};
 
 /// How old the kernel's counts may be when a loan or job relies on them. A read is three files of
@@ -39,7 +40,7 @@ pub(crate) struct Handover {
 pub(crate) struct Shell {
     book: Book,
     store: Store,
-    leases: LeaseDir,
+    leases: Leases,
     roots: Roots,
     config: Config,
     plain: bool,
@@ -65,10 +66,6 @@ fn boot_micros() -> u64 {
     u64::try_from(micros).unwrap_or_default()
 }
 
-fn lease_name(lease: LeaseId) -> String {
-    lease.to_string()
-}
-
 fn failed(error: &Error) -> wire::Error {
     wire::Error::Failed { what: error.to_string() }
 }
@@ -83,24 +80,18 @@ impl Shell {
     ) -> Result<(Self, Vec<(LeaseId, linux::DaemonEnd)>)> {
         config.check()?;
         let sizes = page_sizes(&config, &roots, plain)?;
-        let lease_dir = run_dir.join("leases");
-        crate::files::make_dir(&lease_dir)?;
-        let leases = LeaseDir::open(&lease_dir)?;
-        let mut store = Store::open(run_dir, sizes, plain)?;
+        let changed = watch::Sender::new(0);
+        let freed = {
+            let changed = changed.clone();
+            move || changed.send_modify(|generation| *generation += 1)
+        };
+        let mut store = Store::open(run_dir, sizes, plain, config.share_page_tables, freed)?;
+        let mut leases = store.leases()?;
         let provable = store.can_prove()?;
         if !provable {
             tracing::warn!("this kernel grants no leases on hugetlbfs: every pool recycles fresh");
         }
-        let mut alive = BTreeMap::new();
-        for name in leases.list()? {
-            let id = name.strip_prefix('l').and_then(|n| n.parse().ok()).map(LeaseId);
-            match (id, leases.reopen(&name)?) {
-                (Some(id), Some(end)) => {
-                    alive.insert(id, end);
-                }
-                _ => leases.remove(&name)?,
-            }
-        }
+        let mut alive = leases.take_over()?;
         let mut book = Book::new(config.pools.iter().cloned(), provable)?;
         book.number_from(boot_micros());
         let found = store.scan(&|lease| alive.contains_key(&LeaseId(lease)))?;
@@ -117,7 +108,7 @@ impl Shell {
             plain,
             observed: None,
             kernel_free: BTreeMap::new(),
-            changed: watch::Sender::new(0),
+            changed,
             workers: 0,
             paused: false,
         };
@@ -125,7 +116,7 @@ impl Shell {
         // A lease whose blocks are all gone is nobody's: its number must be free for a new one.
         let known: Vec<_> = shell.book.leases().collect();
         for lease in alive.keys().filter(|lease| !known.contains(lease)) {
-            shell.leases.remove(&lease_name(*lease))?;
+            shell.leases.remove(*lease)?;
         }
         alive.retain(|lease, _| known.contains(lease));
         shell.settle_all();
@@ -187,7 +178,8 @@ impl Shell {
 
     /// Looks at the kernel's counts, unless that was done a moment ago.
     pub(crate) fn observe(&mut self) {
-        if self.observed.is_some_and(|at| at.elapsed() < OBSERVE_EVERY) {
+        let freed = self.store.freeing().has_freed();
+        if !freed && self.observed.is_some_and(|at| at.elapsed() < OBSERVE_EVERY) {
             return;
         }
         self.observed = Some(Instant::now());
@@ -258,7 +250,7 @@ impl Shell {
     }
 
     fn hand_over(
-        &self,
+        &mut self,
         loan: &Loan,
         made: Vec<(BlockId, linux::BlockFile)>,
         request: &LendRequest,
@@ -282,7 +274,7 @@ impl Shell {
             }
             blocks.push(file.into());
         }
-        let (client, daemon) = self.leases.create(&lease_name(loan.lease))?;
+        let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
         Ok((client, blocks, daemon))
     }
 
@@ -291,7 +283,7 @@ impl Shell {
         let blocks = self.book.lease_blocks(lease);
         let effects = self.book.end_lease(lease);
         self.carry_out(&effects);
-        if let Err(error) = self.leases.remove(&lease_name(lease)) {
+        if let Err(error) = self.leases.remove(lease) {
             tracing::debug!(%error, "the lease's name was gone already");
         }
         for block in blocks {
@@ -300,20 +292,17 @@ impl Shell {
     }
 
     fn settle(&mut self, block: BlockId) -> Option<Settled> {
-        if self.book.block(block).map(model::block::Block::state_name) != Some(StateName::Lingering)
-        {
+        let known = self.book.block(block)?;
+        if known.state_name() != StateName::Lingering {
             return None;
         }
-        let reach = match self.store.reach_after_loan(block) {
-            Ok(reach) => reach,
-            Err(error) => {
-                tracing::warn!(%error, %block, "can not tell who holds a block");
-                Reach::Shared
-            }
-        };
         // A client can cut its file, grow it, or punch holes into it.
-        let lent = self.book.block(block).map(|b| (b.pool().page_size, b.pages()))?;
-        let memory = self.store.memory(block, lent.0, lent.1).unwrap_or_default();
+        let (page_size, lent) = (known.pool().page_size, known.pages());
+        let (reach, memory) =
+            self.store.reach_after_loan(block, page_size, lent).unwrap_or_else(|error| {
+                tracing::warn!(%error, %block, "can not tell who holds a block");
+                (Reach::Shared, Pages::ZERO)
+            });
         self.book.note_memory(block, memory);
         let (settled, effects) = self.book.settle(block, reach, boot_seconds())?;
         self.carry_out(&effects);
@@ -327,10 +316,21 @@ impl Shell {
         lingering.into_iter().filter(|id| still(self, *id)).count()
     }
 
+    /// Counts the files whose pages are on their way to the kernel: wait until there are none.
+    pub(crate) fn freeing(&self) -> watch::Receiver<usize> {
+        self.store.freeing().waiting()
+    }
+
+    /// What to wait for until the page tables of a job's block are made.
+    pub(crate) fn making_tables(&self, job: JobId) -> Option<crate::tables::Making> {
+        self.store.making_tables(self.book.job_block(job)?)
+    }
+
     /// Whether pages are on their way from one hand to another.
     pub(crate) fn has_pages_in_transit(&self) -> bool {
         let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
-        states.any(|state| self.book.in_state(state).next().is_some())
+        self.store.freeing().is_busy()
+            || states.any(|state| self.book.in_state(state).next().is_some())
     }
 
     /// Gives up kept content whose time is over. Returns the second of the next such moment.
@@ -381,10 +381,10 @@ impl Shell {
     /// Books what a worker reports. `None` for a job that is unknown.
     pub(crate) fn finish_zeroing(&mut self, job: JobId, done: Pages) -> Option<StateName> {
         let block = self.book.job_block(job)?;
-        let reach = self.store.reach(block).unwrap_or(Reach::Shared);
         let page_size = self.book.block(block)?.pool().page_size;
+        let (reach, allocated) =
+            self.store.reach(block, page_size).unwrap_or((Reach::Shared, Pages::ZERO));
         // A page that has no memory was not zeroed, whatever the worker says.
-        let allocated = self.store.allocated(block, page_size).unwrap_or_default();
         let done = done.min(allocated);
         match self.book.finish_zeroing(job, done, reach) {
             Ok(Some((block, state, effects))) => {
@@ -488,9 +488,7 @@ impl Shell {
 
     /// Removes every file and mount.
     pub(crate) fn clean_up(&mut self) -> Result<()> {
-        for name in self.leases.list()? {
-            self.leases.remove(&name)?;
-        }
+        self.leases = Leases::default();
         self.store.clean_up()
     }
 }

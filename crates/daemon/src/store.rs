@@ -16,6 +16,9 @@ use model::journal;
 use model::units::{PageSize, Pages};
 
 use crate::error::{Error, Result};
+use crate::freeing::Freeing;
+use crate::leases::Leases;
+use crate::tables::{Making, Tables};
 
 /// Where a block's file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub(crate) struct Store {
     dirs: BTreeMap<PageSize, BlockDir>,
     mounts: Vec<HugetlbMount>,
     places: BTreeMap<BlockId, Place>,
+    tables: Option<Tables>,
+    freeing: Freeing,
 }
 
 fn states() -> Vec<&'static str> {
@@ -42,13 +47,22 @@ fn directory(run_dir: &Path, page_size: PageSize) -> PathBuf {
 }
 
 impl Store {
-    /// Opens, and where needed mounts, a directory per page size under `run_dir`.
+    /// Opens, and where needed mounts, a directory per page size under `run_dir`. `freed` is
+    /// called, on another thread, whenever pages of a removed file became free.
     pub(crate) fn open(
         run_dir: &Path,
         page_sizes: impl IntoIterator<Item = PageSize>,
         plain: bool,
+        share_tables: bool,
+        freed: impl Fn() + Send + 'static,
     ) -> Result<Self> {
-        let mut store = Self { dirs: BTreeMap::new(), mounts: Vec::new(), places: BTreeMap::new() };
+        let mut store = Self {
+            dirs: BTreeMap::new(),
+            mounts: Vec::new(),
+            places: BTreeMap::new(),
+            tables: if share_tables && !plain { Some(Tables::start()?) } else { None },
+            freeing: Freeing::start(freed)?,
+        };
         for page_size in page_sizes {
             let path = directory(run_dir, page_size);
             if !plain {
@@ -66,6 +80,21 @@ impl Store {
             store.dirs.insert(page_size, BlockDir::open(&path, &states(), 0o700)?);
         }
         Ok(store)
+    }
+
+    /// The leases' names, beside the blocks.
+    pub(crate) fn leases(&self) -> Result<Leases> {
+        Leases::open(self.dirs.iter().map(|(page_size, dir)| (*page_size, dir.path())))
+    }
+
+    /// What to wait for until a block's page tables are made.
+    pub(crate) fn making_tables(&self, block: BlockId) -> Option<Making> {
+        self.tables.as_ref().map(|tables| tables.making(block))
+    }
+
+    /// Pages on their way to the kernel.
+    pub(crate) fn freeing(&self) -> &Freeing {
+        &self.freeing
     }
 
     /// Whether this kernel proves that a file is held by nobody, tried on a file of no pages.
@@ -143,6 +172,7 @@ impl Store {
             }
             Effect::Move(block) => {
                 let Some((state, name)) = book.place(*block) else { return Ok(None) };
+                self.drop_tables(*block, state);
                 let Some(place) = self.places.get(block) else { return Ok(None) };
                 if (place.state, &place.name) != (state, &name) {
                     let dir = self.dir(place.page_size)?;
@@ -150,6 +180,7 @@ impl Store {
                     let page_size = place.page_size;
                     self.places.insert(*block, Place { page_size, state, name });
                 }
+                self.make_tables(book, *block, state);
                 Ok(None)
             }
             Effect::Resize { block, pages } => {
@@ -159,13 +190,35 @@ impl Store {
             }
             Effect::Remove(block) => {
                 let Some(place) = self.places.remove(block) else { return Ok(None) };
+                if let Some(tables) = &self.tables {
+                    tables.drop_of(*block);
+                }
                 let dir = self.dir(place.page_size)?;
-                // Truncated first: whoever still has the file gets its pages taken away, so that
-                // nothing outlives the name except pages the kernel itself pins.
-                dir.open_block(place.state.as_str(), &place.name)?.set_len(0)?;
+                let file = dir.open_block(place.state.as_str(), &place.name)?;
                 dir.unlink(place.state.as_str(), &place.name)?;
+                self.freeing.free(file);
                 Ok(None)
             }
+        }
+    }
+
+    /// A block that is neither ready nor lent is nobody's to map: the lease proof must not see it.
+    fn drop_tables(&self, block: BlockId, state: StateName) {
+        if let Some(tables) = &self.tables
+            && !matches!(state, StateName::Ready | StateName::Lent)
+        {
+            tables.drop_of(block);
+        }
+    }
+
+    fn make_tables(&self, book: &Book, block: BlockId, state: StateName) {
+        let (Some(tables), Some(known)) = (&self.tables, book.block(block)) else { return };
+        if state != StateName::Ready || !Tables::are_worth_it(known) {
+            return;
+        }
+        match self.open_block(block) {
+            Ok(file) => tables.keep(known, file),
+            Err(error) => tracing::debug!(%error, %block, "no page tables in advance"),
         }
     }
 
@@ -175,19 +228,28 @@ impl Store {
         Ok(self.dir(place.page_size)?.open_block(place.state.as_str(), &place.name)?)
     }
 
-    /// Who can reach a block that a worker has reported.
-    pub(crate) fn reach(&self, block: BlockId) -> Result<Reach> {
-        Ok(reach(&self.open_block(block)?))
+    /// Who can reach a block that a worker has reported, and the pages it has memory for.
+    pub(crate) fn reach(&self, block: BlockId, size: PageSize) -> Result<(Reach, Pages)> {
+        let file = self.open_block(block)?;
+        Ok((reach(&file), Pages(file.allocated_bytes()? / size.bytes())))
     }
 
-    /// Who can reach a block that a client has returned.
+    /// Who can reach a block that a client has returned, and the pages it has memory for: none if
+    /// its length is not what was lent.
     ///
     /// Access by others is taken away first: a descriptor opened with `O_PATH` is invisible to
     /// the lease proof and could be opened for real later.
-    pub(crate) fn reach_after_loan(&self, block: BlockId) -> Result<Reach> {
+    pub(crate) fn reach_after_loan(
+        &self,
+        block: BlockId,
+        size: PageSize,
+        lent: Pages,
+    ) -> Result<(Reach, Pages)> {
         let file = self.open_block(block)?;
         file.set_access(None)?;
-        Ok(reach(&file))
+        let as_lent = file.len()? == lent.bytes(size).0;
+        let allocated = Pages(file.allocated_bytes()? / size.bytes());
+        Ok((reach(&file), if as_lent { allocated } else { Pages::ZERO }))
     }
 
     /// Pages of a block that have memory.
@@ -195,18 +257,11 @@ impl Store {
         Ok(Pages(self.open_block(block)?.allocated_bytes()? / page_size.bytes()))
     }
 
-    /// Pages of a returned block that have memory; none if its length is not what was lent.
-    pub(crate) fn memory(&self, block: BlockId, size: PageSize, lent: Pages) -> Result<Pages> {
-        let file = self.open_block(block)?;
-        let as_lent = file.len()? == lent.bytes(size).0;
-        let allocated = Pages(file.allocated_bytes()? / size.bytes());
-        Ok(if as_lent { allocated } else { Pages::ZERO })
-    }
-
     /// Removes every file and mount: the kernel has its pages back.
     ///
     /// Memory that somebody still maps stays theirs until they let go; the kernel frees it then.
     pub(crate) fn clean_up(&mut self) -> Result<()> {
+        self.tables = None;
         for dir in self.dirs.values() {
             for state in states() {
                 for name in dir.list(state)? {

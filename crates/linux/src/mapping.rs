@@ -7,6 +7,10 @@
 //! hole in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the pool is short of them) and
 //! filled at the first touch.
 //!
+//! The kernel lets mappings of one file share page tables of 2 MiB pages, a whole GiB at a time, where
+//! each lies at a GiB's boundary: a second mapping of what is populated takes one fault per GiB. So a
+//! mapping of 1 GiB or more begins at such a boundary.
+//!
 //! A mapping holds the file's open description as a descriptor does: closing the descriptor does
 //! not end it, for [`crate::exclusive::prove`] least of all. A writable mapping that is longer than
 //! a hugetlbfs file makes the file longer.
@@ -31,6 +35,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::error::{Advise, Context, Errno, Error, Result};
 use crate::units::PageBytes;
 
+/// What one page table of the level above 2 MiB pages covers, with 4 KiB tables.
+const SHARED_TABLE: u64 = 1 << 30;
+
 /// Memory of one or several files, mapped `MAP_SHARED`, readable and writable. Dropping it unmaps.
 #[derive(Debug)]
 pub struct Mapping {
@@ -45,7 +52,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of `fd` at an address that is a multiple of `page`.
+    /// Maps the first `len` bytes of `fd` at an address that is a multiple of `page`, and of 1 GiB if
+    /// `len` is at least that.
     ///
     /// # Errors
     /// EINVAL if `len` is not whole pages of the file; ENOMEM if the file has a hole and the pool
@@ -81,8 +89,10 @@ impl Mapping {
         if len == 0 {
             return Err(Error::invalid("length", len, "is not a whole number of pages"));
         }
-        let padded = fits(len.checked_add(page.bytes()).ok_or_else(|| too_long(len))?)?;
-        let (len, page) = (fits(len)?, fits(page.bytes())?);
+        let boundary =
+            if len >= SHARED_TABLE { page.bytes().max(SHARED_TABLE) } else { page.bytes() };
+        let padded = fits(len.checked_add(boundary).ok_or_else(|| too_long(len))?)?;
+        let (len, boundary) = (fits(len)?, fits(boundary)?);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe {
@@ -90,7 +100,7 @@ impl Mapping {
         }
         .or_call(|| format!("mmap(NULL, {padded}, PROT_NONE, MAP_PRIVATE|MAP_ANONYMOUS)"))?;
         let mut whole = Self { start, len: padded };
-        let head = start.align_offset(page);
+        let head = start.align_offset(boundary);
         let tail = padded - head - len;
         whole.trim(head, tail)?;
         Ok(whole)

@@ -128,7 +128,7 @@ impl Default for Workers {
 }
 
 /// Everything the daemon is told.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// A group, by name or number, whose members may borrow besides root.
@@ -141,11 +141,28 @@ pub struct Config {
     /// Quotas of single users by number, as in `1000 = "8G"`; they override `quota`.
     #[serde(with = "quota_map")]
     pub quota_of: BTreeMap<Uid, Bytes>,
+    /// Whether page tables are made in advance, for clients to share: blocks of 1 GiB and more of
+    /// smaller pages then map at one fault per GiB. Default: yes.
+    pub share_page_tables: bool,
     /// The daemon's own workers.
     pub workers: Workers,
     /// The pools.
     #[serde(rename = "pool")]
     pub pools: Vec<PoolConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            lend_group: None,
+            zero_group: None,
+            quota: None,
+            quota_of: BTreeMap::new(),
+            share_page_tables: true,
+            workers: Workers::default(),
+            pools: Vec::new(),
+        }
+    }
 }
 
 mod optional_text {

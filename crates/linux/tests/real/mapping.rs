@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use std::os::fd::AsFd;
 
+use linux::testkit::hugepages::MIB_2;
 use linux::{Errno, Mapping};
 
 use crate::memory::Memory;
@@ -51,6 +52,39 @@ fn a_row_that_fails_maps_nothing() {
     let big = [(file.as_fd(), 64 << 30), (no_file.as_fd(), 4096)];
     Mapping::map_row(&big, memory.page).unwrap_err();
     assert!(mapped_bytes() < before + (32 << 30), "the address space of the row is given back");
+}
+
+/// Page faults of this thread so far that needed no I/O: `minflt` of proc_pid_stat(5).
+fn faults() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let (_, fields) = text.rsplit_once(") ").unwrap();
+    fields.split(' ').nth(7).unwrap().parse().unwrap()
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_second_mapping_of_a_gibibyte_takes_its_page_tables_from_the_first() {
+    const GIB: u64 = 1 << 30;
+    let Some(memory) = Memory::huge(MIB_2, 512) else { return };
+    let file = memory.block("a", 512);
+    let touch = |mapping: &Mapping| {
+        let before = faults();
+        for page in (0..mapping.len()).step_by(2 << 20) {
+            mapping.fill(page..page + 1, 3);
+        }
+        faults() - before
+    };
+    let alone = Mapping::map(&file, GIB, memory.page).unwrap();
+    assert_eq!(alone.as_ptr().addr() as u64 % GIB, 0, "at a GiB's boundary");
+    assert!(touch(&alone) >= 512, "without a first mapping each page is a fault");
+    drop(alone);
+    let first = Mapping::map(&file, GIB, memory.page).unwrap();
+    first.populate().unwrap();
+    let second = Mapping::map(&file, GIB, memory.page).unwrap();
+    let shared = touch(&second);
+    assert!(shared <= 8, "{shared} faults for what another mapping has in its page tables");
+    drop(first);
+    assert_eq!(touch(&second), 0, "what was shared stays when the first is gone");
 }
 
 fn mapped_bytes() -> u64 {
