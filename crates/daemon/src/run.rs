@@ -167,6 +167,7 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
     let listener = UnixListener::from_std(listener)
         .map_err(|source| Error::Listen { path: options.socket.clone(), source })?;
     let workers = options.config.workers.clone();
+    let nice = options.config.nice;
     let started = crate::files::make_dir(&options.run_dir).and_then(|()| {
         Shell::start(options.config, &options.run_dir, options.roots, options.plain)
     });
@@ -174,6 +175,10 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
         // Nobody listens behind it: the next start would take it for a crash's.
         drop(std::fs::remove_file(&options.socket));
     })?;
+    // After the threads that work aside, which keep the nice value they were started with.
+    if let Err(error) = linux::sched::set_nice(nice.into()) {
+        tracing::debug!(%error, "the daemon competes with its clients");
+    }
     let shell: Shared = Rc::new(RefCell::new(shell));
     for (lease, end) in leases {
         tokio::task::spawn_local(watch_lease(Rc::clone(&shell), lease, end));

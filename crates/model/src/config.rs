@@ -144,6 +144,9 @@ pub struct Config {
     /// Whether page tables are made in advance, for clients to share: blocks of 1 GiB and more of
     /// smaller pages then map at one fault per GiB. Default: yes.
     pub share_page_tables: bool,
+    /// The nice value of the thread that answers everybody, where the daemon may set it. Default:
+    /// -10, since 64 clients that ask at once would otherwise compete with it for the CPUs.
+    pub nice: i8,
     /// The daemon's own workers.
     pub workers: Workers,
     /// The pools.
@@ -159,6 +162,7 @@ impl Default for Config {
             quota: None,
             quota_of: BTreeMap::new(),
             share_page_tables: true,
+            nice: -10,
             workers: Workers::default(),
             pools: Vec::new(),
         }

@@ -19,6 +19,35 @@ const LOANS: usize = 8;
 /// No machine has it: the daemon answers with an error and does nothing.
 const NO_NODE: Node = Node(u32::MAX);
 
+/// When the clients call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arrivals {
+    /// One call each, all in the same moment.
+    Together,
+    /// [`LOANS`] each, the next as soon as the last is answered: 64 are waiting all the time.
+    Circle,
+    /// [`LOANS`] each with a pause of 0 to 20 ms between.
+    Spread,
+}
+
+impl Arrivals {
+    fn calls(self) -> usize {
+        if self == Self::Together { 1 } else { LOANS }
+    }
+
+    fn pause(self) -> Duration {
+        if self == Self::Spread { Duration::from_millis(20) } else { Duration::ZERO }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Together => "one each, together",
+            Self::Circle => "8 each, no pause",
+            Self::Spread => "8 each, 0 to 20 ms apart",
+        }
+    }
+}
+
 /// What the clients call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
@@ -33,9 +62,9 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         "lend",
         "How long does a loan take when 64 clients want one at the same time?",
         format!(
-            "{CLIENTS} threads with a connection each start together; each makes {LOANS} calls in a round, one after \
-             the other, with and without a pause of 0 to 20 ms between (which spreads the arrivals). A loan is one \
-             ready block of 2 MiB, both descriptors received; the empty call is a GiveBack of a node that does not \
+            "{CLIENTS} threads with a connection each start together. Each makes one call; or {LOANS}, the next as soon \
+             as the last is answered, so that {CLIENTS} wait all the time and a call's latency is the queue's; or \
+             {LOANS} with pauses, which spreads the arrivals. A loan is one ready block of 2 MiB, both descriptors received; the empty call is a GiveBack of a node that does not \
              exist, which the daemon refuses without doing anything. Clients and daemon share the CPUs.",
         ),
     );
@@ -44,17 +73,16 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let done = bench.with_huge(page, needed, Some(Pages(1)), |plan, scene| {
         let socket = scene.run_dir().join("io.prezero");
         let kinds = [Call::Lend, Call::Nothing];
-        let pauses = [Duration::ZERO, Duration::from_millis(20)];
-        let mut lanes: Vec<_> = pauses
-            .iter()
-            .flat_map(|&pause| kinds.map(|call| (call, pause, Vec::new(), Vec::new())))
+        let mut lanes: Vec<_> = [Arrivals::Together, Arrivals::Circle, Arrivals::Spread]
+            .into_iter()
+            .flat_map(|arrivals| kinds.map(|call| (call, arrivals, Vec::new(), Vec::new())))
             .collect();
         super::clock::rounds(plan, lanes.len(), |index, counts| {
-            let (call, pause, times, rates) = &mut lanes[index];
+            let (call, arrivals, times, rates) = &mut lanes[index];
             if *call == Call::Lend {
                 scene.fill(plan)?;
             }
-            let (round, rate) = round(&socket, *call, *pause)?;
+            let (round, rate) = round(&socket, *call, *arrivals)?;
             if counts {
                 times.extend(round);
                 rates.push(rate);
@@ -73,28 +101,28 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             return Ok(part);
         }
     };
-    for (call, pause, times, rates) in &lanes {
+    for (call, arrivals, times, rates) in &lanes {
         let what = match call {
             Call::Lend => "lend",
             Call::Nothing => "empty call",
         };
-        let pause = if pause.is_zero() { "none" } else { "0 to 20 ms" };
         let at = |part| [quantile(times, part)];
         part.rows.push(
-            Row::new(vec![("call", what.to_owned()), ("pause", pause.to_owned())])
-                .with("arrivals", "1/s", rates)
+            Row::new(vec![("call", what.to_owned()), ("arrivals", arrivals.name().to_owned())])
+                .with("rate", "1/s", rates)
                 .with("p50", "ms", &at(0.5))
                 .with("p90", "ms", &at(0.9))
                 .with("p99", "ms", &at(0.99))
                 .with("worst", "ms", &at(1.0)),
         );
     }
-    part.notes.push(format!("{} calls a row, {rounds} rounds", lanes[0].2.len()));
+    let calls = lanes.iter().map(|lane| lane.2.len()).collect::<Vec<_>>();
+    part.notes.push(format!("{calls:?} calls by row, {rounds} rounds"));
     part.charts.push(Chart {
         title: "99th percentile, ms",
         shape: Shape::Bars,
         what: "p99",
-        x: &["call", "pause"],
+        x: &["call", "arrivals"],
         series: &[],
         only: Vec::new(),
     });
@@ -102,13 +130,13 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
 }
 
 /// All clients at once; returns the latencies in ms, and the calls a second.
-fn round(socket: &Path, call: Call, pause: Duration) -> Result<(Vec<f64>, f64), Failure> {
+fn round(socket: &Path, call: Call, arrivals: Arrivals) -> Result<(Vec<f64>, f64), Failure> {
     let together = Barrier::new(CLIENTS);
     // Nobody gives back before all have what they want: returned blocks are not ready.
     let (all, span) = thread::scope(|scope| {
         let together = &together;
         let clients: Vec<_> = (0..CLIENTS)
-            .map(|index| scope.spawn(move || one(socket, call, pause, index, together)))
+            .map(|index| scope.spawn(move || one(socket, call, arrivals, index, together)))
             .collect();
         let mut all = Vec::new();
         let mut span: Option<(Instant, Instant)> = None;
@@ -128,7 +156,7 @@ fn round(socket: &Path, call: Call, pause: Duration) -> Result<(Vec<f64>, f64), 
 fn one(
     socket: &Path,
     call: Call,
-    pause: Duration,
+    arrivals: Arrivals,
     index: usize,
     together: &Barrier,
 ) -> Result<(Vec<f64>, Instant, Instant), Failure> {
@@ -140,10 +168,10 @@ fn one(
     let mut loans = Vec::new();
     let mut times = Vec::new();
     let result = client.map_err(Failure::from).and_then(|mut client| {
-        for turn in 0..LOANS {
+        for turn in 0..arrivals.calls() {
             // A stride that is prime to 64 gives every client another order of pauses.
             let part = u32::try_from((index * 37 + turn * 11) % CLIENTS).unwrap_or(0);
-            thread::sleep(pause * part / u32::try_from(CLIENTS).unwrap_or(1));
+            thread::sleep(arrivals.pause() * part / u32::try_from(CLIENTS).unwrap_or(1));
             let start = Instant::now();
             match call {
                 Call::Lend => loans.push(client.lend(&request)?),
