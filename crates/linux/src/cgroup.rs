@@ -172,6 +172,45 @@ impl Group {
             .advise(Errno::OPNOTSUPP, "the group is threaded: use a domain group")
     }
 
+    /// Lets it have `quota` of CPU time in each `period`, for all its threads together: `cpu.max`, or
+    /// `cpu.cfs_quota_us` with v1. `false` for hierarchies that do not limit CPU time, and for v2
+    /// groups whose parent does not pass the controller on.
+    ///
+    /// # Errors
+    /// EINVAL for a period outside 1 ms to 1 s, or a quota below 1 ms.
+    pub fn limit_cpu(&self, quota: Duration, period: Duration) -> Result<bool> {
+        let (quota, period) = (quota.as_micros(), period.as_micros());
+        match self.kind {
+            Kind::V2 if self.dir.join("cpu.max").exists() => {
+                files::write(&self.dir.join("cpu.max"), &format!("{quota} {period}"))?;
+            }
+            Kind::V1Cpu => {
+                files::write(&self.dir.join("cpu.cfs_period_us"), &period.to_string())?;
+                files::write(&self.dir.join("cpu.cfs_quota_us"), &quota.to_string())?;
+            }
+            Kind::V2 | Kind::V1Cpuacct | Kind::V1Hugetlb => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Moves the calling thread alone into the group, which becomes a threaded one with v2.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP with v2 where the thread's process is not in the group's parent.
+    pub fn join_thread(&self) -> Result<()> {
+        if self.kind != Kind::V2 {
+            return files::write(&self.dir.join("tasks"), "0");
+        }
+        let kind = self.dir.join("cgroup.type");
+        if files::read(&kind)?.trim() != "threaded" {
+            files::write(&kind, "threaded")?;
+        }
+        files::write(&self.dir.join("cgroup.threads"), "0").advise(
+            Errno::OPNOTSUPP,
+            "a thread leaves its process only for a threaded child of the process's own group",
+        )
+    }
+
     /// The processes in it.
     pub fn pids(&self) -> Result<Vec<u32>> {
         let file = self.dir.join("cgroup.procs");

@@ -27,12 +27,14 @@ use daemon::{Embedded, Options};
 use model::config::{Config, PoolConfig};
 use model::ids::PoolKey;
 use model::units::{Bytes, Node, PageSize, Pages};
+use model::wire::PoolChange;
 use tempfile::TempDir;
 
 use crate::args::Which;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::signals::Stop;
+use crate::worker::engine::Engine;
 use crate::worker::{self, Crew, Work, progress};
 
 /// Where the mounts and the note are: one place, so that a run finds what a killed one has left.
@@ -184,7 +186,7 @@ impl Stage {
             roots: self.roots.clone(),
         })?;
         let client = Client::connect(&socket)?;
-        Ok(Some(Scene { stage: self, daemon: Some(daemon), client, page, pages }))
+        Ok(Some(Scene { stage: self, daemon: Some(daemon), client, socket, page, pages }))
     }
 
     /// Puts everything back, and says so if that fails.
@@ -271,6 +273,7 @@ pub(crate) struct Scene<'a> {
     /// `None` once it is stopped.
     daemon: Option<Embedded>,
     client: Client,
+    socket: PathBuf,
     page: PageSize,
     pages: Pages,
 }
@@ -294,6 +297,11 @@ impl Scene<'_> {
         self.stage.reservation.is_some()
     }
 
+    /// Where its daemon listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// A directory for whatever else is needed.
     pub(crate) fn run_dir(&self) -> &Path {
         &self.stage.run_dir
@@ -303,11 +311,13 @@ impl Scene<'_> {
     pub(crate) fn fill(&mut self, plan: &Plan) -> Result<Work, Failure> {
         let bar = progress::bytes(self.bytes().0, "filling the pool");
         let crew = Crew {
-            socket: &self.stage.run_dir.join("io.prezero"),
+            socket: &self.socket,
             which: self.which(),
             background: false,
             threads: plan.threads,
             limit: None,
+            // These blocks are made, not cleared in place.
+            engine: Engine::default(),
             stop: &plan.stop,
         };
         let work = worker::run(&crew, &|bytes| bar.inc(bytes));
@@ -322,6 +332,29 @@ impl Scene<'_> {
             ));
         }
         Ok(work)
+    }
+
+    /// Blocks are cleared where they lie from now on, not given back to the kernel after a loan.
+    pub(crate) fn recycle_in_place(&mut self) -> Result<(), Failure> {
+        let pools = self.client.status()?.pools;
+        for pool in pools {
+            self.client.configure(PoolChange {
+                node: pool.node,
+                page_bytes: pool.page_bytes,
+                pages_per_block: pool.pages_per_block,
+                recycle: Some("in-place".to_owned()),
+                ..PoolChange::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is lent any more.
+    pub(crate) fn settle(&mut self, stop: &Stop) -> Result<(), Failure> {
+        self.wait("the daemon still waits for returned memory", stop, |scene| {
+            let pools = scene.client.status()?.pools;
+            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == 0))
+        })
     }
 
     /// Borrows all of it.
@@ -339,10 +372,7 @@ impl Scene<'_> {
 
     /// Waits until nothing is lent any more, then gives everything to the kernel's pool.
     pub(crate) fn give_back(&mut self, stop: &Stop) -> Result<(), Failure> {
-        self.wait("the daemon still waits for returned memory", stop, |scene| {
-            let pools = scene.client.status()?.pools;
-            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == 0))
-        })?;
+        self.settle(stop)?;
         self.client.give_back(None, None, None)?;
         if !self.is_huge() {
             return Ok(());

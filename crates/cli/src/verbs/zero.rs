@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use clear::{Chunk, Method};
 use client::Client;
 use daemon::host::Roots;
 use daemon::host::context::{Context, allowed_cpus};
@@ -15,6 +16,7 @@ use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record, bytes_per_second, count, rate, seconds};
 use crate::signals::Stop;
+use crate::worker::engine::{Engine, Forced};
 use crate::worker::{self, Crew, Work, progress};
 
 /// Zero pages now, in this process's own scheduling and cgroup context
@@ -62,6 +64,12 @@ pub(crate) struct Args {
     /// Run in this cgroup, made if it is missing
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
+    /// Clear blocks in place with this method (default: the best as measured on this CPU)
+    #[arg(long, value_name = "NAME")]
+    method: Option<Method>,
+    /// Look for a signal after so many bytes of clearing in place, as in 256KiB
+    #[arg(long, value_name = "BYTES")]
+    chunk: Option<Chunk>,
     #[command(flatten)]
     form: Form,
 }
@@ -99,6 +107,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
         sched_idle: args.sched_idle,
         cgroup: args.cgroup.clone(),
     };
+    let forced = Forced { method: args.method, chunk: args.chunk };
+    let engine = Engine::new(forced, !args.background)?;
     context.apply(&Roots::default())?;
     let stop = Stop::on_signals()?;
     let mut crew = Crew {
@@ -107,6 +117,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         background: args.background,
         threads: 1,
         limit: args.pages.limit(),
+        engine,
         stop: &stop,
     };
     if args.background {

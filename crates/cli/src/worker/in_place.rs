@@ -19,15 +19,15 @@ use client::{Done, InPlace};
 
 use crate::exit::Failure;
 
-/// Clears up to `length` bytes of the job's extent. Asks `stopped` after every chunk (256 KiB), and
-/// tells `tick` the bytes as they are done.
+/// Clears up to `length` bytes of the job's extent. Asks `stopped` after every chunk, and tells `tick`
+/// the bytes as they are done.
 ///
 /// The result counts the pages from the start that are all clear. A page that can not be written
 /// ends it, with the fault.
 pub(super) fn clear(
     task: InPlace,
     length: u64,
-    threads: usize,
+    (clearer, threads): (Clearer, usize),
     stopped: &(dyn Fn() -> bool + Sync),
     tick: &(dyn Fn(u64) + Sync),
 ) -> Result<(Done, Option<Fault>), Failure> {
@@ -45,7 +45,7 @@ pub(super) fn clear(
     let share = Share { extent, threads, cpus: Vec::new() };
     // The largest sum that was told: threads may overtake each other between adding and telling.
     let told = AtomicUsize::new(0);
-    let outcomes = clear_shares(&Clearer::default(), page, vec![share], |progress| {
+    let outcomes = clear_shares(&clearer, page, vec![share], |progress| {
         let before = told.fetch_max(progress.cleared_bytes, Ordering::Relaxed);
         tick(progress.cleared_bytes.saturating_sub(before) as u64);
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

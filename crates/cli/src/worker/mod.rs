@@ -17,6 +17,7 @@
 
 mod allocate;
 mod budget;
+pub(crate) mod engine;
 mod in_place;
 pub(crate) mod progress;
 
@@ -31,6 +32,7 @@ use crate::args::Which;
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::worker::budget::Budget;
+use crate::worker::engine::Engine;
 
 /// What a worker is to do.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub(crate) struct Crew<'a> {
     pub(crate) threads: usize,
     /// The most pages; `None` is all there are.
     pub(crate) limit: Option<u64>,
+    /// What clears in place.
+    pub(crate) engine: Engine,
     pub(crate) stop: &'a Stop,
 }
 
@@ -141,7 +145,8 @@ impl Group<'_> {
                 }
                 Task::InPlace(task) => {
                     let length = drawn.saturating_mul(page_bytes);
-                    in_place::clear(task, length, self.threads, &stopped, self.tick)?
+                    let clearer = self.crew.engine.clearer(self.crew.stop)?;
+                    in_place::clear(task, length, (clearer, self.threads), &stopped, self.tick)?
                 }
             };
             let pages = done.pages.0.saturating_sub(first);

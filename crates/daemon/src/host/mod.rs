@@ -9,6 +9,7 @@
 //! - [`leftover`]: the mounts of an embedded daemon that was killed.
 //! - [`reserve`]: huge pages taken out of free memory, and put back whatever happens.
 //! - [`prefault`]: touching memory as programs without prezero do, to compare and to warm up.
+//! - [`throttle`]: a CPU quota for single threads.
 //! - [`machine`]: what a report must say about the machine it was made on.
 
 pub mod context;
@@ -17,6 +18,7 @@ pub mod leftover;
 pub mod machine;
 pub mod prefault;
 pub mod reserve;
+pub mod throttle;
 
 pub use linux::{Error, Result, Roots};
 

@@ -76,6 +76,55 @@ fn time_is_charged_to_the_group_that_was_joined() {
     }
 }
 
+#[test]
+fn a_thread_alone_is_held_to_its_groups_quota() {
+    let _alone = child::alone();
+    let roots = Roots::default();
+    let own = cgroup::own(&roots).unwrap();
+    let limits = |group: &&cgroup::Group| matches!(group.kind(), Kind::V2 | Kind::V1Cpu);
+    let mut tried = 0;
+    for parent in own.iter().filter(limits) {
+        let name = format!("prezero-quota-{}", std::process::id());
+        let path = format!("{}/{name}", parent.path().trim_end_matches('/'));
+        let group = cgroup::Group::at(&roots, parent.kind(), &path).unwrap().unwrap();
+        if let Err(error) = group.create() {
+            skip(&error.to_string());
+            continue;
+        }
+        let (quota, period) = (Duration::from_millis(10), Duration::from_millis(100));
+        if group.limit_cpu(quota, period).unwrap() {
+            tried += 1;
+            let spent = std::thread::scope(|scope| {
+                scope
+                    .spawn(|| {
+                        group.join_thread().unwrap();
+                        let begun = Instant::now();
+                        while begun.elapsed() < Duration::from_secs(1) {
+                            std::hint::spin_loop();
+                        }
+                        thread_cpu()
+                    })
+                    .join()
+                    .unwrap()
+            });
+            // A tenth of a second, and what a period that was begun allows besides.
+            assert!(spent < Duration::from_millis(500), "{spent:?} of 1 s with a quota of 10 %");
+        }
+        remove_soon(&group);
+    }
+    if tried == 0 {
+        skip("no hierarchy here limits CPU time");
+    }
+}
+
+/// `utime` and `stime` of proc_pid_stat(5), in ticks of 10 ms.
+fn thread_cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let (_, fields) = text.rsplit_once(") ").unwrap();
+    let ticks = fields.split(' ').skip(11).take(2).map(|f| f.parse::<u64>().unwrap()).sum::<u64>();
+    Duration::from_millis(10 * ticks)
+}
+
 /// The kernel empties a group a moment after its last process was waited for.
 fn remove_soon(group: &cgroup::Group) {
     let begun = Instant::now();

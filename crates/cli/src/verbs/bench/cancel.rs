@@ -15,6 +15,7 @@ use super::figure::{Chart, Part, Row, Shape, quantile};
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::stage::Scene;
+use crate::worker::engine::Engine;
 use crate::worker::{self, Crew};
 
 /// Chunks to compare, and prezero's own.
@@ -59,13 +60,39 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         part.rows.push(row(labels, times));
     }
     bench.ratios.cancel_p99_ms = Some(quantile(&times[0], 0.99));
+    let done = bench.with_huge(PageSize::MIB_2, bench.size, None, |plan, scene| {
+        scene.recycle_in_place()?;
+        scene.fill(plan)?;
+        let mut times = Vec::new();
+        for sample in 0..samples.div_ceil(5) {
+            plan.go_on()?;
+            // Lent and returned, it is dirty again, whole.
+            drop(scene.lend(true)?);
+            scene.settle(&plan.stop)?;
+            times.push(worker(scene, Engine::of(chosen), &wish, sample)?);
+            // What was done is kept; a loan takes all.
+            wish.reset();
+            worker::run(&crew(scene, Engine::of(chosen), &plan.stop), &|_| {})?;
+        }
+        Ok(times)
+    })?;
+    match done {
+        Ok(times) => {
+            let labels = vec![
+                ("way", "worker, in place".to_owned()),
+                ("looks every", chosen.chunk().to_string()),
+            ];
+            part.rows.push(row(labels, &times));
+        }
+        Err(why) => part.skip(format!("a worker in place: {why}")),
+    }
     for page in [PageSize::GIB_1, PageSize::MIB_2] {
         let done = bench.with_huge(page, bench.size, None, |plan, scene| {
             let mut times = Vec::new();
             // Each takes pages of the kernel and gives them back: fewer do.
             for sample in 0..samples.div_ceil(5) {
                 plan.go_on()?;
-                times.push(allocate(scene, &wish, sample)?);
+                times.push(worker(scene, Engine::default(), &wish, sample)?);
                 scene.give_back(&plan.stop)?;
             }
             Ok(times)
@@ -124,18 +151,20 @@ fn in_place(
     Ok(ended.saturating_duration_since(sent?).as_secs_f64() * 1e3)
 }
 
-/// The same for a worker that has the kernel zero pages, its report to the daemon included.
-fn allocate(scene: &mut Scene<'_>, wish: &Stop, sample: usize) -> Result<f64, Failure> {
+fn crew<'a>(scene: &'a Scene<'_>, engine: Engine, stop: &'a Stop) -> Crew<'a> {
+    let socket = scene.socket();
+    Crew { socket, which: scene.which(), background: false, threads: 1, limit: None, engine, stop }
+}
+
+/// The same for a worker, its report to the daemon included.
+fn worker(
+    scene: &mut Scene<'_>,
+    engine: Engine,
+    wish: &Stop,
+    sample: usize,
+) -> Result<f64, Failure> {
     wish.reset();
-    let socket = scene.run_dir().join("io.prezero");
-    let crew = Crew {
-        socket: &socket,
-        which: scene.which(),
-        background: false,
-        threads: 1,
-        limit: None,
-        stop: wish,
-    };
+    let crew = crew(scene, engine, wish);
     let (sent, ended) = thread::scope(|scope| {
         let working = scope.spawn(|| {
             let work = worker::run(&crew, &|_| {});

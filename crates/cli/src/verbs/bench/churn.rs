@@ -15,12 +15,13 @@ use super::figure::{Chart, Part, Row, Shape, quantile};
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::stage::{Plan, Scene};
+use crate::worker::engine::Engine;
 use crate::worker::{self, Crew};
 
 const PAGE: PageSize = PageSize::MIB_2;
 /// A loan: 64 MiB.
 const PAGES_PER_LOAN: Pages = Pages(32);
-const LENGTH: Duration = Duration::from_secs(20);
+const LENGTH: Duration = Duration::from_secs(60);
 const QUICK_LENGTH: Duration = Duration::from_secs(2);
 /// How long the background worker sleeps when nothing is to be zeroed.
 const IDLE: Duration = Duration::from_millis(2);
@@ -155,7 +156,7 @@ fn with(
     rate: f64,
     length: Duration,
 ) -> Result<Run, Failure> {
-    let socket = scene.run_dir().join("io.prezero");
+    let socket = scene.socket().to_owned();
     let ended = Stop::default();
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -165,6 +166,7 @@ fn with(
                 background: false,
                 threads: 1,
                 limit: None,
+                engine: Engine::default(),
                 stop: &ended,
             };
             while !ended.is_set() {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use ::clear::{Clearer, Extent};
 use daemon::host::context::Context;
 use daemon::host::prefault::Anonymous;
+use daemon::host::throttle::Throttle;
 use model::units::Bytes;
 
 use super::Bench;
@@ -35,6 +36,10 @@ const STREAMED: usize = 128 << 20;
 /// fit into 32 MiB.
 const CHASED: usize = 8 << 20;
 const LINE: usize = 64;
+/// Percent of each CPU.
+const QUOTAS: [u32; 3] = [50, 25, 10];
+/// Of a quota.
+const PERIOD: Duration = Duration::from_millis(10);
 
 /// What the neighbour is bound by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +59,8 @@ enum How {
     Nice,
     /// `SCHED_IDLE`.
     Idle,
-    /// Awake for so many percent of the time, at most 10 ms at a stretch: what a CPU quota of a
-    /// cgroup comes to for a thread that never sleeps.
+    /// In a cgroup that gets so many percent of each CPU, in periods of 10 ms; where no cgroup can
+    /// limit CPU time, by the thread's own pauses.
     Quota(u32),
 }
 
@@ -80,9 +85,11 @@ impl How {
     }
 }
 
-struct Lane {
+struct Lane<'a> {
     neighbour: Neighbour,
     how: How,
+    /// The cgroup of a quota.
+    throttle: Option<&'a Throttle>,
     name: String,
     clearer: Clearer,
     slowdowns: Vec<f64>,
@@ -114,6 +121,7 @@ struct Counted {
 pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let slice = if bench.quick { QUICK_SLICE } else { SLICE };
     let pairs = PAIRS * bench.plan.rounds as usize;
+    let throttles = throttles(bench)?;
     let mut part = Part::new(
         "interference",
         "How much slower is a neighbour while zeroing runs on the same CPUs?",
@@ -121,15 +129,17 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             "A neighbour on each of {} CPUs, bound by memory bandwidth (reads 128 MiB from end to end) or by the \
              last-level cache (follows a random cycle through 8 MiB), and a zeroing thread on each of the same CPUs. \
              Slices of {} ms with and without zeroing alternate; the slowdown is the median over {pairs} pairs, by the \
-             wall clock, and per CPU second that the neighbour got. Quotas are the thread's own pauses, 10 ms periods.",
+             wall clock, and per CPU second that the neighbour got. Quotas are of a CPU, in periods of 10 ms, by {}.",
             bench.plan.threads,
             slice.as_millis(),
+            throttles[0].1.as_ref().map_or("the thread's own pauses".to_owned(), Throttle::kind),
         ),
     );
     let chosen = bench.choice.setting.clearer().map_err(Failure::failed)?;
     let cached =
         Clearer::new(Clearer::default().near(), chosen.chunk()).map_err(Failure::failed)?;
-    let hows = [How::Normal, How::Quota(50), How::Quota(25), How::Quota(10), How::Nice, How::Idle];
+    let [most, half, least] = QUOTAS.map(How::Quota);
+    let hows = [How::Normal, most, half, least, How::Nice, How::Idle];
     let mut lanes = Vec::new();
     for neighbour in [Neighbour::Bandwidth, Neighbour::Cache] {
         for (kind, clearer) in [("non-temporal", chosen), ("cached", cached)] {
@@ -138,14 +148,20 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             } else {
                 format!("prezero's choice ({})", clearer.method())
             };
-            lanes.extend(hows.map(|how| Lane {
-                neighbour,
-                how,
-                name: name.clone(),
-                clearer,
-                slowdowns: Vec::new(),
-                per_cpu: Vec::new(),
-                rates: Vec::new(),
+            lanes.extend(hows.map(|how| {
+                Lane {
+                    neighbour,
+                    how,
+                    throttle: throttles
+                        .iter()
+                        .find(|(quota, _)| *quota == how)
+                        .and_then(|(_, throttle)| throttle.as_ref()),
+                    name: name.clone(),
+                    clearer,
+                    slowdowns: Vec::new(),
+                    per_cpu: Vec::new(),
+                    rates: Vec::new(),
+                }
             }));
         }
     }
@@ -219,10 +235,21 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     Ok(part)
 }
 
+/// A cgroup for each quota, where the machine has them.
+fn throttles(bench: &Bench) -> Result<Vec<(How, Option<Throttle>)>, Failure> {
+    let throttle = |percent| {
+        let cpus = u32::try_from(bench.plan.threads).unwrap_or(1);
+        let name = format!("prezero-bench-{}-{percent}", std::process::id());
+        let throttle = Throttle::new(&bench.roots, &name, PERIOD * cpus * percent / 100, PERIOD)?;
+        Ok((How::Quota(percent), throttle))
+    };
+    QUOTAS.into_iter().map(throttle).collect()
+}
+
 /// One slice.
 #[expect(clippy::cast_precision_loss, reason = "rates need three digits")]
 fn run(
-    lane: &Lane,
+    lane: &Lane<'_>,
     length: Duration,
     memories: Option<&mut Vec<Anonymous>>,
     arrays: &[Vec<u64>],
@@ -255,6 +282,9 @@ fn run(
             .map(|(cpu, memory)| {
                 scope.spawn(move || {
                     lane.how.context(cpu).apply(&daemon::host::Roots::default())?;
+                    if let Some(throttle) = lane.throttle {
+                        throttle.join()?;
+                    }
                     zero(lane, memory, slice);
                     Ok::<_, Failure>(())
                 })
@@ -278,10 +308,9 @@ fn run(
     })
 }
 
-fn zero(lane: &Lane, memory: &mut [u8], slice: &Slice) {
-    const PERIOD: Duration = Duration::from_millis(10);
+fn zero(lane: &Lane<'_>, memory: &mut [u8], slice: &Slice) {
     let awake = match lane.how {
-        How::Quota(percent) => PERIOD * percent / 100,
+        How::Quota(percent) if lane.throttle.is_none() => PERIOD * percent / 100,
         _ => PERIOD,
     };
     let mut period = Instant::now();

@@ -71,7 +71,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let needed = Bytes((CLIENTS * LOANS) as u64 * page.bytes());
     let rounds = bench.plan.rounds;
     let done = bench.with_huge(page, needed, Some(Pages(1)), |plan, scene| {
-        let socket = scene.run_dir().join("io.prezero");
+        let socket = scene.socket().to_owned();
         let kinds = [Call::Lend, Call::Nothing];
         let mut lanes: Vec<_> = [Arrivals::Together, Arrivals::Circle, Arrivals::Spread]
             .into_iter()

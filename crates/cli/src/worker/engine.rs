@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! With which method and chunk this process clears in place.
+//!
+//! What somebody forces counts first; then what was measured on this CPU, which `prezero bench
+//! calibrate` writes and any worker reads; then a race at first use, in the worker's own context, if
+//! it was started by a person who waits for it; else the default of the CPU's vendor. A worker of the
+//! daemon's never measures: it is the one that is told to stay out of the way.
+
+use std::path::{Path, PathBuf};
+use std::sync::{OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use clear::calibrate::{self, Choice, Cpu, Use, defaults};
+use clear::{Chunk, Clearer, Method};
+use daemon::host::Roots;
+
+use crate::exit::Failure;
+use crate::signals::Stop;
+
+/// Where measured choices are, one line for each CPU model, microcode and use; a line may be edited
+/// (`basis=forced`).
+const CACHE: &str = "/var/cache/prezero/calibration";
+/// How long the signal to stop may go unnoticed while a race runs.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What a person insists on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Forced {
+    pub(crate) method: Option<Method>,
+    pub(crate) chunk: Option<Chunk>,
+}
+
+/// The file of measured choices.
+pub(crate) fn cache() -> PathBuf {
+    PathBuf::from(CACHE)
+}
+
+/// Chooses when the first block is to be cleared in place: most workers never clear one.
+#[derive(Debug, Default)]
+pub(crate) struct Engine {
+    forced: Forced,
+    may_measure: bool,
+    chosen: OnceLock<Clearer>,
+}
+
+impl Engine {
+    /// One that may measure if nothing is known, where a person waits for the worker.
+    ///
+    /// # Errors
+    /// A forced method that this CPU does not have.
+    pub(crate) fn new(forced: Forced, may_measure: bool) -> Result<Self, Failure> {
+        if let Some(method) = forced.method {
+            Clearer::new(method, Chunk::DEFAULT).map_err(Failure::usage)?;
+        }
+        Ok(Self { forced, may_measure, chosen: OnceLock::new() })
+    }
+
+    /// One that was chosen already.
+    pub(crate) fn of(clearer: Clearer) -> Self {
+        Self { chosen: clearer.into(), ..Self::default() }
+    }
+
+    /// The clearer for blocks that nobody touches soon. Blocks for a race of about half a second if
+    /// nothing is known and it may measure; less if `stop` is set.
+    pub(super) fn clearer(&self, stop: &Stop) -> Result<Clearer, Failure> {
+        if let Some(clearer) = self.chosen.get() {
+            return Ok(*clearer);
+        }
+        let cpu = Cpu::read(&Roots::default().proc)?;
+        let Forced { method, chunk } = self.forced;
+        let known = known(&cache(), cpu, self.may_measure && method.is_none(), stop);
+        let setting = known.overridden(method, chunk).setting;
+        let clearer = setting.clearer().map_err(Failure::failed)?;
+        tracing::debug!(%setting, "clearing in place");
+        Ok(*self.chosen.get_or_init(|| clearer))
+    }
+}
+
+/// The choice of the cache, of a race, or of the vendor.
+fn known(cache: &Path, cpu: Cpu, may_measure: bool, stop: &Stop) -> Choice {
+    let fallback = defaults::choice(&cpu, Use::Background);
+    if !may_measure {
+        let read = calibrate::Cache::load(cache).ok();
+        return read.and_then(|cache| cache.get(&cpu, Use::Background)).unwrap_or(fallback);
+    }
+    let (tell, told) = mpsc::channel();
+    let path = cache.to_owned();
+    // Not joined: a race has no moment to stop at, and ends with the process.
+    thread::spawn(move || {
+        let measured = calibrate::choice(&path, &cpu, Use::Background, false);
+        // Nobody listens any more after a signal.
+        drop(tell.send(measured));
+    });
+    while !stop.is_set() {
+        match told.recv_timeout(LOOK) {
+            Ok(Ok(choice)) => return choice,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "clearing as the CPU's vendor would have it");
+                return fallback;
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return fallback,
+        }
+    }
+    fallback
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu() -> Cpu {
+        Cpu::read(&Roots::default().proc).unwrap()
+    }
+
+    #[test]
+    fn what_the_cache_knows_is_what_a_worker_clears_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("calibration");
+        let mut cache = calibrate::Cache::load(&path).unwrap();
+        let written = defaults::choice(&cpu(), Use::Background)
+            .overridden(Some(Method::Portable), Some(Chunk::from_bytes(1 << 20).unwrap()));
+        cache.set(&cpu(), Use::Background, written);
+        cache.save().unwrap();
+        for may_measure in [false, true] {
+            assert_eq!(known(&path, cpu(), may_measure, &Stop::default()), written);
+        }
+    }
+
+    #[test]
+    fn a_worker_in_the_background_does_not_measure() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("calibration");
+        let choice = known(&path, cpu(), false, &Stop::default());
+        assert_eq!(choice, defaults::choice(&cpu(), Use::Background));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_stopped_worker_does_not_wait_for_a_race() {
+        let stop = Stop::default();
+        stop.set();
+        let dir = tempfile::tempdir().unwrap();
+        let choice = known(&dir.path().join("calibration"), cpu(), true, &stop);
+        assert_eq!(choice, defaults::choice(&cpu(), Use::Background));
+    }
+}
