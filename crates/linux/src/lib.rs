@@ -23,6 +23,7 @@ mod cpuset;
 mod error;
 pub mod exclusive;
 mod files;
+pub mod hugepagectl;
 pub mod hugetlb;
 pub mod lease;
 pub mod mapping;

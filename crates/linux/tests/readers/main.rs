@@ -6,6 +6,7 @@ mod cgroup;
 mod cpu;
 mod cpuset;
 mod error;
+mod hugepagectl;
 mod hugetlb;
 mod meminfo;
 mod mount;
