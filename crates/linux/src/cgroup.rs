@@ -75,8 +75,19 @@ pub fn mounted(roots: &Roots) -> Vec<Kind> {
 
 /// The calling process's group in every mounted hierarchy, v2 first.
 pub fn own(roots: &Roots) -> Result<Vec<Group>> {
-    let file = roots.proc.join("self/cgroup");
-    let text = files::read(&file)?;
+    listed(roots, &roots.proc.join("self/cgroup"))
+}
+
+/// The same of any process or thread, by its number.
+///
+/// # Errors
+/// [`Error::is_not_found`] if there is none of that number.
+pub fn of(roots: &Roots, process: u32) -> Result<Vec<Group>> {
+    listed(roots, &roots.proc.join(format!("{process}/cgroup")))
+}
+
+fn listed(roots: &Roots, file: &Path) -> Result<Vec<Group>> {
+    let text = files::read(file)?;
     let mut groups = Vec::new();
     for line in text.lines() {
         // 0::/user.slice or 4:cpu,cpuacct:/user.slice
@@ -84,7 +95,7 @@ pub fn own(roots: &Roots) -> Result<Vec<Group>> {
         let (Some(_), Some(controllers), Some(path)) =
             (fields.next(), fields.next(), fields.next())
         else {
-            return Err(Error::malformed(&file, "ID:CONTROLLERS:PATH", line));
+            return Err(Error::malformed(file, "ID:CONTROLLERS:PATH", line));
         };
         let names = controllers.split(',');
         for kind in names.filter_map(|name| Kind::ALL.into_iter().find(|k| k.controller() == name))

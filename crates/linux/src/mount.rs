@@ -124,7 +124,7 @@ fn parse_size(text: &str) -> Option<PageBytes> {
 }
 
 /// mountinfo writes space, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> PathBuf {
+pub(crate) fn unescape(text: &str) -> PathBuf {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;

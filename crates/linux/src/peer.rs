@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is at the other end of a Unix socket, as the kernel saw it at `connect` (or `socketpair`).
+//! Who asks: at the other end of a Unix socket, as the kernel saw it at `connect` (or `socketpair`),
+//! or in a file system that this process serves.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::block_file::name_of;
 use crate::error::{Advise, Context, Errno, Result};
+use crate::files;
 use crate::raw;
+use crate::roots::Roots;
 
-/// The credentials of a connected peer; ids are in the caller's namespaces.
+/// The credentials of a peer; ids are in the caller's namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The process; `None` if it is in a pid namespace that the caller cannot see. May have ended,
@@ -31,6 +34,22 @@ impl Peer {
             .or_call(|| format!("getsockopt({}, SOL_SOCKET, SO_PEERGROUPS)", name_of(fd)))?;
         let pid = u32::try_from(cred.pid).ok().filter(|&pid| pid != 0);
         Ok(Self { pid, uid: cred.uid, gid: cred.gid, groups })
+    }
+
+    /// A thread that waits in a request to a file system of ours, by what the request says of it.
+    /// Its supplementary groups, which requests lack, are read from procfs; a thread that is not
+    /// visible there has none.
+    ///
+    /// # Errors
+    /// A `Groups:` line that is none.
+    pub fn of_request(roots: &Roots, thread: u32, uid: u32, gid: u32) -> Result<Self> {
+        let file = roots.proc.join(format!("{thread}/status"));
+        let status = files::read_if_there(&file)?.unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+        let groups = line.unwrap_or_default().split_whitespace();
+        let groups = groups.map(|gid| files::parse(&file, "a group's number", gid));
+        let pid = Some(thread).filter(|pid| *pid != 0);
+        Ok(Self { pid, uid, gid, groups: groups.collect::<Result<_>>()? })
     }
 
     /// Whether `gid` is its group or one of its supplementary groups.

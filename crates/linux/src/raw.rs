@@ -155,6 +155,53 @@ pub(crate) fn sched_getscheduler() -> Result<c_int> {
     check(ret).and_then(|policy| c_int::try_from(policy).map_err(|_| Errno::OVERFLOW))
 }
 
+/// The kernel's `struct sched_attr` of 48 bytes, which every version since 3.14 takes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SchedAttr {
+    pub(crate) size: u32,
+    pub(crate) policy: u32,
+    pub(crate) flags: u64,
+    pub(crate) nice: i32,
+    pub(crate) priority: u32,
+    pub(crate) runtime: u64,
+    pub(crate) deadline: u64,
+    pub(crate) period: u64,
+}
+
+impl SchedAttr {
+    const SIZE: u32 = 48;
+}
+
+const _: () = assert!(size_of::<SchedAttr>() == SchedAttr::SIZE as usize);
+
+/// `sched_getattr(thread, &attr, size, 0)`.
+pub(crate) fn sched_getattr(thread: c_int) -> Result<SchedAttr> {
+    let mut attr = SchedAttr::default();
+    // SAFETY: the kernel writes at most as many bytes as it is told, the size of `attr`, whose
+    // fields are plain integers.
+    let ret = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getattr,
+            thread,
+            &raw mut attr,
+            SchedAttr::SIZE,
+            0 as libc::c_uint,
+        )
+    };
+    check(ret).map(|_| attr)
+}
+
+/// `sched_setattr(0, &attr, 0)` for the calling thread.
+pub(crate) fn sched_setattr(attr: SchedAttr) -> Result<()> {
+    let attr = SchedAttr { size: SchedAttr::SIZE, ..attr };
+    // SAFETY: the kernel reads `attr.size` bytes, which is the size of `attr`.
+    let ret = unsafe {
+        libc::syscall(libc::SYS_sched_setattr, 0 as c_int, &raw const attr, 0 as libc::c_uint)
+    };
+    check(ret).map(drop)
+}
+
 /// `sched_setaffinity(0, size, cpus)` for the calling thread; rustix stops at 1024 CPUs.
 pub(crate) fn sched_setaffinity(cpus: &Mask) -> Result<()> {
     // SAFETY: the kernel reads `byte_len()` bytes from the mask, which is exactly its length.
@@ -164,19 +211,14 @@ pub(crate) fn sched_setaffinity(cpus: &Mask) -> Result<()> {
     check(ret).map(drop)
 }
 
-/// `sched_getaffinity(0, size, cpus)` of the calling thread.
-pub(crate) fn sched_getaffinity() -> Result<Mask> {
+/// `sched_getaffinity(thread, size, cpus)`; 0 is the calling thread.
+pub(crate) fn sched_getaffinity(thread: c_int) -> Result<Mask> {
     // The kernel answers EINVAL while the mask is shorter than its CPU count: 1024 to 65536 CPUs.
     let mut cpus = Mask(vec![0; 1024 / c_ulong::BITS as usize]);
     loop {
         // SAFETY: the kernel writes at most `byte_len()` bytes to the mask.
         let ret = unsafe {
-            libc::syscall(
-                libc::SYS_sched_getaffinity,
-                0 as c_int,
-                cpus.byte_len(),
-                cpus.0.as_mut_ptr(),
-            )
+            libc::syscall(libc::SYS_sched_getaffinity, thread, cpus.byte_len(), cpus.0.as_mut_ptr())
         };
         match check(ret) {
             Err(Errno::INVAL) if cpus.bit_len() < 65_536 => {

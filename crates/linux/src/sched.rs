@@ -34,7 +34,7 @@ pub fn set_affinity(cpus: &CpuSet) -> Result<()> {
 
 /// The CPUs that the thread may run on.
 pub fn affinity() -> Result<CpuSet> {
-    let mask = raw::sched_getaffinity().or_call(|| "sched_getaffinity(0)".into())?;
+    let mask = raw::sched_getaffinity(0).or_call(|| "sched_getaffinity(0)".into())?;
     Ok(mask.bits().collect())
 }
 
@@ -56,6 +56,40 @@ pub fn nice() -> Result<i32> {
 /// `SCHED_IDLE`; the nice value stays and counts among idle threads.
 pub fn set_idle() -> Result<()> {
     raw::sched_setscheduler(libc::SCHED_IDLE).or_call(|| "sched_setscheduler(0, SCHED_IDLE)".into())
+}
+
+/// Gives the calling thread the CPUs, policy, priority and nice value of another one, by its number.
+///
+/// A deadline reservation is not copied: two threads can't have one, so a copy of a deadline thread
+/// runs under `SCHED_OTHER`.
+///
+/// # Errors
+/// ESRCH if there is no such thread; [`Error::is_denied`] where its priority needs `CAP_SYS_NICE`;
+/// EINVAL if none of its CPUs is allowed here.
+pub fn run_like(thread: u32) -> Result<()> {
+    const SCHED_DEADLINE: u32 = 6;
+    let number = i32::try_from(thread).map_err(|_| {
+        Error::invalid("thread", thread, "is larger than any process or thread number")
+    })?;
+    let theirs =
+        raw::sched_getattr(number).or_call(|| format!("sched_getattr({thread}, 48, 0)"))?;
+    let ours = match theirs.policy {
+        SCHED_DEADLINE => raw::SchedAttr::default(),
+        // Neither its flags, which are about its own children, nor a slice.
+        policy => raw::SchedAttr {
+            policy,
+            nice: theirs.nice,
+            priority: theirs.priority,
+            ..raw::SchedAttr::default()
+        },
+    };
+    raw::sched_setattr(ours)
+        .or_call(|| format!("sched_setattr(0, {ours:?}, 0)"))
+        .advise(Errno::PERM, "a higher priority than the present one needs CAP_SYS_NICE")?;
+    // Which the call above ignores under SCHED_IDLE.
+    set_nice(theirs.nice)?;
+    let cpus = raw::sched_getaffinity(number).or_call(|| format!("sched_getaffinity({thread})"))?;
+    set_affinity(&cpus.bits().collect())
 }
 
 /// The scheduling policy.

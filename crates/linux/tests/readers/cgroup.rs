@@ -76,3 +76,15 @@ fn a_line_of_another_form_is_an_error() {
     let error = cgroup::own(&tree.roots()).unwrap_err().to_string();
     assert!(error.ends_with("expected ID:CONTROLLERS:PATH, found \"0:/\""), "{error}");
 }
+
+#[test]
+fn any_process_has_its_own_groups() {
+    let tree = tree(&[
+        ("cgroup/cgroup.controllers", "cpu\n"),
+        ("proc/self/cgroup", "0::/me\n"),
+        ("proc/17/cgroup", "0::/them\n"),
+    ]);
+    let them = cgroup::of(&tree.roots(), 17).unwrap();
+    assert_eq!(them[0].path(), "/them");
+    assert!(cgroup::of(&tree.roots(), 18).unwrap_err().is_not_found());
+}

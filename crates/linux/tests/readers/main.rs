@@ -11,5 +11,6 @@ mod hugetlb;
 mod meminfo;
 mod mount;
 mod numa;
+mod peer;
 mod psi;
 mod units;

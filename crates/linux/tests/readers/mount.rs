@@ -2,7 +2,7 @@
 use std::path::Path;
 
 use linux::testkit::tree;
-use linux::{HugetlbMount, PageBytes, mount};
+use linux::{FuseMount, HugetlbMount, PageBytes, fuse, mount};
 
 const MIB_2: PageBytes = PageBytes::new(2 << 20).unwrap();
 const GIB_1: PageBytes = PageBytes::new(1 << 30).unwrap();
@@ -34,4 +34,15 @@ fn a_hugetlbfs_without_a_page_size_is_an_error() {
 fn a_plain_directory_is_no_hugetlbfs() {
     assert_eq!(mount::is_hugetlbfs(Path::new("/proc")).unwrap(), None);
     assert!(mount::is_hugetlbfs(Path::new("/nowhere/at/all")).unwrap_err().is_not_found());
+}
+
+#[test]
+fn finds_what_a_killed_server_left_mounted_and_nothing_else() {
+    let mountinfo = "50 24 0:50 / /run/x/tree rw - fuse.prezero prezero rw,user_id=0\n\
+                     51 24 0:51 / /run/x rw - fuse.prezero prezero rw\n\
+                     52 24 0:52 / /run/x/tree rw - fuse.other prezero rw\n";
+    let tree = tree(&[("proc/self/mountinfo", mountinfo)]);
+    let dir = Path::new("/run/x/tree");
+    let found = fuse::find(&tree.roots(), dir, "prezero").unwrap();
+    assert_eq!(found, [FuseMount { dir: dir.into() }]);
 }

@@ -29,6 +29,31 @@ fn a_worker_takes_its_place_and_reads_it_back() {
 }
 
 #[test]
+fn a_worker_runs_like_another_thread() {
+    let _alone = child::alone();
+    let allowed = sched::affinity().unwrap();
+    let one: CpuSet = allowed.iter().last().into_iter().collect();
+    let model = child::fork(|ready| {
+        sched::set_affinity(&one).unwrap();
+        sched::set_nice(11).unwrap();
+        sched::set_idle().unwrap();
+        ready.signal();
+        ready.hold()
+    });
+    model.wait_ready();
+    let worker = child::fork(|_| {
+        sched::run_like(model.pid()).unwrap();
+        let place = (sched::affinity().unwrap(), sched::nice().unwrap(), sched::policy().unwrap());
+        assert_eq!(place, (one.clone(), 11, Policy::Idle));
+        0
+    });
+    assert_eq!(worker.wait(), Some(0));
+    model.kill();
+    let gone = sched::run_like(u32::MAX).unwrap_err().to_string();
+    assert!(gone.contains("larger than any"), "{gone}");
+}
+
+#[test]
 fn cpus_that_are_not_there_are_refused() {
     let none = sched::set_affinity(&CpuSet::default()).unwrap_err().to_string();
     assert_eq!(none, "cpu list \"\" names no cpu");
