@@ -46,6 +46,9 @@ pub enum ConfigError {
     /// A pressure that is no percentage.
     #[error("pause_above_pressure is {0}: it is a percentage, from 1 to 100")]
     Pressure(u8),
+    /// A mode with bits that mean nothing to the tree's files.
+    #[error("tree.mode is 0o{0:o}: it has only read and write bits, as in 0o664")]
+    TreeMode(u32),
 }
 
 /// How a returned block becomes zero again.
@@ -127,6 +130,33 @@ impl Default for Workers {
     }
 }
 
+/// The control tree: the files that a kernel with our series has, on a stock kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tree {
+    /// Whether there is one. Absent: `prezero serve` mounts it where it can, and says so where it
+    /// can not; an embedded daemon has none. `true`: a daemon that can not mount it does not start.
+    pub enabled: Option<bool>,
+    /// Where it is mounted, made if it is missing; default: `tree` in the run directory.
+    pub path: Option<PathBuf>,
+    /// The group, by name or number, that its files belong to; default: `zero_group`, else root's.
+    /// Its members may write them, unless `mode` says otherwise.
+    pub group: Option<String>,
+    /// The mode of the files that can be written, as in `0o664`; default: `0o664` with a group,
+    /// `0o644` without. The others have its read bits.
+    pub mode: Option<u32>,
+}
+
+impl Tree {
+    /// Checks what types can not say.
+    fn check(&self) -> Result<(), ConfigError> {
+        match self.mode {
+            Some(mode) if mode & !0o666 != 0 => Err(ConfigError::TreeMode(mode)),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Everything the daemon is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -149,6 +179,8 @@ pub struct Config {
     pub nice: i8,
     /// The daemon's own workers.
     pub workers: Workers,
+    /// The control tree.
+    pub tree: Tree,
     /// The pools.
     #[serde(rename = "pool")]
     pub pools: Vec<PoolConfig>,
@@ -164,6 +196,7 @@ impl Default for Config {
             share_page_tables: true,
             nice: -10,
             workers: Workers::default(),
+            tree: Tree::default(),
             pools: Vec::new(),
         }
     }
@@ -304,6 +337,7 @@ impl Config {
                 return Err(ConfigError::Twice(pool.key()));
             }
         }
+        self.tree.check()?;
         match self.workers.pause_above_pressure {
             Some(percent) if !(1..=100).contains(&percent) => Err(ConfigError::Pressure(percent)),
             _ => Ok(()),
@@ -334,6 +368,10 @@ mod tests {
         cpus = "0-3"
         cgroup = "/sys/fs/cgroup/prezero.slice"
         pause_above_pressure = 40
+        [tree]
+        path = "/run/zero"
+        group = "kvm"
+        mode = 0o660
         [[pool]]
         node = 1
         page_size = "1G"
@@ -354,6 +392,7 @@ mod tests {
         assert_eq!(config.quota_for(Uid(1)), Some(Bytes(64 << 30)));
         assert_eq!(config.workers.nice, 19);
         assert_eq!(config.pools[0].recycle, Recycle::InPlace);
+        assert_eq!((config.tree.enabled, config.tree.mode), (None, Some(0o660)));
         assert_eq!(config.pools[1].low(), Pages::ZERO);
         assert_eq!(config.pools[1].pages_per_block, Pages(1));
     }
@@ -380,6 +419,7 @@ mod tests {
         refused("[[pool]]\npage_size = \"2M\"\nready_high = 2\nmax = 1", "above max 1");
         refused("[[pool]]\npage_size = \"2M\"\n[[pool]]\npage_size = \"2M\"", "twice");
         refused("[workers]\npause_above_pressure = 101", "101");
+        refused("[tree]\nmode = 0o755", "0o755");
         refused("quota_of = { bob = \"1G\" }", "bob");
         assert!("page_size".parse::<PoolConfig>().unwrap_err().to_string().contains("page_size"));
     }

@@ -48,6 +48,21 @@ impl fmt::Display for Uid {
     }
 }
 
+/// One page size on one node: what the control tree has a directory for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Domain {
+    /// The node.
+    pub node: Node,
+    /// The size of its pages.
+    pub page_size: PageSize,
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} {}", self.node, self.page_size)
+    }
+}
+
 /// A pool: blocks of one shape on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PoolKey {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use super::shelf::Shelf;
 use super::{Book, Effect, Lease};
 use crate::block::{Block, Keep, Part, State, StateName};
-use crate::ids::{BlockId, LeaseId, PoolKey, Uid};
+use crate::ids::{BlockId, Domain, LeaseId, PoolKey, Uid};
 use crate::units::{Bytes, Node, PageSize, Pages, ParseError};
 use crate::wire::MAX_PARTS;
 
@@ -342,10 +342,11 @@ impl Book {
             parts.push(LoanPart { block: id, node: key.node, pages, ready: Pages::ZERO });
         }
         debug_assert_eq!(parts.iter().map(|p| p.pages).sum::<Pages>(), need, "{request:?}");
-        let ready: Pages = parts.iter().map(|p| p.ready).sum();
         self.counters.loans += 1;
-        self.counters.hit_bytes += ready.bytes(page_size).0;
-        self.counters.miss_bytes += need.saturating_sub(ready).bytes(page_size).0;
+        for part in &parts {
+            let domain = Domain { node: part.node, page_size };
+            self.count_loan(domain, part.ready, part.pages.saturating_sub(part.ready));
+        }
         let blocks = parts.iter().map(|p| p.block).collect();
         self.leases.insert(lease, Lease { uid: request.uid, blocks });
         (Loan { lease, page_size, kept: false, parts }, effects)

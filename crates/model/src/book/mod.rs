@@ -17,6 +17,7 @@
 //! sums of [`Book::pool_status`] are an index over the blocks, which the property tests compare with
 //! a count of them in every state.
 
+mod domain;
 mod lend;
 mod returns;
 mod shelf;
@@ -27,16 +28,17 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+pub use domain::DomainCounts;
 pub use lend::{LendRequest, Loan, LoanPart, Refusal};
 pub use zero::{JobOrder, Who};
 
 use crate::block::{Block, Part, Reach, State, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
-use crate::ids::{BlockId, JobId, LeaseId, PoolKey, Uid};
+use crate::ids::{BlockId, Domain, JobId, LeaseId, PoolKey, Uid};
 use crate::journal::{self, Entry};
 use crate::policy;
 use crate::units::{Bytes, Node, PageSize, Pages};
-use crate::wire::{Counters, Level, LoanStatus, PoolStatus};
+use crate::wire::{Counters, LoanStatus, PoolStatus};
 use shelf::Shelves;
 
 /// What the caller must do to the file system, in order.
@@ -105,6 +107,8 @@ pub struct Book {
     next_lease: u64,
     next_job: u64,
     counters: Counters,
+    /// Hits and misses; the other counts of it are sums over blocks.
+    lent_so_far: BTreeMap<Domain, DomainCounts>,
 }
 
 impl Book {
@@ -130,6 +134,7 @@ impl Book {
             next_lease: 1,
             next_job: 1,
             counters: Counters::default(),
+            lent_so_far: BTreeMap::new(),
         };
         for config in pools {
             config.check()?;
@@ -395,26 +400,6 @@ impl Book {
             leave_free: config.leave_free.0,
             kernel_free_pages: kernel_free.0,
         })
-    }
-
-    /// The counts of every node and page size, over all their pools.
-    #[must_use]
-    pub fn levels(&self) -> Vec<Level> {
-        let level = |(node, page_size): (Node, PageSize)| {
-            let keys =
-                || self.pools.keys().filter(move |k| (k.node, k.page_size) == (node, page_size));
-            let pages = |state| keys().map(|k| self.pages_in(*k, state)).sum::<Pages>().0;
-            Level {
-                node: node.0,
-                page_bytes: page_size.bytes(),
-                ready_pages: pages(StateName::Ready),
-                // Pools of one shape share the kernel's free pages: the largest share counts once.
-                zeroable_pages: keys().map(|k| self.zeroable(*k).0).max().unwrap_or(0),
-                zeroing_pages: pages(StateName::Zeroing),
-                lent_pages: pages(StateName::Lent),
-            }
-        };
-        self.shapes().map(level).collect()
     }
 
     /// Every loan.
