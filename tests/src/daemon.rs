@@ -175,6 +175,12 @@ impl Daemon {
         self.dir.path().join("run")
     }
 
+    /// Its control tree.
+    #[must_use]
+    pub fn tree(&self) -> PathBuf {
+        self.run_dir().join("tree")
+    }
+
     /// A directory of the test's own.
     #[must_use]
     pub fn scratch(&self) -> &Path {
@@ -315,6 +321,10 @@ impl Daemon {
     }
 
     fn unmount(&self) {
+        let trees = linux::fuse::find(&Roots::default(), &self.tree(), "prezero");
+        for tree in trees.unwrap_or_default() {
+            tree.detach().expect("our own mount");
+        }
         for page in Page::ALL {
             let mounts = linux::mount::find(&Roots::default(), page.bytes()).unwrap_or_default();
             for mounted in mounts.into_iter().filter(|m| m.dir.starts_with(self.dir.path())) {

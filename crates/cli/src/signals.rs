@@ -31,6 +31,17 @@ impl Stop {
         Ok(stop)
     }
 
+    /// From now on the end of standard input sets the flag, too. What comes before it is read and
+    /// ignored.
+    pub(crate) fn at_end_of_input(&self) {
+        let stop = self.clone();
+        std::thread::spawn(move || {
+            // Input that can not be read has ended.
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            stop.set();
+        });
+    }
+
     /// Takes the wish back.
     pub(crate) fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);

@@ -52,6 +52,12 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// Somebody else serves a tree there.
+    #[error("another daemon's control tree is mounted at {0}: choose another tree.path")]
+    TreeTaken(PathBuf),
+    /// A worker that stood in for a writer failed.
+    #[error("a worker did not do its work: {0}")]
+    Deputy(String),
     /// A block whose file nobody knows.
     #[error("{0} has no file")]
     NoFile(model::ids::BlockId),

@@ -2,11 +2,13 @@
 //! The daemon: the shell around [`model`]'s book, as a library, so that it can be embedded.
 //!
 //! [`serve`] runs one until a signal; [`Embedded`] runs one on a thread. Inside, everything is on
-//! one thread: [`shell`] has the operations, [`service`] and [`server`] are the varlink face,
-//! [`store`] the block files, [`leases`] the leases' names, [`workers`] the daemon's own workers. Two
-//! things would hold that thread up and have one of their own: [`freeing`] pages, and making page
-//! [`tables`]. [`host`] stands beside it: the machine that it runs on.
+//! one thread: [`shell`] has the operations, [`service`] and [`server`] are the varlink face, [`tree`]
+//! is the other one, [`store`] the block files, [`leases`] the leases' names, [`workers`] the daemon's
+//! own workers, [`deputy`] those that work in others' place. Two things would hold that thread up and
+//! have one of their own: [`freeing`] pages, and making page [`tables`]. [`host`] stands beside it: the
+//! machine that it runs on.
 
+mod deputy;
 mod error;
 mod files;
 mod freeing;
@@ -19,6 +21,7 @@ mod service;
 mod shell;
 mod store;
 mod tables;
+mod tree;
 mod workers;
 
 pub use error::{Error, Result};

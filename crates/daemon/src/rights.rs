@@ -22,7 +22,8 @@ impl Groups {
     }
 }
 
-fn number(field: &'static str, group: &str) -> Result<u32> {
+/// The number of a group given by name or number.
+pub(crate) fn number(field: &'static str, group: &str) -> Result<u32> {
     if let Ok(number) = group.parse() {
         return Ok(number);
     }

@@ -19,11 +19,13 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::deputy::Deputies;
 use crate::error::{Error, Result};
 use crate::rights::Groups;
 use crate::server;
 use crate::service::{Shared, watch_lease};
 use crate::shell::{Shell, boot_seconds};
+use crate::tree::{Settings, Tree};
 use crate::workers::Crew;
 
 /// How often the house is kept when nothing happens: the kernel's free counts have no event.
@@ -45,8 +47,8 @@ pub struct Options {
     pub config: Config,
     /// Plain memory (files in `run_dir`, which should be a tmpfs) instead of huge pages.
     pub plain: bool,
-    /// The command that starts one of its own workers; `--node`, `--cpus` and so on are appended.
-    /// Empty for none.
+    /// The command that starts one of its own workers, `prezero zero --socket PATH`; `--node`,
+    /// `--cpus` and so on are appended. Empty for none.
     pub worker_command: Vec<OsString>,
     /// Where the kernel's files are.
     pub roots: Roots,
@@ -162,12 +164,14 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
         options.config.lend_group.as_deref(),
         options.config.zero_group.as_deref(),
     )?;
+    let tree = Settings::of(&options.config, &options.run_dir, embedding.is_some())?;
     // The socket first: it is what tells two daemons apart.
     let listener = crate::files::listen(&options.socket)?;
     let listener = UnixListener::from_std(listener)
         .map_err(|source| Error::Listen { path: options.socket.clone(), source })?;
     let workers = options.config.workers.clone();
     let nice = options.config.nice;
+    let roots = options.roots.clone();
     let started = crate::files::make_dir(&options.run_dir).and_then(|()| {
         Shell::start(options.config, &options.run_dir, options.roots, options.plain)
     });
@@ -183,6 +187,15 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
     for (lease, end) in leases {
         tokio::task::spawn_local(watch_lease(Rc::clone(&shell), lease, end));
     }
+    let deputies = Deputies::new(options.worker_command.clone());
+    let tree = match tree {
+        Some(tree) => {
+            let started = Tree::start(tree, &shell, &deputies, groups, &roots).await;
+            // Nobody listens behind it: the next start would take it for a crash's.
+            started.inspect_err(|_| drop(std::fs::remove_file(&options.socket)))?
+        }
+        None => None,
+    };
     let mut crew = Crew::new(options.worker_command, workers);
     let runtime = |source| Error::Runtime { what: "can not wait for signals", source };
     tracing::info!(socket = %options.socket.display(), "ready");
@@ -210,6 +223,9 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
                 }
             }
         }
+    }
+    if let Some(tree) = tree {
+        tree.stop(WORKERS_PATIENCE).await;
     }
     crew.drain(WORKERS_PATIENCE).await;
     if let Err(error) = std::fs::remove_file(&options.socket) {

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use linux::{Roots, hugetlb, meminfo};
 use model::block::{Reach, Settled, StateName};
-use model::book::{Book, Effect, JobOrder, LendRequest, Loan, Refusal, Who};
+use model::book::{Book, DomainCounts, Effect, JobOrder, LendRequest, Loan, Refusal, Who};
 use model::config::{Config, PoolConfig};
-use model::ids::{BlockId, JobId, LeaseId, PoolKey};
+use model::ids::{BlockId, Domain, JobId, LeaseId, PoolKey};
 use model::units::{Bytes, Node, PageSize, Pages};
 use model::wire::{self, Level, Status};
 use tokio::sync::watch;
@@ -33,6 +33,18 @@ pub(crate) struct Handover {
     pub(crate) lease: OwnedFd,
     pub(crate) blocks: Vec<OwnedFd>,
     pub(crate) watch: linux::DaemonEnd,
+}
+
+/// A domain as the kernel's pool has it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DomainInKernel {
+    pub(crate) ours: DomainCounts,
+    /// Pages that nobody uses, ours among them.
+    pub(crate) free: Pages,
+    /// Pages promised to mappings, of all nodes.
+    pub(crate) reserved: Pages,
+    /// All pages there are.
+    pub(crate) total: Pages,
 }
 
 /// The daemon's state. See the module's documentation.
@@ -467,6 +479,46 @@ impl Shell {
             paused_by_pressure: self.paused,
             counters: self.book.counters(),
         }
+    }
+
+    /// The domains that have a pool.
+    pub(crate) fn domains(&self) -> Vec<Domain> {
+        self.book.domains().collect()
+    }
+
+    /// The counts of a domain that has a pool, looked up now.
+    pub(crate) fn domain(&mut self, domain: Domain) -> Option<DomainCounts> {
+        self.observed = None;
+        self.domain_lately(domain)
+    }
+
+    /// The same from what was seen of the kernel's counts a moment ago: for who asks often.
+    pub(crate) fn domain_lately(&mut self, domain: Domain) -> Option<DomainCounts> {
+        self.observe();
+        self.book.domain(domain)
+    }
+
+    /// A domain's counts and those of the kernel around them.
+    pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<DomainInKernel>> {
+        let Some(ours) = self.domain(domain) else { return Ok(None) };
+        let Domain { node, page_size } = domain;
+        let (free, reserved, total) = if self.plain {
+            let (free, _) = self.free_pages(node, page_size)?;
+            (free, Pages::ZERO, free + ours.lent)
+        } else {
+            let page = page_bytes(page_size);
+            let here = hugetlb::counters(&self.roots, page, Some(linux::NodeId(node.0)))?;
+            let all = hugetlb::counters(&self.roots, page, None)?;
+            (Pages(here.free), Pages(all.reserved.unwrap_or_default()), Pages(here.total))
+        };
+        let in_work =
+            |b: &&model::block::Block| (b.pool().node, b.pool().page_size) == (node, page_size);
+        let taken = self.book.in_state(StateName::Zeroing).filter(in_work);
+        let taken: Pages =
+            taken.map(|b| self.store.allocated(b.id(), page_size).unwrap_or_default()).sum();
+        // What others do between the looks must not make a part larger than its whole.
+        let free = (free + ours.idle + taken).max(ours.zeroed + ours.zeroable + ours.zeroing);
+        Ok(Some(DomainInKernel { ours, free, reserved, total: total.max(free) }))
     }
 
     /// Bytes that workers have zeroed so far.

@@ -98,7 +98,7 @@ impl Crew {
 
     fn start(&self, node: Node, cpus: Option<String>) -> std::io::Result<Child> {
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).arg("--node").arg(node.to_string());
+        command.args(&self.command[1..]).arg("--background").arg("--node").arg(node.to_string());
         command.arg(format!("--nice={}", self.settings.nice));
         if let Some(cpus) = cpus {
             command.arg("--cpus").arg(cpus);

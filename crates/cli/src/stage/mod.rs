@@ -318,6 +318,7 @@ impl Scene<'_> {
             limit: None,
             // These blocks are made, not cleared in place.
             engine: Engine::default(),
+            at_least_one: false,
             stop: &plan.stop,
         };
         let work = worker::run(&crew, &|bytes| bar.inc(bytes));

@@ -71,6 +71,18 @@ pub(crate) struct Args {
     /// Members of this group may zero and configure, besides root
     #[arg(long, value_name = "GROUP")]
     zero_group: Option<String>,
+    /// Mount the control tree here (default: tree in the run directory, if it can be mounted)
+    #[arg(long, value_name = "DIR", conflicts_with = "no_tree")]
+    tree: Option<PathBuf>,
+    /// Do without the control tree
+    #[arg(long)]
+    no_tree: bool,
+    /// The group of its files, whose members may write them (default: --zero-group)
+    #[arg(long, value_name = "GROUP")]
+    tree_group: Option<String>,
+    /// The mode of its files that can be written, as in 664
+    #[arg(long, value_name = "OCTAL", value_parser = octal)]
+    tree_mode: Option<u32>,
     /// The most that one user may hold
     #[arg(long, value_name = "SIZE")]
     quota: Option<Bytes>,
@@ -87,6 +99,10 @@ fn quota_of(text: &str) -> Result<(Uid, Bytes), String> {
     let uid = uid.parse().map_err(|_| format!("`{uid}` is not a user number"))?;
     let size = size.parse().map_err(|error: model::units::ParseError| error.to_string())?;
     Ok((Uid(uid), size))
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).map_err(|_| format!("`{text}` is not an octal number, as in 664"))
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -119,7 +135,7 @@ fn options(args: Args) -> Result<daemon::Options, Failure> {
     config.check().map_err(Failure::usage)?;
     let program = std::env::current_exe()?;
     let mut worker_command: Vec<OsString> = vec![program.into()];
-    let words = ["zero", "--background", "--socket"];
+    let words = ["zero", "--socket"];
     worker_command.extend(words.map(OsString::from));
     worker_command.push(socket.clone().into());
     Ok(daemon::Options {
@@ -148,6 +164,12 @@ fn merge(mut config: Config, args: Args) -> Config {
     over(&mut workers.pause_above_pressure, args.pause_above_pressure.map(Some));
     over(&mut config.lend_group, args.lend_group.map(Some));
     over(&mut config.zero_group, args.zero_group.map(Some));
+    let tree = &mut config.tree;
+    let named = args.tree.is_some().then_some(true);
+    over(&mut tree.enabled, named.or(args.no_tree.then_some(false)).map(Some));
+    over(&mut tree.path, args.tree.map(Some));
+    over(&mut tree.group, args.tree_group.map(Some));
+    over(&mut tree.mode, args.tree_mode.map(Some));
     over(&mut config.quota, args.quota.map(Some));
     config.quota_of.extend(args.quota_of);
     config.pools.retain(|pool| args.pools.iter().all(|flag| flag.key() != pool.key()));
@@ -188,7 +210,8 @@ mod tests {
         let flags = args(
             "--workers 4 --worker-cpus 0-3 --worker-nice -5 --worker-sched-idle false \
              --worker-cgroup /a --pause-above-pressure 40 --lend-group kvm --zero-group wheel \
-             --quota 64G --quota-of 1000=8G --pool page_size=1G,ready_high=8",
+             --quota 64G --quota-of 1000=8G --pool page_size=1G,ready_high=8 \
+             --tree /run/zero --tree-group kvm --tree-mode 660",
         );
         let file = Config::from_toml(
             r#"
@@ -203,6 +226,11 @@ mod tests {
             sched_idle = false
             cgroup = "/a"
             pause_above_pressure = 40
+            [tree]
+            enabled = true
+            path = "/run/zero"
+            group = "kvm"
+            mode = 0o660
             [[pool]]
             page_size = "1G"
             ready_high = 8
@@ -223,5 +251,6 @@ mod tests {
         assert_eq!(config.pools.len(), 2);
         assert_eq!(config.pools[1].ready_high.0, 5);
         assert_eq!(merge(file.clone(), args("")), file);
+        assert_eq!(merge(file, args("--no-tree")).tree.enabled, Some(false));
     }
 }

@@ -70,6 +70,12 @@ pub(crate) struct Args {
     /// Look for a signal after so many bytes of clearing in place, as in 256KiB
     #[arg(long, value_name = "BYTES")]
     chunk: Option<Chunk>,
+    /// Run where and as this process or thread runs: its cgroups, CPUs, policy and nice value
+    #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["cpus", "nice", "sched_idle", "cgroup"])]
+    like: Option<u32>,
+    /// Stop at the end of standard input as at a signal, but do a first page in any case where the kernel allocates
+    #[arg(long, hide = true)]
+    until_eof: bool,
     #[command(flatten)]
     form: Form,
 }
@@ -106,9 +112,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
         nice: args.nice,
         sched_idle: args.sched_idle,
         cgroup: args.cgroup.clone(),
+        like: args.like,
     };
     let forced = Forced { method: args.method, chunk: args.chunk };
-    let engine = Engine::new(forced, !args.background)?;
+    let engine = Engine::new(forced, !args.background && !args.until_eof)?;
     context.apply(&Roots::default())?;
     let stop = Stop::on_signals()?;
     let mut crew = Crew {
@@ -118,14 +125,22 @@ pub(crate) fn run(args: &Args) -> Outcome {
         threads: 1,
         limit: args.pages.limit(),
         engine,
+        at_least_one: args.until_eof,
         stop: &stop,
     };
+    if args.until_eof {
+        stop.at_end_of_input();
+    }
     if args.background {
         worker::run(&crew, &|_| ())?;
         return Ok(Exit::Done);
     }
     crew.threads = args.threads.unwrap_or_else(allowed_cpus).max(1);
-    let pools = Client::connect(&args.daemon.socket)?.status()?.pools;
+    // Nobody looks at a bar of a worker that the daemon has started.
+    let pools = match args.until_eof {
+        true => Vec::new(),
+        false => Client::connect(&args.daemon.socket)?.status()?.pools,
+    };
     let bar = progress::bytes(total(&pools, args), "zeroing");
     let work = worker::run(&crew, &|bytes| bar.inc(bytes));
     bar.finish_and_clear();

@@ -46,6 +46,9 @@ pub(crate) struct Crew<'a> {
     pub(crate) limit: Option<u64>,
     /// What clears in place.
     pub(crate) engine: Engine,
+    /// Take a job even if `stop` is set by then: whoever asks again and again, and is interrupted
+    /// each time before a worker has started, would get nowhere.
+    pub(crate) at_least_one: bool,
     pub(crate) stop: &'a Stop,
 }
 
@@ -122,7 +125,8 @@ impl Group<'_> {
         let Crew { which, background, .. } = *self.crew;
         let mut client = Client::connect(self.crew.socket)?;
         let mut work = Work::default();
-        while !self.stopped() && self.budget.draw(1) == 1 {
+        let anyway = |work: &Work| self.crew.at_least_one && work.blocks == 0;
+        while (anyway(&work) || !self.stopped()) && self.budget.draw(1) == 1 {
             let job = match client.take_zeroing(which.node(), which.page_size, background) {
                 Ok(job) => job,
                 Err(client::Error::Refused(wire::Error::NothingToZero)) => {

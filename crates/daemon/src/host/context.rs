@@ -19,6 +19,11 @@ pub struct Context {
     pub nice: Option<i32>,
     /// Whether to run under `SCHED_IDLE`.
     pub sched_idle: bool,
+    /// Where and as this process or thread runs: its groups, CPUs, policy and nice value. It must
+    /// stay alive meanwhile. What else is set here comes on top.
+    ///
+    /// Not its v1 hugetlb group: the pages belong to the pool, and stay when it is gone.
+    pub like: Option<u32>,
     /// A cgroup: a directory below the cgroup mount, or a path inside the hierarchy; made if it is
     /// missing, in every mounted hierarchy that concerns prezero.
     pub cgroup: Option<PathBuf>,
@@ -34,6 +39,14 @@ impl Context {
     /// [`linux::Error`] naming the call: a group that may not be made or joined, CPUs that are not
     /// online, a nice value below the present one without `CAP_SYS_NICE`.
     pub fn apply(&self, roots: &Roots) -> Result<()> {
+        if let Some(like) = self.like {
+            for group in cgroup::of(roots, like)? {
+                if group.kind() != cgroup::Kind::V1Hugetlb {
+                    group.join()?;
+                }
+            }
+            sched::run_like(like)?;
+        }
         if let Some(path) = &self.cgroup {
             for group in cgroup::everywhere(roots, &inside(roots, path))? {
                 group.create()?;

@@ -153,7 +153,16 @@ fn in_place(
 
 fn crew<'a>(scene: &'a Scene<'_>, engine: Engine, stop: &'a Stop) -> Crew<'a> {
     let socket = scene.socket();
-    Crew { socket, which: scene.which(), background: false, threads: 1, limit: None, engine, stop }
+    Crew {
+        socket,
+        which: scene.which(),
+        background: false,
+        threads: 1,
+        limit: None,
+        engine,
+        at_least_one: false,
+        stop,
+    }
 }
 
 /// The same for a worker, its report to the daemon included.

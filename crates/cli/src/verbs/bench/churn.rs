@@ -167,6 +167,7 @@ fn with(
                 threads: 1,
                 limit: None,
                 engine: Engine::default(),
+                at_least_one: false,
                 stop: &ended,
             };
             while !ended.is_set() {

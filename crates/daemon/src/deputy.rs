@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Deputies: workers that stand in for somebody who waits for zeroed pages.
+//!
+//! Who writes to a kernel's `zeroable_hugepages` zeroes in its own context. Here the writer sleeps
+//! in a request to the daemon, so a worker process does it in the writer's place: before it asks for
+//! its first block it joins the writer's control groups and takes over its CPUs, policy and nice
+//! value (`--like`). The writer can not go away meanwhile, not even killed, as its request is not
+//! answered: its thread number is its own for as long as the deputy needs it.
+//!
+//! A deputy is told to stop by the end of its standard input. So it stops as well when the daemon
+//! dies; and it does the page that it has begun, as a signal sent before it listens could not.
+
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::process::{ExitStatus, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+use model::ids::Domain;
+use model::units::Pages;
+use serde::Deserialize;
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+use crate::error::{Error, Result};
+
+/// The most deputies at a time; further writers wait for one to end. Each is a process of 3 MiB, and
+/// more than one per CPU finish nothing sooner.
+const MOST: usize = 64;
+/// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page of
+/// 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any time,
+/// and goes on by itself then.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a deputy is to do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Order {
+    /// The thread in whose place it works.
+    pub(crate) thread: u32,
+    pub(crate) domain: Domain,
+    /// The most pages; `u64::MAX` for all.
+    pub(crate) pages: u64,
+}
+
+/// What it has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) pages: Pages,
+    /// It was told to stop before everything was done.
+    pub(crate) interrupted: bool,
+}
+
+/// Starts deputies.
+#[derive(Debug)]
+pub(crate) struct Deputies {
+    command: Vec<OsString>,
+    places: Semaphore,
+    running: Cell<usize>,
+}
+
+/// What `prezero zero --json` prints in the end, of which this much matters here.
+#[derive(Debug, Deserialize)]
+struct Record {
+    pages: u64,
+    interrupted: bool,
+}
+
+impl Deputies {
+    /// `command` starts a worker; empty for none.
+    pub(crate) fn new(command: Vec<OsString>) -> Rc<Self> {
+        Rc::new(Self { command, places: Semaphore::new(MOST), running: Cell::new(0) })
+    }
+
+    /// How many run.
+    pub(crate) fn running(&self) -> usize {
+        self.running.get()
+    }
+
+    /// Zeroes in the place of a thread that waits for the result. Ends early when `stop` is sent or
+    /// dropped, at the end of the page at hand.
+    ///
+    /// # Errors
+    /// A deputy that could not be started, or that failed; its standard error, which is the
+    /// daemon's, says how.
+    pub(crate) async fn zero(
+        self: &Rc<Self>,
+        order: Order,
+        mut stop: oneshot::Receiver<()>,
+    ) -> Result<Report> {
+        let nothing = Report { pages: Pages::ZERO, interrupted: true };
+        let _place = tokio::select! {
+            place = self.places.acquire() => place,
+            _ = &mut stop => return Ok(nothing),
+        };
+        let failed = |source| Error::Runtime { what: "can not start a worker", source };
+        let mut child = self.command(order)?.spawn().map_err(failed)?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        tracing::debug!(pid = child.id(), ?order, "started a deputy");
+        let counted = Counted::new(self);
+        let mut work = Box::pin(async move {
+            let _counted = counted;
+            let mut text = String::new();
+            if let Some(mut output) = output {
+                output.read_to_string(&mut text).await?;
+            }
+            Ok((child.wait().await?, text))
+        });
+        let ended = tokio::select! {
+            ended = &mut work => ended,
+            _ = &mut stop => {
+                drop(input);
+                match timeout(STOP_PATIENCE, &mut work).await {
+                    Ok(ended) => ended,
+                    Err(_) => {
+                        tracing::info!(?order, "a deputy takes its time to stop: not waited for");
+                        tokio::task::spawn_local(work);
+                        return Ok(nothing);
+                    }
+                }
+            }
+        };
+        let failed = |source| Error::Runtime { what: "lost sight of a worker", source };
+        let (status, text) = ended.map_err(failed)?;
+        report(status, &text)
+    }
+
+    fn command(&self, Order { thread, domain, pages }: Order) -> Result<Command> {
+        let none = || Error::Deputy("this daemon has no command to start workers".to_owned());
+        let (program, arguments) = self.command.split_first().ok_or_else(none)?;
+        let pages = if pages == u64::MAX { "max".to_owned() } else { pages.to_string() };
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .args(["--like", &thread.to_string(), "--until-eof", "--json", "--threads", "1"])
+            .args(["--node", &domain.node.to_string()])
+            .args(["--page-size", &domain.page_size.to_string(), &pages])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        Ok(command)
+    }
+}
+
+fn report(status: ExitStatus, text: &str) -> Result<Report> {
+    match serde_json::from_str(text) {
+        Ok(Record { pages, interrupted }) => Ok(Report { pages: Pages(pages), interrupted }),
+        Err(_) => Err(Error::Deputy(format!("it ended with {status} and without a report"))),
+    }
+}
+
+/// One deputy more, until dropped.
+struct Counted(Rc<Deputies>);
+
+impl Counted {
+    fn new(deputies: &Rc<Deputies>) -> Self {
+        deputies.running.set(deputies.running.get() + 1);
+        Self(Rc::clone(deputies))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+    }
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whom to wake when: the kernel series' rules (mm/hugetlb_zero_notify.c) for its files and watches.
+//!
+//! A reader *arms* its file before it takes the value. What changes after that finds it armed and
+//! makes the file *pending*; it *rings*, at once or when its interval is over, and is disarmed: all
+//! who poll it are woken and have to read again, so there is nobody left to tell. Hence bursts ring
+//! a few times, and their last state always. A watch is a level: whoever polls is told how it is;
+//! ringing only wakes those who sleep.
+//!
+//! Unlike the kernel's, changes are looked for, not reported: up and down again between two looks
+//! ([`SPACING`]) is no change.
+
+use std::time::Duration;
+
+use linux::hugepagectl::WATCH_INTERVAL_DEFAULT_MS;
+use tokio::time::Instant;
+
+/// The shortest time between two looks.
+pub(super) const SPACING: Duration = Duration::from_millis(10);
+/// The shortest time between two rings of a file.
+const INTERVAL: Duration = Duration::from_millis(WATCH_INTERVAL_DEFAULT_MS as u64);
+
+/// What the files show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counts {
+    pub(super) zeroed: u64,
+    pub(super) zeroable: u64,
+}
+
+/// One file of a domain that can be polled.
+#[derive(Debug)]
+pub(super) struct Bell {
+    /// How often it rang, from 1. Who has read it before the last time, or never, has news.
+    rung: u64,
+    armed: bool,
+    pending: bool,
+    not_before: Instant,
+}
+
+impl Bell {
+    fn new(now: Instant) -> Self {
+        Self { rung: 1, armed: false, pending: false, not_before: now }
+    }
+
+    /// Somebody is about to read. Returns what to compare with [`rung`](Self::rung) later.
+    pub(super) fn arm(&mut self) -> u64 {
+        self.armed = true;
+        self.rung
+    }
+
+    pub(super) fn rung(&self) -> u64 {
+        self.rung
+    }
+
+    fn change(&mut self) {
+        self.pending |= self.armed;
+    }
+
+    /// Whether it rings now.
+    fn ring(&mut self, now: Instant) -> bool {
+        let rings = self.pending && now >= self.not_before;
+        if rings {
+            *self = Self { rung: self.rung + 1, ..Self::new(now + INTERVAL) };
+        }
+        rings
+    }
+
+    /// When it has to be looked at again at the latest.
+    fn due(&self) -> Option<Instant> {
+        self.pending.then_some(self.not_before)
+    }
+}
+
+/// The files of a domain.
+#[derive(Debug)]
+pub(super) struct Bells {
+    pub(super) zeroable: Bell,
+    pub(super) zeroed: Bell,
+    counts: Counts,
+    /// Pollers of the zeroed count are woken when it falls below; 0: when it changes.
+    low: u64,
+    below: bool,
+    changed: bool,
+}
+
+/// Which files rang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rung {
+    pub(super) zeroable: bool,
+    pub(super) zeroed: bool,
+}
+
+impl Bells {
+    pub(super) fn new(counts: Counts, now: Instant) -> Self {
+        let (zeroable, zeroed) = (Bell::new(now), Bell::new(now));
+        Self { zeroable, zeroed, counts, low: 0, below: false, changed: false }
+    }
+
+    pub(super) fn low(&self) -> u64 {
+        self.low
+    }
+
+    pub(super) fn set_low(&mut self, low: u64) {
+        self.low = low;
+        self.weigh(true);
+    }
+
+    /// Takes in what the counts are now.
+    pub(super) fn note(&mut self, counts: Counts) {
+        let before = std::mem::replace(&mut self.counts, counts);
+        self.changed |= before != counts;
+        if before.zeroable != counts.zeroable {
+            self.zeroable.change();
+        }
+        if before.zeroed != counts.zeroed {
+            self.weigh(true);
+        }
+    }
+
+    /// Whether the number of zeroed pages is news to its pollers.
+    fn weigh(&mut self, changed: bool) {
+        let below = self.counts.zeroed < self.low;
+        if changed && (self.low == 0 || (below && !self.below)) {
+            self.zeroed.change();
+        }
+        self.below = below;
+    }
+
+    /// Rings what is pending and may ring.
+    pub(super) fn ring(&mut self, now: Instant) -> Rung {
+        Rung { zeroable: self.zeroable.ring(now), zeroed: self.zeroed.ring(now) }
+    }
+
+    /// Whether anything changed since the last call.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        [self.zeroable.due(), self.zeroed.due()].into_iter().flatten().min()
+    }
+
+    /// Whether anybody has read and not been told since.
+    pub(super) fn is_armed(&self) -> bool {
+        self.zeroable.armed || self.zeroed.armed
+    }
+}
+
+/// An open `hugepagectl` that waits for zeroed pages to run low.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Below how many zeroed pages.
+    pub(super) min_zeroed: u64,
+    /// And only while something can be zeroed.
+    pub(super) only_zeroable: bool,
+    pub(super) interval: Duration,
+    pub(super) pending: bool,
+    pub(super) not_before: Instant,
+}
+
+impl Watch {
+    /// Whether the open file is readable.
+    pub(super) fn is_ready(&self, counts: Counts) -> bool {
+        counts.zeroed < self.min_zeroed && (!self.only_zeroable || counts.zeroable > 0)
+    }
+
+    /// Whether to wake who sleeps on it, given that something has `changed` or not.
+    pub(super) fn ring(&mut self, changed: bool, counts: Counts, now: Instant) -> bool {
+        self.pending |= changed;
+        self.pending &= self.is_ready(counts);
+        let rings = self.pending && now >= self.not_before;
+        if rings {
+            self.pending = false;
+            self.not_before = now + self.interval;
+        }
+        rings
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.pending.then_some(self.not_before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(zeroed: u64, zeroable: u64) -> Counts {
+        Counts { zeroed, zeroable }
+    }
+
+    const BOTH: Rung = Rung { zeroable: true, zeroed: true };
+    const NONE: Rung = Rung { zeroable: false, zeroed: false };
+
+    #[test]
+    fn a_burst_rings_once_at_its_begin_and_once_for_its_end() {
+        let start = Instant::now();
+        let mut bells = Bells::new(counts(0, 16), start);
+        let mut rung = Vec::new();
+        for step in 0..30 {
+            let now = start + SPACING * step;
+            bells.zeroable.arm();
+            bells.zeroed.arm();
+            // 16 changes, one each 10 ms.
+            let done = u64::from(step.min(16));
+            bells.note(counts(done, 16 - done));
+            let what = bells.ring(now);
+            assert_eq!(what.zeroable, what.zeroed);
+            if what == BOTH {
+                rung.push(step);
+            }
+        }
+        assert_eq!(rung, [1, 11, 21], "at once, 100 ms later, and for the last state");
+        assert_eq!(bells.due(), None);
+    }
+
+    #[test]
+    fn what_nobody_has_read_does_not_ring() {
+        let now = Instant::now();
+        let mut bells = Bells::new(counts(0, 4), now);
+        bells.note(counts(1, 3));
+        assert_eq!((bells.ring(now), bells.due()), (NONE, None));
+    }
+
+    #[test]
+    fn with_a_low_mark_only_a_fall_below_it_rings() {
+        let mut now = Instant::now();
+        let mut bells = Bells::new(counts(5, 0), now);
+        bells.set_low(3);
+        let mut ring = |zeroed| {
+            now += INTERVAL;
+            bells.zeroed.arm();
+            bells.note(counts(zeroed, 0));
+            bells.ring(now).zeroed
+        };
+        assert_eq!([4, 3, 2, 1, 4, 2].map(&mut ring), [false, false, true, false, false, true]);
+        bells.zeroed.arm();
+        bells.set_low(0);
+        assert!(bells.ring(now + INTERVAL).zeroed, "0 is every change, itself among them");
+        bells.zeroed.arm();
+        bells.set_low(100);
+        assert!(bells.ring(now + INTERVAL * 2).zeroed, "it is below at once");
+    }
+
+    #[test]
+    fn a_watch_rings_in_its_interval_while_it_is_ready() {
+        let start = Instant::now();
+        let mut watch = Watch {
+            min_zeroed: 2,
+            only_zeroable: true,
+            interval: Duration::from_millis(50),
+            pending: false,
+            not_before: start,
+        };
+        assert!(!watch.ring(true, counts(2, 9), start), "not below");
+        assert!(!watch.ring(true, counts(1, 0), start), "nothing to be done about it");
+        assert!(watch.ring(true, counts(1, 1), start));
+        assert!(!watch.ring(true, counts(0, 1), start + Duration::from_millis(20)));
+        let due = watch.due().expect("it is told later");
+        assert_eq!(due, start + Duration::from_millis(50));
+        assert!(watch.ring(false, counts(0, 1), due));
+        assert_eq!(watch.due(), None);
+    }
+}

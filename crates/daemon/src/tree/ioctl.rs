@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The calls of `hugepagectl`, in the order of checks that the kernel series has.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use linux::hugepagectl::{
+    Argument, Query, Request, WATCH_INTERVAL_DEFAULT_MS, WATCH_INTERVAL_MAX_MS, WATCH_ZEROABLE,
+    Watch, Zero,
+};
+use linux::{Errno, Peer};
+use model::ids::Domain;
+use tokio::time::Instant;
+
+use super::bell;
+use super::item::domain_of;
+use super::session::Session;
+use super::wire::{Caller, Reply};
+use crate::deputy::Report;
+use crate::rights::Rights;
+
+impl Session {
+    /// `Ok(None)`: it is answered later.
+    pub(super) fn ioctl(
+        self: &Rc<Self>,
+        unique: u64,
+        caller: Caller,
+        handle: u64,
+        number: u32,
+        data: &[u8],
+    ) -> Result<Option<Reply>, Errno> {
+        self.state.borrow_mut().handles.device(handle)?;
+        match Request::parse(number)?.nr() {
+            Query::NR => self.query(Query::read(data)?).map(Some),
+            Zero::NR => {
+                self.demand(caller)?;
+                self.zero_by_ioctl(unique, caller, Zero::read(data)?).map(|()| None)
+            }
+            Watch::NR => {
+                self.demand(caller)?;
+                self.watch(handle, Watch::read(data)?).map(Some)
+            }
+            _ => Err(Errno::NOTTY),
+        }
+    }
+
+    /// Where the kernel asks for CAP_SYS_ADMIN: root and the zeroing group.
+    fn demand(&self, caller: Caller) -> Result<(), Errno> {
+        let peer = Peer::of_request(&self.roots, caller.thread, caller.uid, caller.gid);
+        let peer = peer.map_err(|_| Errno::PERM)?;
+        Rights::new(peer, self.groups).may_zero("zero").map_err(|_| Errno::PERM)
+    }
+
+    fn domain(&self, node: i32, page_shift: u32) -> Result<Domain, Errno> {
+        let domain = domain_of(node, page_shift).ok_or(Errno::NODEV)?;
+        let known = self.shell.borrow().domains().contains(&domain);
+        known.then_some(domain).ok_or(Errno::NODEV)
+    }
+
+    fn query(&self, query: Query) -> Result<Reply, Errno> {
+        if query.flags != 0 {
+            return Err(Errno::INVAL);
+        }
+        let domain = self.domain(query.node, query.page_shift)?;
+        let now = self.shell.borrow_mut().domain_in_kernel(domain).map_err(|error| {
+            tracing::warn!(%error, "can not see the kernel's pages");
+            Errno::IO
+        })?;
+        let now = now.ok_or(Errno::NODEV)?;
+        let answer = Query {
+            total: now.total.0,
+            free: now.free.0,
+            reserved: now.reserved.0,
+            zeroed: now.ours.zeroed.0,
+            zeroable: now.ours.zeroable.0,
+            zeroing: now.ours.zeroing.0,
+            hits: now.ours.hits.0,
+            misses: now.ours.misses.0,
+            // Nobody takes a page from whoever zeroes it.
+            waits: 0,
+            ..query
+        };
+        Ok(Reply::ioctl(answer.written()))
+    }
+
+    fn zero_by_ioctl(
+        self: &Rc<Self>,
+        unique: u64,
+        caller: Caller,
+        zero: Zero,
+    ) -> Result<(), Errno> {
+        if zero.flags != 0 {
+            return Err(Errno::INVAL);
+        }
+        let domain = self.domain(zero.node, zero.page_shift)?;
+        self.zero(unique, caller, domain, zero.pages, move |report| match report {
+            Report { pages, interrupted: true } if pages.0 == 0 => Err(Errno::INTR),
+            Report { pages, .. } => Ok(Reply::ioctl(Zero { zeroed: pages.0, ..zero }.written())),
+        });
+        Ok(())
+    }
+
+    fn watch(&self, handle: u64, watch: Watch) -> Result<Reply, Errno> {
+        let known = watch.flags & !WATCH_ZEROABLE == 0 && watch.reserved == 0;
+        if !known || watch.min_interval_ms > WATCH_INTERVAL_MAX_MS {
+            return Err(Errno::INVAL);
+        }
+        let domain = self.domain(watch.node, watch.page_shift)?;
+        let interval = match watch.min_interval_ms {
+            0 => WATCH_INTERVAL_DEFAULT_MS,
+            milliseconds => milliseconds,
+        };
+        let level = bell::Watch {
+            min_zeroed: watch.min_zeroed,
+            only_zeroable: watch.flags & WATCH_ZEROABLE != 0,
+            interval: Duration::from_millis(interval.into()),
+            pending: false,
+            not_before: Instant::now(),
+        };
+        let mut state = self.state.borrow_mut();
+        let device = state.handles.device(handle)?;
+        device.watch = (watch.min_zeroed > 0).then_some((domain, level));
+        // Who polls already has to look at the new condition.
+        if let Some(waiter) = device.waiter.take() {
+            self.device.wake(waiter);
+        }
+        self.listens.notify_one();
+        Ok(Reply::ioctl(watch.written()))
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is in the tree: names, numbers, modes.
+
+use linux::hugepagectl;
+use model::ids::Domain;
+use model::units::Node;
+use polyfuse_kernel::fuse_attr;
+
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+
+/// The number by which the kernel knows the root without asking.
+pub(super) const ROOT: u64 = 1;
+
+/// A file of a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Zeroable,
+    Zeroed,
+    Low,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Zeroable, Self::Zeroed, Self::Low];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Zeroable => "zeroable_hugepages",
+            Self::Zeroed => "zeroed_hugepages",
+            Self::Low => "zeroed_low",
+        }
+    }
+
+    pub(super) fn can_be_written(self) -> bool {
+        self != Self::Zeroed
+    }
+}
+
+/// A directory or file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Item {
+    Root,
+    /// `hugepagectl`
+    Device,
+    /// `nodeN`
+    Node(Node),
+    /// `nodeN/hugepages`
+    Sizes(Node),
+    /// `nodeN/hugepages/hugepages-SIZEkB`
+    Domain(Domain),
+    File(Domain, Kind),
+}
+
+/// Whose the files are, and what others may do with them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Access {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// Of files that can be written.
+    pub(super) mode: u32,
+}
+
+impl Item {
+    pub(super) fn is_directory(self) -> bool {
+        !matches!(self, Self::Device | Self::File(..))
+    }
+
+    /// What a directory of it has, given the domains there are, in order.
+    pub(super) fn children(self, domains: &[Domain]) -> Vec<(String, Self)> {
+        match self {
+            Self::Root => {
+                let mut nodes: Vec<_> = domains.iter().map(|domain| domain.node).collect();
+                nodes.dedup();
+                let nodes = nodes.into_iter().map(|node| (format!("node{node}"), Self::Node(node)));
+                nodes.chain([("hugepagectl".to_owned(), Self::Device)]).collect()
+            }
+            Self::Node(node) => vec![("hugepages".to_owned(), Self::Sizes(node))],
+            Self::Sizes(node) => {
+                let here = domains.iter().filter(|domain| domain.node == node);
+                let name = |domain: &Domain| format!("hugepages-{}kB", domain.page_size.kib());
+                here.map(|domain| (name(domain), Self::Domain(*domain))).collect()
+            }
+            Self::Domain(domain) => {
+                Kind::ALL.map(|kind| (kind.name().to_owned(), Self::File(domain, kind))).to_vec()
+            }
+            Self::Device | Self::File(..) => Vec::new(),
+        }
+    }
+
+    /// Its inode number: the same each time, and nobody else's.
+    pub(super) fn ino(self) -> u64 {
+        let place = |domain: Domain, tag: u64| {
+            let shift = u64::from(domain.page_size.bytes().trailing_zeros());
+            16 + (u64::from(domain.node.0) << 9 | shift << 3 | tag)
+        };
+        match self {
+            Self::Root => ROOT,
+            Self::Device => ROOT + 1,
+            Self::Node(node) => 16 + (u64::from(node.0) << 9),
+            Self::Sizes(node) => 16 + (u64::from(node.0) << 9) + 1,
+            Self::Domain(domain) => place(domain, 0),
+            Self::File(domain, Kind::Zeroable) => place(domain, 1),
+            Self::File(domain, Kind::Zeroed) => place(domain, 2),
+            Self::File(domain, Kind::Low) => place(domain, 3),
+        }
+    }
+
+    /// Its type and mode.
+    pub(super) fn mode(self, access: &Access) -> u32 {
+        match self {
+            Self::File(_, kind) if !kind.can_be_written() => REGULAR | access.mode & 0o444,
+            Self::File(..) | Self::Device => REGULAR | access.mode,
+            _ => DIRECTORY | 0o755,
+        }
+    }
+
+    pub(super) fn attr(self, access: &Access) -> fuse_attr {
+        let Access { uid, gid, .. } = *access;
+        let (nlink, size) = if self.is_directory() { (2, 0) } else { (1, FILE_SIZE) };
+        let mode = self.mode(access);
+        let blksize = 4096;
+        fuse_attr { ino: self.ino(), size, mode, nlink, uid, gid, blksize, ..Default::default() }
+    }
+}
+
+/// What stat shows, as in sysfs; and no write is shorter than its file, which would make the kernel
+/// let it wait for others.
+const FILE_SIZE: u64 = 4096;
+
+/// The domain that an ioctl's struct names; `None` if no machine can have it.
+pub(super) fn domain_of(node: i32, page_shift: u32) -> Option<Domain> {
+    let bytes = 1_u64.checked_shl(page_shift)?;
+    let page_size = model::units::PageSize::new(bytes)?;
+    Some(Domain { node: Node(u32::try_from(node).ok()?), page_size })
+}
+
+/// A number of pages as the files take it: decimal, with a newline or without.
+pub(super) fn parse_pages(text: &[u8]) -> Option<u64> {
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// The same, or `max`.
+pub(super) fn parse_pages_or_max(text: &[u8]) -> Option<u64> {
+    match text {
+        b"max" | b"max\n" => Some(hugepagectl::ALL),
+        _ => parse_pages(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::units::PageSize;
+
+    const SMALL: Domain = Domain { node: Node(0), page_size: PageSize::MIB_2 };
+    const LARGE: Domain = Domain { node: Node(0), page_size: PageSize::GIB_1 };
+    const FAR: Domain = Domain { node: Node(3), page_size: PageSize::MIB_2 };
+
+    fn walk(item: Item, path: &str, found: &mut Vec<(String, Item)>) {
+        for (name, child) in item.children(&[SMALL, LARGE, FAR]) {
+            let path = format!("{path}/{name}");
+            walk(child, &path, found);
+            found.push((path, child));
+        }
+    }
+
+    #[test]
+    fn the_tree_has_the_names_of_sysfs() {
+        let mut found = Vec::new();
+        walk(Item::Root, "", &mut found);
+        let at = |path: &str| found.iter().find(|(p, _)| p == path).map(|(_, item)| *item);
+        assert_eq!(found.len(), 1 + 2 + 2 + 3 + 9);
+        assert_eq!(at("/hugepagectl"), Some(Item::Device));
+        let file = "/node3/hugepages/hugepages-2048kB/zeroable_hugepages";
+        assert_eq!(at(file), Some(Item::File(FAR, Kind::Zeroable)));
+        let file = "/node0/hugepages/hugepages-1048576kB/zeroed_low";
+        assert_eq!(at(file), Some(Item::File(LARGE, Kind::Low)));
+        let mut numbers: Vec<_> = found.iter().map(|(_, item)| item.ino()).collect();
+        numbers.extend([ROOT]);
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), found.len() + 1, "each has a number of its own");
+    }
+
+    #[test]
+    fn modes_are_what_was_configured_and_never_more() {
+        let access = Access { uid: 0, gid: 7, mode: 0o660 };
+        let mode = |item: Item| item.attr(&access).mode & 0o777;
+        assert_eq!(mode(Item::File(SMALL, Kind::Zeroable)), 0o660);
+        assert_eq!(mode(Item::File(SMALL, Kind::Zeroed)), 0o440);
+        assert_eq!((mode(Item::Device), mode(Item::Root)), (0o660, 0o755));
+        assert_eq!(Item::Device.attr(&access).gid, 7);
+    }
+
+    #[test]
+    fn numbers_of_pages_are_decimal() {
+        for (text, pages) in [("0", 0), ("7\n", 7), ("18446744073709551615", u64::MAX)] {
+            assert_eq!(parse_pages(text.as_bytes()), Some(pages), "{text:?}");
+        }
+        let bad = ["", "\n", "x", "max1", "-1", "1x", "0x10", "1 2", " ", "1.5", "1\n\n", " 1"];
+        for text in bad.iter().chain(&["18446744073709551616"]) {
+            assert_eq!(parse_pages_or_max(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(parse_pages_or_max(b"max\n"), Some(u64::MAX));
+        assert_eq!(parse_pages(b"max"), None);
+    }
+
+    #[test]
+    fn no_domain_is_out_of_range() {
+        assert_eq!(domain_of(0, 21), Some(SMALL));
+        for (node, shift) in [(-1, 21), (i32::MIN, 21), (0, 0), (0, 64), (0, u32::MAX)] {
+            assert_eq!(domain_of(node, shift), None, "{node} {shift}");
+        }
+    }
+}

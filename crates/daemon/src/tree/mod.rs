@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The control tree: on a kernel without our series, the files that it has in sysfs, by FUSE.
+//!
+//! # Theory of operation
+//!
+//! The tree is a face of the daemon as the varlink service is: it takes a request apart, asks
+//! [`Shell`](crate::shell::Shell), and answers. Every request is answered at once, in the order in
+//! which they come, except those that zero: they have a *deputy* ([`crate::deputy`]) work in the
+//! caller's place, in a task of their own, until it is done or the kernel says that the caller got a
+//! signal. [`device`] is the daemon's end of `/dev/fuse` and [`wire`] what travels through it, [`item`]
+//! what is in the tree, [`open`] what is open, [`session`] and [`ioctl`] the answers, [`bell`] the
+//! rules of waking, [`tell`] the waking.
+//!
+//! # Why not a FUSE crate's session
+//!
+//! A writer is stopped by FUSE_INTERRUPT, waits by FUSE_POLL and its wake-ups, and talks by
+//! FUSE_IOCTL; and all of it has to happen on the daemon's one thread, whose operations never wait.
+//! No crate has the four: fuser (0.18) answers FUSE_INTERRUPT with ENOSYS, upon which the kernel
+//! never sends it again, and calls back from threads of its own; fuse3 (0.10) has no ioctl, and asks
+//! for `Send` futures; polyfuse (0.5) has neither ioctl nor poll; fuse-backend-rs (0.14) drops
+//! interrupts and has no wake-ups. What is used is `polyfuse-kernel`, the structs of the protocol;
+//! the protocol's part that such a small and static tree needs is [`wire`].
+
+mod bell;
+mod device;
+mod ioctl;
+mod item;
+mod open;
+mod session;
+mod tell;
+mod wire;
+
+use std::cell::RefCell;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use linux::{FuseMount, Roots, fuse};
+use model::config;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::deputy::Deputies;
+use crate::error::{Error, Result};
+use crate::rights::{self, Groups};
+use crate::service::Shared;
+use device::Device;
+use item::Access;
+use session::{Session, State};
+
+/// What the kernel calls the file system: `fuse.prezero`.
+const KIND: &str = "prezero";
+/// How long a mount that is found at the tree's place may take to say whether anybody serves it.
+const ALIVE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where the tree is and whose it is.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    path: PathBuf,
+    access: Access,
+    /// Whether a daemon without it must not start.
+    required: bool,
+}
+
+impl Settings {
+    /// What the configuration says; `None` for no tree. An embedded daemon has one only if asked.
+    pub(crate) fn of(
+        config: &config::Config,
+        run_dir: &Path,
+        embedded: bool,
+    ) -> Result<Option<Self>> {
+        let tree = &config.tree;
+        if !tree.enabled.unwrap_or(!embedded) {
+            return Ok(None);
+        }
+        let group = match &tree.group {
+            Some(group) => Some(rights::number("tree.group", group)?),
+            None => {
+                config.zero_group.as_deref().map(|g| rights::number("zero_group", g)).transpose()?
+            }
+        };
+        let own = rustix::process::geteuid().as_raw();
+        let access = Access {
+            uid: own,
+            gid: group.unwrap_or_else(|| rustix::process::getegid().as_raw()),
+            mode: tree.mode.unwrap_or(if group.is_some() { 0o664 } else { 0o644 }),
+        };
+        Ok(Some(Self {
+            path: tree.path.clone().unwrap_or_else(|| run_dir.join("tree")),
+            access,
+            required: tree.enabled == Some(true),
+        }))
+    }
+}
+
+/// A mounted tree, served by tasks of the daemon's one thread.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    session: Rc<Session>,
+    mount: FuseMount,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Tree {
+    /// Mounts the tree and serves it. `None`, and one line in the log, where that can't be done and
+    /// was not demanded.
+    pub(crate) async fn start(
+        settings: Settings,
+        shell: &Shared,
+        deputies: &Rc<Deputies>,
+        groups: Groups,
+        roots: &Roots,
+    ) -> Result<Option<Self>> {
+        let required = settings.required;
+        let path = settings.path.clone();
+        match Self::mount(settings, shell, deputies, groups, roots).await {
+            Ok(tree) => {
+                tracing::info!(path = %path.display(), "the control tree is mounted");
+                Ok(Some(tree))
+            }
+            Err(error) if required => Err(error),
+            Err(error) => {
+                tracing::info!(path = %path.display(), %error, "there is no control tree");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn mount(
+        Settings { path, access, .. }: Settings,
+        shell: &Shared,
+        deputies: &Rc<Deputies>,
+        groups: Groups,
+        roots: &Roots,
+    ) -> Result<Self> {
+        remove_stale(roots, &path).await?;
+        let failed = |source| Error::Runtime { what: "can not make the tree's directory", source };
+        DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(failed)?;
+        let fd = fuse::open_device()?;
+        let mount = fuse::mount(&path, &fd, KIND)?;
+        let failed = |source| Error::Runtime { what: "can not wait for FUSE requests", source };
+        let session = Rc::new(Session {
+            device: Device::new(fd).map_err(failed)?,
+            shell: Rc::clone(shell),
+            deputies: Rc::clone(deputies),
+            groups,
+            roots: roots.clone(),
+            access,
+            state: RefCell::new(State::default()),
+            listens: Notify::new(),
+        });
+        let tasks = vec![
+            tokio::task::spawn_local(Rc::clone(&session).serve()),
+            tokio::task::spawn_local(Rc::clone(&session).tell()),
+        ];
+        Ok(Self { session, mount, tasks })
+    }
+
+    /// Ends the deputies, which report what they have done, answers whom they worked for, and
+    /// unmounts the tree. Open files answer ENOTCONN from then on.
+    pub(crate) async fn stop(self, patience: Duration) {
+        let end = Instant::now() + patience;
+        if let Err(error) = self.mount.detach() {
+            tracing::warn!(%error, "the control tree was unmounted before");
+        }
+        self.session.state.borrow_mut().interrupt_all();
+        while self.session.deputies.running() > 0 && Instant::now() < end {
+            // Requests that were on their way may have started more.
+            self.session.state.borrow_mut().interrupt_all();
+            sleep(Duration::from_millis(2)).await;
+        }
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Removes what a daemon that was killed has left mounted.
+async fn remove_stale(roots: &Roots, path: &Path) -> Result<()> {
+    for mount in fuse::find(roots, path, KIND)? {
+        if is_served(path).await {
+            return Err(Error::TreeTaken(path.to_owned()));
+        }
+        tracing::info!(path = %path.display(), "unmounted what an earlier daemon left");
+        mount.detach()?;
+    }
+    Ok(())
+}
+
+/// Whether anybody answers for the file system at `path`: a dead one says ENOTCONN at once. Asked by
+/// a thread of its own, since who serves it may sleep.
+async fn is_served(path: &Path) -> bool {
+    let (say, said) = oneshot::channel();
+    let path = path.to_owned();
+    std::thread::spawn(move || {
+        let dead = rustix::fs::stat(&path).is_err_and(|errno| errno == linux::Errno::NOTCONN);
+        // Nobody may wait any more.
+        let _ = say.send(!dead);
+    });
+    !matches!(timeout(ALIVE_PATIENCE, said).await, Ok(Ok(false)))
+}
