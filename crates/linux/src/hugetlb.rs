@@ -110,7 +110,7 @@ pub fn overcommit(roots: &Roots, page: PageBytes) -> Result<u64> {
 }
 
 /// A kernel without NUMA has no node directories; its node 0 is the whole machine.
-fn pool_dir(roots: &Roots, page: PageBytes, node: Option<NodeId>) -> PathBuf {
+pub(crate) fn pool_dir(roots: &Roots, page: PageBytes, node: Option<NodeId>) -> PathBuf {
     let nodes = roots.sys.join("devices/system/node");
     let parent = match node {
         Some(NodeId(0)) if !nodes.exists() => roots.sys.join("kernel/mm"),

@@ -26,6 +26,7 @@ mod files;
 pub mod fuse;
 pub mod hugepagectl;
 pub mod hugetlb;
+pub mod kernel;
 pub mod lease;
 pub mod mapping;
 pub mod meminfo;

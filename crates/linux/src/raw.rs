@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe operation of this file is `libc::syscall` and its typed relatives `fcntl`,
+//! The unsafe operation of this file is `libc::syscall` and its typed relatives `fcntl`, `ioctl`,
 //! `getsockopt`. What can go wrong is that the kernel writes through a pointer for longer than the
 //! buffer behind it, or reads a mask past its end. So every buffer is a live slice or local of this
 //! file, its length is passed from the same value, and lengths that the kernel counts in bits are
@@ -16,6 +16,8 @@ use std::ptr;
 
 use libc::{c_int, c_long, c_ulong, c_void};
 use rustix::io::Errno;
+
+use crate::hugepagectl::Request;
 
 /// `MPOL_F_NODE | MPOL_F_ADDR`: answer with the node of the page at an address.
 const NODE_OF_ADDRESS: c_ulong = 1 | 2;
@@ -120,6 +122,21 @@ pub(crate) fn move_pages_query(addresses: &[*const c_void]) -> Result<Vec<c_int>
         )
     };
     check(ret).map(|_| status)
+}
+
+/// `ioctl(fd, number, argument)` for the calls of [`crate::hugepagectl`], whose numbers say how long
+/// the argument is. On any other file: ENOTTY.
+///
+/// # Panics
+/// If the number is of another interface, or says more bytes than the argument has.
+pub(crate) fn hugepagectl(fd: BorrowedFd<'_>, number: u32, argument: &mut [u8]) -> Result<()> {
+    let request = Request::parse(number);
+    assert!(request.is_ok_and(|r| r.size() <= argument.len()), "{number:#x} is not about it");
+    let number = libc::c_ulong::from(number);
+    // SAFETY: the descriptor is borrowed for the call. The number's type is the interface's own,
+    // and its provider reads and writes at most the bytes that the number counts, which are there.
+    let ret = unsafe { libc::ioctl(fd.as_raw_fd(), number as _, argument.as_mut_ptr()) };
+    check(ret.into()).map(drop)
 }
 
 /// `fcntl(fd, F_SETLEASE, kind)`.

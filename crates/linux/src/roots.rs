@@ -12,11 +12,18 @@ pub struct Roots {
     pub proc: PathBuf,
     /// Usually `/sys/fs/cgroup`.
     pub cgroup: PathBuf,
+    /// Usually `/dev`.
+    pub dev: PathBuf,
 }
 
 /// The real ones of this machine.
 impl Default for Roots {
     fn default() -> Self {
-        Self { sys: "/sys".into(), proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into() }
+        Self {
+            sys: "/sys".into(),
+            proc: "/proc".into(),
+            cgroup: "/sys/fs/cgroup".into(),
+            dev: "/dev".into(),
+        }
     }
 }

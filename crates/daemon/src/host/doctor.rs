@@ -9,7 +9,9 @@ use std::path::Path;
 
 use linux::{
     BlockDir, Exclusivity, HugetlbMount, NodeId, PageBytes, Result, Roots, cgroup, cpu, exclusive,
-    hugetlb, meminfo, mount, numa, psi,
+    hugetlb,
+    kernel::{Offer, level},
+    meminfo, mount, numa, psi,
 };
 use serde::Serialize;
 
@@ -98,18 +100,42 @@ pub fn examine(roots: &Roots, scratch: &Path) -> Vec<Finding> {
 
 fn kernel(roots: &Roots) -> Result<Vec<Finding>> {
     let release = cpu::describe(roots)?.kernel_release;
-    let provider = if roots.sys.join("class/misc/hugepagectl").exists() {
-        "knows zeroed pages itself (provider: kernel)"
-    } else {
-        "provider: stock"
-    };
-    let found = format!("{release}, {provider}");
-    Ok(vec![if version(&release) < (5, 14) {
-        Finding::new(Level::Bad, "kernel", found)
-            .change("Linux 5.14 or newer is needed (MADV_POPULATE_WRITE)")
-    } else {
-        Finding::new(Level::Ok, "kernel", found)
-    }])
+    Ok(vec![
+        if version(&release) < (5, 14) {
+            Finding::new(Level::Bad, "kernel", release)
+                .change("Linux 5.14 or newer is needed (MADV_POPULATE_WRITE)")
+        } else {
+            Finding::new(Level::Ok, "kernel", release)
+        },
+        provider(&level::probe(roots)?),
+    ])
+}
+
+/// Which provider `serve` picks, and what of the series was found.
+fn provider(offer: &Offer) -> Finding {
+    let subject = "provider";
+    let query = offer.query_bytes.map(|bytes| format!(", query of {bytes} bytes"));
+    let kernel = format!("this kernel: {}{}", offer.kernel, query.unwrap_or_default());
+    if let Some(missing) = offer.missing {
+        return Finding::new(Level::Warn, subject, format!("stock; {kernel}"))
+            .change(format!("{missing}: look at the device's node and its rights"))
+            .command("ls -l /dev/hugepagectl; cat /sys/class/misc/hugepagectl/dev");
+    }
+    match offer.effective() {
+        level::Level::Stock => Finding::new(Level::Ok, subject, format!("stock; {kernel}")),
+        used if offer.kernel > used => Finding::new(
+            Level::Ok,
+            subject,
+            format!("kernel; {kernel}, newer than this prezero knows: {used} is used"),
+        ),
+        _ if !offer.files => {
+            Finding::new(Level::Warn, subject, format!("kernel; {kernel}, but no files in sysfs"))
+                .change("watches and thresholds look once a second instead of being woken")
+        }
+        _ => {
+            Finding::new(Level::Ok, subject, format!("kernel; {kernel}, files that can be polled"))
+        }
+    }
 }
 
 /// `6.1.0-28-amd64` is (6, 1); what has no numbers is (0, 0).
@@ -327,6 +353,7 @@ mod tests {
             sys: dir.path().join("sys"),
             proc: dir.path().join("proc"),
             cgroup: dir.path().join("cgroup"),
+            dev: dir.path().join("dev"),
         };
         (dir, roots)
     }
@@ -341,6 +368,7 @@ mod tests {
             let (_dir, roots) = tree(&[
                 ("proc/cpuinfo", "model name : x\n"),
                 ("proc/sys/kernel/osrelease", release),
+                ("sys/devices/system/node/has_memory", "0\n"),
             ]);
             assert_eq!(kernel(&roots).unwrap()[0].level, level, "{release}");
         }

@@ -31,7 +31,12 @@ impl Tree {
     /// Roots that point into the tree.
     pub fn roots(&self) -> Roots {
         let root = self.dir.path();
-        Roots { sys: root.join("sys"), proc: root.join("proc"), cgroup: root.join("cgroup") }
+        Roots {
+            sys: root.join("sys"),
+            proc: root.join("proc"),
+            cgroup: root.join("cgroup"),
+            dev: root.join("dev"),
+        }
     }
 
     /// What a file of the tree holds now.

@@ -8,6 +8,7 @@ mod cpuset;
 mod error;
 mod hugepagectl;
 mod hugetlb;
+mod kernel;
 mod meminfo;
 mod mount;
 mod numa;

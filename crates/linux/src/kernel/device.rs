@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `/dev/hugepagectl`: ask how many pages are zero, zero more of them, be told when they run low.
+//!
+//! The interface, its errors and versions are described in `kernel/uapi/hugepagectl.h`; tested
+//! against a kernel with the series in `tests/vm/kernel-provider.toml`.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use zerocopy::IntoBytes;
+
+use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::hugepagectl::{Argument, Query, Request, WATCH_ZEROABLE, Watch, Zero};
+use crate::raw;
+use crate::roots::Roots;
+use crate::units::{NodeId, PageBytes};
+
+/// Bytes of a query that asks how large the kernel's own struct is: more than any version has.
+const PROBE_SIZE: u32 = 512;
+
+/// The pages of one node and page size, all numbers of one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PoolCounts {
+    /// Pages of the pool, in use or not.
+    pub total: u64,
+    /// Pages nobody uses: dirty, being zeroed, and zeroed.
+    pub free: u64,
+    /// Free pages promised to mappings that have not touched them yet, of all nodes together.
+    pub reserved: u64,
+    /// Free pages known to be zero.
+    pub zeroed: u64,
+    /// Free pages that could be zeroed now.
+    pub zeroable: u64,
+    /// Free pages that somebody is zeroing.
+    pub zeroing: u64,
+    /// Allocations since boot that wanted a zero page and got one.
+    pub hits: u64,
+    /// Allocations since boot that wanted a zero page and had to clear it themselves.
+    pub misses: u64,
+    /// Those of the misses that took the last page from whoever was zeroing it.
+    pub waits: u64,
+}
+
+/// What a call of [`Device::zero`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zeroed {
+    /// Pages that this call has zeroed.
+    pub pages: u64,
+    /// Whether a signal ended it before it had zeroed any.
+    pub interrupted: bool,
+}
+
+/// When a watched device is readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchFor {
+    /// Below so many zeroed pages; 0 ends watching.
+    pub min_zeroed: u64,
+    /// Only while there is also a page to zero.
+    pub only_if_zeroable: bool,
+    /// The least time between two wakeups in milliseconds; 0 is the kernel's own 100.
+    pub min_interval_ms: u32,
+}
+
+/// An open device. Each one watches at most one node and page size.
+#[derive(Debug)]
+pub struct Device {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Device {
+    /// Opens it to read, which is enough for every call.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`](crate::Error::is_not_found) on a kernel without it.
+    pub fn open(roots: &Roots) -> Result<Self> {
+        Self::open_at(&roots.dev.join("hugepagectl"))
+    }
+
+    /// Opens a file that speaks the same interface elsewhere.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_at(path: &Path) -> Result<Self> {
+        // Without blocking: a file that is none may be a FIFO.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .or_call(|| format!("open({path:?}, O_RDONLY|O_CLOEXEC|O_NONBLOCK)"))
+            .advise(
+                Errno::NOENT,
+                "this kernel lacks the series: only the provider `stock` works",
+            )?;
+        Ok(Self { fd, path: path.to_owned() })
+    }
+
+    /// Every number of one pool.
+    ///
+    /// # Errors
+    /// ENODEV: no such node, or no pages of that size. ENOTTY: the file is something else.
+    pub fn query(&self, node: NodeId, page: PageBytes) -> Result<PoolCounts> {
+        let (node, page_shift) = domain(node, page)?;
+        let mut query = Query { node, page_shift, ..Query::default() };
+        self.call(&mut query)?;
+        let Query { total, free, reserved, zeroed, zeroable, zeroing, hits, misses, waits, .. } =
+            query;
+        Ok(PoolCounts { total, free, reserved, zeroed, zeroable, zeroing, hits, misses, waits })
+    }
+
+    /// How many bytes the kernel's own query has: 88 in the first version, more in later ones.
+    ///
+    /// # Errors
+    /// As [`Device::query`]; E2BIG from a kernel whose versions do not follow the header's rules.
+    pub fn query_size(&self, node: NodeId, page: PageBytes) -> Result<u32> {
+        let (node, page_shift) = domain(node, page)?;
+        let query = Query { size: PROBE_SIZE, node, page_shift, ..Query::default() };
+        let mut bytes = [0; PROBE_SIZE as usize];
+        bytes[..size_of::<Query>()].copy_from_slice(query.as_bytes());
+        self.ioctl(Request::number::<Query>(bytes.len()), &mut bytes, &query)?;
+        let mut size = [0; 4];
+        size.copy_from_slice(&bytes[..4]);
+        Ok(u32::from_ne_bytes(size))
+    }
+
+    /// Zeroes up to `pages` free pages of one pool in the calling thread: on its CPUs, charged to its
+    /// cgroup. Several callers share the pages, none is zeroed twice.
+    ///
+    /// Blocks until they are done or none is left that nobody works on. A signal ends it within
+    /// 64 KiB; what was zeroed stays zeroed and is counted, a page cut short is not.
+    ///
+    /// # Errors
+    /// EPERM without `CAP_SYS_ADMIN`; ENODEV as for [`Device::query`], also when the node goes away.
+    pub fn zero(&self, node: NodeId, page: PageBytes, pages: u64) -> Result<Zeroed> {
+        let (node, page_shift) = domain(node, page)?;
+        let mut zero = Zero { node, page_shift, pages, ..Zero::default() };
+        match self.call(&mut zero) {
+            Ok(()) => Ok(Zeroed { pages: zero.zeroed, interrupted: false }),
+            Err(error) if error.errno() == Some(Errno::INTR) => {
+                Ok(Zeroed { pages: 0, interrupted: true })
+            }
+            Err(error) => {
+                Err(error).advise(Errno::PERM, "zeroing in the kernel needs CAP_SYS_ADMIN")
+            }
+        }
+    }
+
+    /// From now on this device polls readable (`POLLIN`) while the condition holds, and
+    /// `POLLERR | POLLHUP` once the node is gone. Replaces what it watched before.
+    ///
+    /// # Errors
+    /// As [`Device::zero`].
+    pub fn watch(&self, node: NodeId, page: PageBytes, condition: WatchFor) -> Result<()> {
+        let (node, page_shift) = domain(node, page)?;
+        let mut watch = Watch {
+            node,
+            page_shift,
+            flags: if condition.only_if_zeroable { WATCH_ZEROABLE } else { 0 },
+            min_zeroed: condition.min_zeroed,
+            min_interval_ms: condition.min_interval_ms,
+            ..Watch::default()
+        };
+        self.call(&mut watch).advise(Errno::PERM, "watching in the kernel needs CAP_SYS_ADMIN")
+    }
+
+    /// A call with a struct of the age that we know.
+    fn call<T: Argument + fmt::Debug>(&self, argument: &mut T) -> Result<()> {
+        argument.set_size(u32::try_from(size_of::<T>()).unwrap_or(u32::MAX));
+        let asked = *argument;
+        let number = Request::number::<T>(size_of::<T>());
+        self.ioctl(number, argument.as_mut_bytes(), &asked)
+    }
+
+    fn ioctl(&self, number: u32, bytes: &mut [u8], asked: &impl fmt::Debug) -> Result<()> {
+        raw::hugepagectl(self.fd.as_fd(), number, bytes)
+            .or_call(|| format!("ioctl({}, {number:#x}, {asked:?})", self.path.display()))
+            .advise(Errno::NODEV, "there is no such node, or it can have no pages of that size")
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The two numbers by which the interface names a pool.
+fn domain(node: NodeId, page: PageBytes) -> Result<(i32, u32)> {
+    let number = i32::try_from(node.0)
+        .map_err(|_| Error::invalid("node", node, "is larger than any that a kernel has"))?;
+    Ok((number, page.bytes().trailing_zeros()))
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What this kernel offers, found out by asking it, not by its version.
+//!
+//! A level is a promise with a number: whoever knows level n knows all below it. The kernel's is
+//! what it answers, ours is [`Level::OURS`], and what is used is the lesser of the two, so that an
+//! old prezero on a new kernel and a new one on an old kernel both work. `docs/kernel-features.md`
+//! is the table.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use super::device::{Device, WatchFor};
+use super::files;
+use crate::error::Result;
+use crate::hugepagectl::{Argument, Query};
+use crate::hugetlb;
+use crate::numa;
+use crate::roots::Roots;
+use crate::units::{NodeId, PageBytes};
+
+/// What a kernel's pool can do, in rising order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// It knows free pages, not zero ones: the daemon owns what it keeps ready.
+    Stock,
+    /// It knows which of its pages are zero. The number is the version of the uapi: the query's
+    /// struct has 88 bytes in version 0, and every version after it is larger by what it adds.
+    Zeroed(u32),
+}
+
+impl Level {
+    /// What this prezero knows how to use.
+    pub const OURS: Self = Self::Zeroed(0);
+
+    /// The version that has a query of so many bytes; `None` if none has.
+    ///
+    /// What we do not know is larger than what we do, and counts as the version after ours.
+    fn of_query_size(bytes: u32) -> Option<Self> {
+        match (bytes as usize).cmp(&Query::SIZE_VER0) {
+            Ordering::Less => None,
+            Ordering::Equal => Some(Self::Zeroed(0)),
+            Ordering::Greater => Some(Self::Zeroed(1)),
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stock => f.write_str("stock"),
+            Self::Zeroed(version) => write!(f, "zeroed pages, version {version}"),
+        }
+    }
+}
+
+/// What was found, part by part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// What the kernel offers.
+    pub kernel: Level,
+    /// Bytes of the kernel's query, where there is a device.
+    pub query_bytes: Option<u32>,
+    /// Whether the files are beside every pool.
+    pub files: bool,
+    /// Whether a watch can be told to wait for something to zero; `None` if that may not be tried.
+    pub watch_zeroable: Option<bool>,
+    /// Why it is stock although part of the series is there.
+    pub missing: Option<&'static str>,
+}
+
+impl Offer {
+    /// What is used: the lesser of the kernel's level and ours.
+    pub fn effective(&self) -> Level {
+        self.kernel.min(Level::OURS)
+    }
+
+    fn stock(files: bool, missing: Option<&'static str>) -> Self {
+        let kernel = Level::Stock;
+        Self { kernel, query_bytes: None, files, watch_zeroable: None, missing }
+    }
+}
+
+/// Asks this kernel. Changes nothing.
+///
+/// # Errors
+/// What can not be read of nodes and page sizes; a kernel without the series is no error.
+pub fn probe(roots: &Roots) -> Result<Offer> {
+    let nodes = numa::nodes(roots)?;
+    let sizes = hugetlb::page_sizes(roots)?;
+    let pools: Vec<_> =
+        nodes.iter().flat_map(|node| sizes.iter().map(move |size| (*node, *size))).collect();
+    let files = !pools.is_empty() && pools.iter().all(|(n, s)| files::are_there(roots, *s, *n));
+    let Some((node, page)) = pools.first().copied() else { return Ok(Offer::stock(false, None)) };
+    let device = match Device::open(roots) {
+        Ok(device) => device,
+        Err(_) if files => {
+            let missing = "the files are there, but /dev/hugepagectl can not be opened";
+            return Ok(Offer::stock(true, Some(missing)));
+        }
+        Err(_) => return Ok(Offer::stock(false, None)),
+    };
+    Ok(ask(&device, node, page, files))
+}
+
+/// The same of one device, which may be any file.
+pub(super) fn ask(device: &Device, node: NodeId, page: PageBytes, files: bool) -> Offer {
+    let Ok(bytes) = device.query_size(node, page) else {
+        return Offer::stock(files, Some("/dev/hugepagectl does not answer HUGEPAGECTL_QUERY"));
+    };
+    let Some(kernel) = Level::of_query_size(bytes) else {
+        return Offer::stock(files, Some("/dev/hugepagectl answers with less than version 0 has"));
+    };
+    // Watches nothing, but an unknown flag is refused all the same.
+    let nothing = WatchFor { min_zeroed: 0, only_if_zeroable: true, min_interval_ms: 0 };
+    let watch_zeroable = match device.watch(node, page, nothing) {
+        Ok(()) => Some(true),
+        Err(error) if error.is_denied() => None,
+        Err(_) => Some(false),
+    };
+    Offer { kernel, query_bytes: Some(bytes), files, watch_zeroable, missing: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lesser_of_two_levels_is_used() {
+        let offer = |kernel| Offer { kernel, ..Offer::stock(true, None) };
+        assert_eq!(offer(Level::Stock).effective(), Level::Stock);
+        assert_eq!(offer(Level::Zeroed(0)).effective(), Level::Zeroed(0));
+        assert_eq!(offer(Level::Zeroed(7)).effective(), Level::OURS);
+    }
+
+    #[test]
+    fn a_querys_size_says_its_version() {
+        assert_eq!(Level::of_query_size(80), None);
+        assert_eq!(Level::of_query_size(88), Some(Level::Zeroed(0)));
+        assert!(Level::of_query_size(96) > Some(Level::OURS));
+    }
+
+    #[test]
+    fn a_file_that_is_no_device_is_stock_and_says_so() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let device = Device::open_at(file.path()).unwrap();
+        let offer = ask(&device, NodeId(0), PageBytes::new(2 << 20).unwrap(), false);
+        assert_eq!(offer.kernel, Level::Stock);
+        assert!(offer.missing.unwrap().contains("HUGEPAGECTL_QUERY"));
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+use linux::kernel::files::{CountFile, Name, are_there};
+use linux::kernel::{Level, level};
+use linux::testkit::tree;
+use linux::{Errno, NodeId};
+
+use super::hugetlb::MIB_2;
+
+const POOL: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB";
+
+fn file(name: &str) -> String {
+    format!("{POOL}/{name}")
+}
+
+#[test]
+fn a_kernel_without_the_series_is_stock() {
+    let tree = tree(&[
+        ("sys/devices/system/node/has_memory", "1\n"),
+        ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n"),
+        (&file("nr_hugepages"), "0\n"),
+    ]);
+    let offer = level::probe(&tree.roots()).unwrap();
+    assert_eq!((offer.kernel, offer.effective(), offer.files), (Level::Stock, Level::Stock, false));
+    assert_eq!(offer.missing, None);
+}
+
+#[test]
+fn a_kernel_without_huge_pages_is_stock() {
+    let tree = tree(&[("sys/devices/system/node/has_memory", "0\n")]);
+    assert_eq!(level::probe(&tree.roots()).unwrap().kernel, Level::Stock);
+}
+
+#[test]
+fn files_without_a_device_are_stock_and_say_what_is_missing() {
+    let tree = tree(&[
+        ("sys/devices/system/node/has_memory", "1\n"),
+        ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n"),
+        (&file("zeroed_hugepages"), "3\n"),
+        (&file("zeroable_hugepages"), "4\n"),
+    ]);
+    let offer = level::probe(&tree.roots()).unwrap();
+    assert_eq!((offer.kernel, offer.files), (Level::Stock, true));
+    assert!(offer.missing.unwrap().contains("/dev/hugepagectl"), "{offer:?}");
+}
+
+#[test]
+fn a_device_that_is_none_is_stock_and_says_so() {
+    let tree = tree(&[
+        ("sys/devices/system/node/has_memory", "1\n"),
+        ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n"),
+        ("dev/hugepagectl", ""),
+    ]);
+    let offer = level::probe(&tree.roots()).unwrap();
+    assert_eq!(offer.kernel, Level::Stock);
+    assert!(offer.missing.unwrap().contains("HUGEPAGECTL_QUERY"), "{offer:?}");
+    let device = linux::kernel::Device::open(&tree.roots()).unwrap();
+    let error = device.query(NodeId(1), MIB_2).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::NOTTY));
+    assert!(error.to_string().contains("node: 1, page_shift: 21"), "{error}");
+}
+
+#[test]
+fn the_files_are_read_again_and_again() {
+    let tree = tree(&[(&file("zeroed_hugepages"), "3\n"), (&file("zeroable_hugepages"), "x\n")]);
+    let roots = tree.roots();
+    assert!(are_there(&roots, MIB_2, NodeId(1)));
+    assert!(!are_there(&roots, MIB_2, NodeId(0)));
+    let mut zeroed = CountFile::open(&roots, MIB_2, NodeId(1), Name::Zeroed).unwrap();
+    assert_eq!(zeroed.read().unwrap(), 3);
+    std::fs::write(roots.sys.join(&file("zeroed_hugepages")["sys/".len()..]), "12\n").unwrap();
+    assert_eq!(zeroed.read().unwrap(), 12);
+    let mut nonsense = CountFile::open(&roots, MIB_2, NodeId(1), Name::Zeroable).unwrap();
+    assert!(nonsense.read().unwrap_err().to_string().contains("a number of pages"));
+    let absent = CountFile::open(&roots, MIB_2, NodeId(0), Name::Zeroed).unwrap_err();
+    assert!(absent.is_not_found(), "{absent}");
+}
