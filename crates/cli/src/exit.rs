@@ -23,6 +23,8 @@ pub(crate) enum Exit {
     Refused = 4,
     /// Not enough memory.
     NotEnough = 5,
+    /// `serve`: the provider that was forced is not there.
+    NoProvider = 6,
     /// `lend`: the command exists but can not be run.
     CannotRun = 126,
     /// `lend`: the command does not exist.
@@ -40,6 +42,7 @@ Exit codes:
   3    no daemon listens at the socket
   4    the daemon refused: permission or quota
   5    not enough memory
+  6    serve: the provider that was forced is not there
   126  lend: the command can not be run
   127  lend: the command does not exist
   130  interrupted by a signal; what was done is kept
@@ -122,7 +125,11 @@ impl From<daemon::host::Error> for Failure {
 
 impl From<daemon::Error> for Failure {
     fn from(error: daemon::Error) -> Self {
-        Self::failed(error)
+        let exit = match &error {
+            daemon::Error::NoProvider { .. } => Exit::NoProvider,
+            _ => Exit::Failed,
+        };
+        Self::new(exit, error)
     }
 }
 
@@ -149,6 +156,7 @@ mod tests {
             Exit::NoDaemon,
             Exit::Refused,
             Exit::NotEnough,
+            Exit::NoProvider,
             Exit::CannotRun,
             Exit::NoCommand,
             Exit::Interrupted,

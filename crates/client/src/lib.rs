@@ -25,4 +25,4 @@ pub use error::{Error, Result};
 pub use linux::Mapping;
 pub use loan::{LendRequest, Loan};
 pub use model::wire::DEFAULT_SOCKET;
-pub use zeroing::{Allocate, Done, InPlace, Job, Shared, Task};
+pub use zeroing::{Allocate, Done, InKernel, InPlace, Job, Shared, Task, ZeroedNow};

@@ -4,19 +4,21 @@
 use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use linux::{BlockFile, Mapping, NodeId, PageBytes, numa};
+use linux::kernel::Device;
+use linux::{BlockFile, Mapping, NodeId, PageBytes, Roots, numa};
 use model::units::{Node, PageSize, Pages};
 use model::wire::{self, Finished, ZeroBy};
 
 use crate::connection::Client;
 use crate::error::{Error, Result};
 
-/// A block to zero. Dropping it without [`Client::report`] gives it up; what was done is lost.
+/// Work for a worker: a block to zero, or pages of the kernel's own pool. Dropping it without [`Client::report`] gives it up; what was done is lost.
 #[derive(Debug)]
 pub struct Job {
     order: wire::Job,
     page: PageBytes,
-    file: BlockFile,
+    /// `None` where the kernel keeps the pages.
+    file: Option<BlockFile>,
     /// Open for as long as the job runs: the daemon sees its end when the process dies.
     alive: OwnedFd,
 }
@@ -47,6 +49,24 @@ pub enum Task {
     Allocate(Allocate),
     /// The worker clears a mapping: [`InPlace::extent`].
     InPlace(InPlace),
+    /// The kernel zeroes pages of its own pool: [`InKernel::zero`].
+    InKernel(InKernel),
+}
+
+/// Pages of the kernel's own pool, to be zeroed where they are.
+#[derive(Debug)]
+pub struct InKernel {
+    job: Job,
+    device: Device,
+}
+
+/// What one call of [`InKernel::zero`] came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZeroedNow {
+    /// Pages that it has zeroed.
+    pub pages: Pages,
+    /// Whether there may be more: false when none is left that nobody else works on.
+    pub more: bool,
 }
 
 /// A job that the kernel does: [`run`](Self::run) by `fallocate` in one thread, which is what most
@@ -64,20 +84,23 @@ pub struct Shared {
 
 impl Job {
     pub(crate) fn from_reply(order: wire::Job, fds: Vec<OwnedFd>) -> Result<Self> {
-        let wrong = || Error::Descriptors { method: "TakeZeroing", got: fds.len(), expected: 2 };
+        let expected = if order.by == ZeroBy::Kernel { 1 } else { 2 };
+        let wrong = || Error::Descriptors { method: "TakeZeroing", got: fds.len(), expected };
         let page = PageBytes::new(order.page_bytes).ok_or_else(wrong)?;
-        let (block, job) = (order.block_fd as usize, order.job_fd as usize);
-        if block == job || block.max(job) >= fds.len() {
+        let (block, job) = (order.block_fd.map(|fd| fd as usize), order.job_fd as usize);
+        let last = block.map_or(job, |block| block.max(job));
+        if block == Some(job) || last >= fds.len() || block.is_none() != (expected == 1) {
             return Err(wrong());
         }
         let mut fds: Vec<_> = fds.into_iter().map(Some).collect();
-        let (Some(file), Some(alive)) = (fds[block].take(), fds[job].take()) else {
-            unreachable!("two indices within the vector, not the same");
+        let file = block.and_then(|block| fds[block].take()).map(BlockFile::from);
+        let Some(alive) = fds[job].take() else {
+            unreachable!("an index within the vector, not the block's");
         };
-        Ok(Self { order, page, file: file.into(), alive })
+        Ok(Self { order, page, file, alive })
     }
 
-    /// The block's pages.
+    /// The block's pages, or how many of the kernel's pool to zero.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages(self.order.pages)
@@ -107,13 +130,21 @@ impl Job {
         self.order.job
     }
 
-    /// The block's file, for workers that clear it by other means.
+    /// The block's file, for workers that clear it by other means; `None` where the kernel keeps
+    /// the pages.
     #[must_use]
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// How it is to be done. For clearing in place this maps the block.
+    /// Maps `bytes` of the block.
+    fn map(&self, bytes: u64) -> Result<Mapping> {
+        let file = self.file.as_ref().expect("a job on a block has its file");
+        Ok(Mapping::map(file, bytes, self.page)?)
+    }
+
+    /// How it is to be done. For clearing in place this maps the block, for pages of the kernel's
+    /// own pool it opens `/dev/hugepagectl`.
     ///
     /// # Errors
     /// [`Error::Kernel`].
@@ -121,9 +152,12 @@ impl Job {
         match self.order.by {
             ZeroBy::Allocate => Ok(Task::Allocate(Allocate(self))),
             ZeroBy::Clear => {
-                let mapping =
-                    Mapping::map(&self.file, self.order.pages * self.order.page_bytes, self.page)?;
+                let mapping = self.map(self.order.pages * self.order.page_bytes)?;
                 Ok(Task::InPlace(InPlace { job: self, mapping }))
+            }
+            ZeroBy::Kernel => {
+                let device = Device::open(&Roots::default())?;
+                Ok(Task::InKernel(InKernel { job: self, device }))
             }
         }
     }
@@ -134,7 +168,7 @@ impl Job {
         if pages == Pages::ZERO || order.page_bytes <= PageSize::KIB_4.bytes() {
             return Ok(pages);
         }
-        let mapping = Mapping::map(&self.file, pages.0 * order.page_bytes, self.page)?;
+        let mapping = self.map(pages.0 * order.page_bytes)?;
         let nodes = numa::nodes_of(&mapping, self.page)?;
         let stray = nodes.iter().position(|n| n.0 != order.node);
         Ok(stray.map_or(pages, |at| Pages(at as u64)))
@@ -163,7 +197,8 @@ impl Allocate {
         let (page, order) = (job.page, &job.order);
         let (from, to) = (order.first_page * order.page_bytes, order.pages * order.page_bytes);
         numa::bind_thread_to(NodeId(order.node))?;
-        let allocated = job.file.allocate_pages(from..to, page, &mut |bytes| {
+        let file = job.file.as_ref().expect("a job on a block has its file");
+        let allocated = file.allocate_pages(from..to, page, &mut |bytes| {
             progress(Pages(order.first_page + bytes / order.page_bytes))
         });
         numa::reset_policy()?;
@@ -180,7 +215,7 @@ impl Allocate {
     pub fn share(self) -> Result<Shared, Self> {
         let Self(job) = self;
         let bytes = job.order.pages * job.order.page_bytes;
-        match Mapping::map(&job.file, bytes, job.page) {
+        match job.map(bytes) {
             Ok(mapping) => Ok(Shared { job, mapping }),
             Err(_) => Err(Self(job)),
         }
@@ -247,6 +282,36 @@ impl InPlace {
         drop(mapping);
         let pages = Pages(job.order.first_page + cleared as u64 / job.order.page_bytes);
         job.done(pages)
+    }
+}
+
+impl InKernel {
+    /// The job.
+    #[must_use]
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Zeroes up to `pages` pages in the calling thread, on its CPUs and charged to its cgroup.
+    ///
+    /// Blocks for all of them; a signal ends it within 64 KiB, and what was zeroed stays zeroed and
+    /// is counted. Ask for few at a time to be able to stop between two.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`], as `EPERM` without `CAP_SYS_ADMIN`.
+    pub fn zero(&self, pages: Pages) -> Result<ZeroedNow> {
+        let node = NodeId(self.job.order.node);
+        let zeroed = self.device.zero(node, self.job.page, pages.0)?;
+        // Short of what was asked for without a signal: there was nothing left. Who was interrupted
+        // after some pages can not tell, and asks once more.
+        let more = zeroed.interrupted || zeroed.pages > 0;
+        Ok(ZeroedNow { pages: Pages(zeroed.pages), more })
+    }
+
+    /// Ends the job after `pages` pages were zeroed.
+    #[must_use]
+    pub fn finish(self, pages: Pages) -> Done {
+        self.job.done(pages)
     }
 }
 

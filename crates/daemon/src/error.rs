@@ -30,6 +30,14 @@ pub enum Error {
         /// The sizes there are.
         known: String,
     },
+    /// The provider that was forced is not there.
+    #[error(
+        "provider kernel: this kernel does not offer it ({found}); boot one with the series, or use --provider stock"
+    )]
+    NoProvider {
+        /// What there is instead.
+        found: &'static str,
+    },
     /// Another daemon listens there.
     #[error("another daemon already listens at {0}: stop it first, or choose another --socket")]
     Running(PathBuf),

@@ -5,15 +5,18 @@
 //! one thread: [`shell`] has the operations, [`service`] and [`server`] are the varlink face, [`tree`]
 //! is the other one, [`store`] the block files, [`leases`] the leases' names, [`workers`] the daemon's
 //! own workers, [`deputy`] those that work in others' place. Two things would hold that thread up and
-//! have one of their own: [`freeing`] pages, and making page [`tables`]. [`host`] stands beside it: the
-//! machine that it runs on.
+//! have one of their own: [`freeing`] pages, and making page [`tables`]. [`provider`] is where the
+//! providers differ, and [`kernel`] what only that of a kernel with the series needs. [`host`] stands
+//! beside it: the machine that it runs on.
 
 mod deputy;
 mod error;
 mod files;
 mod freeing;
 pub mod host;
+mod kernel;
 mod leases;
+mod provider;
 mod rights;
 mod run;
 mod server;

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::deputy::Deputies;
 use crate::error::{Error, Result};
+use crate::kernel::Events;
 use crate::rights::Groups;
 use crate::server;
 use crate::service::{Shared, watch_lease};
@@ -30,6 +31,9 @@ use crate::workers::Crew;
 
 /// How often the house is kept when nothing happens: the kernel's free counts have no event.
 const IDLE_TICK: Duration = Duration::from_millis(250);
+/// The same where the kernel tells of its pool: CPU pressure, and workers that achieved nothing, are
+/// looked at again then, and whatever an event did not reach us for.
+const TOLD_TICK: Duration = Duration::from_secs(1);
 /// The first look at a lingering block after its return; doubles up to [`IDLE_TICK`].
 const FIRST_LOOK: Duration = Duration::from_millis(2);
 /// How long workers may take to report when the daemon stops: one 1 GiB page takes up to 2 s on
@@ -240,6 +244,8 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
 /// Looks after lingering blocks, kept content, other users of the kernel's pool, and workers.
 async fn keep_house(shell: &Shared, crew: &mut Crew) {
     let mut changes = shell.borrow().changes();
+    let mut events = Events::default();
+    let idle = if shell.borrow().kernel_lows().is_empty() { IDLE_TICK } else { TOLD_TICK };
     let mut look = FIRST_LOOK;
     let mut next = Instant::now();
     loop {
@@ -262,9 +268,10 @@ async fn keep_house(shell: &Shared, crew: &mut Crew) {
             shell.relieve();
             (lingering, expiry)
         };
+        events.tend(shell);
         crew.tend(shell);
         changes.mark_unchanged();
-        let mut wait = IDLE_TICK;
+        let mut wait = idle;
         if lingering > 0 {
             wait = look;
             look = (look * 2).min(IDLE_TICK);

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zlink::Reply;
 
 use crate::rights::Rights;
-use crate::shell::Shell;
+use crate::shell::{Order, Shell};
 
 /// How long a loan waits for content that this owner's former self still maps. An exiting process
 /// with hundreds of gigabytes takes seconds to unmap them.
@@ -111,7 +111,7 @@ impl Service {
         }
     }
 
-    /// Hands a block to a worker. Descriptors: the block's file, then the job.
+    /// Hands work to a worker. Descriptors: the block's file, unless `by` is `kernel`, and the job.
     #[zlink(return_fds)]
     async fn take_zeroing(
         &mut self,
@@ -228,9 +228,17 @@ async fn lend(
             other => break other,
         }
     };
-    let handover = granted.map_err(|refusal| explain(shell, &request, &refusal))?;
+    let mut handover = granted.map_err(|refusal| explain(shell, &request, &refusal))?;
     // Before anything that waits: the call may be dropped there, with its peer.
     tokio::task::spawn_local(watch_lease(Rc::clone(shell), handover.loan.lease, handover.watch));
+    for fill in std::mem::take(&mut handover.fills) {
+        let block = fill.block;
+        let filled = tokio::task::spawn_blocking(|| fill.run()).await.unwrap_or_default();
+        shell.borrow_mut().filled(block, filled);
+        for part in handover.loan.parts.iter_mut().filter(|part| part.block == block) {
+            part.ready = filled;
+        }
+    }
     if handover.loan.parts.iter().any(|part| part.ready < part.pages) {
         // The kernel promises a hole its pages when it is mapped: those that were taken from
         // unlent blocks must be free by then.
@@ -314,19 +322,27 @@ fn take_zeroing(
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
         .map_err(|e| Error::Failed { what: format!("pipe2(O_CLOEXEC|O_NONBLOCK) = {e}") })?;
     let taken = shell.borrow_mut().take_zeroing(who, node.map(Node), page_size)?;
-    let (order, block) = taken.ok_or(Error::NothingToZero)?;
-    tokio::task::spawn_local(watch_job(Rc::clone(shell), order.job, ours));
-    let reply = Job {
-        block_fd: 0,
-        job_fd: 1,
-        job: order.job.0,
-        node: order.pool.node.0,
-        page_bytes: order.pool.page_size.bytes(),
-        pages: order.pool.pages_per_block.0,
-        first_page: order.first.0,
-        by: order.by,
+    let (job, pool, pages, first, by, block) = match taken.ok_or(Error::NothingToZero)? {
+        Order::Block(order, file) => {
+            let pages = order.pool.pages_per_block;
+            (order.job, order.pool, pages, order.first, order.by, Some(file))
+        }
+        Order::Kernel(order) => {
+            (order.job, order.pool, order.pages, Pages::ZERO, ZeroBy::Kernel, None)
+        }
     };
-    Ok((reply, vec![block, theirs]))
+    tokio::task::spawn_local(watch_job(Rc::clone(shell), job, ours));
+    let reply = Job {
+        block_fd: block.as_ref().map(|_| 0),
+        job_fd: u32::from(block.is_some()),
+        job: job.0,
+        node: pool.node.0,
+        page_bytes: pool.page_size.bytes(),
+        pages: pages.0,
+        first_page: first.0,
+        by,
+    };
+    Ok((reply, block.into_iter().chain([theirs]).collect()))
 }
 
 /// Waits until a worker's end of its job closes, and gives the job up unless it was reported.
@@ -358,6 +374,7 @@ fn configure(shell: &Shared, change: &PoolChange) -> Result<(), Error> {
         page_size: PageSize::try_from(change.page_bytes).map_err(|e| bad("page_bytes", e))?,
         pages_per_block: Pages(change.pages_per_block),
     };
+    let key = shell.borrow().canonical(key);
     let old = shell.borrow().pool(key).cloned();
     let mut pool = old.unwrap_or_else(|| PoolConfig::new(key));
     if let Some(low) = change.ready_low {

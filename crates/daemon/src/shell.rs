@@ -9,9 +9,12 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use linux::{Roots, hugetlb, meminfo};
+use linux::{Roots, hugetlb};
 use model::block::{Reach, Settled, StateName};
-use model::book::{Book, DomainCounts, Effect, JobOrder, LendRequest, Loan, Refusal, Who};
+use model::book::{
+    Book, DomainCounts, Effect, JobOrder, KernelOrder, LendRequest, Loan, Refusal, Who,
+    ZeroedCounts,
+};
 use model::config::{Config, PoolConfig};
 use model::ids::{BlockId, Domain, JobId, LeaseId, PoolKey};
 use model::units::{Bytes, Node, PageSize, Pages};
@@ -19,7 +22,9 @@ use model::wire::{self, Level, Status};
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
+use crate::kernel::Fill;
 use crate::leases::Leases;
+use crate::provider::Provider;
 use crate::store::{Store, page_bytes};
 
 /// How old the kernel's counts may be when a loan or job relies on them. A read is three files of
@@ -33,6 +38,17 @@ pub(crate) struct Handover {
     pub(crate) lease: OwnedFd,
     pub(crate) blocks: Vec<OwnedFd>,
     pub(crate) watch: linux::DaemonEnd,
+    /// Files that take their pages from the kernel's pool before the client gets them.
+    pub(crate) fills: Vec<Fill>,
+}
+
+/// What a worker gets.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// A block and its file.
+    Block(JobOrder, OwnedFd),
+    /// Pages of the kernel's own pool.
+    Kernel(KernelOrder),
 }
 
 /// A domain as the kernel's pool has it.
@@ -55,7 +71,9 @@ pub(crate) struct Shell {
     leases: Leases,
     roots: Roots,
     config: Config,
-    plain: bool,
+    provider: Provider,
+    /// Files being filled, with the pages that they are to have.
+    filling: BTreeMap<BlockId, Pages>,
     observed: Option<Instant>,
     kernel_free: BTreeMap<(Node, PageSize), Pages>,
     changed: watch::Sender<u64>,
@@ -91,6 +109,7 @@ impl Shell {
         plain: bool,
     ) -> Result<(Self, Vec<(LeaseId, linux::DaemonEnd)>)> {
         config.check()?;
+        let provider = Provider::choose(config.provider, plain, &roots)?;
         let sizes = page_sizes(&config, &roots, plain)?;
         let changed = watch::Sender::new(0);
         let freed = {
@@ -104,7 +123,7 @@ impl Shell {
             tracing::warn!("this kernel grants no leases on hugetlbfs: every pool recycles fresh");
         }
         let mut alive = leases.take_over()?;
-        let mut book = Book::new(config.pools.iter().cloned(), provable)?;
+        let mut book = provider.book(&config, provable)?;
         book.number_from(boot_micros());
         let found = store.scan(&|lease| alive.contains_key(&LeaseId(lease)))?;
         if !found.is_empty() {
@@ -117,7 +136,8 @@ impl Shell {
             leases,
             roots,
             config,
-            plain,
+            provider,
+            filling: BTreeMap::new(),
             observed: None,
             kernel_free: BTreeMap::new(),
             changed,
@@ -200,7 +220,8 @@ impl Shell {
             // Promises before counts: a page that a job takes in between is counted as taken
             // twice, which the next look mends, and never as free.
             let promised = self.promised(node, page_size);
-            match self.free_pages(node, page_size) {
+            self.observe_zeroed(node, page_size, promised);
+            match self.provider.free_pages(&self.roots, node, page_size) {
                 Ok((free, unreserved)) => {
                     self.kernel_free.insert((node, page_size), free);
                     self.book.observe(node, page_size, unreserved.saturating_sub(promised));
@@ -213,30 +234,54 @@ impl Shell {
         }
     }
 
-    fn free_pages(&self, node: Node, page_size: PageSize) -> Result<(Pages, Pages)> {
-        if self.plain {
-            // Plain memory has no pool of its own: a quarter of the machine stays for others.
-            let memory = meminfo::memory(&self.roots)?;
-            let free = memory.available_bytes.saturating_sub(memory.total_bytes / 4);
-            let pages = Pages(free / page_size.bytes());
-            return Ok((pages, pages));
+    /// What the kernel says of its own zeroed pages, less what it is `promised` to loans.
+    fn observe_zeroed(&mut self, node: Node, page_size: PageSize, promised: Pages) {
+        let Some(pool) = self.provider.kernel() else { return };
+        let counts = pool.counts(node, page_size).unwrap_or_else(|error| {
+            tracing::warn!(%error, "can not see the kernel's zeroed pages");
+            ZeroedCounts::default()
+        });
+        let zeroed = counts.zeroed.saturating_sub(promised);
+        if self.book.observe_zeroed(node, page_size, ZeroedCounts { zeroed, ..counts }) {
+            self.wake();
         }
-        let page = page_bytes(page_size);
-        let here = hugetlb::counters(&self.roots, page, Some(linux::NodeId(node.0)))?;
-        let all = hugetlb::counters(&self.roots, page, None)?;
-        Ok((Pages(here.free), Pages(here.free.min(all.unreserved_free()))))
     }
 
-    /// Pages that jobs in workers' hands have yet to take from the kernel.
+    /// Pages that jobs in workers' hands, and loans' new files, have yet to take from the kernel.
     fn promised(&self, node: Node, page_size: PageSize) -> Pages {
-        self.book
-            .in_state(StateName::Zeroing)
-            .filter(|b| (b.pool().node, b.pool().page_size) == (node, page_size))
-            .map(|b| {
-                let taken = self.store.allocated(b.id(), page_size).unwrap_or_default();
-                b.pages().saturating_sub(taken)
-            })
-            .sum()
+        let taken = |block| self.store.allocated(block, page_size).unwrap_or_default();
+        let here =
+            |b: &&model::block::Block| (b.pool().node, b.pool().page_size) == (node, page_size);
+        let zeroing = self.book.in_state(StateName::Zeroing).filter(here);
+        let filling = self.filling.iter().filter_map(|(id, pages)| {
+            self.book.block(*id).filter(here).map(|b| pages.saturating_sub(taken(b.id())))
+        });
+        zeroing.map(|b| b.pages().saturating_sub(taken(b.id()))).chain(filling).sum()
+    }
+
+    /// Looks at the kernel's counts now, and tells whoever watches if they have changed.
+    pub(crate) fn look_again(&mut self) {
+        self.observed = None;
+        self.observe();
+    }
+
+    /// Wakes everybody who watches, and the housekeeping.
+    pub(crate) fn wake(&self) {
+        self.changed.send_modify(|generation| *generation += 1);
+    }
+
+    /// Where the kernel tells of its pool: the low threshold of each node and page size.
+    pub(crate) fn kernel_lows(&self) -> BTreeMap<(Node, PageSize), Pages> {
+        let keys = self.book.pool_keys().filter(|_| self.provider.kernel().is_some());
+        let low = |key: PoolKey| {
+            let config = self.book.pool_config(key)?;
+            Some(((key.node, key.page_size), config.low()))
+        };
+        keys.filter_map(low).collect()
+    }
+
+    pub(crate) fn roots(&self) -> &Roots {
+        &self.roots
     }
 
     /// Grants a loan, or refuses it with nothing changed.
@@ -252,7 +297,10 @@ impl Shell {
         };
         let made = self.carry_out(&effects);
         match self.hand_over(&loan, made, request, borrower) {
-            Ok((lease, blocks, watch)) => Ok(Ok(Handover { loan, lease, blocks, watch })),
+            Ok((lease, blocks, watch)) => {
+                let fills = self.fills(&loan, &blocks);
+                Ok(Ok(Handover { loan, lease, blocks, watch, fills }))
+            }
             Err(error) => {
                 tracing::error!(%error, lease = %loan.lease, "a loan could not be handed over");
                 self.end_lease(loan.lease);
@@ -281,13 +329,39 @@ impl Shell {
             if outlives {
                 file.set_access(Some(borrower))?;
             }
-            if cfg!(debug_assertions) && !loan.kept {
+            if cfg!(debug_assertions) && !loan.kept && self.provider.kernel().is_none() {
                 verify_zero(&file, part.ready, loan.page_size)?;
             }
             blocks.push(file.into());
         }
         let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
         Ok((client, blocks, daemon))
+    }
+
+    /// What is to be taken from the kernel's pool for a loan of new files.
+    fn fills(&mut self, loan: &Loan, files: &[OwnedFd]) -> Vec<Fill> {
+        let Some(pool) = self.provider.kernel().filter(|_| !loan.kept) else { return Vec::new() };
+        let mut fills = Vec::new();
+        for (part, file) in loan.parts.iter().zip(files) {
+            match file.try_clone() {
+                Ok(file) if part.ready > Pages::ZERO => {
+                    let at = (part.node, loan.page_size);
+                    fills.push(Fill::new(pool, part.block, file.into(), at, part.ready));
+                    self.filling.insert(part.block, part.ready);
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "a loan stays a hole"),
+            }
+        }
+        fills
+    }
+
+    /// A loan's file has as many of its pages as could be had zeroed.
+    pub(crate) fn filled(&mut self, block: BlockId, filled: Pages) {
+        let Some(planned) = self.filling.remove(&block) else { return };
+        self.book.note_filled(block, planned, filled);
+        self.observed = None;
+        self.wake();
     }
 
     /// The lease's last descriptor was closed.
@@ -367,10 +441,13 @@ impl Shell {
         who: Who,
         node: Option<Node>,
         page_size: Option<PageSize>,
-    ) -> Result<Option<(JobOrder, OwnedFd)>, wire::Error> {
+    ) -> Result<Option<Order>, wire::Error> {
         self.observe();
         if who == Who::Background {
             self.book.wanted_workers(self.config.workers.max);
+        }
+        if self.provider.kernel().is_some() {
+            return Ok(self.book.take_kernel_zeroing(who, node, page_size).map(Order::Kernel));
         }
         let taken = self.book.take_zeroing(who, node, page_size).or_else(|| {
             // What other jobs were promised may have been taken since the last look.
@@ -382,7 +459,7 @@ impl Shell {
         let made = self.carry_out(&effects).pop().map(|(_, file)| file);
         let opened = made.map_or_else(|| self.store.open_block(order.block), Ok);
         match opened {
-            Ok(file) => Ok(Some((order, file.into()))),
+            Ok(file) => Ok(Some(Order::Block(order, file.into()))),
             Err(error) => {
                 self.lose_job(order.job);
                 Err(failed(&error))
@@ -392,6 +469,10 @@ impl Shell {
 
     /// Books what a worker reports. `None` for a job that is unknown.
     pub(crate) fn finish_zeroing(&mut self, job: JobId, done: Pages) -> Option<StateName> {
+        if let Some(state) = self.book.finish_kernel_zeroing(job, done) {
+            self.look_again();
+            return Some(state);
+        }
         let block = self.book.job_block(job)?;
         let page_size = self.book.block(block)?.pool().page_size;
         let (reach, allocated) =
@@ -416,6 +497,11 @@ impl Shell {
 
     /// A worker is gone. No-op if it reported before.
     pub(crate) fn lose_job(&mut self, job: JobId) {
+        if self.book.lose_kernel_job(job) {
+            self.book.count_lost_worker();
+            self.look_again();
+            return;
+        }
         let Some(block) = self.book.job_block(job) else { return };
         self.book.count_lost_worker();
         let effects = self.book.lose_job(job);
@@ -451,6 +537,11 @@ impl Shell {
         self.book.pool_config(key)
     }
 
+    /// The pool that is meant where a pool of that shape is named.
+    pub(crate) fn canonical(&self, key: PoolKey) -> PoolKey {
+        self.book.canonical(key)
+    }
+
     pub(crate) fn pools(&self) -> Vec<PoolKey> {
         self.book.pool_keys().collect()
     }
@@ -470,7 +561,7 @@ impl Shell {
         };
         let pools = self.book.pool_keys().filter_map(|key| self.book.pool_status(key, free(&key)));
         Status {
-            provider: if self.plain { "plain" } else { "stock" }.to_owned(),
+            provider: self.provider.name().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             pools: pools.collect(),
@@ -502,8 +593,8 @@ impl Shell {
     pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<DomainInKernel>> {
         let Some(ours) = self.domain(domain) else { return Ok(None) };
         let Domain { node, page_size } = domain;
-        let (free, reserved, total) = if self.plain {
-            let (free, _) = self.free_pages(node, page_size)?;
+        let (free, reserved, total) = if matches!(self.provider, Provider::Plain) {
+            let (free, _) = self.provider.free_pages(&self.roots, node, page_size)?;
             (free, Pages::ZERO, free + ours.lent)
         } else {
             let page = page_bytes(page_size);

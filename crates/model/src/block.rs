@@ -409,6 +409,14 @@ impl Block {
         }
     }
 
+    /// Notes that the first `filled` pages of a block just lent as a hole have memory now. No-op in
+    /// any other state.
+    pub fn note_filled(&mut self, filled: Pages) {
+        if matches!(self.state, State::Lent(_)) {
+            self.missing = self.pages().saturating_sub(filled);
+        }
+    }
+
     /// lingering → kept, zeroable or gone, once nobody can reach it.
     ///
     /// `in_place` says whether its pool clears in place. A block that lost its pool's shape, one

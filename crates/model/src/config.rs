@@ -51,6 +51,31 @@ pub enum ConfigError {
     TreeMode(u32),
 }
 
+/// Where ready pages come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provider {
+    /// The kernel's own pool if this kernel knows which of its pages are zero, else `stock`.
+    #[default]
+    Auto,
+    /// The daemon owns blocks of huge pages and keeps them ready. On any kernel.
+    Stock,
+    /// The kernel's own pool; the daemon does not start on a kernel without the series.
+    Kernel,
+}
+
+impl FromStr for Provider {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "stock" => Ok(Self::Stock),
+            "kernel" => Ok(Self::Kernel),
+            other => Err(format!("`{other}` is no provider: write auto, stock or kernel")),
+        }
+    }
+}
+
 /// How a returned block becomes zero again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -161,6 +186,8 @@ impl Tree {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
+    /// Where ready pages come from.
+    pub provider: Provider,
     /// A group, by name or number, whose members may borrow besides root.
     pub lend_group: Option<String>,
     /// A group, by name or number, whose members may zero and configure besides root.
@@ -189,6 +216,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            provider: Provider::Auto,
             lend_group: None,
             zero_group: None,
             quota: None,

@@ -166,7 +166,7 @@ pub struct Lent {
     pub parts: Vec<LentPart>,
 }
 
-/// How a worker is to clear a block.
+/// How a worker is to do a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, CustomType)]
 #[serde(rename_all = "lowercase")]
 #[zlink(rename_all = "lowercase")]
@@ -175,13 +175,16 @@ pub enum ZeroBy {
     Allocate,
     /// Map the file and clear it.
     Clear,
+    /// There is no file: zero up to `pages` pages of the kernel's own pool by `HUGEPAGECTL_ZERO` on
+    /// `/dev/hugepagectl`, which the worker opens itself, and report how many it were.
+    Kernel,
 }
 
 /// A job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
 pub struct Job {
-    /// The block's file: its index among the reply's descriptors.
-    pub block_fd: u32,
+    /// The block's file: its index among the reply's descriptors. None where `by` is `kernel`.
+    pub block_fd: Option<u32>,
     /// The job's descriptor, which must stay open while the job runs: its index.
     pub job_fd: u32,
     /// The job's number.
@@ -190,9 +193,9 @@ pub struct Job {
     pub node: u32,
     /// Page size in bytes.
     pub page_bytes: u64,
-    /// Pages of the block.
+    /// Pages of the block, or so many of the kernel's pool.
     pub pages: u64,
-    /// Pages from the start that are done already.
+    /// Pages from the start that are done already; 0 where `by` is `kernel`.
     pub first_page: u64,
     /// How.
     pub by: ZeroBy,

@@ -171,8 +171,9 @@ fn loans() {
 fn jobs() {
     golden(&ZeroBy::Allocate, &json!("allocate"));
     golden(&ZeroBy::Clear, &json!("clear"));
+    golden(&ZeroBy::Kernel, &json!("kernel"));
     let job = Job {
-        block_fd: 0,
+        block_fd: Some(0),
         job_fd: 1,
         job: 9,
         node: 1,
@@ -186,6 +187,13 @@ fn jobs() {
         "first_page": 3, "by": "clear",
     });
     golden(&job, &wire);
+    let in_kernel =
+        Job { block_fd: None, job_fd: 0, pages: 128, first_page: 0, by: ZeroBy::Kernel, ..job };
+    let wire = json!({
+        "block_fd": null, "job_fd": 0, "job": 9, "node": 1, "page_bytes": 2_097_152, "pages": 128,
+        "first_page": 0, "by": "kernel",
+    });
+    golden(&in_kernel, &wire);
     golden(&Finished { state: "ready".to_owned() }, &json!({ "state": "ready" }));
     golden(&GivenBack { bytes: 4096 }, &json!({ "bytes": 4096 }));
 }

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use model::config::{Config, PoolConfig};
+use model::config::{Config, PoolConfig, Provider};
 use model::ids::Uid;
 use model::units::Bytes;
 use model::wire::DEFAULT_SOCKET;
@@ -43,6 +43,10 @@ pub(crate) struct Args {
     /// A pool, as in page_size=1G,ready_high=8; may be repeated
     #[arg(long = "pool", value_name = "FIELD=VALUE,...")]
     pools: Vec<PoolConfig>,
+    /// Where ready pages come from: the `kernel`'s own pool, on one that knows which of its pages are
+    /// zero, or blocks that the daemon owns (`stock`); `auto` takes the kernel's if it is there
+    #[arg(long, value_name = "stock|kernel|auto", conflicts_with = "plain")]
+    provider: Option<Provider>,
     /// Plain memory instead of huge pages: for trying it out, without root
     #[arg(long)]
     plain: bool,
@@ -155,6 +159,7 @@ fn merge(mut config: Config, args: Args) -> Config {
             *field = value;
         }
     }
+    over(&mut config.provider, args.provider);
     let workers = &mut config.workers;
     over(&mut workers.max, args.workers);
     over(&mut workers.cpus, args.worker_cpus.map(Some));
@@ -210,11 +215,12 @@ mod tests {
         let flags = args(
             "--workers 4 --worker-cpus 0-3 --worker-nice -5 --worker-sched-idle false \
              --worker-cgroup /a --pause-above-pressure 40 --lend-group kvm --zero-group wheel \
-             --quota 64G --quota-of 1000=8G --pool page_size=1G,ready_high=8 \
+             --quota 64G --quota-of 1000=8G --pool page_size=1G,ready_high=8 --provider stock \
              --tree /run/zero --tree-group kvm --tree-mode 660",
         );
         let file = Config::from_toml(
             r#"
+            provider = "stock"
             lend_group = "kvm"
             zero_group = "wheel"
             quota = "64G"

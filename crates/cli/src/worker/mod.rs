@@ -12,13 +12,18 @@
 //! job: a job that was taken is worked on and reported, never dropped, since dropping one tells the
 //! daemon that its content is unknown.
 //!
+//! Over a kernel that knows its zeroed pages a job is a number of pages, and each thread has its own:
+//! the kernel sees to it that no two work on one page.
+//!
 //! Whatever stops a job (the bound, a signal, an error), the pages from the block's start that are
 //! done are reported and kept. A worker that is killed loses the job it was at.
 
 mod allocate;
 mod budget;
 pub(crate) mod engine;
+mod in_kernel;
 mod in_place;
+mod poke;
 pub(crate) mod progress;
 
 use std::path::Path;
@@ -33,6 +38,7 @@ use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::worker::budget::Budget;
 use crate::worker::engine::Engine;
+use crate::worker::poke::Pokes;
 
 /// What a worker is to do.
 #[derive(Debug)]
@@ -75,11 +81,13 @@ pub(crate) fn run(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, 
     let groups = groups(crew)?;
     let budget = Budget::new(crew.limit);
     let failed = Stop::default();
+    let pokes = Pokes::new([crew.stop.clone(), failed.clone()])?;
     let results = thread::scope(|scope| {
         let group = |index: usize| {
             // The first groups have one thread more where it does not come out even.
             let threads = crew.threads / groups + usize::from(index < crew.threads % groups);
-            let group = Group { crew, threads, budget: &budget, failed: &failed, tick };
+            let group =
+                Group { crew, threads, budget: &budget, failed: &failed, pokes: &pokes, tick };
             scope.spawn(move || group.run().inspect_err(|_| group.failed.set()))
         };
         let groups: Vec<_> = (0..groups).map(group).collect();
@@ -117,6 +125,7 @@ struct Group<'a> {
     threads: usize,
     budget: &'a Budget,
     failed: &'a Stop,
+    pokes: &'a Pokes,
     tick: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -151,6 +160,9 @@ impl Group<'_> {
                     let length = drawn.saturating_mul(page_bytes);
                     let clearer = self.crew.engine.clearer(self.crew.stop)?;
                     in_place::clear(task, length, (clearer, self.threads), &stopped, self.tick)?
+                }
+                Task::InKernel(task) => {
+                    (in_kernel::zero(task, drawn, self.pokes, &stopped, self.tick)?, None)
                 }
             };
             let pages = done.pages.0.saturating_sub(first);

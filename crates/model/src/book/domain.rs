@@ -40,18 +40,13 @@ impl Book {
         let keys = || self.pools.keys().copied().filter(|key| in_domain(*key));
         keys().next()?;
         let mut counts = self.lent_so_far.get(&domain).copied().unwrap_or_default();
-        for block in self.blocks.iter().filter(|block| in_domain(block.pool())) {
-            let pages = block.pages();
-            match block.state_name() {
-                StateName::Ready => counts.zeroed = counts.zeroed + pages,
-                StateName::Zeroing => counts.zeroing = counts.zeroing + pages,
-                StateName::Lent => counts.lent = counts.lent + pages,
-                StateName::Zeroable | StateName::Lingering | StateName::Kept => {}
-            }
-            if matches!(block.state_name(), StateName::Ready | StateName::Zeroable) {
-                counts.idle = counts.idle + Block::memory(block);
-            }
-        }
+        let sum = |count: &dyn Fn(PoolKey) -> Pages| keys().map(count).sum::<Pages>();
+        counts.zeroed = sum(&|key| self.ready(key));
+        counts.zeroing = sum(&|key| self.zeroing(key));
+        counts.lent = sum(&|key| self.pages_in(key, StateName::Lent));
+        let idle = [StateName::Ready, StateName::Zeroable];
+        let idle = idle.into_iter().flat_map(|state| self.in_state(state));
+        counts.idle = idle.filter(|block| in_domain(block.pool())).map(Block::memory).sum();
         // Pools of one shape share the kernel's free pages: the largest share counts once.
         counts.zeroable = keys().map(|key| self.zeroable(key)).max().unwrap_or_default();
         Some(counts)

@@ -6,6 +6,9 @@
 //! grown by a hole; a hole. A loan in several blocks fills itself with the largest ready ones
 //! that fit, then one trimmed, then a hole. Holes are filled by the client's own faults, as
 //! without prezero; unlent blocks are given back where the kernel would otherwise lack the pages.
+//!
+//! Where the kernel itself keeps the zeroed pages there are no ready blocks: every part of a loan is
+//! a new file, which the caller fills with as many of them as the plan counts on.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -98,13 +101,26 @@ pub enum Refusal {
 struct Plan {
     /// Ready blocks and the length each is lent at.
     blocks: Vec<(BlockId, Pages)>,
-    /// A hole of so many pages in a new file, at the end.
-    hole: Option<(PoolKey, Pages)>,
+    /// What comes from the kernel's pool, behind the blocks.
+    taken: Vec<Taken>,
+}
+
+/// Pages from the kernel's pool: the end of a block that is grown, or a new file.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    pool: PoolKey,
+    pages: Pages,
+    /// So many of them the kernel has zeroed; the rest is a hole.
+    zeroed: Pages,
 }
 
 impl Plan {
     fn hole(&self) -> Pages {
-        self.hole.map(|(_, pages)| pages).unwrap_or_default()
+        self.taken.iter().map(|t| t.pages.saturating_sub(t.zeroed)).sum()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.hole() == Pages::ZERO
     }
 }
 
@@ -168,7 +184,7 @@ impl Book {
         let mut with_hole = None;
         for size in sizes {
             match self.plan_for(request, *size) {
-                Some(plan) if plan.hole.is_none() => return Some((*size, plan)),
+                Some(plan) if plan.is_ready() => return Some((*size, plan)),
                 Some(plan) => with_hole = with_hole.or(Some((*size, plan))),
                 None => {}
             }
@@ -184,7 +200,7 @@ impl Book {
             .iter()
             .filter_map(|node| self.plan(&[*node], page_size, need, request.single))
             .min_by_key(Plan::hole);
-        if request.single || one_node.as_ref().is_some_and(|plan| plan.hole.is_none()) {
+        if request.single || one_node.as_ref().is_some_and(Plan::is_ready) {
             return one_node;
         }
         self.plan(&nodes, page_size, need, false).or(one_node)
@@ -218,10 +234,14 @@ impl Book {
     }
 
     fn ready_on(&self, node: Node, page_size: PageSize) -> Pages {
-        self.blocks.shelf(node, page_size).map(Shelf::pages).unwrap_or_default()
+        let in_blocks = || self.blocks.shelf(node, page_size).map(Shelf::pages).unwrap_or_default();
+        self.kernel_lendable(node, page_size).unwrap_or_else(in_blocks)
     }
 
     fn plan(&self, nodes: &[Node], page_size: PageSize, need: Pages, single: bool) -> Option<Plan> {
+        if self.kernel.is_some() {
+            return self.plan_new(nodes, page_size, need);
+        }
         if single {
             return nodes.iter().find_map(|node| self.plan_single(*node, page_size, need));
         }
@@ -257,15 +277,38 @@ impl Book {
             let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
             let room = |node: &&Node| self.room(**node, page_size, &spare) >= left;
             let node = nodes.iter().find(room)?;
-            plan.hole = Some((self.hole_pool(*node, page_size)?, left));
+            plan.taken.push(Taken {
+                pool: self.hole_pool(*node, page_size)?,
+                pages: left,
+                zeroed: Pages::ZERO,
+            });
         }
         Some(plan)
+    }
+
+    /// New files only, each node giving what it has zeroed and one of them the rest as a hole. One
+    /// node gives one file.
+    fn plan_new(&self, nodes: &[Node], page_size: PageSize, need: Pages) -> Option<Plan> {
+        let mut taken = Vec::new();
+        let mut left = need;
+        for node in nodes {
+            let zeroed = self.ready_on(*node, page_size).min(left);
+            left = left.saturating_sub(zeroed);
+            taken.push(Taken { pool: self.hole_pool(*node, page_size)?, pages: zeroed, zeroed });
+        }
+        if left > Pages::ZERO {
+            let room = |t: &&mut Taken| self.room(t.pool.node, page_size, &[]) >= t.pages + left;
+            let largest = taken.iter_mut().find(room)?;
+            largest.pages = largest.pages + left;
+        }
+        taken.retain(|t| t.pages > Pages::ZERO);
+        Some(Plan { blocks: Vec::new(), taken })
     }
 
     fn plan_single(&self, node: Node, page_size: PageSize, need: Pages) -> Option<Plan> {
         let shelf = self.blocks.shelf(node, page_size);
         if let Some((_, id)) = shelf.and_then(|s| s.from(need).next()) {
-            return Some(Plan { blocks: vec![(id, need)], hole: None });
+            return Some(Plan { blocks: vec![(id, need)], taken: Vec::new() });
         }
         let smaller = shelf.and_then(|s| s.fitting(need, None));
         let left = need.saturating_sub(smaller.map(|(pages, _)| pages).unwrap_or_default());
@@ -274,7 +317,8 @@ impl Book {
         if self.room(node, page_size, &spare) < left {
             return None;
         }
-        Some(Plan { blocks, hole: Some((self.hole_pool(node, page_size)?, left)) })
+        let pool = self.hole_pool(node, page_size)?;
+        Some(Plan { blocks, taken: vec![Taken { pool, pages: left, zeroed: Pages::ZERO }] })
     }
 
     /// The pages a hole could get on a node: free ones, and those of unlent blocks.
@@ -302,12 +346,13 @@ impl Book {
         let lease = LeaseId(self.next_lease);
         self.next_lease += 1;
         let mut effects = Vec::new();
-        if let Some((key, hole)) = plan.hole {
+        for Taken { pool, pages, zeroed } in &plan.taken {
             let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
-            let missing = hole.saturating_sub(self.available(key));
-            let here = |k: PoolKey| (k.node, k.page_size) == (key.node, page_size);
+            let missing = pages.saturating_sub(self.available(*pool));
+            let here = |k: PoolKey| (k.node, k.page_size) == (pool.node, page_size);
             effects.extend(self.remove_unlent(missing, &spare, here).1);
-            self.spend(key, hole);
+            self.spend(*pool, *pages);
+            self.spend_zeroed(*pool, *zeroed);
         }
         let part = |index: usize, pages| Part {
             lease,
@@ -330,16 +375,19 @@ impl Book {
             }
             parts.push(LoanPart { block: *id, node, pages: *pages, ready: shape.min(*pages) });
         }
-        let covered: Pages = parts.iter().map(|p| p.pages).sum();
         let need = Pages(request.bytes.0 / page_size.bytes());
-        if let Some((key, _)) = plan.hole
-            && covered < need
-        {
-            let (id, pages) = (BlockId(self.next_block), need.saturating_sub(covered));
+        for Taken { pool, pages, zeroed } in plan.taken {
+            // A block that is grown covers it all.
+            let covered: Pages = parts.iter().map(|p| p.pages).sum();
+            let pages = pages.min(need.saturating_sub(covered));
+            if pages == Pages::ZERO {
+                continue;
+            }
+            let id = BlockId(self.next_block);
             self.next_block += 1;
-            self.blocks.insert(Block::new_lent_hole(id, key, part(parts.len(), pages)));
+            self.blocks.insert(Block::new_lent_hole(id, pool, part(parts.len(), pages)));
             effects.push(Effect::Create { block: id, pages });
-            parts.push(LoanPart { block: id, node: key.node, pages, ready: Pages::ZERO });
+            parts.push(LoanPart { block: id, node: pool.node, pages, ready: zeroed });
         }
         debug_assert_eq!(parts.iter().map(|p| p.pages).sum::<Pages>(), need, "{request:?}");
         self.counters.loans += 1;

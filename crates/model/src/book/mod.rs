@@ -18,6 +18,7 @@
 //! a count of them in every state.
 
 mod domain;
+mod kernel;
 mod lend;
 mod returns;
 mod shelf;
@@ -29,6 +30,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use domain::DomainCounts;
+pub use kernel::{KernelOrder, ZeroedCounts};
 pub use lend::{LendRequest, Loan, LoanPart, Refusal};
 pub use zero::{JobOrder, Who};
 
@@ -39,6 +41,7 @@ use crate::journal::{self, Entry};
 use crate::policy;
 use crate::units::{Bytes, Node, PageSize, Pages};
 use crate::wire::{Counters, LoanStatus, PoolStatus};
+use kernel::KernelPools;
 use shelf::Shelves;
 
 /// What the caller must do to the file system, in order.
@@ -102,6 +105,8 @@ pub struct Book {
     leases: BTreeMap<LeaseId, Lease>,
     jobs: BTreeMap<JobId, BlockId>,
     available: BTreeMap<(Node, PageSize), Pages>,
+    /// Where the kernel keeps the ready pages.
+    kernel: Option<KernelPools>,
     in_place_allowed: bool,
     next_block: u64,
     next_lease: u64,
@@ -129,6 +134,7 @@ impl Book {
             leases: BTreeMap::new(),
             jobs: BTreeMap::new(),
             available: BTreeMap::new(),
+            kernel: None,
             in_place_allowed,
             next_block: 1,
             next_lease: 1,
@@ -177,8 +183,10 @@ impl Book {
             self.next_lease = self.next_lease.max(part.lease.0.saturating_add(1));
         }
         let whole = found.allocated == pool.pages_per_block;
+        // Where the kernel keeps ready pages, a ready file of an earlier daemon goes back to it.
+        let owning = self.kernel.is_none();
         let block = match (found.state, part, until) {
-            (StateName::Ready, None, None) if whole && configured => {
+            (StateName::Ready, None, None) if whole && configured && owning => {
                 Block::adopt_ready(id, pool, found.reach)
             }
             (StateName::Lent, Some(part), None) if found.lease_alive => {
@@ -277,7 +285,8 @@ impl Book {
     /// Those of [`PoolConfig::check`]; nothing is changed then.
     pub fn configure(&mut self, config: PoolConfig) -> Result<(), ConfigError> {
         config.check()?;
-        let key = config.key();
+        let key = self.canonical(config.key());
+        let config = PoolConfig { pages_per_block: key.pages_per_block, ..config };
         let refilling = self.pools.get(&key).is_some_and(|pool| pool.refilling);
         self.pools.insert(key, Pool { config, refilling, configured: true });
         Ok(())
@@ -286,7 +295,7 @@ impl Book {
     /// A pool's configuration.
     #[must_use]
     pub fn pool_config(&self, key: PoolKey) -> Option<&PoolConfig> {
-        self.pools.get(&key).map(|p| &p.config)
+        self.pools.get(&self.canonical(key)).map(|p| &p.config)
     }
 
     /// Every pool.
@@ -314,6 +323,9 @@ impl Book {
     /// Pages that could be zeroed now: dirty ones, and whole blocks that may still be made.
     #[must_use]
     pub fn zeroable(&self, key: PoolKey) -> Pages {
+        if let Some(zeroable) = self.kernel_zeroable(key) {
+            return zeroable;
+        }
         let left = |b: &Block| match b.state() {
             State::Zeroable { done } => key.pages_per_block.saturating_sub(*done),
             _ => Pages::ZERO,
@@ -355,8 +367,7 @@ impl Book {
         let keys: Vec<_> = self.pools.keys().copied().collect();
         let mut wanted = 0;
         for key in keys {
-            let ready = self.pages_in(key, StateName::Ready);
-            let zeroing = self.pages_in(key, StateName::Zeroing);
+            let (ready, zeroing) = (self.ready(key), self.zeroing(key));
             let work = self.zeroable(key) > Pages::ZERO || zeroing > Pages::ZERO;
             let Some(pool) = self.pools.get_mut(&key) else { continue };
             let (low, high) = (pool.config.low(), pool.config.ready_high);
@@ -388,8 +399,8 @@ impl Book {
             pages_per_block: key.pages_per_block.0,
             recycle: if self.recycles_in_place(key) { "in-place" } else { "fresh" }.to_owned(),
             zeroable_pages: self.zeroable(key).0,
-            zeroing_pages: pages(StateName::Zeroing),
-            ready_pages: pages(StateName::Ready),
+            zeroing_pages: self.zeroing(key).0,
+            ready_pages: self.ready(key).0,
             lent_pages: pages(StateName::Lent),
             kept_pages: pages(StateName::Kept),
             lingering_pages: pages(StateName::Lingering),

@@ -77,6 +77,7 @@ impl World {
             (ZeroBy::Clear, _) => "taken to clear",
             (ZeroBy::Allocate, Pages(0)) => "taken to allocate",
             (ZeroBy::Allocate, _) => "taken to go on allocating",
+            (ZeroBy::Kernel, _) => panic!("a block is never zeroed where the kernel keeps it"),
         });
         Some(nth)
     }
@@ -96,6 +97,7 @@ impl World {
             let there = match by {
                 ZeroBy::Allocate => self.kernel.allocate(file, page),
                 ZeroBy::Clear => self.kernel.write(file, page, Content::Zero),
+                ZeroBy::Kernel => unreachable!("no such job was taken"),
             };
             if !there {
                 return;

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Having the kernel zero pages of its own pool.
+
+use client::{Done, InKernel};
+use model::units::Pages;
+
+use super::poke::Pokes;
+use crate::exit::Failure;
+
+/// What is asked for at a time, at least a page: a look at `stopped` and the bar every few ms.
+const STEP_BYTES: u64 = 8 << 20;
+
+/// Zeroes up to `pages` pages in this thread. Asks `stopped` after every step and tells `tick` the
+/// bytes as they are done. A signal ends a step within 64 KiB; the page that it cuts short is left
+/// to the next worker.
+///
+/// # Errors
+/// The kernel's, as without `CAP_SYS_ADMIN`; what was done stays done.
+pub(super) fn zero(
+    task: InKernel,
+    pages: u64,
+    pokes: &Pokes,
+    stopped: &dyn Fn() -> bool,
+    tick: &dyn Fn(u64),
+) -> Result<Done, Failure> {
+    let page_bytes = task.job().page_size().bytes();
+    let step = (STEP_BYTES / page_bytes).max(1);
+    // Steps of small pages are over before anybody could be poked.
+    let _poked = (page_bytes > STEP_BYTES).then(|| pokes.enter());
+    let mut done = 0;
+    while done < pages && !stopped() {
+        let now = task.zero(Pages(step.min(pages - done)))?;
+        done += now.pages.0;
+        tick(now.pages.0 * page_bytes);
+        if !now.more {
+            break;
+        }
+    }
+    Ok(task.finish(Pages(done)))
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel's own pool as the provider: what it has ready, a loan's pages out of it, its events.
+
+mod events;
+mod fill;
+mod polled;
+
+use std::sync::Arc;
+
+use linux::kernel::Device;
+use linux::{NodeId, Roots};
+use model::book::ZeroedCounts;
+use model::units::{Node, PageSize, Pages};
+
+pub(crate) use self::events::Events;
+pub(crate) use self::fill::Fill;
+use crate::error::Result;
+use crate::store::page_bytes;
+
+/// The kernel's pool of every node and page size.
+#[derive(Debug, Clone)]
+pub(crate) struct KernelPool {
+    device: Arc<Device>,
+}
+
+impl KernelPool {
+    pub(crate) fn open(roots: &Roots) -> Result<Self> {
+        Ok(Self { device: Arc::new(Device::open(roots)?) })
+    }
+
+    /// What is ready and what could be, at one instant. One system call, below 1 us.
+    pub(crate) fn counts(&self, node: Node, page_size: PageSize) -> Result<ZeroedCounts> {
+        let counts = self.device.query(NodeId(node.0), page_bytes(page_size))?;
+        Ok(ZeroedCounts {
+            zeroed: Pages(counts.zeroed),
+            zeroing: Pages(counts.zeroing),
+            zeroable: Pages(counts.zeroable),
+        })
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files of the kernel that tokio polls.
+//!
+//! # Safety
+//!
+//! tokio wants to be promised that a descriptor stays what it is while it is registered. Here each
+//! one is owned by the registered value itself, which neither closes nor exchanges it before it is
+//! dropped, and `AsyncFd` ends the registration first.
+#![expect(unsafe_code, reason = "registers a descriptor with tokio")]
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use linux::kernel::Device;
+use linux::kernel::files::CountFile;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::error::{Error, Result};
+
+/// What tokio wants of something that it polls.
+#[derive(Debug)]
+pub(super) struct Polled<T>(pub(super) T);
+
+impl<T: AsFd> AsRawFd for Polled<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// Values that keep the descriptor they lend for as long as they live.
+pub(super) trait KeepsFd: AsFd {}
+impl KeepsFd for Device {}
+impl KeepsFd for CountFile {}
+
+/// Has tokio poll it.
+pub(super) fn register<T: KeepsFd>(file: T, interest: Interest) -> Result<AsyncFd<Polled<T>>> {
+    // SAFETY: `file` owns its descriptor, keeps it until it is dropped (`KeepsFd`), and moves into
+    // the `AsyncFd`, which deregisters before it drops what it has.
+    let registered = unsafe { AsyncFd::register_with_interest(Polled(file), interest) };
+    let what = "can not wait for the kernel's events";
+    registered.map_err(|error| Error::Runtime { what, source: error.into() })
+}
