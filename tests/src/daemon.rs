@@ -114,6 +114,11 @@ impl Daemon {
         daemon
     }
 
+    /// With which arguments the process is started from now on.
+    pub fn use_arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(ToString::to_string).collect();
+    }
+
     /// Starts the process (again).
     ///
     /// # Panics

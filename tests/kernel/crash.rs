@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Deaths: of a worker, of a borrower, of the daemon.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use client::Task;
+use linux::testkit::hugepages;
+use model::units::Pages;
+use prezero_tests::daemon::PATIENCE;
+use prezero_tests::memory::{assert_soiled, assert_zero, soil};
+use prezero_tests::{Daemon, Page};
+
+use super::support::{self, kernel, soil_pool};
+
+#[test]
+fn a_killed_worker_leaves_its_pages_zeroed_and_no_page_behind() {
+    let page = Page::Mib2;
+    let Some(daemon) = support::daemon(page, 192, "") else { return };
+    let mut zero = daemon.command(&["zero", "max"]);
+    let mut worker = zero.stdout(Stdio::null()).spawn().expect("prezero runs");
+    let deadline = Instant::now() + PATIENCE;
+    while kernel(page, 0).zeroed < 4 {
+        assert!(Instant::now() < deadline, "zeroing never began");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    worker.kill().expect("our own child");
+    worker.wait().expect("our own child");
+    let counts = kernel(page, 0);
+    assert_eq!((counts.zeroing, counts.zeroed + counts.zeroable), (0, 192), "{counts:?}");
+    daemon.wait_for("told", |_| daemon.status().counters.lost_workers > 0);
+    daemon.zero("max");
+    assert_eq!(daemon.pool().ready_pages, 192);
+    assert_zero(&daemon.lend(page, 192).map().expect("a mapping"));
+}
+
+#[test]
+fn a_job_that_is_dropped_or_reported_twice_costs_nothing() {
+    let page = Page::Mib2;
+    let Some(daemon) = support::daemon(page, 4, "") else { return };
+    let mut client = daemon.client();
+    let job = client.take_zeroing(None, None, false).expect("something to zero");
+    assert!(job.file().is_none());
+    assert_eq!(job.pages(), Pages(4));
+    drop(job);
+    daemon.wait_for("lost", |_| daemon.status().counters.lost_workers == 1);
+    let job = client.take_zeroing(None, None, false).expect("something to zero");
+    let number = job.id();
+    let Ok(Task::InKernel(task)) = job.begin() else { panic!("pages of the kernel's pool") };
+    assert_eq!(task.zero(Pages(3)).expect("zeroed").pages, Pages(3));
+    // More than was done, or asked for, makes nothing ready that is not.
+    client.report(task.finish(Pages(u64::MAX))).expect("booked");
+    assert!(client.finish_zeroing(number, Pages(1)).is_err());
+    let pool = daemon.pool();
+    assert_eq!((pool.ready_pages, pool.zeroable_pages), (3, 1));
+    assert!(daemon.status().counters.zeroed_bytes <= page.times(4).0);
+}
+
+#[test]
+fn a_borrower_outlives_the_daemon_and_zeroed_pages_too() {
+    let page = Page::Mib2;
+    let Some(mut daemon) = support::daemon(page, 8, "") else { return };
+    daemon.zero("max");
+    let loan = daemon.lend(page, 4);
+    let memory = loan.map().expect("a mapping");
+    soil(&memory, 9);
+    daemon.kill();
+    daemon.launch();
+    let pool = daemon.pool();
+    assert_eq!((pool.lent_pages, pool.ready_pages, pool.blocks), (4, 4, 1));
+    assert_soiled(&memory, 9);
+    drop((memory, loan));
+    daemon.wait_for("given back", |p| p.blocks == 0);
+    assert_eq!(daemon.kernel_free(page), 8);
+}
+
+#[test]
+fn a_loan_that_ends_while_the_daemon_is_down_is_freed_at_its_next_start() {
+    let page = Page::Mib2;
+    let Some(mut daemon) = support::daemon(page, 4, "") else { return };
+    daemon.zero("max");
+    let loan = daemon.lend(page, 4);
+    soil(&loan.map().expect("a mapping"), 3);
+    daemon.kill();
+    drop(loan);
+    daemon.launch();
+    daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == 4);
+    assert_zero(&daemon.lend(page, 4).map().expect("a mapping"));
+}
+
+#[test]
+fn ready_files_of_a_stock_daemon_go_back_to_the_kernel() {
+    let page = Page::Mib2;
+    if !support::has_series() {
+        return;
+    }
+    let Some(guard) = hugepages::reserve_all(&[(page.bytes(), Some(linux::NodeId(0)), 6)]) else {
+        return;
+    };
+    soil_pool(page, 6);
+    let config = page.pool("pages_per_block = 2");
+    let mut daemon = Daemon::start_with(Some(guard), &config, &["--provider", "stock"]);
+    daemon.zero("max");
+    let loan = daemon.lend(page, 2);
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (4, 0));
+    daemon.kill();
+    daemon.use_arguments(&["--provider", "kernel"]);
+    daemon.launch();
+    daemon.wait_for("given back", |p| p.kernel_free_pages == 4 && p.zeroable_pages == 4);
+    let status = daemon.status();
+    assert_eq!(status.loans.len(), 1, "{status:?}");
+    drop(loan);
+    daemon.wait_for("given back", |p| p.kernel_free_pages == 6);
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A daemon over the kernel's pool, what that kernel says of it, and other programs that take pages.
+
+use client::Mapping;
+use linux::kernel::{Device, Level, PoolCounts, level};
+use linux::testkit::{hugepages, skip_for_ever};
+use linux::{BlockFile, NodeId, Roots};
+use prezero_tests::{Daemon, Page};
+
+/// Whether this kernel has the series; if not, that is a counted skip.
+pub(crate) fn has_series() -> bool {
+    let offer = level::probe(&Roots::default()).expect("a kernel can be asked");
+    if offer.effective() == Level::Stock {
+        skip_for_ever("this kernel lacks the series");
+        return false;
+    }
+    true
+}
+
+/// A daemon with one pool of dirty pages on node 0.
+pub(crate) fn daemon(page: Page, pages: u64, fields: &str) -> Option<Daemon> {
+    if !has_series() {
+        return None;
+    }
+    let guard = hugepages::reserve_all(&[(page.bytes(), Some(NodeId(0)), pages)])?;
+    soil_pool(page, pages);
+    Some(Daemon::start_with(Some(guard), &page.pool(fields), &[]))
+}
+
+/// Makes every free page of node 0 dirty, whatever earlier tests left.
+pub(crate) fn soil_pool(page: Page, pages: u64) {
+    let program = Program::take(page, pages);
+    program.memory.fill(0..program.memory.len(), 0x5A);
+    drop(program);
+    let counts = kernel(page, 0);
+    assert_eq!((counts.zeroed, counts.zeroable), (0, pages), "{counts:?}");
+}
+
+/// What the kernel says of its pool.
+pub(crate) fn kernel(page: Page, node: u32) -> PoolCounts {
+    let device = Device::open(&Roots::default()).expect("a kernel with the series");
+    device.query(NodeId(node), page.bytes()).expect("a pool of that node")
+}
+
+/// A program that knows nothing of prezero and has so many huge pages of node 0.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) memory: Mapping,
+}
+
+impl Program {
+    pub(crate) fn take(page: Page, pages: u64) -> Self {
+        use rustix::fs::MemfdFlags;
+        let size = match page {
+            Page::Mib2 => MemfdFlags::HUGE_2MB,
+            Page::Gib1 => MemfdFlags::HUGE_1GB,
+        };
+        let file = rustix::fs::memfd_create("program", MemfdFlags::HUGETLB | size);
+        let file = BlockFile::from(file.expect("a memfd of huge pages"));
+        let bytes = page.times(pages).0;
+        file.set_len(bytes).expect("whole pages");
+        linux::numa::bind_thread_to(NodeId(0)).expect("node 0 has memory");
+        let memory = Mapping::map(&file, bytes, page.bytes()).expect("free pages");
+        memory.populate().expect("free pages");
+        linux::numa::reset_policy().expect("the default policy");
+        Self { memory }
+    }
+}
