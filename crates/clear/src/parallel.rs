@@ -16,8 +16,13 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::{Clearer, Extent, Fault, Order, Outcome, Progress, Zeroed};
 
-/// What a thread takes from the queue at least. 26 us of work on a Zen 4, against 0.1 us for the queue and a fence.
-const BATCH_BYTES: usize = 2 << 20;
+/// What a thread takes from the queue at least and, of pages that are no larger, at most. The queue's lock and the fence
+/// at a batch's end wait three times until all stores that bypass the cache are in memory: 2 of 24 us for 2 MiB on a Zen 5,
+/// 0.6 % for 32 MiB.
+const LEAST_BATCH_BYTES: usize = 2 << 20;
+const MOST_BATCH_BYTES: usize = 32 << 20;
+/// How many batches there should be for each thread.
+const FAIR_BATCHES: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 
 /// Memory, and who clears it.
 #[derive(Debug)]
@@ -52,7 +57,8 @@ pub enum TeamError {
 /// Clears all shares at the same time and says how each ended, in the order given.
 ///
 /// Pages lie at multiples of `page_bytes`; one page is cleared by one thread. `progress` is called after every chunk,
-/// by any of the threads, with the sum over all shares; where it breaks, every thread ends after its chunk. A share
+/// by any of the threads, with the sum over all shares (of what other threads have in hand only whole batches, 32 MiB or
+/// a page); where it breaks, every thread ends after its chunk. A share
 /// with a page that can't be written ends alone. The `cleared_bytes` of a share that was not completed are those from
 /// its first byte on that are zero without a gap: what lies behind may be cleared in part.
 ///
@@ -79,13 +85,14 @@ pub fn clear_shares<'a>(
     let done = if let [Share { extent, threads: NonZeroUsize::MIN, cpus }] = &mut shares[..]
         && cpus.is_empty()
     {
-        let queue = Queue::new(extent.reborrow(), page_bytes);
+        let queue = Queue::new(extent.reborrow(), page_bytes, NonZeroUsize::MIN);
         run.work(&queue);
         vec![queue.into_result()]
     } else {
         let mut queues = Vec::new();
         for Share { extent, threads, cpus } in &mut shares {
-            queues.push((Queue::new(extent.reborrow(), page_bytes), *threads, &cpus[..]));
+            let queue = Queue::new(extent.reborrow(), page_bytes, *threads);
+            queues.push((queue, *threads, &cpus[..]));
         }
         thread::scope(|scope| {
             let mut team = Vec::new();
@@ -137,12 +144,16 @@ impl<P: Fn(Progress) -> ControlFlow<()> + Sync> Run<'_, P> {
         while !self.stop.load(Ordering::Relaxed)
             && let Some((at_bytes, pages)) = queue.take()
         {
-            let mut before = 0;
+            let batch_bytes = pages.len();
             let outcome = self.clearer.clear_unverified(Order::Straight, pages, |here| {
-                let chunk_bytes = here.cleared_bytes - before;
-                before = here.cleared_bytes;
-                let cleared_bytes =
-                    self.cleared_bytes.fetch_add(chunk_bytes, Ordering::Relaxed) + chunk_bytes;
+                let cleared_bytes = here.cleared_bytes
+                    + if here.cleared_bytes == batch_bytes {
+                        self.cleared_bytes.fetch_add(batch_bytes, Ordering::Relaxed)
+                    } else {
+                        // No atomic addition after each chunk: it waits until all stores that bypass the
+                        // cache are in memory, 0.7 us of the 3 that 256 KiB take (Zen 5).
+                        self.cleared_bytes.load(Ordering::Relaxed)
+                    };
                 let sum = Progress { cleared_bytes, total_bytes: self.total_bytes };
                 if (self.progress)(sum).is_break() {
                     self.stop.store(true, Ordering::Relaxed);
@@ -206,10 +217,13 @@ struct Rest<'a> {
 }
 
 impl<'a> Queue<'a> {
-    fn new(extent: Extent<'a>, page_bytes: NonZeroUsize) -> Self {
-        // Whole pages; small ones by the batch.
-        let batch_bytes =
-            NonZeroUsize::new(BATCH_BYTES.next_multiple_of(page_bytes.get())).unwrap_or(page_bytes);
+    fn new(extent: Extent<'a>, page_bytes: NonZeroUsize, threads: NonZeroUsize) -> Self {
+        // Whole pages; small ones by the batch, several batches for each thread, so that one that
+        // is held up does not hold up the rest.
+        let fair = extent.len() / threads.saturating_mul(FAIR_BATCHES);
+        let batch_bytes = fair.clamp(LEAST_BATCH_BYTES, MOST_BATCH_BYTES) / LEAST_BATCH_BYTES;
+        let batch_bytes = (batch_bytes * LEAST_BATCH_BYTES).next_multiple_of(page_bytes.get());
+        let batch_bytes = NonZeroUsize::new(batch_bytes).unwrap_or(page_bytes);
         let into_batch = extent.as_ptr().addr() % batch_bytes;
         let batches = if extent.is_empty() {
             0
@@ -272,8 +286,11 @@ mod tests {
         for (page_bytes, batch_bytes) in
             [(4096, 2 << 20), (2 << 20, 2 << 20), (3 << 20, 3 << 20), (1 << 30, 1 << 30)]
         {
-            let queue =
-                Queue::new(Extent::from(&mut bytes[..]), NonZeroUsize::new(page_bytes).unwrap());
+            let queue = Queue::new(
+                Extent::from(&mut bytes[..]),
+                NonZeroUsize::new(page_bytes).unwrap(),
+                NonZeroUsize::MIN,
+            );
             let mut taken = 0;
             let mut turns = 0;
             while let Some((at_bytes, pages)) = queue.take() {

@@ -19,6 +19,9 @@ use client::{Done, InPlace};
 
 use crate::exit::Failure;
 
+/// Between two moves of the bar.
+const TICK_BYTES: usize = 16 << 20;
+
 /// Clears up to `length` bytes of the job's extent. Asks `stopped` after every chunk, and tells `tick`
 /// the bytes as they are done.
 ///
@@ -46,8 +49,12 @@ pub(super) fn clear(
     // The largest sum that was told: threads may overtake each other between adding and telling.
     let told = AtomicUsize::new(0);
     let outcomes = clear_shares(&clearer, page, vec![share], |progress| {
-        let before = told.fetch_max(progress.cleared_bytes, Ordering::Relaxed);
-        tick(progress.cleared_bytes.saturating_sub(before) as u64);
+        // An atomic change waits for all stores under way, so it is not made after each chunk.
+        let news = progress.cleared_bytes.saturating_sub(told.load(Ordering::Relaxed));
+        if news >= TICK_BYTES || progress.cleared_bytes == progress.total_bytes {
+            let before = told.fetch_max(progress.cleared_bytes, Ordering::Relaxed);
+            tick(progress.cleared_bytes.saturating_sub(before) as u64);
+        }
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let outcome = outcomes.map_err(Failure::failed)?.pop();
