@@ -196,7 +196,8 @@ async fn is_served(path: &Path) -> bool {
     let (say, said) = oneshot::channel();
     let path = path.to_owned();
     std::thread::spawn(move || {
-        let dead = rustix::fs::stat(&path).is_err_and(|errno| errno == linux::Errno::NOTCONN);
+        // Not stat, which the kernel may answer from what it remembers.
+        let dead = rustix::fs::statfs(&path).is_err_and(|errno| errno == linux::Errno::NOTCONN);
         // Nobody may wait any more.
         let _ = say.send(!dead);
     });
