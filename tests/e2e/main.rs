@@ -5,6 +5,7 @@
 //! Every test that takes pages holds the machine-wide lock of `linux::testkit::hugepages`, and
 //! fails if a page is missing from the kernel's pool at its end.
 
+mod conformance;
 mod crash;
 mod isolation;
 mod keep;
@@ -13,4 +14,7 @@ mod nodes;
 mod policy;
 mod protocol;
 mod rights;
+mod tree;
+mod tree_context;
+mod tree_poll;
 mod zeroing;

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The control tree: what it shows, who may do what, and what becomes of it when the daemon or a
+//! writer ends.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use client::Client;
+use linux::testkit::child::{alone, fork};
+use linux::testkit::skip;
+use linux::{Roots, fuse};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use prezero_tests::daemon::PATIENCE;
+use prezero_tests::{Daemon, Page};
+
+const NOBODY: u32 = 65534;
+/// 1 GiB: long enough to be stopped in the middle of.
+const MANY: u64 = 512;
+
+/// A daemon with a tree, or `None` where the kernel has no FUSE.
+pub(crate) fn daemon(pages: u64, config: &str) -> Option<Daemon> {
+    if fuse::open_device().is_err() {
+        skip("no FUSE here");
+        return None;
+    }
+    let page = Page::Mib2;
+    Daemon::start(page, pages, &format!("{config}\n{}", page.pool("")))
+}
+
+/// The directory of the pool's domain.
+pub(crate) fn domain(daemon: &Daemon) -> PathBuf {
+    daemon.tree().join("node0/hugepages/hugepages-2048kB")
+}
+
+pub(crate) fn read(path: &Path) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.strip_suffix('\n').expect("a newline").parse().expect("a number")
+}
+
+/// A shell that writes there, as a user's would.
+fn writer(file: &Path, text: &str) -> Child {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo \"$0\" > \"$1\"", text]).arg(file).stderr(Stdio::null());
+    shell.spawn().expect("a shell")
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "never {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn ended(child: &mut Child) -> bool {
+    child.try_wait().expect("our own child").is_some()
+}
+
+/// A writer that has zeroed something and has more to do.
+fn busy_writer(daemon: &Daemon) -> Child {
+    let writer = writer(&domain(daemon).join("zeroable_hugepages"), "max");
+    wait_until("begun", || read(&domain(daemon).join("zeroed_hugepages")) > 0);
+    writer
+}
+
+fn mounts(daemon: &Daemon) -> usize {
+    fuse::find(&Roots::default(), &daemon.tree(), "prezero").expect("mountinfo").len()
+}
+
+#[test]
+fn the_tree_shows_what_status_says() {
+    let Some(daemon) = daemon(8, "") else { return };
+    let dir = domain(&daemon);
+    let check = || {
+        let pool = daemon.pool();
+        assert_eq!(read(&dir.join("zeroable_hugepages")), pool.zeroable_pages);
+        assert_eq!(read(&dir.join("zeroed_hugepages")), pool.ready_pages);
+    };
+    check();
+    fs::write(dir.join("zeroable_hugepages"), "3\n").expect("three pages");
+    assert_eq!(daemon.pool().ready_pages, 3, "they are zero when the write returns");
+    check();
+    let loan = daemon.lend(Page::Mib2, 1);
+    check();
+    drop(loan);
+    daemon.wait_for("returned", |pool| pool.zeroable_pages == 6);
+    check();
+}
+
+#[test]
+fn a_writer_that_is_interrupted_or_killed_ends_at_once_and_its_work_is_kept() {
+    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+        let Some(daemon) = daemon(MANY, "") else { return };
+        let dir = domain(&daemon);
+        let mut writer = busy_writer(&daemon);
+        kill(Pid::from_raw(writer.id().cast_signed()), signal).expect("our own child");
+        writer.wait().expect("our own child");
+        let pool = daemon.pool();
+        assert_eq!(pool.zeroing_pages, 0, "{signal}: its deputy has ended before it");
+        let (zeroed, zeroable) = (pool.ready_pages, pool.zeroable_pages);
+        assert!(zeroed > 0 && zeroable > 0, "{signal}: {pool:?}");
+        assert_eq!(zeroed + zeroable, MANY, "{signal}: no page is lost");
+        // The rest is there for the next one.
+        fs::write(dir.join("zeroable_hugepages"), "max").expect("the rest");
+        assert_eq!(daemon.pool().ready_pages, MANY);
+    }
+}
+
+#[test]
+fn a_second_writer_can_be_killed_while_the_first_is_at_work() {
+    let Some(daemon) = daemon(MANY, "") else { return };
+    let mut first = busy_writer(&daemon);
+    let mut second = writer(&domain(&daemon).join("zeroable_hugepages"), "max");
+    let both = || deputies(&daemon).len() == 2;
+    wait_until("both at work", || both() || daemon.pool().zeroable_pages == 0);
+    second.kill().expect("our own child");
+    second.wait().expect("our own child");
+    first.kill().expect("our own child");
+    first.wait().expect("our own child");
+    assert_eq!(daemon.pool().ready_pages + daemon.pool().zeroable_pages, MANY);
+}
+
+/// The daemon's child processes.
+pub(crate) fn deputies(daemon: &Daemon) -> Vec<u32> {
+    let pid = daemon.pid();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    children.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+#[test]
+fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
+    let Some(daemon) = daemon(MANY, "") else { return };
+    let mut writer = busy_writer(&daemon);
+    let deputy = deputies(&daemon).first().copied().expect("a deputy at work");
+    let deputy = Pid::from_raw(deputy.cast_signed());
+    kill(deputy, Signal::SIGSTOP).expect("it is alive");
+    writer.kill().expect("our own child");
+    wait_until("gone", || {
+        // Not `wait`: it would hang with the writer.
+        let stat = fs::read_to_string(format!("/proc/{}/stat", writer.id())).unwrap_or_default();
+        stat.contains(") Z ")
+    });
+    assert!(ended(&mut writer));
+    kill(deputy, Signal::SIGCONT).expect("it is alive");
+    daemon.wait_for("no page is lost", |p| p.zeroing_pages == 0 && p.lingering_pages == 0);
+    assert_eq!(daemon.pool().ready_pages + daemon.pool().zeroable_pages, MANY);
+}
+
+/// Runs `body` as user and group `nobody`; it must return true.
+fn as_nobody(body: impl FnOnce() -> bool) {
+    let child = fork(|_| {
+        nix::unistd::setgroups(&[]).expect("root");
+        nix::unistd::setgid(NOBODY.into()).expect("root");
+        nix::unistd::setuid(NOBODY.into()).expect("root");
+        i32::from(!body())
+    });
+    assert_eq!(child.wait(), Some(0));
+}
+
+fn denied(result: io::Result<impl Sized>) -> bool {
+    result.is_err_and(|error| error.raw_os_error() == Some(nix::errno::Errno::EACCES as i32))
+}
+
+/// A tree where other users can reach it: the run directory is the daemon's own.
+fn public_tree() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::Builder::new().prefix("prezero-tree-").tempdir().expect("a directory");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(dir.path(), open).expect("our own directory");
+    let tree = dir.path().join("tree");
+    (dir, tree)
+}
+
+#[test]
+fn who_may_read_and_write_is_said_by_group_and_mode() {
+    let _alone = alone();
+    let file = "node0/hugepages/hugepages-2048kB/zeroable_hugepages";
+    let write = |path: &Path| fs::write(path, "1\n");
+    for (config, may_read, may_write) in [
+        ("", true, false),
+        ("group = \"65534\"", true, true),
+        ("mode = 0o600", false, false),
+        ("group = \"65534\"\nmode = 0o640", true, false),
+    ] {
+        let (_dir, tree) = public_tree();
+        let config = format!("[tree]\npath = {tree:?}\n{config}");
+        let Some(daemon) = daemon(2, &config) else { return };
+        let path = tree.join(file);
+        as_nobody(|| {
+            let (read, written) = (fs::read_to_string(&path), write(&path));
+            let as_expected = |may: bool, refused: bool| may != refused;
+            as_expected(may_read, denied(read)) && as_expected(may_write, denied(written))
+        });
+        assert_eq!(daemon.pool().ready_pages, u64::from(may_write), "{config}");
+        // What has no use for writing is refused to everybody, as in sysfs.
+        let zeroed = path.with_file_name("zeroed_hugepages");
+        assert!(denied(OpenOptions::new().write(true).open(zeroed)));
+        assert!(denied(File::create(path.with_file_name("new"))));
+    }
+}
+
+#[test]
+fn files_of_a_dead_daemon_say_so_and_the_next_one_needs_no_cleaning() {
+    let Some(mut daemon) = daemon(4, "") else { return };
+    let path = domain(&daemon).join("zeroed_hugepages");
+    let mut open = File::open(&path).expect("a file");
+    daemon.kill();
+    let mut text = String::new();
+    let error = open.read_to_string(&mut text).expect_err("nobody answers");
+    assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::ENOTCONN as i32));
+    assert_eq!(mounts(&daemon), 1, "the kernel leaves it mounted");
+    daemon.launch();
+    assert_eq!(mounts(&daemon), 1);
+    assert_eq!(read(&path), 0);
+    let error = open.rewind().and_then(|()| open.read_to_string(&mut text)).expect_err("as before");
+    assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::ENOTCONN as i32));
+}
+
+#[test]
+fn a_daemon_that_stops_ends_its_writers_keeps_their_work_and_unmounts() {
+    let Some(mut daemon) = daemon(MANY, "") else { return };
+    let mut writer = busy_writer(&daemon);
+    daemon.terminate();
+    assert!(!writer.wait().expect("our own child").success(), "it was not done");
+    assert_eq!(mounts(&daemon), 0);
+    assert!(!daemon.tree().join("hugepagectl").exists());
+    daemon.launch();
+    let ready = daemon.pool().ready_pages;
+    assert!(ready > 0 && ready < MANY, "{ready}");
+}
+
+#[test]
+fn a_daemon_without_fuse_says_so_in_one_line_unless_it_must_have_it() {
+    let _alone = alone();
+    let (dir, tree) = public_tree();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(dir.path(), open).expect("our own directory");
+    let serve = |tree: &[&str]| {
+        let log = dir.path().join("log");
+        let mut command = Command::new(prezero_tests::daemon::binary());
+        command.args(["serve", "--plain", "--pool", "page_size=2M", "--workers", "0"]);
+        command.arg("--socket").arg(dir.path().join("socket"));
+        command.arg("--run-dir").arg(dir.path().join("run")).args(tree);
+        // Who is not root may not open /dev/fuse.
+        std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+        command.stderr(File::create(&log).expect("a log"));
+        (command.spawn().expect("the daemon starts"), log)
+    };
+    let tree = tree.to_str().expect("text");
+    let (mut daemon, log) = serve(&[]);
+    let lines = || {
+        let text = fs::read_to_string(&log).expect("our own log");
+        text.lines()
+            .filter(|line| line.contains("control tree"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let socket = dir.path().join("socket");
+    wait_until("up", || Client::connect(&socket).and_then(|mut c| c.status()).is_ok());
+    let said = lines();
+    assert!(said.len() == 1 && said[0].contains("there is no control tree"), "{said:?}");
+    kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGTERM).expect("our own child");
+    assert!(daemon.wait().expect("our own child").success());
+    let (mut daemon, log) = serve(&["--tree", tree]);
+    assert!(!daemon.wait().expect("our own child").success());
+    let log = fs::read_to_string(log).expect("our own log");
+    assert!(log.contains("/dev/fuse"), "{log}");
+}
