@@ -193,6 +193,10 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
     }
     let deputies = Deputies::new(options.worker_command.clone());
     let tree = match tree {
+        Some(tree) if !tree.is_required() && shell.borrow().is_over_kernel() => {
+            tracing::info!("the control tree is the kernel's: /sys/devices/system/node");
+            None
+        }
         Some(tree) => {
             let started = Tree::start(tree, &shell, &deputies, groups, &roots).await;
             // Nobody listens behind it: the next start would take it for a crash's.

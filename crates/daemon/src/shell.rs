@@ -572,6 +572,11 @@ impl Shell {
         }
     }
 
+    /// Whether the kernel itself knows its zeroed pages, and shows them in sysfs.
+    pub(crate) fn is_over_kernel(&self) -> bool {
+        self.provider.kernel().is_some()
+    }
+
     /// The domains that have a pool.
     pub(crate) fn domains(&self) -> Vec<Domain> {
         self.book.domains().collect()

@@ -61,11 +61,15 @@ const ALIVE_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Settings {
     path: PathBuf,
     access: Access,
-    /// Whether a daemon without it must not start.
     required: bool,
 }
 
 impl Settings {
+    /// Whether a daemon without it must not start.
+    pub(crate) fn is_required(&self) -> bool {
+        self.required
+    }
+
     /// What the configuration says; `None` for no tree. An embedded daemon has one only if asked.
     pub(crate) fn of(
         config: &config::Config,
@@ -202,4 +206,37 @@ async fn is_served(path: &Path) -> bool {
         let _ = say.send(!dead);
     });
     !matches!(timeout(ALIVE_PATIENCE, said).await, Ok(Ok(false)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(enabled: Option<bool>, embedded: bool) -> Option<Settings> {
+        let tree = config::Tree { enabled, ..config::Tree::default() };
+        let config = config::Config { tree, ..config::Config::default() };
+        Settings::of(&config, Path::new("/run/x"), embedded).unwrap()
+    }
+
+    #[test]
+    fn an_embedded_daemon_has_a_tree_only_if_it_is_asked_for() {
+        assert!(settings(None, true).is_none());
+        assert!(settings(Some(true), true).is_some_and(|tree| tree.required));
+        assert!(settings(Some(false), false).is_none());
+        let auto = settings(None, false).expect("a served one, where that can be");
+        assert_eq!((auto.required, auto.access.mode), (false, 0o644));
+        assert_eq!(auto.path, Path::new("/run/x/tree"));
+    }
+
+    #[test]
+    fn its_files_belong_to_the_group_that_may_zero_unless_said_otherwise() {
+        let access = |toml: &str| {
+            let config = config::Config::from_toml(toml).unwrap();
+            Settings::of(&config, Path::new("/run/x"), false).unwrap().unwrap().access
+        };
+        let zero = access("zero_group = \"17\"");
+        assert_eq!((zero.gid, zero.mode), (17, 0o664));
+        let own = access("zero_group = \"17\"\n[tree]\ngroup = \"18\"\nmode = 0o640");
+        assert_eq!((own.gid, own.mode), (18, 0o640));
+    }
 }
