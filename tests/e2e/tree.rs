@@ -60,11 +60,24 @@ fn ended(child: &mut Child) -> bool {
     child.try_wait().expect("our own child").is_some()
 }
 
-/// A writer that has zeroed something and has more to do.
-fn busy_writer(daemon: &Daemon) -> Child {
+/// A deputy in the middle of its work, held there by SIGSTOP.
+struct Held(Pid);
+
+impl Held {
+    fn release(&self) {
+        kill(self.0, Signal::SIGCONT).expect("it is alive");
+    }
+}
+
+/// A writer for whom something has been zeroed, and more is to be.
+fn busy_writer(daemon: &Daemon) -> (Child, Held) {
     let writer = writer(&domain(daemon).join("zeroable_hugepages"), "max");
     wait_until("begun", || read(&domain(daemon).join("zeroed_hugepages")) > 0);
-    writer
+    let deputy = deputies(daemon).first().copied().expect("a deputy at work");
+    let deputy = Pid::from_raw(deputy.cast_signed());
+    kill(deputy, Signal::SIGSTOP).expect("it is alive");
+    assert!(daemon.pool().zeroable_pages > 0, "it has more to do");
+    (writer, Held(deputy))
 }
 
 fn mounts(daemon: &Daemon) -> usize {
@@ -96,8 +109,9 @@ fn a_writer_that_is_interrupted_or_killed_ends_at_once_and_its_work_is_kept() {
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
         let Some(daemon) = daemon(MANY, "") else { return };
         let dir = domain(&daemon);
-        let mut writer = busy_writer(&daemon);
+        let (mut writer, deputy) = busy_writer(&daemon);
         kill(Pid::from_raw(writer.id().cast_signed()), signal).expect("our own child");
+        deputy.release();
         writer.wait().expect("our own child");
         let pool = daemon.pool();
         assert_eq!(pool.zeroing_pages, 0, "{signal}: its deputy has ended before it");
@@ -113,15 +127,17 @@ fn a_writer_that_is_interrupted_or_killed_ends_at_once_and_its_work_is_kept() {
 #[test]
 fn a_second_writer_can_be_killed_while_the_first_is_at_work() {
     let Some(daemon) = daemon(MANY, "") else { return };
-    let mut first = busy_writer(&daemon);
+    let (mut first, deputy) = busy_writer(&daemon);
     let mut second = writer(&domain(&daemon).join("zeroable_hugepages"), "max");
-    let both = || deputies(&daemon).len() == 2;
-    wait_until("both at work", || both() || daemon.pool().zeroable_pages == 0);
+    wait_until("both at work", || deputies(&daemon).len() == 2);
     second.kill().expect("our own child");
     second.wait().expect("our own child");
+    assert!(!ended(&mut first), "it is another's");
     first.kill().expect("our own child");
+    deputy.release();
     first.wait().expect("our own child");
-    assert_eq!(daemon.pool().ready_pages + daemon.pool().zeroable_pages, MANY);
+    let pool = daemon.pool();
+    assert_eq!((pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages), (0, MANY));
 }
 
 /// The daemon's child processes.
@@ -134,10 +150,7 @@ pub(crate) fn deputies(daemon: &Daemon) -> Vec<u32> {
 #[test]
 fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
     let Some(daemon) = daemon(MANY, "") else { return };
-    let mut writer = busy_writer(&daemon);
-    let deputy = deputies(&daemon).first().copied().expect("a deputy at work");
-    let deputy = Pid::from_raw(deputy.cast_signed());
-    kill(deputy, Signal::SIGSTOP).expect("it is alive");
+    let (mut writer, deputy) = busy_writer(&daemon);
     writer.kill().expect("our own child");
     wait_until("gone", || {
         // Not `wait`: it would hang with the writer.
@@ -145,9 +158,10 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
         stat.contains(") Z ")
     });
     assert!(ended(&mut writer));
-    kill(deputy, Signal::SIGCONT).expect("it is alive");
-    daemon.wait_for("no page is lost", |p| p.zeroing_pages == 0 && p.lingering_pages == 0);
-    assert_eq!(daemon.pool().ready_pages + daemon.pool().zeroable_pages, MANY);
+    deputy.release();
+    wait_until("ended", || deputies(&daemon).is_empty());
+    let pool = daemon.pool();
+    assert_eq!((pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages), (0, MANY));
 }
 
 /// Runs `body` as user and group `nobody`; it must return true.
@@ -222,7 +236,10 @@ fn files_of_a_dead_daemon_say_so_and_the_next_one_needs_no_cleaning() {
 #[test]
 fn a_daemon_that_stops_ends_its_writers_keeps_their_work_and_unmounts() {
     let Some(mut daemon) = daemon(MANY, "") else { return };
-    let mut writer = busy_writer(&daemon);
+    let (mut writer, deputy) = busy_writer(&daemon);
+    kill(Pid::from_raw(daemon.pid().cast_signed()), Signal::SIGTERM).expect("our own child");
+    wait_until("unmounted", || mounts(&daemon) == 0);
+    deputy.release();
     daemon.terminate();
     assert!(!writer.wait().expect("our own child").success(), "it was not done");
     assert_eq!(mounts(&daemon), 0);

@@ -30,10 +30,17 @@ fn a_thousand_pollers_are_all_woken_and_read_the_truth() {
         let file = File::open(&path).expect("a file");
         assert_eq!(value(&file), 4);
         ready.wait();
-        let mut fds = [PollFd::new(&file, PollFlags::PRI)];
-        assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "woken in time");
-        assert_eq!(fds[0].revents(), PollFlags::PRI | PollFlags::ERR);
-        value(&file)
+        // Some look while the page is being zeroed, and are told again when that is over.
+        loop {
+            let mut fds = [PollFd::new(&file, PollFlags::PRI)];
+            assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "woken in time");
+            assert_eq!(fds[0].revents(), PollFlags::PRI | PollFlags::ERR);
+            let now = value(&file);
+            assert!(now < 4, "news");
+            if now == 3 {
+                return;
+            }
+        }
     };
     thread::scope(|scope| {
         let spawn = |_| {
@@ -44,7 +51,7 @@ fn a_thousand_pollers_are_all_woken_and_read_the_truth() {
         ready.wait();
         fs::write(&path, "1").expect("one page");
         for poller in pollers {
-            assert_eq!(poller.join().expect("no panic"), 3);
+            poller.join().expect("no panic");
         }
     });
     // And the daemon still answers at once.

@@ -10,7 +10,6 @@
 //! A deputy is told to stop by the end of its standard input. So it stops as well when the daemon
 //! dies; and it does the page that it has begun, as a signal sent before it listens could not.
 
-use std::cell::Cell;
 use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 use std::rc::Rc;
@@ -57,7 +56,6 @@ pub(crate) struct Report {
 pub(crate) struct Deputies {
     command: Vec<OsString>,
     places: Semaphore,
-    running: Cell<usize>,
 }
 
 /// What `prezero zero --json` prints in the end, of which this much matters here.
@@ -70,22 +68,17 @@ struct Record {
 impl Deputies {
     /// `command` starts a worker; empty for none.
     pub(crate) fn new(command: Vec<OsString>) -> Rc<Self> {
-        Rc::new(Self { command, places: Semaphore::new(MOST), running: Cell::new(0) })
-    }
-
-    /// How many run.
-    pub(crate) fn running(&self) -> usize {
-        self.running.get()
+        Rc::new(Self { command, places: Semaphore::new(MOST) })
     }
 
     /// Zeroes in the place of a thread that waits for the result. Ends early when `stop` is sent or
     /// dropped, at the end of the page at hand.
     ///
     /// # Errors
-    /// A deputy that could not be started, or that failed; its standard error, which is the
-    /// daemon's, says how.
+    /// A deputy that could not be started, or that failed before it could say how far it got; its
+    /// standard error, which is the daemon's, says how.
     pub(crate) async fn zero(
-        self: &Rc<Self>,
+        &self,
         order: Order,
         mut stop: oneshot::Receiver<()>,
     ) -> Result<Report> {
@@ -98,9 +91,7 @@ impl Deputies {
         let mut child = self.command(order)?.spawn().map_err(failed)?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         tracing::debug!(pid = child.id(), ?order, "started a deputy");
-        let counted = Counted::new(self);
         let mut work = Box::pin(async move {
-            let _counted = counted;
             let mut text = String::new();
             if let Some(mut output) = output {
                 output.read_to_string(&mut text).await?;
@@ -112,7 +103,11 @@ impl Deputies {
             _ = &mut stop => {
                 drop(input);
                 match timeout(STOP_PATIENCE, &mut work).await {
-                    Ok(ended) => ended,
+                    // Told to stop before it could ask for work, it may have found no daemon.
+                    Ok(ended) => {
+                        let report = ended.ok().and_then(|(status, text)| report(status, &text).ok());
+                        return Ok(report.unwrap_or(nothing));
+                    }
                     Err(_) => {
                         tracing::info!(?order, "a deputy takes its time to stop: not waited for");
                         tokio::task::spawn_local(work);
@@ -144,24 +139,29 @@ impl Deputies {
 }
 
 fn report(status: ExitStatus, text: &str) -> Result<Report> {
-    match serde_json::from_str(text) {
-        Ok(Record { pages, interrupted }) => Ok(Report { pages: Pages(pages), interrupted }),
-        Err(_) => Err(Error::Deputy(format!("it ended with {status} and without a report"))),
+    // Done, out of pages since others took them, interrupted: all of what could be done is done.
+    const ENOUGH: [i32; 3] = [0, 5, 130];
+    let record = serde_json::from_str(text).ok();
+    match record.filter(|_| status.code().is_some_and(|code| ENOUGH.contains(&code))) {
+        Some(Record { pages, interrupted }) => Ok(Report { pages: Pages(pages), interrupted }),
+        None => Err(Error::Deputy(format!("it ended with {status}"))),
     }
 }
 
-/// One deputy more, until dropped.
-struct Counted(Rc<Deputies>);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
 
-impl Counted {
-    fn new(deputies: &Rc<Deputies>) -> Self {
-        deputies.running.set(deputies.running.get() + 1);
-        Self(Rc::clone(deputies))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
+    #[test]
+    fn only_a_worker_that_did_what_could_be_done_has_a_report() {
+        let ended = |code: i32, text: &str| report(ExitStatus::from_raw(code << 8), text).ok();
+        let some = "{ \"pages\": 3, \"bytes\": 12, \"interrupted\": true }";
+        let three = Report { pages: Pages(3), interrupted: true };
+        assert_eq!(ended(130, some), Some(three));
+        assert_eq!(ended(5, some), Some(three));
+        assert_eq!(ended(3, some), None, "there was no daemon");
+        assert_eq!(ended(0, ""), None);
+        assert!(report(ExitStatus::from_raw(9), some).is_err(), "killed");
     }
 }

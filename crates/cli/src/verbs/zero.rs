@@ -144,8 +144,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let bar = progress::bytes(total(&pools, args), "zeroing");
     let work = worker::run(&crew, &|bytes| bar.inc(bytes));
     bar.finish_and_clear();
-    let work = work?;
     let interrupted = stop.is_set();
+    let work = match work {
+        Ok(work) => work,
+        Err(unfinished) => {
+            if args.until_eof {
+                // Who waits for it is told how far it got.
+                args.form.print(&Zeroed::new(&unfinished.work, interrupted))?;
+            }
+            return Err(unfinished.into());
+        }
+    };
     args.form.print(&Zeroed::new(&work, interrupted))?;
     Ok(if interrupted { Exit::Interrupted } else { Exit::Done })
 }

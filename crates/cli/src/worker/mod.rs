@@ -69,13 +69,36 @@ pub(crate) struct Work {
     pub(crate) threads: usize,
 }
 
+/// Why a worker ended early, and what it has done all the same.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    pub(crate) work: Work,
+    pub(crate) failure: Failure,
+}
+
+impl From<Unfinished> for Failure {
+    fn from(unfinished: Unfinished) -> Self {
+        unfinished.failure
+    }
+}
+
 /// Works until there is nothing left, the limit is reached, or `stop` is set. `tick` is told bytes as
 /// they are done, by any thread. Blocks for all of it.
 ///
 /// # Errors
 /// The first error of any thread, which ends the others at their next page or chunk.
-pub(crate) fn run(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, Failure> {
+pub(crate) fn run(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, Unfinished> {
     let begin = Instant::now();
+    let mut sum = Work { threads: crew.threads, ..Work::default() };
+    let ended = work(crew, tick, &mut sum);
+    sum.took = begin.elapsed();
+    match ended {
+        Ok(()) => Ok(sum),
+        Err(failure) => Err(Unfinished { work: sum, failure }),
+    }
+}
+
+fn work(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut Work) -> Result<(), Failure> {
     // A SIGBUS of a poisoned page ends one job, not the worker.
     clear::guard::install()?;
     let groups = groups(crew)?;
@@ -88,7 +111,11 @@ pub(crate) fn run(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, 
             let threads = crew.threads / groups + usize::from(index < crew.threads % groups);
             let group =
                 Group { crew, threads, budget: &budget, failed: &failed, pokes: &pokes, tick };
-            scope.spawn(move || group.run().inspect_err(|_| group.failed.set()))
+            scope.spawn(move || {
+                let mut work = Work::default();
+                let ended = group.run(&mut work).inspect_err(|_| group.failed.set());
+                (work, ended)
+            })
         };
         let groups: Vec<_> = (0..groups).map(group).collect();
         groups
@@ -96,15 +123,14 @@ pub(crate) fn run(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, 
             .map(|group| group.join().expect("a worker's thread does not panic"))
             .collect::<Vec<_>>()
     });
-    let mut sum = Work { threads: crew.threads, ..Work::default() };
-    for result in results {
-        let work = result?;
+    let mut ended = Ok(());
+    for (work, result) in results {
         sum.pages += work.pages;
         sum.bytes += work.bytes;
         sum.blocks += work.blocks;
+        ended = ended.and(result);
     }
-    sum.took = begin.elapsed();
-    Ok(sum)
+    ended
 }
 
 fn groups(crew: &Crew<'_>) -> Result<usize, Failure> {
@@ -130,12 +156,12 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    fn run(&self) -> Result<Work, Failure> {
+    /// Adds to `work` what it does.
+    fn run(&self, work: &mut Work) -> Result<(), Failure> {
         let Crew { which, background, .. } = *self.crew;
         let mut client = Client::connect(self.crew.socket)?;
-        let mut work = Work::default();
         let anyway = |work: &Work| self.crew.at_least_one && work.blocks == 0;
-        while (anyway(&work) || !self.stopped()) && self.budget.draw(1) == 1 {
+        while (anyway(work) || !self.stopped()) && self.budget.draw(1) == 1 {
             let job = match client.take_zeroing(which.node(), which.page_size, background) {
                 Ok(job) => job,
                 Err(client::Error::Refused(wire::Error::NothingToZero)) => {
@@ -175,7 +201,7 @@ impl Group<'_> {
                 return Err(Failure::failed(format!("{fault}; the block is not ready")));
             }
         }
-        Ok(work)
+        Ok(())
     }
 
     fn stopped(&self) -> bool {

@@ -30,7 +30,7 @@ mod session;
 mod tell;
 mod wire;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -155,6 +155,7 @@ impl Tree {
             access,
             state: RefCell::new(State::default()),
             listens: Notify::new(),
+            stopping: Cell::new(false),
         });
         let tasks = vec![
             tokio::task::spawn_local(Rc::clone(&session).serve()),
@@ -163,17 +164,15 @@ impl Tree {
         Ok(Self { session, mount, tasks })
     }
 
-    /// Ends the deputies, which report what they have done, answers whom they worked for, and
-    /// unmounts the tree. Open files answer ENOTCONN from then on.
+    /// Unmounts the tree, ends the deputies, which report what they have done, and answers whom they
+    /// worked for: ENODEV, unless they were done. Open files answer ENOTCONN from then on.
     pub(crate) async fn stop(self, patience: Duration) {
         let end = Instant::now() + patience;
         if let Err(error) = self.mount.detach() {
             tracing::warn!(%error, "the control tree was unmounted before");
         }
-        self.session.state.borrow_mut().interrupt_all();
-        while self.session.deputies.running() > 0 && Instant::now() < end {
-            // Requests that were on their way may have started more.
-            self.session.state.borrow_mut().interrupt_all();
+        self.session.stop_zeroing();
+        while self.session.state.borrow().is_zeroing() && Instant::now() < end {
             sleep(Duration::from_millis(2)).await;
         }
         for task in &self.tasks {

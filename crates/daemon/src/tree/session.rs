@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Answering the kernel's requests, one after another; those that zero go on in tasks of their own.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -43,6 +43,8 @@ pub(super) struct Session {
     pub(super) state: RefCell<State>,
     /// Somebody new listens.
     pub(super) listens: Notify,
+    /// Nothing more is zeroed.
+    pub(super) stopping: Cell<bool>,
 }
 
 /// What changes.
@@ -54,7 +56,7 @@ pub(super) struct State {
     pub(super) handles: Handles,
     pub(super) bells: BTreeMap<Domain, Bells>,
     /// Requests that zero, and how to end them.
-    zeroing: BTreeMap<u64, oneshot::Sender<()>>,
+    zeroing: BTreeMap<u64, Option<oneshot::Sender<()>>>,
 }
 
 pub(super) fn counts(domain: DomainCounts) -> Counts {
@@ -98,9 +100,15 @@ impl State {
         bells
     }
 
-    /// Ends everything that zeroes, with the work so far kept.
-    pub(super) fn interrupt_all(&mut self) {
-        self.zeroing.clear();
+    /// Whether requests wait for zeroing.
+    pub(super) fn is_zeroing(&self) -> bool {
+        !self.zeroing.is_empty()
+    }
+
+    fn interrupt_all(&mut self) {
+        for stop in self.zeroing.values_mut() {
+            drop(stop.take());
+        }
     }
 }
 
@@ -129,7 +137,8 @@ impl Session {
             }
             Op::Interrupt { unique } => {
                 // Those that don't zero are answered by now.
-                drop(self.state.borrow_mut().zeroing.remove(&unique));
+                let mut state = self.state.borrow_mut();
+                drop(state.zeroing.get_mut(&unique).and_then(Option::take));
                 return;
             }
             Op::Write { handle, data } => match self.write(unique, caller, handle, data) {
@@ -301,13 +310,23 @@ impl Session {
         reply: impl FnOnce(Report) -> Result<Reply, Errno> + 'static,
     ) {
         let (stop, stopped) = oneshot::channel();
-        self.state.borrow_mut().zeroing.insert(unique, stop);
+        self.state.borrow_mut().zeroing.insert(unique, Some(stop));
         let session = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            let result = session.zeroed(caller, domain, pages, stopped).await.and_then(reply);
-            session.state.borrow_mut().zeroing.remove(&unique);
+            let mut result = session.zeroed(caller, domain, pages, stopped).await.and_then(reply);
+            if session.stopping.get() && result.is_err() {
+                // As the kernel says when it takes a node away. After EINTR a shell writes again.
+                result = Err(Errno::NODEV);
+            }
             session.device.reply(unique, result);
+            session.state.borrow_mut().zeroing.remove(&unique);
         });
+    }
+
+    /// Zeroes no more, and ends what zeroes, with the work so far kept.
+    pub(super) fn stop_zeroing(&self) {
+        self.stopping.set(true);
+        self.state.borrow_mut().interrupt_all();
     }
 
     async fn zeroed(
@@ -317,6 +336,9 @@ impl Session {
         pages: u64,
         stopped: oneshot::Receiver<()>,
     ) -> Result<Report, Errno> {
+        if self.stopping.get() {
+            return Err(Errno::NODEV);
+        }
         let now = self.shell.borrow_mut().domain(domain).ok_or(Errno::NODEV)?;
         if pages == 0 || now.zeroable == Pages::ZERO {
             return Ok(Report { pages: Pages::ZERO, interrupted: false });
