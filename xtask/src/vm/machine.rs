@@ -21,7 +21,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use vm_guest::{Event, PLAN, Plan};
 
-use super::{image::Image, initramfs::Initramfs, requirements::Requirements};
+use super::{image::Image, initramfs::Initramfs, matrix::Cell, requirements::Requirements};
 use crate::{apt, command};
 
 /// From power-on to `Ready`: 4 s are usual under emulation, 40 with KASAN.
@@ -35,6 +35,8 @@ pub(crate) struct Made {
     pub(crate) programs: BTreeMap<PathBuf, PathBuf>,
     /// Other files of the host by their path in the guest.
     pub(crate) files: BTreeMap<PathBuf, PathBuf>,
+    /// Where its results go besides the count.
+    pub(crate) matrix: Option<Cell>,
 }
 
 /// A machine to be run once.

@@ -5,11 +5,13 @@
 //! programs it runs there. `programs` makes those programs on this host,
 //! `initramfs` packs them with their libraries and the init, `machine` runs QEMU
 //! and turns its two serial ports into one stream of events, `verdict` counts
-//! passes, failures and skips and reads the kernel's log.
+//! passes, failures and skips and reads the kernel's log, `matrix` puts the cases of
+//! one suite on several providers side by side.
 
 mod image;
 mod initramfs;
 mod machine;
+mod matrix;
 mod programs;
 mod requirements;
 mod table;
@@ -27,6 +29,7 @@ use clap::{Args, Subcommand};
 use self::{
     image::Image,
     machine::Vm,
+    matrix::Matrix,
     programs::Workshop,
     requirements::{Kernel, Requirements},
     table::Case,
@@ -114,6 +117,7 @@ fn finish(cases: &[Case], verbose: bool) -> Result<ExitCode> {
         workshop: Workshop::open()?,
         images: BTreeMap::new(),
         logs: cache::target("vm/logs")?,
+        matrices: BTreeMap::new(),
         verbose,
     };
     let mut total = Count::default();
@@ -122,6 +126,9 @@ fn finish(cases: &[Case], verbose: bool) -> Result<ExitCode> {
             None => hall.run(case, &case.name, &case.requirements)?.0,
             Some(reference) => hall.compare(case, reference)?,
         };
+    }
+    for (suite, matrix) in &hall.matrices {
+        say::result(format_args!("{suite}, case by case\n{matrix}"));
     }
     say::result(format_args!("logs are in {}", hall.logs.display()));
     say::result(total);
@@ -133,6 +140,8 @@ struct Hall {
     workshop: Workshop,
     images: BTreeMap<Kernel, Image>,
     logs: PathBuf,
+    /// By suite.
+    matrices: BTreeMap<String, Matrix>,
     verbose: bool,
 }
 
@@ -148,14 +157,23 @@ impl Hall {
             Entry::Vacant(new) => new.insert(image::of(&requirements.kernel)?),
         };
         let mut vm = Vm::new(requirements.clone());
+        let compared = case.same_as.is_some();
+        let mut cells = BTreeMap::new();
         for program in &case.programs {
             for made in self.workshop.make(program)? {
+                if let Some(cell) = &made.matrix {
+                    cells.insert(made.program.name.clone(), cell.clone());
+                }
                 vm = vm.with_program(made);
             }
         }
-        let compared = case.same_as.is_some();
         let mut verdict = Verdict::new(name, &requirements.expect_log, compared, self.verbose);
+        cells.keys().for_each(|program| verdict.keep_output_of(program));
         vm.run(kernel, &self.workshop.init, &self.logs.join(name), |event| verdict.see(event))?;
+        for (program, output) in verdict.outputs() {
+            let Some(cell) = cells.get(program) else { continue };
+            self.matrices.entry(cell.suite.clone()).or_default().add(&cell.provider, output);
+        }
         Ok(verdict.finish())
     }
 

@@ -60,15 +60,10 @@ impl Workshop {
             argv.extend(program.args.iter().cloned());
             vec![made(program, name, argv, BTreeMap::from([(PathBuf::from(at), host)]))]
         };
-        Ok(match &program.origin {
+        let mut all = match &program.origin {
             Origin::C(name) => {
                 let host = self.compile(&find_c(name)?)?;
-                let mut all = one(&with_args(name, program), format!("/bin/{name}"), host);
-                for other in &program.with {
-                    let at = PathBuf::from(format!("/bin/{other}"));
-                    all[0].programs.insert(at, self.compile(&find_c(other)?)?);
-                }
-                all
+                one(&with_args(name, program), format!("/bin/{name}"), host)
             }
             Origin::Selftest(name) => {
                 let host = kernel::selftest(name)?;
@@ -81,14 +76,28 @@ impl Workshop {
             }
             Origin::Shell(line) => {
                 let argv = ["/bin/sh", "-c", line].map(str::to_owned).to_vec();
-                vec![made(program, line, argv, BTreeMap::new())]
+                let mut binaries = BTreeMap::new();
+                for package in &program.binaries {
+                    for executable in self.cargo(package)?.iter().filter(|one| !one.is_test) {
+                        let at = Path::new("/bin").join(&executable.name);
+                        binaries.insert(at, executable.path.clone());
+                    }
+                }
+                vec![made(program, line, argv, binaries)]
             }
             Origin::Host(path) => {
                 let host = fs::canonicalize(path).with_context(|| format!("no program {path}"))?;
                 one(path, host.to_string_lossy().into_owned(), host)
             }
             Origin::CargoTests(package) => self.tests_of(package, program)?,
-        })
+        };
+        for other in &program.with {
+            let (at, host) = (format!("/bin/{other}").into(), self.compile(&find_c(other)?)?);
+            if let Some(first) = all.first_mut() {
+                first.programs.insert(at, host);
+            }
+        }
+        Ok(all)
     }
 
     /// A static program from one C file.
@@ -172,6 +181,7 @@ fn made(
         },
         programs,
         files: files.collect(),
+        matrix: program.matrix.clone(),
     }
 }
 

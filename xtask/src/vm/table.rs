@@ -10,7 +10,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use super::requirements::{Kernel, Requirements};
+use super::{
+    matrix::Cell,
+    requirements::{Kernel, Requirements},
+};
 use crate::cache;
 
 #[derive(Debug, Deserialize)]
@@ -50,16 +53,19 @@ pub(crate) struct Program {
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
     /// Packages of this workspace whose binaries it starts; they lie at the same
-    /// absolute path in the guest.
+    /// absolute path in the guest, and for a shell line in `/bin`.
     #[serde(default)]
     pub(crate) binaries: Vec<String>,
     /// Files of the checkout that it reads, by path from the root; they lie at
     /// the same absolute path in the guest.
     #[serde(default)]
     pub(crate) files: Vec<String>,
-    /// C programs that a program of kind `c` runs; they lie beside it.
+    /// C programs that it runs; they lie in `/bin`.
     #[serde(default)]
     pub(crate) with: Vec<String>,
+    /// Its TAP cases are shown beside those of other providers.
+    #[serde(default)]
+    pub(crate) matrix: Option<Cell>,
     #[serde(default = "two_minutes")]
     pub(crate) timeout_s: u64,
 }
@@ -121,6 +127,7 @@ impl Program {
             binaries: Vec::new(),
             files: Vec::new(),
             with: Vec::new(),
+            matrix: None,
             timeout_s: 3600,
         }
     }

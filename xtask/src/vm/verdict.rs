@@ -5,7 +5,7 @@
 //! it reports; any other counts as one. The kernel's log is read line by line:
 //! a complaint fails the program that ran when it came.
 
-use std::{fmt, ops::AddAssign};
+use std::{collections::BTreeSet, fmt, ops::AddAssign};
 
 use vm_guest::{Event, MARK, Outcome};
 
@@ -70,6 +70,9 @@ pub(crate) struct Verdict {
     total: Count,
     /// Each program's result, in the order in which they ended.
     results: Vec<(String, Count)>,
+    /// What programs printed whose cases are asked for.
+    outputs: Vec<(String, Vec<String>)>,
+    wanted: BTreeSet<String>,
     running: Option<Running>,
     /// Which program the kernel's log is at; it may lag behind the events.
     log_of: Option<String>,
@@ -95,10 +98,22 @@ impl Verdict {
             compared,
             total: Count::default(),
             results: Vec::new(),
+            outputs: Vec::new(),
+            wanted: BTreeSet::new(),
             running: None,
             log_of: None,
             off: false,
         }
+    }
+
+    /// What this program prints will be asked for.
+    pub(crate) fn keep_output_of(&mut self, program: &str) {
+        self.wanted.insert(program.to_owned());
+    }
+
+    /// What the programs have printed that were asked for.
+    pub(crate) fn outputs(&self) -> &[(String, Vec<String>)] {
+        &self.outputs
     }
 
     /// Takes the next event.
@@ -152,6 +167,9 @@ impl Verdict {
         };
         let name = &running.name;
         say::result(format_args!("   {word} {name}: {count} ({elapsed_ms} ms){trouble}"));
+        if self.wanted.contains(name) {
+            self.outputs.push((name.clone(), running.lines.clone()));
+        }
         if count.failed > 0 && !self.verbose && !self.compared {
             let tail = running.lines.len().saturating_sub(40);
             for line in &running.lines[tail..] {

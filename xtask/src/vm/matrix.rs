@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One suite on several providers: which case passes where.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::Deserialize;
+
+/// Where the results of a program go.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cell {
+    /// The suite, whose cases are the lines of a table.
+    pub(crate) suite: String,
+    /// The column: what was tested.
+    pub(crate) provider: String,
+}
+
+/// How a case ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ending {
+    Ok,
+    Failed,
+    Skipped,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Failed => "FAIL",
+            Self::Skipped => "skip",
+        })
+    }
+}
+
+/// A case by what stays of its name without measured numbers, and which one of that name.
+type Case = (String, usize);
+
+/// One suite.
+#[derive(Debug, Default)]
+pub(crate) struct Matrix {
+    /// In the order of the first column that has them.
+    cases: Vec<(Case, String)>,
+    columns: Vec<(String, BTreeMap<Case, Ending>)>,
+}
+
+impl Matrix {
+    /// Adds a column from what a program has printed as TAP.
+    pub(crate) fn add(&mut self, provider: &str, output: &[String]) {
+        let mut column = BTreeMap::new();
+        let mut seen = BTreeMap::new();
+        for line in output {
+            let (good, rest) = match (line.strip_prefix("ok "), line.strip_prefix("not ok ")) {
+                (Some(rest), _) => (true, rest),
+                (_, Some(rest)) => (false, rest),
+                _ => continue,
+            };
+            let Some((_, text)) = rest.split_once(' ') else { continue };
+            let (name, skipped) = (name_of(text), text.contains(" # SKIP"));
+            let ending = match (good, skipped) {
+                (_, true) => Ending::Skipped,
+                (true, _) => Ending::Ok,
+                (false, _) => Ending::Failed,
+            };
+            let name = without_numbers(name);
+            let count = seen.entry(name.clone()).or_insert(0);
+            *count += 1;
+            let case = (name, *count);
+            if !self.cases.iter().any(|(known, _)| *known == case) {
+                self.cases.push((case.clone(), shown(name_of(text))));
+            }
+            column.insert(case, ending);
+        }
+        self.columns.push((provider.to_owned(), column));
+    }
+}
+
+fn name_of(text: &str) -> &str {
+    text.split_once(" # SKIP").map_or(text, |(name, _)| name)
+}
+
+/// What is measured differs from run to run: numbers, and what is in brackets at the end.
+fn without_numbers(name: &str) -> String {
+    let name = shown(name);
+    let mut text = String::new();
+    for part in name.split_inclusive(|c: char| !c.is_ascii_digit()) {
+        let digits = part.chars().take_while(char::is_ascii_digit).count();
+        text += if digits > 0 { "#" } else { "" };
+        text += &part[digits..];
+    }
+    text
+}
+
+fn shown(name: &str) -> String {
+    match name.rsplit_once(" (") {
+        Some((name, bracket)) if bracket.ends_with(')') => name.to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+impl fmt::Display for Matrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const WIDEST: usize = 76;
+        let width = self.cases.iter().map(|(_, name)| name.chars().count()).max().unwrap_or(0);
+        let width = width.min(WIDEST);
+        write!(f, "{:width$}", "")?;
+        for (provider, _) in &self.columns {
+            write!(f, "  {provider}")?;
+        }
+        for (case, name) in &self.cases {
+            let name: String = name.chars().take(WIDEST).collect();
+            write!(f, "\n{name:width$}")?;
+            for (provider, column) in &self.columns {
+                let width = provider.chars().count();
+                match column.get(case) {
+                    Some(ending) => write!(f, "  {ending:width$}")?,
+                    None => write!(f, "  {:width$}", "-")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Matrix;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_case_is_one_line_whatever_it_measured() {
+        let mut matrix = Matrix::default();
+        matrix.add(
+            "kernel",
+            &lines("ok 1 node 9: ENODEV\nok 2 node 1: ENODEV\nok 3 took 17 ms (5)\n1..3"),
+        );
+        matrix.add(
+            "stock",
+            &lines("ok 1 node 9: ENODEV\nnot ok 2 node 1: ENODEV\nok 3 took 4 ms (6)\nok 4 more # SKIP why"),
+        );
+        let text = matrix.to_string();
+        let rows: Vec<_> = text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>()).collect();
+        assert_eq!(rows[0], ["kernel", "stock"]);
+        assert_eq!(rows[1], ["node", "9:", "ENODEV", "ok", "ok"]);
+        assert_eq!(rows[2], ["node", "1:", "ENODEV", "ok", "FAIL"]);
+        assert_eq!(rows[3], ["took", "17", "ms", "ok", "ok"]);
+        assert_eq!(rows[4], ["more", "-", "skip"]);
+        assert_eq!(rows.len(), 5);
+    }
+}
