@@ -12,6 +12,7 @@ mod keep;
 mod loans;
 mod nodes;
 mod policy;
+mod policy_doc;
 mod protocol;
 mod rights;
 mod tree;
