@@ -52,6 +52,15 @@ struct shared {
 	 * no notice: they are what a poisoned page is to meet.
 	 */
 	pthread_rwlock_t in_use;
+	/*
+	 * Held for reading while a page is soft-offlined and unpoisoned, for writing
+	 * while memory is offline. unpoison_memory() looks whether the page is online
+	 * and then waits for a mutex, whose holder may wait for the end of
+	 * offline_pages(). The page goes back to the buddy's lists all the same, and
+	 * is there a second time when the memory comes online: list corruption,
+	 * seconds later, on any kernel.
+	 */
+	pthread_rwlock_t online;
 	atomic_int stop;
 };
 
@@ -353,15 +362,18 @@ static void soft_offline(void)
 	bool ok = p && populate(p, pool_page(pool), 1);
 
 	if (ok) {
-		unsigned long pfn = pfn_of(p);
+		unsigned long pfn;
 		char mine;
 
 		check_and_soil(p, pool_page(pool), names[SOFT_OFFLINE]);
 		mine = p[0];
+		pthread_rwlock_rdlock(&shared->online);
+		pfn = pfn_of(p);
 		ok = !madvise(p, 4096, MADV_SOFT_OFFLINE);
+		tell_hwpoison("unpoison-pfn", pfn);
+		pthread_rwlock_unlock(&shared->online);
 		if (!all_bytes(p, pool_page(pool), mine))
 			shared->leaks++;
-		tell_hwpoison("unpoison-pfn", pfn);
 	}
 	if (p)
 		munmap(p, pool_page(pool));
@@ -487,7 +499,7 @@ static void nothing(int signal)
 
 /*
  * Taking memory offline goes on until all pages have been migrated, or a signal
- * comes. It has to come: soft_offline() keeps a page and waits for the end of this.
+ * comes.
  */
 static void offline_online(void)
 {
@@ -502,10 +514,12 @@ static void offline_online(void)
 	snprintf(path, sizeof(path), TREE "/node1/memory%lu/state",
 		 blocks[rnd(nr_blocks)]);
 	sigaction(SIGALRM, &action, NULL);
+	pthread_rwlock_wrlock(&shared->online);
 	setitimer(ITIMER_REAL, &half_a_second, NULL);
 	ok = !write_text(path, "offline");
 	setitimer(ITIMER_REAL, &never, NULL);
 	write_text(path, "online_movable");
+	pthread_rwlock_unlock(&shared->online);
 	done(OFFLINE, ok);
 }
 
@@ -672,6 +686,7 @@ static void setup(void)
 	pthread_rwlockattr_setkind_np(&attr,
 				      PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	pthread_rwlock_init(&shared->in_use, &attr);
+	pthread_rwlock_init(&shared->online, &attr);
 }
 
 int main(int argc, char **argv)
