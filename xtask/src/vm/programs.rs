@@ -60,10 +60,13 @@ impl Workshop {
             argv.extend(program.args.iter().cloned());
             vec![made(program, name, argv, BTreeMap::from([(PathBuf::from(at), host)]))]
         };
+        // What goes with a program is built as it is.
+        let bits = if matches!(program.origin, Origin::C32(_)) { 32 } else { 64 };
         let mut all = match &program.origin {
-            Origin::C(name) => {
-                let host = self.compile(&find_c(name)?)?;
-                one(&with_args(name, program), format!("/bin/{name}"), host)
+            Origin::C(name) | Origin::C32(name) => {
+                let host = self.compile(&find_c(name)?, bits)?;
+                let title = with_args(name, program) + if bits == 32 { " (32 bit)" } else { "" };
+                one(&title, format!("/bin/{name}"), host)
             }
             Origin::Selftest(name) => {
                 let host = kernel::selftest(name)?;
@@ -92,7 +95,7 @@ impl Workshop {
             Origin::CargoTests(package) => self.tests_of(package, program)?,
         };
         for other in &program.with {
-            let (at, host) = (format!("/bin/{other}").into(), self.compile(&find_c(other)?)?);
+            let (at, host) = (format!("/bin/{other}").into(), self.compile(&find_c(other)?, bits)?);
             if let Some(first) = all.first_mut() {
                 first.programs.insert(at, host);
             }
@@ -100,12 +103,17 @@ impl Workshop {
         Ok(all)
     }
 
-    /// A static program from one C file.
-    fn compile(&self, source: &Path) -> Result<PathBuf> {
+    /// A static program from one C file, for x86-64 or i386.
+    fn compile(&self, source: &Path, bits: u32) -> Result<PathBuf> {
         let repo = cache::repo();
-        let program = self.bin.join(source.file_stem().unwrap_or_default());
+        let mut program = self.bin.join(source.file_stem().unwrap_or_default());
         let mut gcc =
             command::new(&repo, "gcc", ["-std=gnu11", "-O2", "-g", "-static", "-pthread"]);
+        if bits == 32 {
+            apt::need(&["gcc-multilib"])?;
+            program.as_mut_os_string().push("-32");
+            gcc.args(["-m32", "-D_FILE_OFFSET_BITS=64"]);
+        }
         gcc.args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I"])
             .arg(repo.join("kernel/uapi"))
             .arg("-I")

@@ -76,6 +76,8 @@ pub(crate) struct Program {
 pub(crate) enum Origin {
     /// `c:NAME`: `NAME.c` of the series' selftests or of `tests/c`, built statically.
     C(String),
+    /// `c32:NAME`: the same built for i386, to run on the 64-bit kernel.
+    C32(String),
     /// `selftest:NAME`: a selftest that the kernel source already has in `selftests/mm`.
     Selftest(String),
     /// `kunit:SUITE`: the results of a `KUnit` suite that ran at boot.
@@ -99,13 +101,14 @@ impl TryFrom<String> for Origin {
         let name = name.to_owned();
         Ok(match kind {
             "c" => Self::C(name),
+            "c32" => Self::C32(name),
             "selftest" => Self::Selftest(name),
             "kunit" => Self::Kunit(name),
             "cargo" => Self::CargoTests(name),
             "host" => Self::Host(name),
             "shell" => Self::Shell(name),
             _ => {
-                let kinds = "c, selftest, kunit, cargo, host, shell";
+                let kinds = "c, c32, selftest, kunit, cargo, host, shell";
                 return Err(format!("`{text}`: no kind `{kind}`, there are {kinds}"));
             }
         })
