@@ -249,7 +249,7 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
 async fn keep_house(shell: &Shared, crew: &mut Crew) {
     let mut changes = shell.borrow().changes();
     let mut events = Events::default();
-    let idle = if shell.borrow().kernel_lows().is_empty() { IDLE_TICK } else { TOLD_TICK };
+    let idle = if shell.borrow().is_over_kernel() { TOLD_TICK } else { IDLE_TICK };
     let mut look = FIRST_LOOK;
     let mut next = Instant::now();
     loop {

@@ -290,6 +290,10 @@ impl Shell {
         request: &LendRequest,
         borrower: (u32, u32),
     ) -> Result<Result<Handover, Refusal>, wire::Error> {
+        if self.provider.kernel().is_some() {
+            // All of the loan comes out of the kernel's pool, which others use, too.
+            self.observed = None;
+        }
         self.observe();
         let (loan, effects) = match self.book.lend(request) {
             Ok(granted) => granted,
@@ -367,6 +371,8 @@ impl Shell {
     /// The lease's last descriptor was closed.
     pub(crate) fn end_lease(&mut self, lease: LeaseId) {
         let blocks = self.book.lease_blocks(lease);
+        // A client that went away while its file was being filled.
+        self.filling.retain(|block, _| !blocks.contains(block));
         let effects = self.book.end_lease(lease);
         self.carry_out(&effects);
         if let Err(error) = self.leases.remove(lease) {

@@ -161,6 +161,7 @@ impl Default for Workers {
 pub struct Tree {
     /// Whether there is one. Absent: `prezero serve` mounts it where it can, and says so where it
     /// can not; an embedded daemon has none. `true`: a daemon that can not mount it does not start.
+    /// Over the kernel's own pool there is one only if `true`: that kernel has the files itself.
     pub enabled: Option<bool>,
     /// Where it is mounted, made if it is missing; default: `tree` in the run directory.
     pub path: Option<PathBuf>,

@@ -24,7 +24,7 @@ use daemon::host::prefault::Anonymous;
 use daemon::host::reserve::Reservation;
 use daemon::host::{Roots, leftover, machine};
 use daemon::{Embedded, Options};
-use model::config::{Config, PoolConfig};
+use model::config::{self, Config, PoolConfig};
 use model::ids::PoolKey;
 use model::units::{Bytes, Node, PageSize, Pages};
 use model::wire::PoolChange;
@@ -176,6 +176,8 @@ impl Stage {
         let mut config = Config { pools: vec![pool], ..Config::default() };
         // Filling is asked for and measured, never done behind our back.
         config.workers.max = 0;
+        // What is shown and measured is blocks that are owned, on any kernel.
+        config.provider = config::Provider::Stock;
         let socket = self.run_dir.join("io.prezero");
         let daemon = Embedded::start(Options {
             socket: socket.clone(),

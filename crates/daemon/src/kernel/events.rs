@@ -53,6 +53,8 @@ impl Events {
     /// that tells.
     pub(crate) fn tend(&mut self, shell: &Shared) {
         let lows = shell.borrow().kernel_lows();
+        // A node that went away ends its tasks, and may come back.
+        self.domains.retain(|_, domain| !domain.tasks.iter().any(JoinHandle::is_finished));
         for ((node, page_size), low) in lows {
             let roots = shell.borrow().roots().clone();
             let domain = self.domains.entry((node, page_size)).or_insert_with(|| {
@@ -92,9 +94,11 @@ impl Domain {
             }
         };
         let condition = WatchFor { min_zeroed: low.0, only_if_zeroable: true, min_interval_ms: 0 };
-        fd.get_ref().0.watch(NodeId(node.0), page_bytes(page_size), condition)?;
+        let set = fd.get_ref().0.watch(NodeId(node.0), page_bytes(page_size), condition);
+        // Not set, it is tried again.
+        let low = if set.is_ok() { low } else { Pages::ZERO };
         self.watch = Some((fd, low));
-        Ok(())
+        Ok(set?)
     }
 }
 
@@ -117,7 +121,7 @@ async fn follow(shell: Shared, file: linux::Result<CountFile>) {
         }
     };
     if let Err(error) = followed.await {
-        tracing::warn!(%error, "changes of the kernel's pool are looked for by timer");
+        tracing::debug!(%error, "changes of the kernel's pool are looked for by timer");
     }
 }
 
@@ -129,7 +133,7 @@ async fn obey(shell: Shared, fd: Rc<AsyncFd<Polled<Device>>>) {
             Ok(ready) if ready.ready().is_read_closed() || ready.ready().is_error() => return,
             Ok(mut ready) => ready.clear_ready(),
             Err(error) => {
-                tracing::warn!(%error, "a threshold is looked at by timer");
+                tracing::debug!(%error, "a threshold is looked at by timer");
                 return;
             }
         }

@@ -18,9 +18,9 @@
 use std::collections::BTreeMap;
 
 use super::{Book, Pool, Who};
-use crate::block::StateName;
+use crate::block::{Block, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
-use crate::ids::{BlockId, JobId, PoolKey};
+use crate::ids::{BlockId, Domain, JobId, PoolKey};
 use crate::units::{Node, PageSize, Pages};
 
 /// What a worker gets in one job: 0.1 s of work at the 2.5 GB/s of a slow machine, and no more lost
@@ -80,18 +80,15 @@ pub(super) fn merged(
     let mut merged: BTreeMap<PoolKey, PoolConfig> = BTreeMap::new();
     for pool in pools {
         pool.check()?;
-        let pool = PoolConfig {
-            pages_per_block: Pages(1),
-            ready_low: Some(pool.low()),
-            recycle: Recycle::Fresh,
-            ..pool
-        };
+        let pool = PoolConfig { pages_per_block: Pages(1), recycle: Recycle::Fresh, ..pool };
         match merged.get_mut(&pool.key()) {
             None => {
                 merged.insert(pool.key(), pool);
             }
             Some(sum) => {
-                sum.ready_low = Some(sum.low() + pool.low());
+                // Without any it stays what `ready_high` is, whenever that changes.
+                let low = sum.ready_low.or(pool.ready_low).map(|_| sum.low() + pool.low());
+                sum.ready_low = low;
                 sum.ready_high = sum.ready_high + pool.ready_high;
                 sum.max = sum.max.zip(pool.max).map(|(a, b)| a + b);
                 sum.leave_free = sum.leave_free.max(pool.leave_free);
@@ -237,10 +234,15 @@ impl Book {
     /// Tells that of a block just lent, whose file was to be filled with `planned` zeroed pages,
     /// only the first `filled` could be had: the rest is a hole.
     pub fn note_filled(&mut self, block: BlockId, planned: Pages, filled: Pages) {
-        let Some(page_size) = self.block(block).map(|b| b.pool().page_size) else { return };
+        let Some(pool) = self.block(block).map(Block::pool) else { return };
         self.blocks.change(block, |b| b.note_filled(filled));
-        let short = planned.saturating_sub(filled).bytes(page_size).0;
-        self.counters.hit_bytes = self.counters.hit_bytes.saturating_sub(short);
-        self.counters.miss_bytes += short;
+        let short = planned.saturating_sub(filled);
+        let bytes = short.bytes(pool.page_size).0;
+        self.counters.hit_bytes = self.counters.hit_bytes.saturating_sub(bytes);
+        self.counters.miss_bytes += bytes;
+        let domain = Domain { node: pool.node, page_size: pool.page_size };
+        let counts = self.lent_so_far.entry(domain).or_default();
+        counts.hits = counts.hits.saturating_sub(short);
+        counts.misses = counts.misses + short;
     }
 }
