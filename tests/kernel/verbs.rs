@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use linux::Roots;
+use linux::kernel::{Level, level};
 use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -45,6 +46,24 @@ fn serve_picks_the_kernels_pool_by_itself_and_stock_if_told() {
 }
 
 #[test]
+fn a_forced_provider_that_is_not_there_is_one_line_and_exit_code_6() {
+    let offer = level::probe(&Roots::default()).expect("a kernel can be asked");
+    if offer.effective() > Level::Stock {
+        linux::testkit::skip_for_ever("this kernel has the series");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = Command::new(binary());
+    command.args(["serve", "--provider", "kernel", "--pool", "page_size=2M"]);
+    command.arg("--socket").arg(dir.path().join("socket")).arg("--run-dir").arg(dir.path());
+    let output = run(command);
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), line.lines().count()), (Some(6), 1), "{line}");
+    assert!(line.contains("provider kernel: this kernel does not offer it"), "{line}");
+    assert!(!dir.path().join("socket").exists(), "nothing is left");
+}
+
+#[test]
 fn doctor_says_the_level() {
     if !support::has_series() {
         return;
@@ -57,6 +76,31 @@ fn doctor_says_the_level() {
     assert_eq!(provider["level"], "ok");
     let found = provider["found"].as_str().expect("a text");
     assert!(found.contains("kernel; this kernel: zeroed pages, version 0"), "{found}");
+}
+
+#[test]
+fn status_says_what_the_kernel_says() {
+    let page = Page::Mib2;
+    let Some(daemon) = support::daemon(page, 16, "ready_low = 4\nready_high = 8") else { return };
+    daemon.wait_for("filled", |p| p.ready_pages == 8);
+    let _loan = daemon.lend(page, 2);
+    daemon.wait_for("refilled or not", |p| p.ready_pages == 6 && p.lent_pages == 2);
+    let text = String::from_utf8(run(daemon.command(&["status"])).stdout).expect("text");
+    eprintln!("{text}");
+    assert!(text.contains("provider kernel"), "{text}");
+    let status = json(&run(daemon.command(&["status", "--json"])));
+    let (pool, counts) = (&status["pools"][0], kernel(page, 0));
+    for (field, number) in [
+        ("ready_pages", counts.zeroed),
+        ("zeroable_pages", counts.zeroable),
+        ("zeroing_pages", counts.zeroing),
+        ("kernel_free_pages", counts.free),
+        ("lent_pages", 2),
+        ("blocks", 1),
+    ] {
+        assert_eq!(pool[field], number, "{field}: {status}");
+    }
+    assert_eq!(status["loans"][0]["pages"], 2);
 }
 
 #[test]
