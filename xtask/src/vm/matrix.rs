@@ -103,20 +103,21 @@ impl fmt::Display for Matrix {
         const WIDEST: usize = 76;
         let width = self.cases.iter().map(|(_, name)| name.chars().count()).max().unwrap_or(0);
         let width = width.min(WIDEST);
-        write!(f, "{:width$}", "")?;
-        for (provider, _) in &self.columns {
-            write!(f, "  {provider}")?;
-        }
+        let mut rows = vec![(String::new(), self.columns.iter().map(|c| c.0.clone()).collect())];
         for (case, name) in &self.cases {
-            let name: String = name.chars().take(WIDEST).collect();
-            write!(f, "\n{name:width$}")?;
-            for (provider, column) in &self.columns {
-                let width = provider.chars().count();
-                match column.get(case) {
-                    Some(ending) => write!(f, "  {ending:width$}")?,
-                    None => write!(f, "  {:width$}", "-")?,
-                }
+            let ending = |column: &(String, BTreeMap<Case, Ending>)| {
+                column.1.get(case).map_or_else(|| "-".to_owned(), ToString::to_string)
+            };
+            let endings: Vec<String> = self.columns.iter().map(ending).collect();
+            rows.push((name.chars().take(WIDEST).collect(), endings));
+        }
+        for (row, (name, cells)) in rows.iter().enumerate() {
+            let mut line = format!("{name:width$}");
+            for (cell, (provider, _)) in cells.iter().zip(&self.columns) {
+                line += &format!("  {cell:width$}", width = provider.chars().count());
             }
+            let end = if row == 0 { "" } else { "\n" };
+            write!(f, "{end}{}", line.trim_end())?;
         }
         Ok(())
     }
