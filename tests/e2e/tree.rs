@@ -18,8 +18,8 @@ use prezero_tests::daemon::PATIENCE;
 use prezero_tests::{Daemon, Page};
 
 const NOBODY: u32 = 65534;
-/// 1 GiB: long enough to be stopped in the middle of.
-const MANY: u64 = 512;
+/// 512 MiB: long enough to be stopped in the middle of.
+const MANY: u64 = 256;
 
 /// A daemon with a tree, or `None` where the kernel has no FUSE.
 pub(crate) fn daemon(pages: u64, config: &str) -> Option<Daemon> {

@@ -79,7 +79,7 @@ fn find_deputy(daemon: &Daemon, path: &str, expected: &(String, i32, u32, usize)
 #[test]
 fn a_deputy_works_where_and_as_its_writer_runs() {
     let _alone = alone();
-    let Some(daemon) = daemon(512, "") else { return };
+    let Some(daemon) = daemon(256, "") else { return };
     let Some(groups) = Groups::make("where") else { return };
     let file = domain(&daemon).join("zeroable_hugepages");
     let last = sched::affinity().expect("some cpus").iter().last().expect("one");
