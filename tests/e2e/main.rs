@@ -15,6 +15,7 @@ mod policy;
 mod policy_doc;
 mod protocol;
 mod rights;
+mod service;
 mod tree;
 mod tree_context;
 mod tree_poll;

@@ -133,6 +133,14 @@ impl Daemon {
     /// # Panics
     /// If it can't be started.
     pub fn spawn(&mut self) {
+        self.spawn_as(|command| command);
+    }
+
+    /// The same with the command changed, as somebody else would start it.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn spawn_as(&mut self, change: impl FnOnce(Command) -> Command) {
         assert!(self.child.is_none(), "it runs already");
         let log = std::fs::File::options()
             .append(true)
@@ -153,7 +161,7 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        self.child = Some(command.spawn().expect("the daemon starts"));
+        self.child = Some(change(command).spawn().expect("the daemon starts"));
     }
 
     /// # Panics
@@ -205,6 +213,35 @@ impl Daemon {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
+    }
+
+    /// Writes its configuration anew; SIGHUP or a start makes it read that.
+    ///
+    /// # Panics
+    /// If it can't be written.
+    pub fn write_config(&self, config: &str) {
+        std::fs::write(self.dir.path().join("config.toml"), config).expect("our own file");
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).expect("a pid"));
+        kill(pid, signal).expect("our own child");
+    }
+
+    /// Waits until its log has `text`.
+    ///
+    /// # Panics
+    /// If that does not happen in time.
+    pub fn wait_for_log(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.log().contains(text) {
+            assert!(Instant::now() < deadline, "never logged `{text}`:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Kills it by SIGKILL.

@@ -93,6 +93,12 @@ impl Failure {
     }
 }
 
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.message.as_deref().unwrap_or("interrupted"))
+    }
+}
+
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let exit = match &error {

@@ -134,6 +134,9 @@ impl Deputies {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
+        for variable in crate::manager::OWN_VARIABLES {
+            command.env_remove(variable);
+        }
         Ok(command)
     }
 }

@@ -5,7 +5,8 @@
 //! disk's file system that looks for a free inode. `/run` is memory on most machines, not on all.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::collections::btree_map::Entry;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use linux::{DaemonEnd, LeaseDir};
@@ -22,15 +23,13 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Opens, and where needed makes, the directory beside the blocks of each size.
-    pub(crate) fn open<'a>(mounts: impl IntoIterator<Item = (PageSize, &'a Path)>) -> Result<Self> {
-        let mut leases = Self::default();
-        for (page_size, mount) in mounts {
-            let path = mount.join("leases");
-            crate::files::make_dir(&path)?;
-            leases.dirs.insert(page_size, LeaseDir::open(&path)?);
+    /// Opens, and where needed makes, the directory beside the blocks of one size, whose mount's
+    /// root is `root`; no-op if it is open.
+    pub(crate) fn add(&mut self, size: PageSize, root: BorrowedFd<'_>, path: &Path) -> Result<()> {
+        if let Entry::Vacant(place) = self.dirs.entry(size) {
+            place.insert(LeaseDir::open_in(root, "leases", path)?);
         }
-        Ok(leases)
+        Ok(())
     }
 
     /// The leases that an earlier daemon gave and somebody still holds; the names of all others

@@ -6,9 +6,11 @@
 //! is the other one, [`store`] the block files, [`leases`] the leases' names, [`workers`] the daemon's
 //! own workers, [`deputy`] those that work in others' place. Two things would hold that thread up and
 //! have one of their own: [`freeing`] pages, and making page [`tables`]. [`provider`] is where the
-//! providers differ, and [`kernel`] what only that of a kernel with the series needs. [`host`] stands
-//! beside it: the machine that it runs on.
+//! providers differ, and [`kernel`] what only that of a kernel with the series needs. [`control`] is
+//! what goes on beside the operations: reloads, [`metrics`], the service [`manager`], and the log's
+//! [`news`]. [`host`] stands beside it all: the machine that it runs on.
 
+mod control;
 mod deputy;
 mod error;
 mod files;
@@ -16,6 +18,9 @@ mod freeing;
 pub mod host;
 mod kernel;
 mod leases;
+mod manager;
+mod metrics;
+mod news;
 mod provider;
 mod rights;
 mod run;
@@ -27,5 +32,6 @@ mod tables;
 mod tree;
 mod workers;
 
+pub use control::ConfigSource;
 pub use error::{Error, Result};
 pub use run::{Embedded, Options, serve};

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who may do what: decided by the credentials the kernel reports for a socket's peer.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use linux::Peer;
+use model::config::Config;
 use model::ids::Uid;
 use model::wire;
 
 use crate::error::{Error, Result};
 
-/// The groups of the configuration, resolved once at start.
+/// The groups of the configuration, resolved when it is read.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Groups {
     lend: Option<u32>,
@@ -15,7 +19,9 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    pub(crate) fn resolve(lend: Option<&str>, zero: Option<&str>) -> Result<Self> {
+    pub(crate) fn of(config: &Config) -> Result<Self> {
+        let lend = config.lend_group.as_deref();
+        let zero = config.zero_group.as_deref();
         let lend = lend.map(|group| number("lend_group", group)).transpose()?;
         let zero = zero.map(|group| number("zero_group", group)).transpose()?;
         Ok(Self { lend, zero })
@@ -33,16 +39,19 @@ pub(crate) fn number(field: &'static str, group: &str) -> Result<u32> {
     }
 }
 
+/// The groups of today's configuration, shared by all connections.
+pub(crate) type SharedGroups = Rc<Cell<Groups>>;
+
 /// One peer and what it may do.
 #[derive(Debug, Clone)]
 pub(crate) struct Rights {
     peer: Peer,
-    groups: Groups,
+    groups: SharedGroups,
     own: u32,
 }
 
 impl Rights {
-    pub(crate) fn new(peer: Peer, groups: Groups) -> Self {
+    pub(crate) fn new(peer: Peer, groups: SharedGroups) -> Self {
         Self { peer, groups, own: rustix::process::geteuid().as_raw() }
     }
 
@@ -74,11 +83,11 @@ impl Rights {
 
     /// Whether it may borrow, and look.
     pub(crate) fn may_lend(&self) -> Result<(), wire::Error> {
-        self.demand(self.groups.lend, "lend_group", "borrow")
+        self.demand(self.groups.get().lend, "lend_group", "borrow")
     }
 
     /// Whether it may zero, configure and give back.
     pub(crate) fn may_zero(&self, action: &str) -> Result<(), wire::Error> {
-        self.demand(self.groups.zero, "zero_group", action)
+        self.demand(self.groups.get().zero, "zero_group", action)
     }
 }

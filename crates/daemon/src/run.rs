@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Starting, keeping house, stopping.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,9 +19,11 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::control::{ConfigSource, Control};
 use crate::deputy::Deputies;
 use crate::error::{Error, Result};
 use crate::kernel::Events;
+use crate::manager::{Inherited, Manager};
 use crate::rights::Groups;
 use crate::server;
 use crate::service::{Shared, watch_lease};
@@ -54,6 +56,11 @@ pub struct Options {
     /// The command that starts one of its own workers, `prezero zero --socket PATH`; `--node`,
     /// `--cpus` and so on are appended. Empty for none.
     pub worker_command: Vec<OsString>,
+    /// How SIGHUP reads the configuration again; without it SIGHUP changes nothing.
+    pub source: Option<ConfigSource>,
+    /// Whether this process is a service of systemd, if systemd has started it: takes sockets and
+    /// descriptors from it, and tells it how things are.
+    pub managed: bool,
     /// Where the kernel's files are.
     pub roots: Roots,
 }
@@ -66,12 +73,14 @@ impl Default for Options {
             config: Config::default(),
             plain: false,
             worker_command: Vec::new(),
+            source: None,
+            managed: false,
             roots: Roots::default(),
         }
     }
 }
 
-/// Runs a daemon until SIGTERM or SIGINT. Blocks.
+/// Runs a daemon until SIGTERM or SIGINT. Blocks. SIGHUP reads the configuration again.
 ///
 /// Files and mounts stay: the next daemon takes every ready block over. `prezero give-back all`
 /// before stopping returns the pages to the kernel.
@@ -164,25 +173,18 @@ fn raise_descriptor_limit() {
 }
 
 async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) -> Result<()> {
-    let groups = Groups::resolve(
-        options.config.lend_group.as_deref(),
-        options.config.zero_group.as_deref(),
-    )?;
+    let inherited = if options.managed { Inherited::take() } else { Inherited::default() };
+    let groups = Rc::new(Cell::new(Groups::of(&options.config)?));
     let tree = Settings::of(&options.config, &options.run_dir, embedding.is_some())?;
     // The socket first: it is what tells two daemons apart.
-    let listener = crate::files::listen(&options.socket)?;
-    let listener = UnixListener::from_std(listener)
-        .map_err(|source| Error::Listen { path: options.socket.clone(), source })?;
-    let workers = options.config.workers.clone();
+    let (listener, socket) = listen(inherited.listener, &options.socket)?;
     let nice = options.config.nice;
     let roots = options.roots.clone();
     let started = crate::files::make_dir(&options.run_dir).and_then(|()| {
-        Shell::start(options.config, &options.run_dir, options.roots, options.plain)
+        let Options { config, run_dir, roots, plain, .. } = options;
+        Shell::start(config, &run_dir, roots, plain, inherited.stored)
     });
-    let (shell, leases) = started.inspect_err(|_| {
-        // Nobody listens behind it: the next start would take it for a crash's.
-        drop(std::fs::remove_file(&options.socket));
-    })?;
+    let (shell, leases) = started.inspect_err(|_| socket.remove())?;
     // After the threads that work aside, which keep the nice value they were started with.
     if let Err(error) = linux::sched::set_nice(nice.into()) {
         tracing::debug!(%error, "the daemon competes with its clients");
@@ -198,18 +200,20 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
             None
         }
         Some(tree) => {
-            let started = Tree::start(tree, &shell, &deputies, groups, &roots).await;
-            // Nobody listens behind it: the next start would take it for a crash's.
-            started.inspect_err(|_| drop(std::fs::remove_file(&options.socket)))?
+            let started = Tree::start(tree, &shell, &deputies, Rc::clone(&groups), &roots).await;
+            started.inspect_err(|_| socket.remove())?
         }
         None => None,
     };
-    let mut crew = Crew::new(options.worker_command, workers);
+    let mut crew = Crew::new(options.worker_command);
+    let manager = Manager::new(options.managed);
+    let control =
+        Control::new(Rc::clone(&shell), Rc::clone(&groups), crew.pids(), options.source, manager);
+    control.serve_metrics().inspect_err(|_| socket.remove())?;
     let runtime = |source| Error::Runtime { what: "can not wait for signals", source };
-    tracing::info!(socket = %options.socket.display(), "ready");
     {
         let serving = server::accept(listener, Rc::clone(&shell), groups);
-        let housekeeping = keep_house(&shell, &mut crew);
+        let housekeeping = keep_house(&shell, &mut crew, &control);
         match embedding {
             Some((stopped, ready)) => {
                 // Whoever started it may be gone already; then `stopped` says so at once.
@@ -223,30 +227,61 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
             None => {
                 let mut terminate = signal(SignalKind::terminate()).map_err(runtime)?;
                 let mut interrupt = signal(SignalKind::interrupt()).map_err(runtime)?;
+                let hangup = signal(SignalKind::hangup()).map_err(runtime)?;
+                tracing::info!(socket = %options.socket.display(), "serves");
+                control.ready();
                 tokio::select! {
                     () = serving => {}
                     () = housekeeping => {}
+                    () = control.reload_at(hangup) => {}
                     _ = terminate.recv() => tracing::info!("SIGTERM"),
                     _ = interrupt.recv() => tracing::info!("SIGINT"),
                 }
             }
         }
     }
+    control.stopping();
     if let Some(tree) = tree {
         tree.stop(WORKERS_PATIENCE).await;
     }
     crew.drain(WORKERS_PATIENCE).await;
-    if let Err(error) = std::fs::remove_file(&options.socket) {
-        tracing::debug!(%error, "the socket was gone already");
-    }
+    socket.remove();
     if clean_up {
         shell.borrow_mut().clean_up()?;
     }
     Ok(())
 }
 
+/// The listening socket, and its path if it is the daemon's own. That of a socket unit stays, and
+/// clients wait in it for the next daemon.
+fn listen(
+    inherited: Option<std::os::unix::net::UnixListener>,
+    path: &Path,
+) -> Result<(UnixListener, OwnPath)> {
+    let failed = |source| Error::Listen { path: path.to_owned(), source };
+    let (listener, own) = match inherited {
+        Some(listener) => {
+            listener.set_nonblocking(true).map_err(failed)?;
+            (listener, OwnPath(None))
+        }
+        None => (crate::files::listen(path)?, OwnPath(Some(path.to_owned()))),
+    };
+    Ok((UnixListener::from_std(listener).map_err(failed)?, own))
+}
+
+struct OwnPath(Option<PathBuf>);
+
+impl OwnPath {
+    /// The next start would take a socket that is left behind for a crash's.
+    fn remove(&self) {
+        if let Some(Err(error)) = self.0.as_ref().map(std::fs::remove_file) {
+            tracing::debug!(%error, "the socket was gone already");
+        }
+    }
+}
+
 /// Looks after lingering blocks, kept content, other users of the kernel's pool, and workers.
-async fn keep_house(shell: &Shared, crew: &mut Crew) {
+async fn keep_house(shell: &Shared, crew: &mut Crew, control: &Control) {
     let mut changes = shell.borrow().changes();
     let mut events = Events::default();
     let idle = if shell.borrow().is_over_kernel() { TOLD_TICK } else { IDLE_TICK };
@@ -274,6 +309,7 @@ async fn keep_house(shell: &Shared, crew: &mut Crew) {
         };
         events.tend(shell);
         crew.tend(shell);
+        control.tick();
         changes.mark_unchanged();
         let mut wait = idle;
         if lingering > 0 {

@@ -19,7 +19,7 @@ use zlink::connection::socket::{self, ReadResult, Socket};
 use zlink::tokio::unix::Stream;
 use zlink::{ReadyListener, Server};
 
-use crate::rights::{Groups, Rights};
+use crate::rights::{Rights, SharedGroups};
 use crate::service::{Service, Shared};
 
 /// The longest message a peer may send. The longest that means anything is under 1 KiB.
@@ -30,7 +30,7 @@ const MOST_CONNECTIONS: usize = 4096;
 const HANGUP_POLL: Duration = Duration::from_secs(5);
 
 /// Accepts connections for ever.
-pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: Groups) {
+pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: SharedGroups) {
     let open = Rc::new(Cell::new(0_usize));
     loop {
         let stream = match listener.accept().await {
@@ -53,7 +53,7 @@ pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: Groups
                 continue;
             }
         };
-        let service = Service::new(Rc::clone(&shell), Rights::new(peer, groups));
+        let service = Service::new(Rc::clone(&shell), Rights::new(peer, Rc::clone(&groups)));
         open.set(open.get() + 1);
         let open = Rc::clone(&open);
         tokio::task::spawn_local(async move {

@@ -190,7 +190,8 @@ async fn lend(
     rights: &Rights,
     call: LendCall,
 ) -> Result<(Lent, Vec<OwnedFd>), Error> {
-    rights.may_lend()?;
+    let begin = Instant::now();
+    rights.may_lend().inspect_err(|_| shell.borrow().metrics.refused(None, begin.elapsed()))?;
     let owner: Option<Owner> =
         call.owner.map(|name| name.parse().map_err(|e| bad("owner", e))).transpose()?;
     let keep = match (owner, call.keep_seconds) {
@@ -228,7 +229,10 @@ async fn lend(
             other => break other,
         }
     };
-    let mut handover = granted.map_err(|refusal| explain(shell, &request, &refusal))?;
+    let mut handover = granted.map_err(|refusal| {
+        shell.borrow().metrics.refused(Some(&refusal), begin.elapsed());
+        explain(shell, &request, &refusal)
+    })?;
     // Before anything that waits: the call may be dropped there, with its peer.
     tokio::task::spawn_local(watch_lease(Rc::clone(shell), handover.loan.lease, handover.watch));
     for fill in std::mem::take(&mut handover.fills) {
@@ -244,6 +248,7 @@ async fn lend(
         // unlent blocks must be free by then.
         all_freed(shell).await;
     }
+    shell.borrow().metrics.granted(&handover.loan, begin.elapsed());
     let page_size = handover.loan.page_size;
     let part = |(at, part): (usize, &model::book::LoanPart)| LentPart {
         fd: index(at + 1),

@@ -24,8 +24,9 @@ use tokio::sync::watch;
 use crate::error::{Error, Result};
 use crate::kernel::Fill;
 use crate::leases::Leases;
+use crate::metrics::Metrics;
 use crate::provider::Provider;
-use crate::store::{Store, page_bytes};
+use crate::store::{Store, directory_name, page_bytes};
 
 /// How old the kernel's counts may be when a loan or job relies on them. A read is three files of
 /// sysfs, about 10 us; a loan from ready memory needs none.
@@ -79,6 +80,7 @@ pub(crate) struct Shell {
     changed: watch::Sender<u64>,
     pub(crate) workers: u32,
     pub(crate) paused: bool,
+    pub(crate) metrics: Metrics,
 }
 
 /// Seconds of `CLOCK_BOOTTIME`, which goes on during suspend and starts anew with the machine,
@@ -107,6 +109,7 @@ impl Shell {
         run_dir: &std::path::Path,
         roots: Roots,
         plain: bool,
+        mut stored: BTreeMap<String, OwnedFd>,
     ) -> Result<(Self, Vec<(LeaseId, linux::DaemonEnd)>)> {
         config.check()?;
         let provider = Provider::choose(config.provider, plain, &roots)?;
@@ -116,8 +119,12 @@ impl Shell {
             let changed = changed.clone();
             move || changed.send_modify(|generation| *generation += 1)
         };
-        let mut store = Store::open(run_dir, sizes, plain, config.share_page_tables, freed)?;
-        let mut leases = store.leases()?;
+        let mut store = Store::open(run_dir, plain, config.share_page_tables, freed)?;
+        for page_size in sizes {
+            store.add(page_size, stored.remove(&directory_name(page_size)))?;
+        }
+        let mut leases = Leases::default();
+        store.add_leases(&mut leases)?;
         let provable = store.can_prove()?;
         if !provable {
             tracing::warn!("this kernel grants no leases on hugetlbfs: every pool recycles fresh");
@@ -143,6 +150,7 @@ impl Shell {
             changed,
             workers: 0,
             paused: false,
+            metrics: Metrics::new(),
         };
         shell.carry_out(&effects);
         // A lease whose blocks are all gone is nobody's: its number must be free for a new one.
@@ -157,6 +165,48 @@ impl Shell {
 
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Has `config` from now on; what is lent, kept or being zeroed stays.
+    ///
+    /// # Errors
+    /// A rule that it breaks, or pages that this kernel does not have; nothing is changed then.
+    pub(crate) fn reload(&mut self, config: Config) -> Result<()> {
+        config.check()?;
+        for page_size in page_sizes(&config, &self.roots, matches!(self.provider, Provider::Plain))?
+        {
+            // An empty mount of a configuration that is refused later costs nothing.
+            self.store.add(page_size, None)?;
+        }
+        self.store.add_leases(&mut self.leases)?;
+        let effects = self.book.reconfigure(config.pools.clone())?;
+        self.carry_out(&effects);
+        let at_start = |of: &Config| (of.share_page_tables, of.nice, of.provider, of.tree.clone());
+        if at_start(&config) != at_start(&self.config) {
+            tracing::warn!(
+                "share_page_tables, nice, provider and [tree] change with the next start"
+            );
+        }
+        self.config = config;
+        self.observed = None;
+        self.changed.send_modify(|generation| *generation += 1);
+        Ok(())
+    }
+
+    pub(crate) fn counters(&self) -> wire::Counters {
+        self.book.counters()
+    }
+
+    /// The pools that are being filled, with what they have ready and want.
+    pub(crate) fn filling(&self) -> BTreeMap<PoolKey, (Pages, Pages)> {
+        self.book.filling()
+    }
+
+    /// The roots of its mounts by name, for a service manager to keep.
+    pub(crate) fn kept_descriptors(
+        &self,
+    ) -> impl Iterator<Item = (String, std::os::fd::BorrowedFd<'_>)> {
+        self.store.roots().map(|(size, root)| (directory_name(size), root))
     }
 
     /// Wakes whenever a count changed.
@@ -435,9 +485,6 @@ impl Shell {
     /// Gives blocks back where the kernel's pool has fewer free pages than it is to be left.
     pub(crate) fn relieve(&mut self) {
         let effects = self.book.relieve();
-        if !effects.is_empty() {
-            tracing::info!(blocks = effects.len(), "gave blocks back: others need the pages");
-        }
         self.carry_out(&effects);
     }
 

@@ -6,6 +6,7 @@
 //! that an effect only says which block changed.
 
 use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, PageBytes, exclusive, mount};
@@ -31,6 +32,8 @@ struct Place {
 /// The files. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Store {
+    run_dir: PathBuf,
+    plain: bool,
     dirs: BTreeMap<PageSize, BlockDir>,
     mounts: Vec<HugetlbMount>,
     places: BTreeMap<BlockId, Place>,
@@ -42,49 +45,72 @@ fn states() -> Vec<&'static str> {
     StateName::ALL.iter().map(|s| s.as_str()).collect()
 }
 
-fn directory(run_dir: &Path, page_size: PageSize) -> PathBuf {
-    run_dir.join(format!("pages-{}kB", page_size.kib()))
+/// A page size's directory below the run directory, and its name where descriptors have names.
+pub(crate) fn directory_name(page_size: PageSize) -> String {
+    format!("pages-{}kB", page_size.kib())
 }
 
 impl Store {
-    /// Opens, and where needed mounts, a directory per page size under `run_dir`. `freed` is
-    /// called, on another thread, whenever pages of a removed file became free.
+    /// No directories yet. `freed` is called, on another thread, whenever pages of a removed file
+    /// became free.
     pub(crate) fn open(
         run_dir: &Path,
-        page_sizes: impl IntoIterator<Item = PageSize>,
         plain: bool,
         share_tables: bool,
         freed: impl Fn() + Send + 'static,
     ) -> Result<Self> {
-        let mut store = Self {
+        Ok(Self {
+            run_dir: run_dir.to_owned(),
+            plain,
             dirs: BTreeMap::new(),
             mounts: Vec::new(),
             places: BTreeMap::new(),
             tables: if share_tables && !plain { Some(Tables::start()?) } else { None },
             freeing: Freeing::start(freed)?,
-        };
-        for page_size in page_sizes {
-            let path = directory(run_dir, page_size);
-            if !plain {
-                let page = page_bytes(page_size);
-                // A mount that an earlier daemon left is taken over, files and all.
-                let mounted = path.exists() && mount::is_hugetlbfs(&path)? == Some(page);
-                store.mounts.push(if mounted {
-                    HugetlbMount { dir: path.clone(), page }
-                } else {
-                    mount::mount(&path, page)?
-                });
-            } else {
-                crate::files::make_dir(&path)?;
-            }
-            store.dirs.insert(page_size, BlockDir::open(&path, &states(), 0o700)?);
-        }
-        Ok(store)
+        })
     }
 
-    /// The leases' names, beside the blocks.
-    pub(crate) fn leases(&self) -> Result<Leases> {
-        Leases::open(self.dirs.iter().map(|(page_size, dir)| (*page_size, dir.path())))
+    /// Opens, and where needed mounts, the directory of a page size, unless it is open. `stored` is
+    /// its root as a service manager has kept it.
+    ///
+    /// # Errors
+    /// Those of mounting; nothing is changed then.
+    pub(crate) fn add(&mut self, page_size: PageSize, stored: Option<OwnedFd>) -> Result<()> {
+        if self.has(page_size) {
+            return Ok(());
+        }
+        let (name, page) = (directory_name(page_size), page_bytes(page_size));
+        let path = self.run_dir.join(&name);
+        if self.plain {
+            crate::files::make_dir(&path)?;
+        } else {
+            // A mount that an earlier daemon left is taken over, files and all.
+            let mounted = path.exists() && mount::is_hugetlbfs(&path)? == Some(page);
+            if let Some(root) = stored.filter(|root| !mounted && is_of(root, page)) {
+                tracing::info!(%name, "goes on with the mount of another mount namespace");
+                let dir = BlockDir::open_root(root, &path, &states(), 0o700)?;
+                self.dirs.insert(page_size, dir);
+                return Ok(());
+            }
+            self.mounts.push(if mounted {
+                HugetlbMount { dir: path.clone(), page }
+            } else {
+                mount::mount(&path, page)?
+            });
+        }
+        self.dirs.insert(page_size, BlockDir::open(&path, &states(), 0o700)?);
+        Ok(())
+    }
+
+    /// The roots of all its hugetlbfs, for a service manager to keep.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = (PageSize, BorrowedFd<'_>)> {
+        let huge = self.dirs.iter().filter(|_| !self.plain);
+        huge.map(|(page_size, dir)| (*page_size, dir.root()))
+    }
+
+    /// Adds the leases' directories, beside the blocks, that are not there yet.
+    pub(crate) fn add_leases(&self, leases: &mut Leases) -> Result<()> {
+        self.dirs.iter().try_for_each(|(size, dir)| leases.add(*size, dir.root(), dir.path()))
     }
 
     /// What to wait for until a block's page tables are made.
@@ -276,6 +302,10 @@ impl Store {
         }
         Ok(())
     }
+}
+
+fn is_of(root: &OwnedFd, page: PageBytes) -> bool {
+    matches!(mount::is_on_hugetlbfs(root), Ok(Some(found)) if found == page)
 }
 
 /// The size as the kernel's interface takes it.

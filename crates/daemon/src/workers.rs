@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The daemon's own workers: processes like any user's, started when thresholds ask for them.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::Stdio;
 use std::rc::Rc;
@@ -20,12 +22,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// The workers that run, and whether each was asked to stop.
+pub(crate) type Pids = Rc<RefCell<BTreeMap<u32, bool>>>;
+
 /// Keeps as many workers running as the book wants.
 #[derive(Debug)]
 pub(crate) struct Crew {
     command: Vec<OsString>,
     settings: Workers,
-    pids: Rc<std::cell::RefCell<Vec<u32>>>,
+    pids: Pids,
     /// Work finished when the last worker was started, to tell whether it achieved anything.
     zeroed_before: u64,
     pause: Duration,
@@ -34,10 +39,10 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    pub(crate) fn new(command: Vec<OsString>, settings: Workers) -> Self {
+    pub(crate) fn new(command: Vec<OsString>) -> Self {
         Self {
             command,
-            settings,
+            settings: Workers::default(),
             pids: Rc::default(),
             zeroed_before: 0,
             pause: FIRST_PAUSE,
@@ -46,13 +51,20 @@ impl Crew {
         }
     }
 
+    /// The workers that run.
+    pub(crate) fn pids(&self) -> Pids {
+        Rc::clone(&self.pids)
+    }
+
     fn running(&self) -> u32 {
         u32::try_from(self.pids.borrow().len()).unwrap_or(u32::MAX)
     }
 
     /// Starts what is missing; stops all while CPU pressure is above its limit.
     pub(crate) fn tend(&mut self, shell: &Shared) {
+        self.settings.clone_from(&shell.borrow().config().workers);
         if self.command.is_empty() || self.settings.max == 0 {
+            self.stop();
             return;
         }
         let pressure = shell.borrow().pressure();
@@ -100,6 +112,9 @@ impl Crew {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).arg("--background").arg("--node").arg(node.to_string());
         command.arg(format!("--nice={}", self.settings.nice));
+        for variable in crate::manager::OWN_VARIABLES {
+            command.env_remove(variable);
+        }
         if let Some(cpus) = cpus {
             command.arg("--cpus").arg(cpus);
         }
@@ -115,7 +130,7 @@ impl Crew {
     fn look_after(&self, mut child: Child, shell: &Shared) {
         let Some(pid) = child.id() else { return };
         tracing::debug!(pid, "started a worker");
-        self.pids.borrow_mut().push(pid);
+        self.pids.borrow_mut().insert(pid, false);
         let (pids, shell) = (Rc::clone(&self.pids), Rc::clone(shell));
         tokio::task::spawn_local(async move {
             match child.wait().await {
@@ -123,14 +138,17 @@ impl Crew {
                 Ok(status) => tracing::warn!(pid, %status, "a worker failed"),
                 Err(error) => tracing::warn!(pid, %error, "a worker is out of sight"),
             }
-            pids.borrow_mut().retain(|running| *running != pid);
+            pids.borrow_mut().remove(&pid);
             shell.borrow_mut().workers = u32::try_from(pids.borrow().len()).unwrap_or(u32::MAX);
         });
     }
 
     /// Asks every worker to stop: each reports what it has and ends within one page or chunk.
+    ///
+    /// Once: a second signal would end it on the spot, with nothing reported.
     pub(crate) fn stop(&self) {
-        for pid in self.pids.borrow().iter() {
+        for (pid, asked) in self.pids.borrow_mut().iter_mut().filter(|(_, asked)| !**asked) {
+            *asked = true;
             let Ok(pid) = i32::try_from(*pid) else { continue };
             // Gone already is as good.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);

@@ -24,6 +24,7 @@ use crate::units::PageBytes;
 #[derive(Debug)]
 pub struct BlockDir {
     path: PathBuf,
+    root: OwnedFd,
     page: PageBytes,
     states: Vec<(String, OwnedFd)>,
 }
@@ -35,6 +36,13 @@ impl BlockDir {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())
             .or_call(|| format!("open({path:?}, O_DIRECTORY)"))?;
+        Self::open_root(root, path, states, mode)
+    }
+
+    /// The same for a directory that is open already, which `path` only names: how one is reached
+    /// that lies on a mount which this process does not see (any more).
+    pub fn open_root(root: OwnedFd, path: &Path, states: &[&str], mode: u32) -> Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let stat = rustix::fs::fstatfs(&root).or_call(|| format!("fstatfs({path:?})"))?;
         let page = hugetlb_page(&stat).unwrap_or_else(PageBytes::base);
         let mode = Mode::from_raw_mode(mode);
@@ -52,7 +60,12 @@ impl BlockDir {
             Ok((state.to_owned(), fd))
         };
         let states = states.iter().map(open_state).collect::<Result<_>>()?;
-        Ok(Self { path: path.to_owned(), page, states })
+        Ok(Self { path: path.to_owned(), root, page, states })
+    }
+
+    /// The directory itself: who has it open keeps its file system, mounted or not.
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
     }
 
     /// The path it was opened by.

@@ -44,6 +44,21 @@ impl LeaseDir {
         Ok(Self { path: path.to_owned(), fd })
     }
 
+    /// Opens the directory `name` of the open directory `parent`, which `path` only names, and makes
+    /// it if it is missing, mode 0700.
+    pub fn open_in(parent: BorrowedFd<'_>, name: &str, path: &Path) -> Result<Self> {
+        check_name(name)?;
+        let path = path.join(name);
+        match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno).or_call(|| format!("mkdir({path:?}, 0700)")),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(parent, name, flags, Mode::empty())
+            .or_call(|| format!("open({path:?}, O_DIRECTORY|O_NOFOLLOW)"))?;
+        Ok(Self { path, fd })
+    }
+
     /// Begins a lease: the client's end to send away, and the daemon's to watch.
     ///
     /// The lease lasts while any copy of the client's end is open, so drop yours once it is sent.

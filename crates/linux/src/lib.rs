@@ -33,6 +33,7 @@ pub mod meminfo;
 pub mod mount;
 pub mod numa;
 pub mod peer;
+pub mod process;
 pub mod psi;
 mod raw;
 mod roots;

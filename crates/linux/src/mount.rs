@@ -103,6 +103,12 @@ pub fn is_hugetlbfs(path: &Path) -> Result<Option<PageBytes>> {
     Ok(hugetlb_page(&stat))
 }
 
+/// The same for a directory that is open.
+pub fn is_on_hugetlbfs(dir: impl std::os::fd::AsFd) -> Result<Option<PageBytes>> {
+    let stat = rustix::fs::fstatfs(dir).or_call(|| "fstatfs(directory)".into())?;
+    Ok(hugetlb_page(&stat))
+}
+
 /// hugetlbfs reports its page size as the block size.
 pub(crate) fn hugetlb_page(stat: &StatFs) -> Option<PageBytes> {
     #[expect(clippy::unnecessary_cast, reason = "the types differ between architectures")]

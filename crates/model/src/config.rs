@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The configuration: one TOML file, or the same fields as flags.
 
+mod listen;
+mod reserve;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use listen::{BadListen, Listen};
+pub use reserve::Reserve;
 
 use crate::ids::{PoolKey, Uid};
 use crate::units::{Bytes, Node, PageSize, Pages, as_text};
@@ -20,6 +26,9 @@ pub enum ConfigError {
     /// Two pools of one shape.
     #[error("pool {0} is configured twice: pools differ in node, page size or pages per block")]
     Twice(PoolKey),
+    /// Two sizes of the kernel's pool.
+    #[error("reserve: {1} pages of node {0} are reserved twice")]
+    ReservedTwice(Node, PageSize),
     /// A pool whose blocks are empty.
     #[error("pool {0}: pages_per_block must be at least 1")]
     EmptyBlock(PoolKey),
@@ -183,6 +192,14 @@ impl Tree {
     }
 }
 
+/// Metrics for Prometheus.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Where to serve them, to everybody who can connect there; default: nowhere.
+    pub listen: Option<Listen>,
+}
+
 /// Everything the daemon is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -209,6 +226,10 @@ pub struct Config {
     pub workers: Workers,
     /// The control tree.
     pub tree: Tree,
+    /// Whether and where metrics are served.
+    pub metrics: Metrics,
+    /// Pages that `prezero reserve` takes from free memory, at boot if it can; the daemon does not.
+    pub reserve: Vec<Reserve>,
     /// The pools.
     #[serde(rename = "pool")]
     pub pools: Vec<PoolConfig>,
@@ -226,6 +247,8 @@ impl Default for Config {
             nice: -10,
             workers: Workers::default(),
             tree: Tree::default(),
+            metrics: Metrics::default(),
+            reserve: Vec::new(),
             pools: Vec::new(),
         }
     }
@@ -360,6 +383,12 @@ impl Config {
     /// # Errors
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), ConfigError> {
+        for (i, one) in self.reserve.iter().enumerate() {
+            let same = |other: &Reserve| (other.node, other.page_size) == (one.node, one.page_size);
+            if self.reserve[..i].iter().any(same) {
+                return Err(ConfigError::ReservedTwice(one.node, one.page_size));
+            }
+        }
         for (i, pool) in self.pools.iter().enumerate() {
             pool.check()?;
             if self.pools[..i].iter().any(|other| other.key() == pool.key()) {
@@ -447,6 +476,9 @@ mod tests {
         refused("[[pool]]\npage_size = \"2M\"\nready_low = 2\nready_high = 1", "ready_low 2");
         refused("[[pool]]\npage_size = \"2M\"\nready_high = 2\nmax = 1", "above max 1");
         refused("[[pool]]\npage_size = \"2M\"\n[[pool]]\npage_size = \"2M\"", "twice");
+        let twice = "[[reserve]]\npage_size = \"1G\"\npages = 1\n";
+        refused(&twice.repeat(2), "1G pages of node 0");
+        refused("[metrics]\nlisten = \"9464\"", "`9464`");
         refused("[workers]\npause_above_pressure = 101", "101");
         refused("[tree]\nmode = 0o755", "0o755");
         refused("quota_of = { bob = \"1G\" }", "bob");

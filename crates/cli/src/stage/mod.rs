@@ -184,8 +184,8 @@ impl Stage {
             run_dir: self.run_dir.clone(),
             config,
             plain: self.reservation.is_none(),
-            worker_command: Vec::new(),
             roots: self.roots.clone(),
+            ..Options::default()
         })?;
         let client = Client::connect(&socket)?;
         Ok(Some(Scene { stage: self, daemon: Some(daemon), client, socket, page, pages }))

@@ -4,25 +4,31 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use model::config::{Config, PoolConfig, Provider};
+use model::config::{Config, Listen, PoolConfig, Provider};
 use model::ids::Uid;
 use model::units::Bytes;
 use model::wire::DEFAULT_SOCKET;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output::log;
 
 /// Run the daemon: own huge pages, keep them zeroed, lend them
 ///
 /// What it does is said by a TOML file (--config), by flags, or both; a flag overrides its field of
 /// the file, and a --pool replaces the file's pool of the same node, page size and block. It runs in
 /// the foreground, logs to standard error, and ends at SIGTERM or SIGINT. Ready and lent memory
-/// survives that: the next daemon finds it.
-#[derive(Debug, clap::Args)]
+/// survives that: the next daemon finds it. At SIGHUP it reads the file again; one that is refused
+/// changes nothing, and one that is not replaces what `prezero set` has changed, too.
+///
+/// Started by systemd it takes the socket of a socket unit, reports that it is ready, feeds the
+/// watchdog, and has what its next start needs kept.
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
   prezero serve --pool page_size=1G,ready_high=8
-  prezero serve --config /etc/prezero.toml --workers 4 --worker-cpus 0-3
+  prezero serve --config /etc/prezero/prezero.toml --workers 4 --worker-cpus 0-3
+  prezero serve --config /etc/prezero/prezero.toml --check && systemctl reload prezero
   prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096
 
 Fields of a pool, with their defaults:
@@ -34,6 +40,9 @@ pub(crate) struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Only say whether file and flags are good
+    #[arg(long)]
+    check: bool,
     /// Where to listen
     #[arg(long, value_name = "PATH", env = "PREZERO_SOCKET", default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
@@ -93,6 +102,9 @@ pub(crate) struct Args {
     /// The same for one user; may be repeated
     #[arg(long, value_name = "UID=SIZE", value_parser = quota_of)]
     quota_of: Vec<(Uid, Bytes)>,
+    /// Serve metrics for Prometheus there: an address with a port, or an absolute path
+    #[arg(long, value_name = "ADDR|PATH")]
+    metrics: Option<Listen>,
     /// What to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "PREZERO_LOG", default_value = "info")]
     log: LevelFilter,
@@ -110,19 +122,17 @@ fn octal(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    tracing_subscriber::fmt()
-        .compact()
-        .with_target(false)
-        .with_ansi(crate::output::is_watched())
-        .with_max_level(args.log)
-        .with_writer(std::io::stderr)
-        .init();
-    let options = options(args)?;
-    daemon::serve(options)?;
+    if args.check {
+        config(&args)?;
+        return Ok(Exit::Done);
+    }
+    log::to_standard_error(args.log);
+    daemon::serve(options(args)?)?;
     Ok(Exit::Done)
 }
 
-fn options(args: Args) -> Result<daemon::Options, Failure> {
+/// What file and flags say together; of `args` nothing else is looked at.
+fn config(args: &Args) -> Result<Config, Failure> {
     let file = match &args.config {
         None => Config::default(),
         Some(path) => {
@@ -133,21 +143,27 @@ fn options(args: Args) -> Result<daemon::Options, Failure> {
             Config::from_toml(&text).map_err(|error| failed(&error))?
         }
     };
-    let Args { socket, run_dir, plain, .. } = &args;
-    let (socket, run_dir, plain) = (socket.clone(), run_dir.clone(), *plain);
-    let config = merge(file, args);
+    let config = merge(file, args.clone());
     config.check().map_err(Failure::usage)?;
+    Ok(config)
+}
+
+fn options(args: Args) -> Result<daemon::Options, Failure> {
     let program = std::env::current_exe()?;
     let mut worker_command: Vec<OsString> = vec![program.into()];
     let words = ["zero", "--socket"];
     worker_command.extend(words.map(OsString::from));
-    worker_command.push(socket.clone().into());
+    worker_command.push(args.socket.clone().into());
     Ok(daemon::Options {
-        socket,
-        run_dir,
-        config,
-        plain,
+        socket: args.socket.clone(),
+        run_dir: args.run_dir.clone(),
+        config: config(&args)?,
+        plain: args.plain,
         worker_command,
+        source: Some(daemon::ConfigSource::new(move || {
+            config(&args).map_err(|failure| failure.to_string())
+        })),
+        managed: true,
         roots: daemon::host::Roots::default(),
     })
 }
@@ -176,6 +192,7 @@ fn merge(mut config: Config, args: Args) -> Config {
     over(&mut tree.group, args.tree_group.map(Some));
     over(&mut tree.mode, args.tree_mode.map(Some));
     over(&mut config.quota, args.quota.map(Some));
+    over(&mut config.metrics.listen, args.metrics.map(Some));
     config.quota_of.extend(args.quota_of);
     config.pools.retain(|pool| args.pools.iter().all(|flag| flag.key() != pool.key()));
     config.pools.extend(args.pools);
@@ -215,8 +232,9 @@ mod tests {
         let flags = args(
             "--workers 4 --worker-cpus 0-3 --worker-nice -5 --worker-sched-idle false \
              --worker-cgroup /a --pause-above-pressure 40 --lend-group kvm --zero-group wheel \
-             --quota 64G --quota-of 1000=8G --pool page_size=1G,ready_high=8 --provider stock \
-             --tree /run/zero --tree-group kvm --tree-mode 660",
+             --quota 64G --quota-of 1000=8G --metrics [::1]:9464 --provider stock \
+             --tree /run/zero --tree-group kvm --tree-mode 660 \
+             --pool page_size=1G,ready_high=8",
         );
         let file = Config::from_toml(
             r#"
@@ -237,6 +255,8 @@ mod tests {
             path = "/run/zero"
             group = "kvm"
             mode = 0o660
+            [metrics]
+            listen = "[::1]:9464"
             [[pool]]
             page_size = "1G"
             ready_high = 8

@@ -48,7 +48,7 @@ impl Session {
     fn demand(&self, caller: Caller) -> Result<(), Errno> {
         let peer = Peer::of_request(&self.roots, caller.thread, caller.uid, caller.gid);
         let peer = peer.map_err(|_| Errno::PERM)?;
-        Rights::new(peer, self.groups).may_zero("zero").map_err(|_| Errno::PERM)
+        Rights::new(peer, Rc::clone(&self.groups)).may_zero("zero").map_err(|_| Errno::PERM)
     }
 
     fn domain(&self, node: i32, page_shift: u32) -> Result<Domain, Errno> {

@@ -45,7 +45,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::deputy::Deputies;
 use crate::error::{Error, Result};
-use crate::rights::{self, Groups};
+use crate::rights::{self, SharedGroups};
 use crate::service::Shared;
 use device::Device;
 use item::Access;
@@ -115,7 +115,7 @@ impl Tree {
         settings: Settings,
         shell: &Shared,
         deputies: &Rc<Deputies>,
-        groups: Groups,
+        groups: SharedGroups,
         roots: &Roots,
     ) -> Result<Option<Self>> {
         let required = settings.required;
@@ -137,7 +137,7 @@ impl Tree {
         Settings { path, access, .. }: Settings,
         shell: &Shared,
         deputies: &Rc<Deputies>,
-        groups: Groups,
+        groups: SharedGroups,
         roots: &Roots,
     ) -> Result<Self> {
         remove_stale(roots, &path).await?;

@@ -20,7 +20,7 @@ use super::item::{self, Access, Item, Kind};
 use super::open::{Handles, Open, OpenDevice, OpenDirectory, OpenFile};
 use super::wire::{Caller, Op, Reply, Request};
 use crate::deputy::{Deputies, Order, Report};
-use crate::rights::Groups;
+use crate::rights::SharedGroups;
 use crate::service::Shared;
 
 /// File numbers begin here; those of directories, which are their inode numbers, are below.
@@ -37,7 +37,7 @@ pub(super) struct Session {
     pub(super) device: Device,
     pub(super) shell: Shared,
     pub(super) deputies: Rc<Deputies>,
-    pub(super) groups: Groups,
+    pub(super) groups: SharedGroups,
     pub(super) roots: Roots,
     pub(super) access: Access,
     pub(super) state: RefCell<State>,

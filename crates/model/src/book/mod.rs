@@ -17,6 +17,7 @@
 //! sums of [`Book::pool_status`] are an index over the blocks, which the property tests compare with
 //! a count of them in every state.
 
+mod configure;
 mod domain;
 mod kernel;
 mod lend;
@@ -172,12 +173,7 @@ impl Book {
     /// stays ready, only a live lease stays lent, only a sole `kept/` file keeps its content.
     pub fn adopt(&mut self, found: &Found) -> Vec<Effect> {
         let Entry { block: id, pool, part, until } = found.entry.clone();
-        let foreign = || Pool {
-            config: PoolConfig { max: Some(Pages::ZERO), ..PoolConfig::new(pool) },
-            refilling: false,
-            configured: false,
-        };
-        let configured = self.pools.entry(pool).or_insert_with(foreign).configured;
+        let configured = self.pools.entry(pool).or_insert_with(|| Pool::unwanted(pool)).configured;
         self.next_block = self.next_block.max(id.0.saturating_add(1));
         if let Some(part) = &part {
             self.next_lease = self.next_lease.max(part.lease.0.saturating_add(1));
@@ -279,19 +275,6 @@ impl Book {
         }
     }
 
-    /// Changes one pool's thresholds, or adds a pool.
-    ///
-    /// # Errors
-    /// Those of [`PoolConfig::check`]; nothing is changed then.
-    pub fn configure(&mut self, config: PoolConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        let key = self.canonical(config.key());
-        let config = PoolConfig { pages_per_block: key.pages_per_block, ..config };
-        let refilling = self.pools.get(&key).is_some_and(|pool| pool.refilling);
-        self.pools.insert(key, Pool { config, refilling, configured: true });
-        Ok(())
-    }
-
     /// A pool's configuration.
     #[must_use]
     pub fn pool_config(&self, key: PoolKey) -> Option<&PoolConfig> {
@@ -386,6 +369,14 @@ impl Book {
             self.pools.iter().filter(|(_, p)| p.refilling).map(|(key, _)| key.node).collect();
         nodes.dedup();
         nodes
+    }
+
+    /// The pools that are being refilled, as of the last [`Book::wanted_workers`]: their ready
+    /// pages and their high threshold.
+    #[must_use]
+    pub fn filling(&self) -> BTreeMap<PoolKey, (Pages, Pages)> {
+        let filling = self.pools.iter().filter(|(_, pool)| pool.refilling);
+        filling.map(|(key, pool)| (*key, (self.ready(*key), pool.config.ready_high))).collect()
     }
 
     /// A pool's counts.

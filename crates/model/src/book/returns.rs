@@ -122,10 +122,10 @@ impl Book {
         (Bytes(bytes), effects)
     }
 
-    /// Gives blocks back where the kernel's pool has fewer than `leave_free` pages: others need
-    /// them.
+    /// Gives blocks back where the kernel's pool has fewer than `leave_free` pages, as others need
+    /// them, and what pools have unlent that nobody wants any more.
     pub fn relieve(&mut self) -> Vec<Effect> {
-        let mut effects = Vec::new();
+        let mut effects = self.dissolve();
         let shapes: Vec<_> = self.shapes().collect();
         for (node, page_size) in shapes {
             let here = |key: PoolKey| (key.node, key.page_size) == (node, page_size);

@@ -120,6 +120,13 @@ pub(super) enum Event {
         pool: usize,
         change: Change,
     },
+    /// The operator's file is read again: one pool is as `change` says, perhaps one is gone.
+    Reload {
+        pool: usize,
+        change: Change,
+        forget_pool: Option<usize>,
+        fate: Fate,
+    },
     Restart {
         forget_pool: Option<usize>,
         how: Crash,
@@ -275,12 +282,16 @@ fn of_the_daemon() -> impl Strategy<Value = Event> {
 
 fn of_others() -> impl Strategy<Value = Event> {
     let restart = (proptest::option::weighted(0.2, pick()), crash());
+    let reload = (pick(), change(), proptest::option::weighted(0.5, pick()), fate());
     prop_oneof![
         2 => (node(), size(), 0..6u64, fate())
             .prop_map(|(node, size, pages, fate)| Event::GiveBack { node, size, pages, fate }),
         3 => (pick(), 1..8u64, any::<bool>())
             .prop_map(|(shape, pages, takes)| Event::Outside { shape, pages, takes }),
         2 => (pick(), change()).prop_map(|(pool, change)| Event::Configure { pool, change }),
+        1 => reload.prop_map(|(pool, change, forget_pool, fate)| {
+            Event::Reload { pool, change, forget_pool, fate }
+        }),
         1 => restart.prop_map(|(forget_pool, how)| Event::Restart { forget_pool, how }),
     ]
 }

@@ -220,3 +220,31 @@ fn only_memory_that_a_block_has_counts_as_given_back() {
     assert!(matches!(refusal(&mut book, &ask(5)), Refusal::NotEnough { .. }));
     assert_eq!(book.give_back(None, None, Pages(1)), (bytes(1), vec![Effect::Remove(order.block)]));
 }
+
+#[test]
+fn a_pool_that_nobody_wants_any_more_gives_back_what_is_not_lent_and_then_the_rest() {
+    let mut book = book([pool(0, 2), pool(0, 4)]);
+    let ready = make_ready(&mut book, key(0, 2), 2);
+    book.observe(Node(0), PAGE, Pages(0));
+    let (loan, _) = lend(&mut book, &ask(2));
+    let lent = loan.parts[0].block;
+    let left: Vec<_> = ready.into_iter().filter(|block| *block != lent).collect();
+    let gone = book.reconfigure(vec![pool(0, 4)]).expect("a good pool");
+    assert_eq!(gone, [Effect::Remove(left[0])]);
+    assert_eq!(book.lease_blocks(loan.lease), [lent], "the loan goes on");
+    bring_back(&mut book, &loan, 0);
+    assert_eq!(book.relieve(), []);
+    assert_eq!(book.pool_keys().collect::<Vec<_>>(), [key(0, 4)]);
+}
+
+#[test]
+fn pools_that_break_a_rule_change_nothing() {
+    let mut book = book([pool(0, 2)]);
+    make_ready(&mut book, key(0, 2), 1);
+    let bad = PoolConfig { ready_low: Some(Pages(3)), ..pool(0, 8) };
+    for pools in [vec![pool(0, 4), bad], vec![pool(0, 4), pool(0, 4)]] {
+        book.reconfigure(pools).expect_err("bad pools");
+        assert_eq!(book.pool_keys().collect::<Vec<_>>(), [key(0, 2)]);
+        assert_eq!(book.in_state(StateName::Ready).count(), 1);
+    }
+}

@@ -129,6 +129,11 @@ impl World {
                 let key = self.pools[pool % self.pools.len()].0.key();
                 self.configure(change.of(key, self.pins));
             }
+            Event::Reload { pool, change, forget_pool, fate } => {
+                let key = self.pools[pool % self.pools.len()].0.key();
+                let forgotten = forget_pool.map(|nth| nth % self.pools.len());
+                self.reload(change.of(key, self.pins), forgotten, fate);
+            }
             Event::Restart { forget_pool, how } => {
                 if let Some(pool) = forget_pool {
                     let nth = pool % self.pools.len();
@@ -211,6 +216,7 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "taken to go on allocating",
         "taken to clear",
         "relieved",
+        "dissolved",
         "lent exact",
         "lent trimmed",
         "lent grown",

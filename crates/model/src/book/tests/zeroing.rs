@@ -3,7 +3,7 @@
 
 use super::kernel::{Actor, Content, Shape};
 use super::world::{Fate, Worker, World, shape};
-use crate::block::{Reach, StateName};
+use crate::block::{Block, Reach, StateName};
 use crate::book::{Effect, Who};
 use crate::config::PoolConfig;
 use crate::ids::JobId;
@@ -266,6 +266,37 @@ impl World {
         assert_eq!(self.book.pool_config(config.key()), Some(&config));
         if let Some(pool) = self.pools.iter_mut().find(|(p, _)| p.key() == config.key()) {
             *pool = (config, true);
+        }
+    }
+    /// The operator's file is read again: one pool is as `config` says, `forgotten` is not in it.
+    pub(super) fn reload(&mut self, config: PoolConfig, forgotten: Option<usize>, fate: Fate) {
+        let (view, counters) = (self.view(), self.book.counters());
+        let mut pools = self.pools.clone();
+        if let Some(pool) = pools.iter_mut().find(|(p, _)| p.key() == config.key()) {
+            *pool = (config, true);
+        }
+        if let Some(nth) = forgotten {
+            pools[nth].1 = false;
+        }
+        let told: Vec<_> = pools.iter().filter(|(_, told)| *told).map(|(p, _)| p.clone()).collect();
+        let good = told.iter().all(|config| config.check().is_ok());
+        match self.book.reconfigure(told.clone()) {
+            Err(error) => {
+                assert!(!good, "{error}");
+                self.assert_unchanged(&view, counters, "a refused file");
+            }
+            Ok(effects) => {
+                assert!(good, "{told:?}");
+                self.pools = pools;
+                if !effects.is_empty() {
+                    self.note("dissolved");
+                }
+                if self.execute(&effects, fate) {
+                    let unlent =
+                        |b: &&Block| b.is_unlent() && !self.book.pools[&b.pool()].configured;
+                    assert_eq!(self.book.blocks.iter().filter(unlent).count(), 0);
+                }
+            }
         }
     }
 }

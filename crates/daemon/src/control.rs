@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What runs around the operations for as long as the daemon lives: the configuration that can be
+//! read again, the metrics, the service manager, and what the log tells the operator.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use linux::process;
+use model::config::Config;
+use tokio::signal::unix::Signal;
+
+use crate::error::Result;
+use crate::manager::Manager;
+use crate::metrics::{Endpoint, Source};
+use crate::news::News;
+use crate::rights::{Groups, SharedGroups};
+use crate::service::Shared;
+use crate::workers::Pids;
+
+/// How the configuration is read again: by whoever knows where it came from. Its error is one line.
+#[derive(Clone)]
+pub struct ConfigSource(Arc<dyn Fn() -> std::result::Result<Config, String> + Send + Sync>);
+
+impl ConfigSource {
+    /// `read` reads and checks, and changes nothing. It may block for a read of a file.
+    pub fn new(
+        read: impl Fn() -> std::result::Result<Config, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(read))
+    }
+}
+
+impl fmt::Debug for ConfigSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConfigSource")
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Control {
+    shell: Shared,
+    groups: SharedGroups,
+    workers: Pids,
+    source: Option<ConfigSource>,
+    manager: RefCell<Option<Manager>>,
+    endpoint: RefCell<Option<Endpoint>>,
+    news: RefCell<News>,
+}
+
+impl Control {
+    pub(crate) fn new(
+        shell: Shared,
+        groups: SharedGroups,
+        workers: Pids,
+        source: Option<ConfigSource>,
+        manager: Option<Manager>,
+    ) -> Self {
+        let (manager, endpoint) = (RefCell::new(manager), RefCell::default());
+        Self { shell, groups, workers, source, manager, endpoint, news: RefCell::default() }
+    }
+
+    /// Begins to serve metrics where the configuration says so.
+    ///
+    /// # Errors
+    /// Those of listening there.
+    pub(crate) fn serve_metrics(&self) -> Result<()> {
+        let listen = self.shell.borrow().config().metrics.listen.clone();
+        let endpoint = listen.map(|at| Endpoint::open(&at, self.metrics())).transpose()?;
+        self.endpoint.replace(endpoint);
+        Ok(())
+    }
+
+    fn metrics(&self) -> Source {
+        let (shell, workers) = (Rc::clone(&self.shell), Rc::clone(&self.workers));
+        Rc::new(move || {
+            let status = shell.borrow_mut().status();
+            let shell = shell.borrow();
+            // Nothing is waited for between the two looks, so that no worker is counted twice.
+            let used = |pid: &u32| process::cpu_time(shell.roots(), *pid);
+            let running: Duration = workers.borrow().keys().filter_map(used).sum();
+            shell.metrics.text(&status, running)
+        })
+    }
+
+    /// The daemon serves: the service manager keeps what the next daemon needs, and knows.
+    pub(crate) fn ready(&self) {
+        if let Some(manager) = self.manager.borrow().as_ref() {
+            for (name, root) in self.shell.borrow().kept_descriptors() {
+                manager.keep(&name, root);
+            }
+            manager.ready();
+        }
+        self.news.borrow_mut().begin(&self.shell);
+    }
+
+    /// The daemon ends.
+    pub(crate) fn stopping(&self) {
+        if let Some(manager) = self.manager.borrow().as_ref() {
+            manager.stopping();
+        }
+    }
+
+    /// Called whenever the house is kept.
+    pub(crate) fn tick(&self) {
+        let mut news = self.news.borrow_mut();
+        news.tell(&self.shell);
+        if let Some(manager) = self.manager.borrow_mut().as_mut() {
+            manager.tick(|| news.status(&self.shell));
+        }
+    }
+
+    /// Reads the configuration again at every signal, for ever.
+    pub(crate) async fn reload_at(&self, mut signal: Signal) {
+        while signal.recv().await.is_some() {
+            if let Some(manager) = self.manager.borrow().as_ref() {
+                manager.reloading();
+            }
+            let result = self.reload();
+            self.shell.borrow().metrics.reloaded(result.is_ok());
+            match result {
+                Ok(()) => tracing::info!("the configuration was read again and holds now"),
+                Err(error) => {
+                    tracing::error!(%error, "the configuration was read again and refused: nothing has changed");
+                }
+            }
+            self.ready();
+        }
+    }
+
+    fn reload(&self) -> std::result::Result<(), String> {
+        let source = self.source.as_ref().ok_or("it can not be read again")?;
+        let config = (source.0)()?;
+        let told = |error: crate::Error| error.to_string();
+        let groups = Groups::of(&config).map_err(told)?;
+        let listen = config.metrics.listen.clone();
+        let moved = self.shell.borrow().config().metrics.listen != listen;
+        // What can fail comes first: an address that is taken refuses the whole configuration.
+        let endpoint = match listen.filter(|_| moved) {
+            Some(at) => Some(Endpoint::open(&at, self.metrics()).map_err(told)?),
+            None => None,
+        };
+        self.shell.borrow_mut().reload(config).map_err(told)?;
+        self.groups.set(groups);
+        if moved {
+            self.endpoint.replace(endpoint);
+        }
+        Ok(())
+    }
+}
