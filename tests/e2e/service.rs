@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::Client;
+use linux::testkit::hugepages;
 use model::wire::Status;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::PATIENCE;
@@ -318,4 +319,26 @@ fn the_log_names_pools_fillings_refusals_and_what_is_missing() {
     drop(daemon);
     let daemon = Daemon::start_with(None, "", &[]);
     daemon.wait_for_log("there is nothing to lend");
+}
+
+#[test]
+fn reserve_grows_the_kernels_pool_and_never_makes_it_smaller() {
+    let page = Page::Mib2;
+    let node = linux::NodeId(0);
+    let Some(_guard) = hugepages::reserve_all(&[(page.bytes(), Some(node), 2)]) else { return };
+    let total = || {
+        let counters = linux::hugetlb::counters(&linux::Roots::default(), page.bytes(), Some(node));
+        counters.expect("a pool").total
+    };
+    let before = total();
+    let reserve = |pages: u64| {
+        let mut command = Command::new(prezero_tests::daemon::binary());
+        let output = command.args(["reserve", &format!("0:2M={pages}")]).output();
+        let output = output.expect("prezero runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    reserve(before + 3);
+    assert_eq!(total(), before + 3);
+    reserve(before);
+    assert_eq!(total(), before + 3);
 }

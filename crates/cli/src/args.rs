@@ -10,7 +10,9 @@ use client::{Client, DEFAULT_SOCKET};
 use model::units::{Node, PageSize};
 
 use crate::exit::{self, Failure, Outcome};
-use crate::verbs::{bench, demo, doctor, give_back, lend, serve, set, status, watch, zero};
+use crate::verbs::{
+    bench, demo, doctor, give_back, lend, reserve, serve, set, status, watch, zero,
+};
 
 /// Huge pages that are zero before anyone asks.
 ///
@@ -29,6 +31,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Serve(serve::Args),
+    Reserve(reserve::Args),
     Status(status::Args),
     Zero(zero::Args),
     Watch(watch::Args),
@@ -44,6 +47,7 @@ impl Verb {
     pub(crate) fn run(self) -> Outcome {
         match self {
             Self::Serve(args) => serve::run(args),
+            Self::Reserve(args) => reserve::run(&args),
             Self::Status(args) => status::run(&args),
             Self::Zero(args) => zero::run(&args),
             Self::Watch(args) => watch::run(&args),

@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod give_back;
 pub(crate) mod lend;
+pub(crate) mod reserve;
 pub(crate) mod serve;
 pub(crate) mod set;
 pub(crate) mod status;

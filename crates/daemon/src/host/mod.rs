@@ -4,6 +4,7 @@
 //! For programs that may not ask the kernel themselves (the `prezero` command): everything here is
 //! asked of `linux` and told in the words of `model`. Nothing here needs a running daemon.
 //!
+//! - [`boot`]: growing the kernel's pool for good.
 //! - [`doctor`]: findings about this machine, each with what to change and the command for it.
 //! - [`context`]: the CPUs, nice value, policy and cgroup that a worker puts itself into.
 //! - [`leftover`]: the mounts of an embedded daemon that was killed.
@@ -12,6 +13,7 @@
 //! - [`throttle`]: a CPU quota for single threads.
 //! - [`machine`]: what a report must say about the machine it was made on.
 
+pub mod boot;
 pub mod context;
 pub mod doctor;
 pub mod leftover;

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero reserve`: the kernel's pool as large as the configuration says, at boot.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use daemon::host::boot::{self, Progress};
+use daemon::host::{Roots, machine};
+use model::config::{Config, Reserve};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Form, Record, count, note, seconds};
+use crate::signals::Stop;
+
+/// How often progress is told.
+const TELL: Duration = Duration::from_secs(2);
+
+/// Grow the kernel's pool of huge pages, early in the boot
+///
+/// Takes pages from free memory until each pool is as large as asked for: those of the [[reserve]]
+/// tables of a configuration file, and those named here. Pools are never made smaller, and nothing
+/// is zeroed. It needs no daemon, and tells how far it is every two seconds. At SIGTERM and Ctrl-C
+/// it ends within a GiB, and what was reserved stays; so it does if the kernel finds fewer pages,
+/// which is exit code 5.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero reserve 1G=16                 on node 0
+  prezero reserve 0:2M=4096 1:2M=4096
+  prezero reserve --config /etc/prezero/prezero.toml")]
+pub(crate) struct Args {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where free memory is too scattered, drop caches and move memory together, once
+    #[arg(long)]
+    make_room: bool,
+    /// How many pages of which size the pool of a node is to have
+    #[arg(value_name = "[NODE:]SIZE=PAGES", required_unless_present = "config")]
+    pools: Vec<Reserve>,
+    #[command(flatten)]
+    form: Form,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let mut wanted = match &args.config {
+        None => Vec::new(),
+        Some(path) => {
+            let failed = |error: &dyn std::fmt::Display| {
+                Failure::usage(format!("{}: {error}", path.display()))
+            };
+            let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+            Config::from_toml(&text).map_err(|error| failed(&error))?.reserve
+        }
+    };
+    wanted.extend(&args.pools);
+    let stop = Stop::on_signals()?;
+    let mut report = Report { pools: Vec::new() };
+    for one in &wanted {
+        report.pools.push(reserve(args, one, &stop)?);
+    }
+    args.form.print(&report)?;
+    Ok(match () {
+        () if stop.is_set() => Exit::Interrupted,
+        () if report.pools.iter().any(Reserved::is_short) => Exit::NotEnough,
+        () => Exit::Done,
+    })
+}
+
+fn reserve(args: &Args, wanted: &Reserve, stop: &Stop) -> Result<Reserved, Failure> {
+    let (roots, begin) = (Roots::default(), Instant::now());
+    let mut told = begin;
+    let mut go_on = |progress: Progress| {
+        if told.elapsed() >= TELL {
+            told = Instant::now();
+            let Reserve { node, page_size, pages } = wanted;
+            note(&format!("node {node} {page_size}: {} of {pages} pages reserved", progress.pages));
+        }
+        !stop.is_set()
+    };
+    let mut progress = boot::grow(&roots, wanted, &mut go_on)?;
+    if progress.is_short && args.make_room && !stop.is_set() {
+        machine::make_room(&roots)?;
+        progress = boot::grow(&roots, wanted, &mut go_on)?;
+    }
+    Ok(Reserved {
+        node: wanted.node.0,
+        page_bytes: wanted.page_size.bytes(),
+        wanted_pages: wanted.pages.0,
+        pages: progress.pages.0,
+        seconds: begin.elapsed().as_secs_f64(),
+    })
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    pools: Vec<Reserved>,
+}
+
+#[derive(Debug, Serialize)]
+struct Reserved {
+    node: u32,
+    page_bytes: u64,
+    wanted_pages: u64,
+    pages: u64,
+    seconds: f64,
+}
+
+impl Reserved {
+    fn is_short(&self) -> bool {
+        self.pages < self.wanted_pages
+    }
+}
+
+impl Record for Report {
+    fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.pools.is_empty() {
+            return writeln!(out, "nothing is to be reserved");
+        }
+        for pool in &self.pools {
+            let page = model::units::Bytes(pool.page_bytes);
+            let time = seconds(Duration::from_secs_f64(pool.seconds));
+            let pages = count(pool.pages, "page");
+            write!(out, "node {} {page}: {pages} in {time}", pool.node)?;
+            if pool.is_short() {
+                let missing = pool.wanted_pages - pool.pages;
+                write!(
+                    out,
+                    ", {missing} fewer than wanted: reserve them on the kernel's command line, or try --make-room"
+                )?;
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::text;
+
+    #[test]
+    fn a_pool_that_is_too_small_says_by_how_much_and_what_to_do() {
+        let pool =
+            |pages| Reserved { node: 1, page_bytes: 1 << 30, wanted_pages: 4, pages, seconds: 0.5 };
+        assert_eq!(text(&Report { pools: vec![pool(4)] }), "node 1 1G: 4 pages in 500 ms\n");
+        let short = text(&Report { pools: vec![pool(1)] });
+        assert!(short.starts_with("node 1 1G: 1 page in 500 ms, 3 fewer than wanted"), "{short}");
+        assert_eq!(text(&Report { pools: vec![] }), "nothing is to be reserved\n");
+    }
+}
