@@ -10,6 +10,7 @@ mod crash;
 mod isolation;
 mod keep;
 mod loans;
+mod metrics;
 mod nodes;
 mod policy;
 mod policy_doc;

@@ -70,7 +70,12 @@ impl Crew {
         let pressure = shell.borrow().pressure();
         let paused = pressure.is_some_and(|(now, limit)| now > f64::from(limit));
         if paused != shell.borrow().paused {
-            tracing::info!(paused, ?pressure, "CPU pressure");
+            let percent = pressure.map_or(0.0, |(now, _)| now);
+            if paused {
+                tracing::info!(percent, "background zeroing waits for CPU pressure to fall");
+            } else {
+                tracing::info!(percent, "background zeroing goes on: CPU pressure has fallen");
+            }
             shell.borrow_mut().paused = paused;
         }
         if paused {
