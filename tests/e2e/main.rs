@@ -17,6 +17,7 @@ mod policy_doc;
 mod protocol;
 mod rights;
 mod service;
+mod top;
 mod tree;
 mod tree_context;
 mod tree_poll;

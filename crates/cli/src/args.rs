@@ -11,7 +11,8 @@ use model::units::{Node, PageSize};
 
 use crate::exit::{self, Failure, Outcome};
 use crate::verbs::{
-    bench, demo, doctor, give_back, lend, reserve, serve, set, status, watch, zero,
+    bench, completions, demo, doctor, give_back, lend, man, reserve, serve, set, status, top,
+    watch, zero,
 };
 
 /// Huge pages that are zero before anyone asks.
@@ -33,6 +34,7 @@ pub(crate) enum Verb {
     Serve(serve::Args),
     Reserve(reserve::Args),
     Status(status::Args),
+    Top(top::Args),
     Zero(zero::Args),
     Watch(watch::Args),
     Lend(lend::Args),
@@ -41,6 +43,9 @@ pub(crate) enum Verb {
     Doctor(doctor::Args),
     Demo(demo::Args),
     Bench(bench::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 impl Verb {
@@ -49,6 +54,7 @@ impl Verb {
             Self::Serve(args) => serve::run(args),
             Self::Reserve(args) => reserve::run(&args),
             Self::Status(args) => status::run(&args),
+            Self::Top(args) => top::run(&args),
             Self::Zero(args) => zero::run(&args),
             Self::Watch(args) => watch::run(&args),
             Self::Lend(args) => lend::run(&args),
@@ -57,6 +63,8 @@ impl Verb {
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => demo::run(&args),
             Self::Bench(args) => bench::run(&args),
+            Self::Completions(args) => completions::run(&args),
+            Self::Man(args) => man::run(&args),
         }
     }
 }
@@ -100,6 +108,11 @@ impl Which {
         self.node.is_none_or(|wanted| wanted == node)
             && self.page_size.is_none_or(|wanted| wanted.bytes() == page_bytes)
     }
+}
+
+/// The command line's own description, for completions and manual pages.
+pub(crate) fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
 }
 
 /// The verb on the command line; `None` if it asked for help or the version, which are printed.

@@ -38,6 +38,9 @@ fn bad_input_is_one_line_with_what_is_allowed_and_code_2() {
         (&["reserve"], "[NODE:]SIZE=PAGES"),
         (&["reserve", "1G"], "write [NODE:]SIZE=PAGES"),
         (&["serve", "--metrics", "9464"], "127.0.0.1:9464"),
+        (&["top"], "use `prezero top --json`"),
+        (&["top", "--interval", "1ms"], "50ms"),
+        (&["completions", "csh"], "csh"),
         (&["serve", "--quota-of", "1000"], "UID=SIZE"),
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["serve", "--pause-above-pressure", "101"], "from 1 to 100"),
@@ -86,6 +89,46 @@ fn help_and_version_go_to_standard_output() {
     let nothing = prezero(&[]);
     assert_eq!(nothing.status.code(), Some(2));
     assert!(String::from_utf8(nothing.stderr).unwrap().contains("Usage: prezero"));
+}
+
+#[test]
+fn completions_know_every_verb_and_shells_take_them() {
+    let help = String::from_utf8(prezero(&["--help"]).stdout).unwrap();
+    let verbs = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let verbs: Vec<_> = verbs
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|verb| !verb.is_empty())
+        .collect();
+    assert!(verbs.contains(&"give-back") && verbs.len() > 10, "{verbs:?}");
+    for shell in ["bash", "zsh", "fish"] {
+        let output = prezero(&["completions", shell]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        for verb in &verbs {
+            assert!(text.contains(verb), "{shell}: {verb}");
+        }
+        let mut check = Command::new(shell);
+        match check.args(["-n", "-c", &text]).output() {
+            Ok(output) => assert!(output.status.success(), "{shell}: {output:?}"),
+            Err(_) => linux::testkit::skip_for_ever(&format!("{shell} is not installed")),
+        }
+    }
+}
+
+#[test]
+fn every_verb_has_a_manual_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = prezero(&["man", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0));
+    for (page, part) in [
+        ("prezero.1", "prezero\\-serve(1)"),
+        ("prezero-serve.1", "page_size=1G"),
+        ("prezero-give-back.1", "4 pages of 1 GiB"),
+    ] {
+        let text = std::fs::read_to_string(dir.path().join(page)).expect(page);
+        assert!(text.starts_with(".ie") && text.contains(".SH SYNOPSIS"), "{page}");
+        assert!(text.contains(part), "{page}: {part}");
+    }
 }
 
 #[test]

@@ -2,13 +2,16 @@
 //! The verbs, one file each. Each has its arguments, `run`, and the records that it prints.
 
 pub(crate) mod bench;
+pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod give_back;
 pub(crate) mod lend;
+pub(crate) mod man;
 pub(crate) mod reserve;
 pub(crate) mod serve;
 pub(crate) mod set;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod watch;
 pub(crate) mod zero;

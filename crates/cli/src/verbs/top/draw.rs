@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The screen, from 80 columns by 24 lines on. Every state has a sign of its own besides its colour,
+//! for those who see no colours and terminals that have none.
+
+use model::units::Bytes;
+use model::wire::{LoanStatus, PoolStatus};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
+
+use super::view::{Prompt, Question, View};
+use crate::output::rate;
+
+/// Lines of one pool.
+const POOL_LINES: u16 = 3;
+/// Columns of a pool's name, before its bar.
+const NAME: u16 = 20;
+
+type Sign = (&'static str, &'static str, Color, fn(&PoolStatus) -> u64);
+
+/// States in the order of their life, with sign and colour.
+const STATES: [Sign; 6] = [
+    ("ready", "█", Color::Green, |pool| pool.ready_pages),
+    ("zeroing", "▓", Color::Yellow, |pool| pool.zeroing_pages),
+    ("zeroable", "░", Color::DarkGray, |pool| pool.zeroable_pages),
+    ("lent", "▒", Color::Blue, |pool| pool.lent_pages),
+    ("kept", "K", Color::Cyan, |pool| pool.kept_pages),
+    ("lingering", "L", Color::Red, |pool| pool.lingering_pages),
+];
+
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
+    let pools = u16::try_from(view.pools().len()).unwrap_or(u16::MAX).max(1);
+    // Loans get a third at least; the rest of many pools is scrolled to.
+    let most = frame.area().height.saturating_sub(6) * 2 / 3;
+    let [head, legend, pool_area, _, loans, foot] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(1),
+        Constraint::Length(pools.saturating_mul(POOL_LINES).min(most / POOL_LINES * POOL_LINES)),
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(Paragraph::new(heading(view)), head);
+    frame.render_widget(Paragraph::new(signs()), legend);
+    draw_pools(frame, view, pool_area);
+    draw_loans(frame, view, loans);
+    frame.render_widget(Paragraph::new(footing(view)), foot);
+}
+
+fn heading(view: &View) -> Vec<Line<'static>> {
+    let first = match (&view.gone, &view.status) {
+        (Some(why), _) => {
+            return vec![
+                Line::from(format!(" {why}")).red().bold(),
+                Line::from(if view.status.is_some() {
+                    " waiting for it; below is what was seen last"
+                } else {
+                    " waiting for it"
+                }),
+            ];
+        }
+        (None, None) => return vec![Line::from(format!(" asks {}", view.socket.display()))],
+        (None, Some(status)) => {
+            let paused = if status.paused_by_pressure { ", paused by CPU pressure" } else { "" };
+            format!(
+                " prezero {}, provider {}, pid {}, {} workers{paused}",
+                status.version, status.provider, status.pid, status.workers
+            )
+        }
+    };
+    let rates = &view.rates;
+    let hits =
+        rates.hit_rate.map_or_else(|| "-".to_owned(), |part| format!("{:.0} %", part * 100.0));
+    let counters = view.status.as_ref().map(|status| status.counters).unwrap_or_default();
+    let second = format!(
+        " zeroing {}, {:.1} loans/s, {hits} hits, {:.1} refused/s, {} workers lost",
+        rate(rates.zeroed_bytes_per_second),
+        rates.loans_per_second,
+        rates.refusals_per_second,
+        counters.lost_workers
+    );
+    vec![Line::from(first).bold(), Line::from(second)]
+}
+
+fn signs() -> Line<'static> {
+    let sign = |(name, sign, color, _): &Sign| {
+        [Span::styled(*sign, Style::new().fg(*color)), Span::from(format!(" {name}  "))]
+    };
+    Line::from_iter(std::iter::once(Span::from(" ")).chain(STATES.iter().flat_map(sign)))
+}
+
+fn draw_pools(frame: &mut Frame<'_>, view: &View, area: Rect) {
+    let room = usize::from(area.height / POOL_LINES).max(1);
+    let first = (view.chosen + 1).saturating_sub(room);
+    let lines: Vec<_> = view
+        .pools()
+        .iter()
+        .enumerate()
+        .skip(first)
+        .take(room)
+        .flat_map(|(at, pool)| pool_lines(pool, at == view.chosen, area.width))
+        .collect();
+    let text = if lines.is_empty() && view.status.is_some() {
+        vec![Line::from(" no pool is configured")]
+    } else {
+        lines
+    };
+    frame.render_widget(Paragraph::new(text), area);
+}
+
+/// The pool's name and bar, its states, its thresholds.
+fn pool_lines(pool: &PoolStatus, chosen: bool, width: u16) -> [Line<'static>; 3] {
+    let mark = if chosen { ">" } else { " " };
+    let page = Bytes(pool.page_bytes);
+    let name = format!("{mark}node {} {page} x {} ", pool.node, pool.pages_per_block);
+    let style = if chosen { Style::new().bold() } else { Style::new() };
+    let mut bar = vec![Span::styled(format!("{name:<20}"), style)];
+    bar.extend(bar_of(pool, width.saturating_sub(NAME + 1)));
+    // Up to 999999 pages of each state, 2 TiB of 2 MiB pages, fit into 80 columns.
+    let counts = STATES.iter().map(|(name, _, _, pages)| format!("{name} {:<6}", pages(pool)));
+    let max = pool.max_pages.map_or_else(|| "none".to_owned(), |max| max.to_string());
+    let thresholds = format!(
+        " ready_low {}, ready_high {}, leave_free {}, max {max}; {} free in the kernel",
+        pool.ready_low, pool.ready_high, pool.leave_free, pool.kernel_free_pages
+    );
+    let counts = format!(" {}", counts.collect::<String>());
+    [Line::from(bar), Line::from(counts), Line::from(thresholds).dark_gray()]
+}
+
+/// As many signs of each state as its part of all pages; a state that is there has one at least.
+fn bar_of(pool: &PoolStatus, room: u16) -> Vec<Span<'static>> {
+    let pages: Vec<u64> = STATES.iter().map(|(.., pages)| pages(pool)).collect();
+    let widths = widths(&pages, room);
+    if widths.iter().all(|width| *width == 0) {
+        return vec![Span::from("·".repeat(usize::from(room))).dark_gray()];
+    }
+    let span = |((_, sign, color, _), width): (&Sign, &u16)| {
+        Span::styled(sign.repeat(usize::from(*width)), Style::new().fg(*color))
+    };
+    STATES.iter().zip(&widths).map(span).collect()
+}
+
+/// Splits `room` in proportion to `parts`, at least 1 for each that is not 0; all 0 if all are.
+fn widths(parts: &[u64], room: u16) -> Vec<u16> {
+    let total: u128 = parts.iter().map(|part| u128::from(*part)).sum();
+    if total == 0 {
+        return vec![0; parts.len()];
+    }
+    let share = |part: &u64| {
+        let exact = u128::from(*part) * u128::from(room) / total;
+        u16::try_from(exact).unwrap_or(room).max(u16::from(*part > 0))
+    };
+    let mut widths: Vec<u16> = parts.iter().map(share).collect();
+    // What rounding left or took is the largest part's.
+    let sum: u16 = widths.iter().sum();
+    if let Some(largest) = widths.iter_mut().max() {
+        *largest = (*largest + room).saturating_sub(sum);
+    }
+    widths
+}
+
+fn draw_loans(frame: &mut Frame<'_>, view: &View, area: Rect) {
+    let Some(status) = &view.status else { return };
+    let heading = ["LEASE", "USER", "OWNER", "PAGE", "PAGES", "BLOCKS", "SIZE"];
+    let cells = |loan: &LoanStatus| {
+        Row::new([
+            loan.lease.to_string(),
+            loan.uid.to_string(),
+            loan.owner.clone().unwrap_or_else(|| "-".into()),
+            Bytes(loan.page_bytes).to_string(),
+            loan.pages.to_string(),
+            loan.blocks.to_string(),
+            Bytes(loan.pages.saturating_mul(loan.page_bytes)).to_string(),
+        ])
+    };
+    // The newest first: they are what changes.
+    let room = usize::from(area.height.saturating_sub(1));
+    let loans = &status.loans;
+    let shown = if loans.len() > room { room.saturating_sub(1) } else { room };
+    let mut rows: Vec<_> = loans.iter().rev().take(shown).map(cells).collect();
+    if loans.len() > shown {
+        let more = format!("and {} more", loans.len() - shown);
+        rows.push(Row::new([Cell::from(more)]));
+    }
+    let widths = [
+        Constraint::Length(18),
+        Constraint::Length(8),
+        Constraint::Min(8),
+        Constraint::Length(6),
+        Constraint::Length(10),
+        Constraint::Length(8),
+        Constraint::Length(8),
+    ];
+    let area = Rect { x: area.x + 1, width: area.width.saturating_sub(1), ..area };
+    let table = Table::new(rows, widths).header(Row::new(heading).bold());
+    frame.render_widget(table, area);
+}
+
+fn footing(view: &View) -> Line<'static> {
+    if let Some(prompt) = &view.prompt {
+        return Line::from(question(view, prompt)).reversed();
+    }
+    if let Some(bytes) = view.zeroing {
+        return Line::from(format!(" zeroing here: {bytes} so far; s stops it")).yellow();
+    }
+    if let Some(message) = &view.message {
+        return Line::from(format!(" {message}")).yellow();
+    }
+    Line::from(" z zero  s stop  g give back  l low  h high  f leave free  up/down pool  q leave")
+        .dark_gray()
+}
+
+fn question(view: &View, Prompt { question, typed }: &Prompt) -> String {
+    let pool = view.pool();
+    let now = |of: fn(&PoolStatus) -> u64| pool.map(of).unwrap_or_default().to_string();
+    let (what, nothing) = match question {
+        Question::Zero => ("zero how many pages", "all".to_owned()),
+        Question::GiveBack => ("give back how many pages", "all".to_owned()),
+        Question::ReadyLow => ("ready_low", now(|pool| pool.ready_low)),
+        Question::ReadyHigh => ("ready_high", now(|pool| pool.ready_high)),
+        Question::LeaveFree => ("leave_free", now(|pool| pool.leave_free)),
+    };
+    format!(" {what} [{nothing}]: {typed}_   (Enter, or Esc for nothing)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::feed::News;
+    use super::super::view::tests::{status, view};
+    use super::*;
+    use model::wire::Status;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    /// The screen's text, without spaces at the ends of its lines.
+    fn screen(view: &View, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+        terminal.draw(|frame| draw(frame, view)).expect("it draws");
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        let lines: Vec<_> = (0..height).map(|y| line(y).trim_end().to_owned()).collect();
+        lines.join("\n")
+    }
+
+    const SCREEN: &str = "\
+\x20prezero 0.1.0, provider stock, pid 7, 2 workers
+ zeroing 3.90 GB/s, 1.5 loans/s, 98 % hits, 0.0 refused/s, 1 workers lost
+ █ ready  ▓ zeroing  ░ zeroable  ▒ lent  K kept  L lingering
+>node 0 1G x 8      ████████████████████████▓▓▓▓▓▓▓░░░░░░░░░░░░░░▒▒▒▒▒▒▒▒▒▒▒KKL
+ ready 24    zeroing 8     zeroable 16    lent 12    kept 3     lingering 1
+ ready_low 8, ready_high 32, leave_free 2, max none; 18 free in the kernel
+ node 1 1G x 8      ████████████████████████▓▓▓▓▓▓▓░░░░░░░░░░░░░░▒▒▒▒▒▒▒▒▒▒▒KKL
+ ready 24    zeroing 8     zeroable 16    lent 12    kept 3     lingering 1
+ ready_low 8, ready_high 32, leave_free 2, max none; 18 free in the kernel
+ node 1 2M x 512    ···························································
+ ready 0     zeroing 0     zeroable 0     lent 0     kept 0     lingering 0
+ ready_low 8, ready_high 32, leave_free 2, max none; 18 free in the kernel
+
+ LEASE              USER     OWNER           PAGE   PAGES      BLOCKS   SIZE
+ 18                 1000     db              1G     8          1        8G
+ 17                 1000     -               1G     8          1        8G
+
+
+
+
+
+
+
+ z zero  s stop  g give back  l low  h high  f leave free  up/down pool  q leave";
+
+    #[test]
+    fn everything_fits_into_80_columns_and_24_lines() {
+        assert_eq!(screen(&view(), 80, 24), SCREEN);
+    }
+
+    #[test]
+    fn a_daemon_that_is_gone_is_said_so_above_what_was_seen_last() {
+        let mut view = view();
+        view.hear(News::Gone("no daemon at /run/prezero/io.prezero".into()));
+        let text = screen(&view, 80, 24);
+        assert!(
+            text.starts_with(" no daemon at /run/prezero/io.prezero\n waiting for it;"),
+            "{text}"
+        );
+        assert!(text.contains("node 0 1G x 8") && text.contains("LEASE"), "{text}");
+    }
+
+    #[test]
+    fn questions_show_what_holds_now() {
+        let mut view = view();
+        view.prompt = Some(Prompt { question: Question::ReadyHigh, typed: "40".into() });
+        let text = screen(&view, 80, 24);
+        assert!(text.ends_with("ready_high [32]: 40_   (Enter, or Esc for nothing)"), "{text}");
+    }
+
+    #[test]
+    fn more_pools_and_loans_than_lines_are_scrolled_and_counted() {
+        let one = status();
+        let pools: Vec<_> =
+            (0..30).map(|node| PoolStatus { node, ..one.pools[0].clone() }).collect();
+        let loans: Vec<_> =
+            (0..100).map(|lease| LoanStatus { lease, ..one.loans[0].clone() }).collect();
+        let mut view = view();
+        view.hear(News::Status(Box::new(Status { pools, loans, ..one })));
+        view.chosen = 29;
+        let text = screen(&view, 80, 24);
+        assert!(text.contains(">node 29 1G x 8") && !text.contains("node 0 "), "{text}");
+        assert!(text.contains("and 9") && text.contains(" more"), "{text}");
+        // Smaller than it is made for is ugly, and no worse.
+        for (width, height) in [(1, 1), (20, 5), (79, 7)] {
+            screen(&view, width, height);
+        }
+    }
+
+    #[test]
+    fn every_state_that_is_there_is_in_the_bar_and_the_bar_is_full() {
+        for parts in [[1, 0, 0, 0, 0, 0], [1_000_000, 1, 1, 1, 1, 1], [7, 7, 7, 7, 7, 7]] {
+            let widths = widths(&parts, 40);
+            assert_eq!(widths.iter().sum::<u16>(), 40, "{parts:?}");
+            let seen = widths.iter().zip(parts).all(|(width, part)| (*width > 0) == (part > 0));
+            assert!(seen, "{parts:?}: {widths:?}");
+        }
+        assert_eq!(widths(&[0; 6], 40), [0; 6]);
+        assert_eq!(widths(&[u64::MAX, u64::MAX, 0, 0, 0, 0], 40)[..2], [20, 20]);
+    }
+}

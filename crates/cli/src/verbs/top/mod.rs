@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero top`: what goes on, live, with keys for what an operator does about it.
+//!
+//! Two threads: one talks to the daemon ([`feed`]), so that a daemon that hangs does not freeze the
+//! screen, and this one draws ([`draw`]) what it heard ([`view`]) and reads [`keys`]. Zeroing has a
+//! third, in this process's own context as `prezero zero` has it.
+
+mod draw;
+mod feed;
+mod keys;
+mod rates;
+mod view;
+mod zeroing;
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::tty::IsTty;
+
+use crate::args::Daemon;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Form;
+use crate::signals::Stop;
+
+use feed::{Feed, News};
+use keys::Reaction;
+use rates::Sampler;
+use view::View;
+use zeroing::Zeroing;
+
+/// How often keys and signals are looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Show pools, loans and rates live, with keys to zero, give back and change thresholds
+///
+/// For a terminal of 80 by 24 or more. Rates are of the last ten seconds; the hit rate is the part
+/// of the bytes lent that was ready. If the daemon goes away the screen says so and waits for it.
+/// With --json: one line per interval for programs, with the fields of `prezero status` and the rates,
+/// or `error` while there is no daemon.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Keys:
+  up, down   choose a pool          z   zero pages of it (s stops that)
+  l, h, f    set its ready_low, ready_high, leave_free
+  g          give pages of it back  q   leave
+
+Examples:
+  prezero top
+  prezero top --interval 250ms
+  prezero top --json --interval 10s >> /var/log/prezero.jsonl")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    /// How often to look, as in 250ms or 2s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// With --json: end after so many lines
+    #[arg(long, value_name = "N", requires = "json")]
+    lines: Option<u64>,
+    #[command(flatten)]
+    form: Form,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let least = Duration::from_millis(50);
+    if interval < least { Err("the shortest interval is 50ms".into()) } else { Ok(interval) }
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    if args.form.json {
+        return lines(args);
+    }
+    if !io::stdout().is_terminal() || !io::stdin().is_tty() {
+        return Err(Failure::usage(
+            "top needs a terminal: use `prezero top --json`, `prezero status` or `prezero watch`",
+        ));
+    }
+    let stop = Stop::on_signals()?;
+    let feed = Feed::start(args.daemon.socket.clone(), args.interval);
+    let mut view = View::new(args.daemon.socket.clone());
+    let mut terminal = ratatui::try_init()?;
+    let done = screen(&mut terminal, &mut view, &feed, &stop);
+    // What was drawn is wiped whatever happened; that error is the lesser one.
+    let restored = ratatui::try_restore();
+    done?;
+    restored?;
+    Ok(Exit::Done)
+}
+
+fn screen(
+    terminal: &mut ratatui::DefaultTerminal,
+    view: &mut View,
+    feed: &Feed,
+    stop: &Stop,
+) -> io::Result<()> {
+    let mut zeroing: Option<Zeroing> = None;
+    let mut drawn = false;
+    while !stop.is_set() {
+        let mut changed = !drawn;
+        for news in feed.news() {
+            view.hear(news);
+            changed = true;
+        }
+        if let Some(work) = &mut zeroing {
+            changed = true;
+            view.zeroing = Some(work.bytes());
+            if let Some(message) = work.result() {
+                view.say(message);
+                (view.zeroing, zeroing) = (None, None);
+            }
+        }
+        if changed {
+            terminal.draw(|frame| draw::draw(frame, view))?;
+            drawn = true;
+        }
+        if !event::poll(LOOK)? {
+            continue;
+        }
+        drawn = false;
+        match event::read()? {
+            Event::Key(key) if key.kind != KeyEventKind::Release => match keys::react(view, key) {
+                Reaction::None => {}
+                Reaction::Leave => return Ok(()),
+                Reaction::Ask(order) => feed.ask(order),
+                Reaction::Zero(which, pages) if zeroing.is_none() => {
+                    zeroing = Some(Zeroing::start(view.socket.clone(), which, pages));
+                }
+                Reaction::Zero(..) => view.say("this top zeroes already: s stops that".into()),
+                Reaction::Stop => match &zeroing {
+                    Some(work) => work.stop(),
+                    None => view.say("this top zeroes nothing".into()),
+                },
+            },
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// For programs: a line per interval.
+fn lines(args: &Args) -> Outcome {
+    let feed = Feed::start(args.daemon.socket.clone(), args.interval);
+    let stop = Stop::on_signals()?;
+    let mut sampler = Sampler::default();
+    let mut left = args.lines.unwrap_or(u64::MAX);
+    while left > 0 && !stop.is_set() {
+        let Some(news) = feed.next(LOOK) else { continue };
+        match news {
+            News::Status(status) => {
+                let rates = sampler.add(&status, std::time::Instant::now());
+                args.form.print_next(&rates::Line { status: *status, rates })?;
+            }
+            News::Gone(error) => args.form.print_next(&rates::NoDaemon { error })?,
+            News::Answer(_) => continue,
+        }
+        left -= 1;
+    }
+    Ok(Exit::Done)
+}

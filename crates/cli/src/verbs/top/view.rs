@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is on the screen, apart from how it is drawn.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use model::units::{Bytes, Node, PageSize};
+use model::wire::{PoolStatus, Status};
+
+use super::feed::News;
+use super::rates::{Rates, Sampler};
+
+/// What a number is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    Zero,
+    GiveBack,
+    ReadyLow,
+    ReadyHigh,
+    LeaveFree,
+}
+
+/// A question and the answer so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Prompt {
+    pub(super) question: Question,
+    pub(super) typed: String,
+}
+
+/// Everything that is drawn.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) socket: PathBuf,
+    /// What was seen last, perhaps of a daemon that is gone.
+    pub(super) status: Option<Status>,
+    pub(super) rates: Rates,
+    /// Why there is no daemon.
+    pub(super) gone: Option<String>,
+    /// The chosen pool's place in the list.
+    pub(super) chosen: usize,
+    pub(super) prompt: Option<Prompt>,
+    /// What became of the last key.
+    pub(super) message: Option<String>,
+    /// What this process zeroes itself.
+    pub(super) zeroing: Option<Bytes>,
+    sampler: Sampler,
+}
+
+impl View {
+    pub(super) fn new(socket: PathBuf) -> Self {
+        Self {
+            socket,
+            status: None,
+            rates: Rates::default(),
+            gone: None,
+            chosen: 0,
+            prompt: None,
+            message: None,
+            zeroing: None,
+            sampler: Sampler::default(),
+        }
+    }
+
+    pub(super) fn hear(&mut self, news: News) {
+        match news {
+            News::Status(status) => {
+                self.rates = self.sampler.add(&status, Instant::now());
+                self.chosen = self.chosen.min(status.pools.len().saturating_sub(1));
+                self.status = Some(*status);
+                self.gone = None;
+            }
+            News::Answer(line) => self.say(line),
+            News::Gone(why) => self.gone = Some(why),
+        }
+    }
+
+    pub(super) fn say(&mut self, line: String) {
+        self.message = Some(line);
+    }
+
+    pub(super) fn pools(&self) -> &[PoolStatus] {
+        self.status.as_ref().map(|status| &status.pools[..]).unwrap_or_default()
+    }
+
+    /// The chosen pool.
+    pub(super) fn pool(&self) -> Option<&PoolStatus> {
+        self.pools().get(self.chosen)
+    }
+}
+
+/// The node and page size of a pool.
+pub(super) fn shape(pool: &PoolStatus) -> Option<(Node, PageSize)> {
+    Some((Node(pool.node), PageSize::try_from(pool.page_bytes).ok()?))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use model::wire::{Counters, LoanStatus};
+
+    fn pool(node: u32, page_bytes: u64, pages_per_block: u64) -> PoolStatus {
+        PoolStatus {
+            node,
+            page_bytes,
+            pages_per_block,
+            recycle: "fresh".into(),
+            zeroable_pages: 16,
+            zeroing_pages: 8,
+            ready_pages: 24,
+            lent_pages: 12,
+            kept_pages: 3,
+            lingering_pages: 1,
+            blocks: 6,
+            ready_low: 8,
+            ready_high: 32,
+            max_pages: None,
+            leave_free: 2,
+            kernel_free_pages: 18,
+        }
+    }
+
+    /// A daemon with three pools and some loans.
+    pub(in super::super) fn status() -> Status {
+        let loan = |lease: u64, owner: Option<&str>| LoanStatus {
+            lease,
+            uid: 1000,
+            owner: owner.map(str::to_owned),
+            page_bytes: 1 << 30,
+            pages: 8,
+            blocks: 1,
+        };
+        let idle = PoolStatus {
+            zeroable_pages: 0,
+            zeroing_pages: 0,
+            ready_pages: 0,
+            lent_pages: 0,
+            kept_pages: 0,
+            lingering_pages: 0,
+            ..pool(1, 2 << 20, 512)
+        };
+        Status {
+            provider: "stock".into(),
+            version: "0.1.0".into(),
+            pid: 7,
+            pools: vec![pool(0, 1 << 30, 8), pool(1, 1 << 30, 8), idle],
+            loans: vec![loan(17, None), loan(18, Some("db"))],
+            workers: 2,
+            paused_by_pressure: false,
+            counters: Counters { loans: 21, lost_workers: 1, refusals: 2, ..Counters::default() },
+        }
+    }
+
+    /// What is on the screen after one look.
+    pub(in super::super) fn view() -> View {
+        let mut view = View::new("/run/prezero/io.prezero".into());
+        view.hear(News::Status(Box::new(status())));
+        view.rates = Rates {
+            zeroed_bytes_per_second: 3.9e9,
+            loans_per_second: 1.5,
+            refusals_per_second: 0.0,
+            hit_rate: Some(0.98),
+        };
+        view
+    }
+
+    #[test]
+    fn a_daemon_that_went_away_is_shown_with_what_was_seen_last() {
+        let mut view = view();
+        view.hear(News::Gone("no daemon".into()));
+        assert!(view.status.is_some() && view.gone.is_some());
+        view.hear(News::Status(Box::new(status())));
+        assert_eq!(view.gone, None);
+    }
+
+    #[test]
+    fn the_chosen_pool_is_one_that_there_is() {
+        let mut view = view();
+        view.chosen = 2;
+        let fewer = Status { pools: vec![pool(0, 1 << 30, 8)], ..status() };
+        view.hear(News::Status(Box::new(fewer)));
+        assert_eq!(view.chosen, 0);
+        view.hear(News::Status(Box::new(Status { pools: vec![], ..status() })));
+        assert_eq!(view.pool(), None);
+    }
+}
