@@ -179,6 +179,34 @@ fn what_nobody_can_give_is_refused_and_nothing_changes() {
 }
 
 #[test]
+fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 4, &page.pool("pages_per_block = 2")) else { return };
+    daemon.zero("max");
+    let request = LendRequest { held_by_memory: true, ..LendRequest::new(page.times(4)) };
+    let loan = daemon.client().lend(&request).expect("a loan");
+    let memory = loan.map().expect("one range");
+    // The lease's descriptor is closed, and the blocks' as well.
+    drop(loan);
+    soil(&memory, 7);
+    let child = linux::testkit::child::fork(|ready| {
+        ready.signal();
+        ready.hold()
+    });
+    child.wait_ready();
+    drop(memory);
+    // Longer than the daemon leaves such a loan alone: it looks, and finds the child.
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    let pool = daemon.pool();
+    assert_eq!((pool.lent_pages, pool.lingering_pages), (4, 0), "{pool:?}");
+    assert_eq!(daemon.status().loans.len(), 1);
+    child.kill();
+    // Whoever is short of pages finds them at once.
+    assert_zero(&daemon.lend(page, 4).map().expect("the pages of the loan that ended"));
+    daemon.wait_for("given back", |p| p.blocks == 0);
+}
+
+#[test]
 fn ready_blocks_are_given_back_on_request() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };

@@ -2,7 +2,6 @@
 //! One connection to the daemon, and a method per method of the interface.
 
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use crate::zeroing::Job;
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[zlink::proxy(interface = "io.prezero")]
+#[expect(clippy::too_many_arguments, reason = "a parameter each in the interface")]
 trait Prezero {
     async fn get_status(&mut self) -> zlink::Result<std::result::Result<Status, wire::Error>>;
 
@@ -33,6 +33,7 @@ trait Prezero {
         owner: Option<&str>,
         keep_seconds: Option<u64>,
         single: Option<bool>,
+        held_by_memory: Option<bool>,
     ) -> zlink::Result<(std::result::Result<Lent, wire::Error>, Vec<OwnedFd>)>;
 
     #[zlink(return_fds)]
@@ -74,15 +75,18 @@ impl Client {
     /// # Errors
     /// [`Error::NoDaemon`].
     pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
+        Self::connect_within(socket, ANSWER_TIMEOUT)
+    }
+
+    /// The same with a timeout of its own instead of [`ANSWER_TIMEOUT`], for connecting and for
+    /// each answer.
+    ///
+    /// # Errors
+    /// [`Error::NoDaemon`], also when a daemon that is there does not accept in time.
+    pub fn connect_within(socket: impl AsRef<Path>, timeout: Duration) -> Result<Self> {
         let path = socket.as_ref();
-        let connect = || {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-            stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-            Ok(stream)
-        };
-        let stream =
-            connect().map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
+        let stream = crate::socket::connect(path, timeout)
+            .map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
         Ok(Self { connection: Connection::new(Blocking(stream)) })
     }
 
@@ -107,6 +111,7 @@ impl Client {
             request.owner.as_ref().map(model::ids::Owner::as_str),
             request.keep.map(|keep| keep.as_secs()),
             Some(request.single),
+            Some(request.held_by_memory),
         );
         let (reply, fds) = now(call).map_err(broken("Lend"))?;
         Loan::from_reply(reply?, fds)

@@ -24,5 +24,7 @@ pub use connection::{ANSWER_TIMEOUT, Client, Watch};
 pub use error::{Error, Result};
 pub use linux::Mapping;
 pub use loan::{LendRequest, Loan};
+pub use model::ids::Owner;
+pub use model::units::{Bytes, Node, PageSize, Pages};
 pub use model::wire::DEFAULT_SOCKET;
 pub use zeroing::{Allocate, Done, InKernel, InPlace, Job, Shared, Task, ZeroedNow};

@@ -26,13 +26,26 @@ pub struct LendRequest {
     pub keep: Option<Duration>,
     /// Whether it must be one file, as programs that take a path or descriptor need.
     pub single: bool,
+    /// Whether the loan lasts as long as any process has a block of it open or mapped, instead of
+    /// as long as the lease's descriptor: for programs that can not keep a descriptor safe. The
+    /// [`Loan`] may be dropped once it is mapped. Refused where the kernel grants no leases on
+    /// hugetlbfs.
+    pub held_by_memory: bool,
 }
 
 impl LendRequest {
     /// `bytes` of any pages, in as many blocks as it takes.
     #[must_use]
     pub fn new(bytes: Bytes) -> Self {
-        Self { bytes, page_size: None, node: None, owner: None, keep: None, single: false }
+        Self {
+            bytes,
+            page_size: None,
+            node: None,
+            owner: None,
+            keep: None,
+            single: false,
+            held_by_memory: false,
+        }
     }
 }
 

@@ -10,13 +10,19 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use model::wire::MAX_PARTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
+    SocketFlags, SocketType, recvmsg, socket_with,
+};
 use zlink::connection::PassedCredentials;
 use zlink::connection::socket::{ReadHalf, ReadResult, Socket, WriteHalf};
 use zlink::unix_utils;
@@ -65,6 +71,21 @@ impl WriteHalf for Half {
         }
         Ok(())
     }
+}
+
+/// Connects, waiting at most `timeout`, which then is each answer's, too.
+///
+/// By system calls, not by the C library's `connect`: that one is a point of cancellation, and no
+/// thread that borrows memory may end in the midst of it.
+pub(crate) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // A listener whose queue is full makes `connect` wait as long as a send would.
+    for which in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, which, Some(timeout))?;
+    }
+    let address = SocketAddrUnix::new(path)?;
+    uninterrupted(|| Ok(rustix::net::connect(&socket, &address)?))?;
+    Ok(socket.into())
 }
 
 /// Waits for something to receive, at most the socket's timeout.

@@ -3,7 +3,8 @@
 //!
 //! [`serve`] runs one until a signal; [`Embedded`] runs one on a thread. Inside, everything is on
 //! one thread: [`shell`] has the operations, [`service`] and [`server`] are the varlink face, [`tree`]
-//! is the other one, [`store`] the block files, [`leases`] the leases' names, [`workers`] the daemon's
+//! is the other one, [`store`] the block files, [`leases`] the leases' names, [`held`] the loans that
+//! need none, [`workers`] the daemon's
 //! own workers, [`deputy`] those that work in others' place. Two things would hold that thread up and
 //! have one of their own: [`freeing`] pages, and making page [`tables`]. [`provider`] is where the
 //! providers differ, and [`kernel`] what only that of a kernel with the series needs. [`control`] is
@@ -15,6 +16,7 @@ mod deputy;
 mod error;
 mod files;
 mod freeing;
+mod held;
 pub mod host;
 mod kernel;
 mod leases;

@@ -95,6 +95,7 @@ impl Service {
 
     /// Lends memory. Descriptors: the lease, then one per part.
     #[zlink(return_fds)]
+    #[expect(clippy::too_many_arguments, reason = "a parameter each in the interface")]
     async fn lend(
         &mut self,
         bytes: u64,
@@ -103,8 +104,10 @@ impl Service {
         owner: Option<String>,
         keep_seconds: Option<u64>,
         single: Option<bool>,
+        held_by_memory: Option<bool>,
     ) -> (Result<Lent, Error>, Vec<OwnedFd>) {
-        let request = LendCall { bytes, page_bytes, node, owner, keep_seconds, single };
+        let request =
+            LendCall { bytes, page_bytes, node, owner, keep_seconds, single, held_by_memory };
         match lend(&self.shell, &self.rights, request).await {
             Ok((reply, fds)) => (Ok(reply), fds),
             Err(error) => (Err(error), Vec::new()),
@@ -183,6 +186,7 @@ struct LendCall {
     owner: Option<String>,
     keep_seconds: Option<u64>,
     single: Option<bool>,
+    held_by_memory: Option<bool>,
 }
 
 async fn lend(
@@ -199,6 +203,10 @@ async fn lend(
         (None, Some(_)) => return Err(bad("keep_seconds", "needs an owner to keep content for")),
         (None, None) => None,
     };
+    let held_by_memory = call.held_by_memory.unwrap_or(false);
+    if held_by_memory && !shell.borrow().can_prove() {
+        return Err(bad("held_by_memory", "this kernel does not tell who maps a block"));
+    }
     let mut request = LendRequest {
         bytes: Bytes(call.bytes),
         page_size: page_size(call.page_bytes)?,
@@ -221,7 +229,7 @@ async fn lend(
             }
             // Without us those pages would be free by now.
             Err(Refusal::NotEnough { .. })
-                if Instant::now() < transit && shell.borrow().has_pages_in_transit() =>
+                if Instant::now() < transit && shell.borrow_mut().has_pages_in_transit() =>
             {
                 sleep(TRANSIT_POLL).await;
                 shell.borrow_mut().settle_all();
@@ -234,6 +242,9 @@ async fn lend(
         explain(shell, &request, &refusal)
     })?;
     // Before anything that waits: the call may be dropped there, with its peer.
+    if held_by_memory {
+        shell.borrow_mut().hold_by_memory(handover.loan.lease);
+    }
     tokio::task::spawn_local(watch_lease(Rc::clone(shell), handover.loan.lease, handover.watch));
     for fill in std::mem::take(&mut handover.fills) {
         let block = fill.block;
@@ -310,7 +321,7 @@ pub(crate) async fn watch_lease(shell: Shared, lease: LeaseId, end: linux::Daemo
         Ok::<(), std::io::Error>(())
     };
     match ended.await {
-        Ok(()) => shell.borrow_mut().end_lease(lease),
+        Ok(()) => shell.borrow_mut().close_lease(lease),
         Err(error) => tracing::error!(%error, %lease, "a lease can't be watched"),
     }
 }

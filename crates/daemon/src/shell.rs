@@ -22,6 +22,7 @@ use model::wire::{self, Level, Status};
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
+use crate::held::Held;
 use crate::kernel::Fill;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
@@ -31,6 +32,10 @@ use crate::store::{Store, directory_name, page_bytes};
 /// How old the kernel's counts may be when a loan or job relies on them. A read is three files of
 /// sysfs, about 10 us; a loan from ready memory needs none.
 const OBSERVE_EVERY: Duration = Duration::from_millis(20);
+
+/// How long a loan that is held by its memory is left alone at first. Looking costs it the page
+/// tables that were made in advance, so that its client has this long to fault its pages in.
+const HELD_AGE: Duration = Duration::from_millis(250);
 
 /// What is lent: descriptors for the client, and the daemon's end of the lease to watch.
 #[derive(Debug)]
@@ -70,11 +75,13 @@ pub(crate) struct Shell {
     book: Book,
     store: Store,
     leases: Leases,
+    held: Held,
     roots: Roots,
     config: Config,
     provider: Provider,
     /// Files being filled, with the pages that they are to have.
     filling: BTreeMap<BlockId, Pages>,
+    provable: bool,
     observed: Option<Instant>,
     kernel_free: BTreeMap<(Node, PageSize), Pages>,
     changed: watch::Sender<u64>,
@@ -141,10 +148,12 @@ impl Shell {
             book,
             store,
             leases,
+            held: Held::default(),
             roots,
             config,
             provider,
             filling: BTreeMap::new(),
+            provable,
             observed: None,
             kernel_free: BTreeMap::new(),
             changed,
@@ -418,8 +427,44 @@ impl Shell {
         self.wake();
     }
 
-    /// The lease's last descriptor was closed.
-    pub(crate) fn end_lease(&mut self, lease: LeaseId) {
+    /// Whether this kernel tells who holds a block.
+    pub(crate) fn can_prove(&self) -> bool {
+        self.provable
+    }
+
+    /// From now on the loan lasts as long as somebody has a block of it open or mapped, whatever
+    /// becomes of its lease's descriptor.
+    pub(crate) fn hold_by_memory(&mut self, lease: LeaseId) {
+        self.held.insert(lease);
+    }
+
+    /// The lease's last descriptor was closed: that ends the loan, unless its memory holds it.
+    pub(crate) fn close_lease(&mut self, lease: LeaseId) {
+        if !self.held.close(lease) {
+            self.end_lease(lease);
+        }
+    }
+
+    /// Ends the loans that their memory held and holds no longer, of those whose lease was closed so
+    /// long ago. Returns whether there were any.
+    fn end_unheld(&mut self, age: Duration) -> bool {
+        let mut ended = false;
+        for lease in self.held.due(age) {
+            let blocks = self.book.lease_blocks(lease);
+            let is_held = blocks.into_iter().any(|block| {
+                self.store.reach_while_lent(block).is_ok_and(|reach| reach == Reach::Shared)
+            });
+            if !is_held {
+                self.held.remove(lease);
+                self.end_lease(lease);
+                ended = true;
+            }
+        }
+        ended
+    }
+
+    /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
+    fn end_lease(&mut self, lease: LeaseId) {
         let blocks = self.book.lease_blocks(lease);
         // A client that went away while its file was being filled.
         self.filling.retain(|block, _| !blocks.contains(block));
@@ -453,6 +498,7 @@ impl Shell {
 
     /// Looks at every lingering block again. Returns how many still linger.
     pub(crate) fn settle_all(&mut self) -> usize {
+        self.end_unheld(HELD_AGE);
         let lingering: Vec<_> = self.book.in_state(StateName::Lingering).map(|b| b.id()).collect();
         let still = |shell: &mut Self, id| shell.settle(id) == Some(Settled::Lingering);
         lingering.into_iter().filter(|id| still(self, *id)).count()
@@ -469,9 +515,14 @@ impl Shell {
     }
 
     /// Whether pages are on their way from one hand to another.
-    pub(crate) fn has_pages_in_transit(&self) -> bool {
+    ///
+    /// For a loan that is short of pages: so loans that are held by their memory are looked at
+    /// here however young they are.
+    pub(crate) fn has_pages_in_transit(&mut self) -> bool {
+        let ended = self.end_unheld(Duration::ZERO);
         let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
-        self.store.freeing().is_busy()
+        ended
+            || self.store.freeing().is_busy()
             || states.any(|state| self.book.in_state(state).next().is_some())
     }
 

@@ -260,6 +260,14 @@ impl Store {
         Ok((reach(&file), Pages(file.allocated_bytes()? / size.bytes())))
     }
 
+    /// Who can reach a block that is lent, its page tables made in advance apart.
+    pub(crate) fn reach_while_lent(&self, block: BlockId) -> Result<Reach> {
+        if let Some(tables) = &self.tables {
+            tables.drop_of(block);
+        }
+        Ok(reach(&self.open_block(block)?))
+    }
+
     /// Who can reach a block that a client has returned, and the pages it has memory for: none if
     /// its length is not what was lent.
     ///

@@ -73,19 +73,24 @@ pub(crate) fn run(args: &Args) -> Outcome {
         owner: args.owner.clone(),
         keep: args.keep,
         single: true,
+        held_by_memory: false,
     })?;
     let (ready, size) = (loan.ready_bytes(), loan.bytes());
     if ready < size && !loan.is_kept() {
         output::note(&format!("{ready} of {size} are ready; the kernel zeroes the rest on touch"));
     }
     let memory = Inherited::new(loan)?;
-    let failure = memory.command(&args.command).exec();
-    let name = args.command[0].to_string_lossy();
+    Err(become_command(&mut memory.command(&args.command)))
+}
+
+/// Puts a command in this process's place; returns only why that failed.
+pub(crate) fn become_command(command: &mut Command) -> Failure {
+    let failure = command.exec();
     let exit = match failure.kind() {
         io::ErrorKind::NotFound => Exit::NoCommand,
         _ => Exit::CannotRun,
     };
-    Err(Failure::new(exit, format!("{name}: {failure}")))
+    Failure::new(exit, format!("{}: {failure}", command.get_program().to_string_lossy()))
 }
 
 /// A loan whose descriptors survive `execve`.
