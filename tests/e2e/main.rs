@@ -17,6 +17,7 @@ mod policy_doc;
 mod protocol;
 mod rights;
 mod service;
+mod shim;
 mod top;
 mod tree;
 mod tree_context;

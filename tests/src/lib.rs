@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the end-to-end tests share: a real daemon on real huge pages, and borrowers to kill.
 
+pub mod c;
 pub mod daemon;
 pub mod memory;
 

@@ -11,7 +11,7 @@ use model::units::{Node, PageSize};
 
 use crate::exit::{self, Failure, Outcome};
 use crate::verbs::{
-    bench, completions, demo, doctor, give_back, lend, man, reserve, serve, set, status, top,
+    bench, completions, demo, doctor, give_back, lend, man, reserve, run, serve, set, status, top,
     watch, zero,
 };
 
@@ -38,6 +38,7 @@ pub(crate) enum Verb {
     Zero(zero::Args),
     Watch(watch::Args),
     Lend(lend::Args),
+    Run(run::Args),
     Set(set::Args),
     GiveBack(give_back::Args),
     Doctor(doctor::Args),
@@ -58,6 +59,7 @@ impl Verb {
             Self::Zero(args) => zero::run(&args),
             Self::Watch(args) => watch::run(&args),
             Self::Lend(args) => lend::run(&args),
+            Self::Run(args) => run::run(&args),
             Self::Set(args) => set::run(&args),
             Self::GiveBack(args) => give_back::run(&args),
             Self::Doctor(args) => doctor::run(&args),

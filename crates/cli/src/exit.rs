@@ -25,9 +25,9 @@ pub(crate) enum Exit {
     NotEnough = 5,
     /// `serve`: the provider that was forced is not there.
     NoProvider = 6,
-    /// `lend`: the command exists but can not be run.
+    /// `lend`, `run`: the command exists but can not be run.
     CannotRun = 126,
-    /// `lend`: the command does not exist.
+    /// `lend`, `run`: the command does not exist.
     NoCommand = 127,
     /// Interrupted by a signal; what was done is kept.
     Interrupted = 130,
@@ -43,10 +43,10 @@ Exit codes:
   4    the daemon refused: permission or quota
   5    not enough memory
   6    serve: the provider that was forced is not there
-  126  lend: the command can not be run
-  127  lend: the command does not exist
+  126  lend, run: the command can not be run
+  127  lend, run: the command does not exist
   130  interrupted by a signal; what was done is kept
-  lend runs the command in its own place, so any other code is the command's.";
+  lend and run give the command their own place, so any other code is the command's.";
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {

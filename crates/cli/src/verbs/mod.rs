@@ -9,6 +9,7 @@ pub(crate) mod give_back;
 pub(crate) mod lend;
 pub(crate) mod man;
 pub(crate) mod reserve;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod set;
 pub(crate) mod status;

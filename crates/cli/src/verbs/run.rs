@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero run`: a command that asks the kernel for huge pages and gets lent ones.
+//!
+//! The command takes this process's place with the preload shim in `LD_PRELOAD`; so do the dynamic
+//! programs that it starts. Nothing is borrowed here: the shim does, when the program asks.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::ValueEnum;
+
+use crate::args::Daemon;
+use crate::exit::{Failure, Outcome};
+use crate::verbs::lend::become_command;
+
+/// Where a package puts the shim.
+const INSTALLED: &str = "/usr/lib/prezero";
+const NAME: &str = "libprezero_preload.so";
+
+/// What becomes of private memory when the program forks
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Private {
+    /// The child gets a copy, made before `fork` returns
+    Copy,
+    /// The child does not have it: for programs that fork only to start others
+    Drop,
+    /// Private memory is not served
+    No,
+}
+
+/// Run a program that asks the kernel for huge pages on ready ones
+///
+/// Runs CMD in this process's place with the preload shim, which answers mmap(MAP_HUGETLB),
+/// memfd_create(MFD_HUGETLB) and, where asked to, shmget(SHM_HUGETLB) with loans. A call whose
+/// semantics it can not keep, or for which nothing is ready, goes to the kernel as without it; so do
+/// all calls while no daemon answers within 100 ms. Programs that CMD starts are served as well.
+///
+/// Static programs and programs that make system calls past the C library are not served.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero run -- qemu-system-x86_64 -m 8G -machine q35,memory-backend=ram \\
+      -object memory-backend-memfd,id=ram,size=8G,hugetlb=on ...
+  prezero run --only postgres -- pg_ctl start -D /var/lib/postgresql/data
+  prezero run --private drop --log stderr -- java -XX:+UseLargePages -Xmx8g ...")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    /// Serve only programs of these names (those of their executable files), separated by commas
+    #[arg(long, value_name = "NAMES", env = "PREZERO_ONLY")]
+    only: Option<OsString>,
+    /// What becomes of private memory when the program forks
+    #[arg(long, value_enum, default_value = "copy", env = "PREZERO_PRIVATE")]
+    private: Private,
+    /// Serve System V segments without a key: the program and its forks alone can attach them
+    #[arg(long)]
+    shm: bool,
+    /// Say for each call whether it was served and why not: `stderr`, or a file to append to
+    #[arg(long, value_name = "WHERE", env = "PREZERO_LOG")]
+    log: Option<OsString>,
+    /// The shim, if it lies neither beside this binary nor where packages put it
+    #[arg(long, value_name = "PATH", env = "PREZERO_PRELOAD")]
+    preload: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, last = true)]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let shim = match &args.preload {
+        Some(path) => path.clone(),
+        None => find()?,
+    };
+    let socket = std::path::absolute(&args.daemon.socket)?;
+    let private = args.private.to_possible_value();
+    let mut command = Command::new(&args.command[0]);
+    command
+        .args(&args.command[1..])
+        .env("LD_PRELOAD", before(shim.as_os_str(), std::env::var_os("LD_PRELOAD")))
+        .env("PREZERO_SOCKET", socket)
+        .env("PREZERO_PRIVATE", private.as_ref().map_or("copy", |value| value.get_name()));
+    if args.shm {
+        command.env("PREZERO_SHM", "1");
+    }
+    for (name, value) in [("PREZERO_ONLY", &args.only), ("PREZERO_LOG", &args.log)] {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    Err(become_command(&mut command))
+}
+
+/// The shim beside this binary, in the library directory that belongs to it, or where packages
+/// put it.
+fn find() -> Result<PathBuf, Failure> {
+    let binary = std::env::current_exe()?;
+    let beside = binary.parent().map(PathBuf::from).unwrap_or_default();
+    let places = [beside.clone(), beside.join("../lib/prezero"), PathBuf::from(INSTALLED)];
+    let found = places.iter().map(|place| place.join(NAME)).find(|path| path.exists());
+    found.ok_or_else(|| {
+        let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        Failure::failed(format!(
+            "{NAME} is not in {}: install it, or name it with --preload",
+            places.join(", ")
+        ))
+    })
+}
+
+/// First of the libraries to preload: whoever comes before it gets the calls first.
+fn before(shim: &OsStr, others: Option<OsString>) -> OsString {
+    let mut all = shim.to_owned();
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
+}

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The exported functions, in the place of the C library's.
+//!
+//! Each looks, without a lock, whether it is about anything of the shim's, and makes the untouched
+//! call if not: the system call itself where the C library adds nothing, else its function. Panics
+//! end here, and the untouched call is made.
+//!
+//! # Safety
+//!
+//! Each function has the contract of the call whose name it bears, and passes that on. What else is
+//! unsafe is reading the C library's table of symbols: the functions found there have the types
+//! that their headers give them.
+#![expect(unsafe_code, reason = "functions with the C library's names and contracts")]
+
+use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{c_char, c_int, c_uint, c_void, key_t, off64_t, pid_t, shmid_ds, size_t};
+
+use crate::anonymous::{self, Request};
+use crate::config::AtFork;
+use crate::guard::{Guard, State, WAIT, WAIT_LONG, is_off};
+use crate::raw::{self, Errno, c_int_result, c_result};
+use crate::{memfd, private, say, segment};
+
+/// Runs `body` behind the lock; `None` if that can not be had or the body panics.
+fn guarded<T>(patience: std::time::Duration, body: impl FnOnce(&mut State) -> T) -> Option<T> {
+    let mut guard = Guard::enter(patience)?;
+    catch_unwind(AssertUnwindSafe(|| body(guard.state()))).ok()
+}
+
+fn pointer(result: raw::Result<usize>) -> *mut c_void {
+    // MAP_FAILED is -1.
+    std::ptr::without_provenance_mut(c_result(result).cast_unsigned())
+}
+
+/// A function of the C library's that this one stands before, looked up once.
+struct Next {
+    name: &'static CStr,
+    at: AtomicUsize,
+}
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, at: AtomicUsize::new(0) }
+    }
+
+    /// Its address; 0 if there is none.
+    fn get(&self) -> usize {
+        match self.at.load(Ordering::Relaxed) {
+            0 => {
+                // SAFETY: a name that ends with a zero byte.
+                let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+                self.at.store(found.addr(), Ordering::Relaxed);
+                found.addr()
+            }
+            at => at,
+        }
+    }
+}
+
+static FORK: Next = Next::new(c"fork");
+static FCNTL: Next = Next::new(c"fcntl64");
+static FALLOCATE: Next = Next::new(c"fallocate64");
+static POSIX_FALLOCATE: Next = Next::new(c"posix_fallocate64");
+
+/// Looks everything up while the process has one thread and the loader no other work: later a
+/// caller may hold locks that `dlsym` wants.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = {
+    extern "C" fn start() {
+        for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE] {
+            next.get();
+        }
+        // SAFETY: three functions that live as long as the process.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    }
+    start
+};
+
+/// `mmap(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    bytes: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off64_t,
+) -> *mut c_void {
+    let start = address.addr();
+    // SAFETY: the caller's contract.
+    let untouched = || unsafe { raw::mmap(start, bytes, prot, flags, fd, offset) };
+    let request = Request { address: start, bytes, prot, flags };
+    let for_huge_pages = request.is_for_huge_pages() && !is_off();
+    let replaces = flags & libc::MAP_FIXED != 0 && private::may_be_in(start, bytes);
+    let of_memfd = flags & libc::MAP_ANONYMOUS == 0 && memfd::is_any();
+    if !for_huge_pages && !replaces && !of_memfd {
+        return pointer(untouched());
+    }
+    let served = guarded(if replaces { WAIT_LONG } else { WAIT }, |state| {
+        if of_memfd {
+            state.memfds.before_mapping(fd, flags & libc::MAP_TYPE == libc::MAP_PRIVATE);
+        }
+        if replaces {
+            state.private.forget(start, bytes);
+        }
+        // SAFETY: the caller's contract.
+        if for_huge_pages { unsafe { anonymous::map(state, request) } } else { untouched() }
+    });
+    pointer(served.unwrap_or_else(untouched))
+}
+
+/// `mmap64`, the same where `off_t` has 64 bits.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    bytes: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off64_t,
+) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    unsafe { mmap(address, bytes, prot, flags, fd, offset) }
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
+    let start = address.addr();
+    // SAFETY: the caller's contract.
+    let untouched = || unsafe { raw::munmap(start, bytes) };
+    if !private::may_be_in(start, bytes) {
+        return c_int_result(untouched());
+    }
+    // SAFETY: the caller's contract.
+    let done = guarded(WAIT_LONG, |state| unsafe { state.private.unmap(start, bytes) });
+    c_int_result(done.unwrap_or_else(untouched))
+}
+
+/// `mremap(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_bytes: size_t,
+    new_bytes: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let (old, new) = (old.addr(), new.addr());
+    // SAFETY: the caller's contract.
+    let untouched = || unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) };
+    let replaces = flags & libc::MREMAP_FIXED != 0 && private::may_be_in(new, new_bytes);
+    if !replaces && !private::may_be_in(old, old_bytes.max(1)) {
+        return pointer(untouched());
+    }
+    let done = guarded(WAIT_LONG, |state| {
+        // SAFETY: the caller's contract.
+        unsafe { state.private.remap(old, old_bytes, new_bytes, flags, new) }
+    });
+    pointer(done.unwrap_or_else(untouched))
+}
+
+/// `madvise(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
+    let start = address.addr();
+    // SAFETY: the caller's contract.
+    let untouched = || unsafe { raw::madvise(start, bytes, advice) };
+    if !private::may_be_in(start, bytes) {
+        return c_int_result(untouched());
+    }
+    // SAFETY: the caller's contract.
+    let done = guarded(WAIT_LONG, |state| unsafe { state.private.advise(start, bytes, advice) });
+    c_int_result(done.unwrap_or_else(untouched))
+}
+
+/// `memfd_create(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
+    let fd = c_int_result(raw::memfd_create(name, flags));
+    if fd >= 0 && flags & libc::MFD_HUGETLB != 0 && !is_off() {
+        guarded(WAIT, |state| {
+            let config = state.config();
+            let (enabled, page) = (config.enabled, config.default_page);
+            if enabled {
+                state.memfds.made(fd, flags, page);
+            }
+        });
+    }
+    fd
+}
+
+/// `ftruncate(2)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ftruncate(fd: c_int, bytes: off64_t) -> c_int {
+    if memfd::is_any() {
+        let allowed = guarded(WAIT, |state| {
+            memfd::sized(state, fd, bytes);
+            state.memfds.check_length(fd, bytes)
+        });
+        if let Some(Err(error)) = allowed {
+            return c_int_result(Err(error));
+        }
+    }
+    c_int_result(raw::ftruncate(fd, bytes))
+}
+
+/// `ftruncate64`, the same where `off_t` has 64 bits.
+#[unsafe(no_mangle)]
+pub extern "C" fn ftruncate64(fd: c_int, bytes: off64_t) -> c_int {
+    ftruncate(fd, bytes)
+}
+
+/// What `fallocate` of a whole empty memfd means, and what seals say about any other.
+fn before_allocation(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t) -> raw::Result<()> {
+    let Some(end) = offset.checked_add(bytes).filter(|_| mode == 0 && memfd::is_any()) else {
+        return Ok(());
+    };
+    let allowed = guarded(WAIT, |state| {
+        if offset == 0 {
+            memfd::sized(state, fd, end);
+        }
+        let now = raw::file(fd).map_or(0, |file| file.bytes);
+        let is_longer = u64::try_from(end).is_ok_and(|end| end > now);
+        if is_longer { state.memfds.check_length(fd, end) } else { Ok(()) }
+    });
+    allowed.unwrap_or(Ok(()))
+}
+
+/// `fallocate(2)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t) -> c_int {
+    if let Err(error) = before_allocation(fd, mode, offset, bytes) {
+        return c_int_result(Err(error));
+    }
+    match FALLOCATE.get() {
+        0 => c_int_result(raw::fallocate(fd, mode, offset, bytes)),
+        at => {
+            // SAFETY: the C library's function of that name has this type.
+            let next = unsafe {
+                std::mem::transmute::<usize, extern "C" fn(c_int, c_int, off64_t, off64_t) -> c_int>(
+                    at,
+                )
+            };
+            next(fd, mode, offset, bytes)
+        }
+    }
+}
+
+/// `fallocate64`, the same where `off_t` has 64 bits.
+#[unsafe(no_mangle)]
+pub extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t) -> c_int {
+    fallocate(fd, mode, offset, bytes)
+}
+
+/// `posix_fallocate(3)`, which returns its error.
+#[unsafe(no_mangle)]
+pub extern "C" fn posix_fallocate(fd: c_int, offset: off64_t, bytes: off64_t) -> c_int {
+    if let Err(Errno(number)) = before_allocation(fd, 0, offset, bytes) {
+        return number;
+    }
+    match POSIX_FALLOCATE.get() {
+        0 => raw::fallocate(fd, 0, offset, bytes).map_or_else(|error| error.0, |_| 0),
+        at => {
+            // SAFETY: the C library's function of that name has this type.
+            let next = unsafe {
+                std::mem::transmute::<usize, extern "C" fn(c_int, off64_t, off64_t) -> c_int>(at)
+            };
+            next(fd, offset, bytes)
+        }
+    }
+}
+
+/// `posix_fallocate64`, the same where `off_t` has 64 bits.
+#[unsafe(no_mangle)]
+pub extern "C" fn posix_fallocate64(fd: c_int, offset: off64_t, bytes: off64_t) -> c_int {
+    posix_fallocate(fd, offset, bytes)
+}
+
+/// `fcntl(2)`. Its third argument is an int or a pointer, which both lie in the same register.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if matches!(command, libc::F_ADD_SEALS | libc::F_GET_SEALS) && memfd::is_any() {
+        #[expect(clippy::cast_possible_truncation, reason = "an int in a register")]
+        let seals = argument as c_int;
+        let add = (command == libc::F_ADD_SEALS).then_some(seals);
+        if let Some(Some(result)) = guarded(WAIT, |state| state.memfds.seals(fd, add)) {
+            return c_int_result(result);
+        }
+    }
+    match FCNTL.get() {
+        0 => c_int_result(raw::fcntl(fd, command, argument)),
+        at => {
+            // SAFETY: the C library's function is variadic; a register's worth of argument is passed
+            // to it in the same place.
+            let next = unsafe {
+                std::mem::transmute::<usize, unsafe extern "C" fn(c_int, c_int, ...) -> c_int>(at)
+            };
+            // SAFETY: the caller's contract.
+            unsafe { next(fd, command, argument) }
+        }
+    }
+}
+
+/// `fcntl64`, the same where `off_t` has 64 bits.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+/// `shmget(2)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmget(key: key_t, bytes: size_t, flags: c_int) -> c_int {
+    if flags & libc::SHM_HUGETLB != 0 && !is_off() {
+        let served = guarded(WAIT, |state| segment::get(state, key, bytes, flags));
+        if let Some(Some(id)) = served {
+            return id;
+        }
+    }
+    let (key, flags) = (key.cast_unsigned() as usize, flags.cast_unsigned() as usize);
+    c_int_result(raw::shm(libc::SYS_shmget, [key, bytes, flags]))
+}
+
+/// `shmat(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+    let at = address.addr();
+    if segment::is_any() {
+        // SAFETY: the caller's contract.
+        let served = guarded(WAIT_LONG, |state| unsafe { state.segments.attach(id, at, flags) });
+        if let Some(Some(result)) = served {
+            return pointer(result);
+        }
+    }
+    let (id, flags) = (id.cast_unsigned() as usize, flags.cast_unsigned() as usize);
+    pointer(raw::shm(libc::SYS_shmat, [id, at, flags]))
+}
+
+/// `shmdt(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
+    let at = address.addr();
+    if segment::is_any() {
+        // SAFETY: the caller's contract.
+        let served = guarded(WAIT_LONG, |state| unsafe { state.segments.detach(at) });
+        if let Some(Some(result)) = served {
+            return c_int_result(result);
+        }
+    }
+    c_int_result(raw::shm(libc::SYS_shmdt, [at, 0, 0]))
+}
+
+/// `shmctl(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmctl(id: c_int, command: c_int, out: *mut shmid_ds) -> c_int {
+    if segment::is_any() {
+        let served = guarded(WAIT_LONG, |state| {
+            // SAFETY: the caller's contract.
+            unsafe { state.segments.control(id, command, out) }
+        });
+        if let Some(Some(result)) = served {
+            return c_int_result(result);
+        }
+    }
+    let (id, command) = (id.cast_unsigned() as usize, command.cast_unsigned() as usize);
+    c_int_result(raw::shm(libc::SYS_shmctl, [id, command, out.addr()]))
+}
+
+/// Takes the lock for a fork and keeps it until the fork is over.
+fn prepare() -> raw::Result<()> {
+    let Some(mut guard) = Guard::enter(WAIT_LONG) else { return Ok(()) };
+    let prepared = catch_unwind(AssertUnwindSafe(|| {
+        let state = guard.state();
+        if state.private.is_empty() {
+            return Ok(());
+        }
+        let how = state.config().private.unwrap_or(AtFork::Drop);
+        state.private.prepare(how)
+    }));
+    let result = prepared.unwrap_or(Err(Errno(libc::ENOMEM)));
+    if result.is_ok() {
+        guard.keep();
+    }
+    result
+}
+
+/// `fork(2)`. Here rather than in `pthread_atfork` alone, because a handler can not refuse.
+#[unsafe(no_mangle)]
+pub extern "C" fn fork() -> pid_t {
+    if private::is_any()
+        && let Err(error) = prepare()
+    {
+        return c_int_result(Err(error));
+    }
+    match FORK.get() {
+        0 => {
+            finish(false);
+            c_int_result(Err(Errno(libc::ENOSYS)))
+        }
+        at => {
+            // SAFETY: the C library's function of that name has this type.
+            let next = unsafe { std::mem::transmute::<usize, extern "C" fn() -> pid_t>(at) };
+            next()
+        }
+    }
+}
+
+/// Runs before every fork of the C library's, also where `daemon` or `forkpty` make one.
+extern "C" fn before_fork() {
+    if Guard::is_mine() {
+        return;
+    }
+    if let Err(error) = prepare() {
+        guarded(WAIT, |_| {
+            say::say(format_args!("the child does not have the private memory: {error}"));
+        });
+        // The lock all the same, so that the child finds it in order.
+        if let Some(guard) = Guard::enter(WAIT_LONG) {
+            guard.keep();
+        }
+    }
+}
+
+extern "C" fn in_parent() {
+    finish(false);
+}
+
+extern "C" fn in_child() {
+    finish(true);
+}
+
+/// The other half of [`prepare`].
+fn finish(in_child: bool) {
+    let Some(mut guard) = Guard::kept(in_child) else { return };
+    let state = guard.state();
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        state.memfds.forked();
+        if in_child { state.private.in_child() } else { state.private.in_parent() }
+    }));
+    // Nothing in there panics; if it did, the fork itself is done all the same.
+    drop(done);
+}

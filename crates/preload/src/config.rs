@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the environment says, read once.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use client::DEFAULT_SOCKET;
+
+use crate::say;
+
+/// How long a daemon may take to accept and to answer.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// What becomes of private memory when the program forks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtFork {
+    /// The child gets a copy, made before the fork.
+    Copy,
+    /// The child does not have the memory.
+    Drop,
+}
+
+/// The configuration.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) enabled: bool,
+    pub(crate) socket: PathBuf,
+    pub(crate) wait: Duration,
+    /// `None`: private memory is not served.
+    pub(crate) private: Option<AtFork>,
+    pub(crate) segments: bool,
+    /// The page size of a call that names none, in bytes.
+    pub(crate) default_page: u64,
+}
+
+impl Config {
+    pub(crate) fn from_environment() -> Self {
+        say::open(std::env::var_os("PREZERO_LOG"));
+        let private = match std::env::var("PREZERO_PRIVATE").as_deref() {
+            Ok("no") => None,
+            Ok("drop") => Some(AtFork::Drop),
+            _ => Some(AtFork::Copy),
+        };
+        let wait = std::env::var("PREZERO_WAIT_MS").ok().and_then(|text| text.parse().ok());
+        let config = Self {
+            enabled: is_meant(std::env::var_os("PREZERO_ONLY")),
+            socket: std::env::var_os("PREZERO_SOCKET")
+                .map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from),
+            wait: wait.map_or(WAIT, Duration::from_millis),
+            private,
+            segments: std::env::var("PREZERO_SHM").as_deref() == Ok("1"),
+            default_page: default_page().unwrap_or(2 << 20),
+        };
+        if !config.enabled {
+            say::say(format_args!("this program is not in PREZERO_ONLY: it is left alone"));
+        }
+        config
+    }
+}
+
+/// Whether this program is one of those named, or none is.
+fn is_meant(only: Option<OsString>) -> bool {
+    let Some(only) = only.filter(|names| !names.is_empty()) else { return true };
+    let Ok(program) = std::fs::read_link("/proc/self/exe") else { return false };
+    let name = program.file_name().unwrap_or_default();
+    let mut names = only.as_bytes().split(|byte| *byte == b',');
+    names.any(|wanted| wanted == name.as_bytes())
+}
+
+/// The kernel's default huge page size.
+fn default_page() -> Option<u64> {
+    let text = std::fs::read_to_string(Path::new("/proc/meminfo")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
+}

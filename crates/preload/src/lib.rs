@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The preload shim: programs as they are get ready huge pages.
+//!
+//! Loaded by `LD_PRELOAD` (`prezero run -- CMD` sets that), it stands before the C library's calls
+//! that ask for huge pages and answers them with a loan if it can keep what the call promises. In
+//! every other case the untouched call is made, and `PREZERO_LOG` says why.
+//!
+//! - [`calls`] are the exported functions: what is asked for, and the untouched call.
+//! - [`anonymous`] serves `mmap(MAP_ANONYMOUS | MAP_HUGETLB)`, shared and private.
+//! - [`private`] keeps what private memory promises: copies at fork, zeros after `MADV_DONTNEED`.
+//! - [`memfd`] serves `memfd_create(MFD_HUGETLB)` when its size becomes known.
+//! - [`segment`] serves `shmget(SHM_HUGETLB)` where the operator allows it.
+//! - [`daemon`] asks for loans, in bounded time.
+//! - [`guard`] is the one lock; behind it no signal, no cancellation, and no allocator of the
+//!   program's ([`ALLOCATOR`]).
+//! - [`raw`] are the system calls themselves.
+//!
+//! # Whose the memory is
+//!
+//! A loan is held by its memory ([`client::LendRequest::held_by_memory`]): it lasts as long as
+//! somebody maps it or has it open, in this process, in its children, or wherever a descriptor was
+//! passed to. The shim keeps no descriptor, so a program that closes all of them loses nothing,
+//! and `munmap`, `exec`, exit and SIGKILL end a loan without the shim's help.
+
+mod anonymous;
+pub mod calls;
+mod config;
+mod daemon;
+mod guard;
+mod maps;
+mod memfd;
+mod private;
+mod raw;
+mod say;
+mod segment;
+
+/// Where everything here allocates. Memory comes from `mmap` in pieces of 64 KiB and more.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

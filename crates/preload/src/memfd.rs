@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memfd_create(MFD_HUGETLB)`.
+//!
+//! A memfd has no size when it is made, and no pages. It is served when its size becomes known, by
+//! the first `ftruncate` or `fallocate`: the lent file takes the descriptor's place. Everything
+//! else is then the file's own: mapping, `fallocate`, holes, passing the descriptor to others.
+//!
+//! That is right only while nobody else has the memfd. A second descriptor in this process is looked
+//! for, a fork in between ends the chance, and so does a mapping. What remains is a descriptor that
+//! was passed to another process while the file was still empty, which `sendmsg` does not tell.
+//!
+//! *Seals*: a file on a mounted hugetlbfs takes none. Those against growing and shrinking (QEMU sets
+//! them) are kept here, for the program and its children; another process that was passed the
+//! descriptor finds `F_SEAL_SEAL` and is not bound. Seals against writing are refused (`EPERM`).
+//!
+//! *Mapped private*: such a mapping copies each page that is written, which makes lent pages a waste.
+//! If that is the first thing that is done with the file, a memfd of the kernel's takes its place
+//! again.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{c_int, c_uint};
+
+use crate::anonymous::page_of;
+use crate::daemon::{Ask, lend};
+use crate::guard::State;
+use crate::raw::{self, Errno, File};
+use crate::say::say;
+
+/// The most memfds without a size that are remembered; of more the oldest is left to the kernel.
+const MOST_PENDING: usize = 64;
+
+/// How many memfds are remembered at all: nothing to do for most programs.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any memfd is remembered.
+pub(crate) fn is_any() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// The flags of a memfd that can be served.
+const KNOWN_FLAGS: c_uint = libc::MFD_CLOEXEC
+    | libc::MFD_ALLOW_SEALING
+    | libc::MFD_HUGETLB
+    | (libc::MFD_HUGE_MASK << libc::MFD_HUGE_SHIFT);
+
+/// One that has no size yet.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    fd: c_int,
+    file: File,
+    page: u64,
+    flags: c_uint,
+}
+
+/// One in whose place a lent file is.
+#[derive(Debug, Clone, Copy)]
+struct Served {
+    file: File,
+    flags: c_uint,
+    seals: c_int,
+    /// Mapped, or possibly in other hands: there is no way back.
+    used: bool,
+}
+
+/// The memfds of this process.
+#[derive(Debug)]
+pub(crate) struct Memfds {
+    pending: Vec<Pending>,
+    served: Vec<Served>,
+}
+
+impl Memfds {
+    pub(crate) const fn new() -> Self {
+        Self { pending: Vec::new(), served: Vec::new() }
+    }
+
+    fn count(&self) {
+        COUNT.store(self.pending.len() + self.served.len(), Ordering::Relaxed);
+    }
+
+    /// Remembers a memfd that was just made.
+    pub(crate) fn made(&mut self, fd: c_int, flags: c_uint, default_page: u64) {
+        if flags & !KNOWN_FLAGS != 0 {
+            return say(format_args!("memfd_create({flags:#x}) is not served: unknown flags"));
+        }
+        let Ok(file) = raw::file(fd) else { return };
+        if self.pending.len() >= MOST_PENDING {
+            self.pending.remove(0);
+        }
+        self.pending.push(Pending { fd, file, page: page_of(flags, default_page), flags });
+        self.count();
+    }
+
+    /// After a fork each side's descriptors are the other's as well.
+    pub(crate) fn forked(&mut self) {
+        self.pending.clear();
+        for served in &mut self.served {
+            served.used = true;
+        }
+        self.count();
+    }
+
+    fn take_pending(&mut self, fd: c_int) -> Option<Pending> {
+        let at = self.pending.iter().position(|pending| pending.fd == fd)?;
+        let pending = self.pending.swap_remove(at);
+        self.count();
+        // The number may be another file's by now.
+        let file = raw::file(fd).ok()?;
+        (file.is(pending.file) && file.bytes == 0).then_some(pending)
+    }
+
+    fn find(&mut self, fd: c_int) -> Option<&mut Served> {
+        let file = raw::file(fd).ok()?;
+        self.served.iter_mut().find(|served| served.file.is(file))
+    }
+
+    /// `ftruncate`: what the seals say about it.
+    pub(crate) fn check_length(&mut self, fd: c_int, bytes: i64) -> raw::Result<()> {
+        let Some(served) = self.find(fd) else { return Ok(()) };
+        let Ok(bytes) = u64::try_from(bytes) else { return Ok(()) };
+        let now = raw::file(fd)?.bytes;
+        let forbidden = bytes < now && served.seals & libc::F_SEAL_SHRINK != 0
+            || bytes > now && served.seals & libc::F_SEAL_GROW != 0;
+        if forbidden { Err(Errno(libc::EPERM)) } else { Ok(()) }
+    }
+
+    /// `fcntl(F_GET_SEALS)` and `fcntl(F_ADD_SEALS)` of a served memfd.
+    pub(crate) fn seals(&mut self, fd: c_int, add: Option<c_int>) -> Option<raw::Result<usize>> {
+        let served = self.find(fd)?;
+        let Some(add) = add else {
+            return Some(Ok(served.seals.cast_unsigned() as usize));
+        };
+        let known = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        if served.seals & libc::F_SEAL_SEAL != 0 || add & !known != 0 {
+            say(format_args!("seals {add:#x} of a lent memfd are refused"));
+            return Some(Err(Errno(libc::EPERM)));
+        }
+        served.seals |= add;
+        Some(Ok(0))
+    }
+
+    /// A mapping of the descriptor is about to be made. A private one as the first is better off
+    /// with a memfd of the kernel's.
+    pub(crate) fn before_mapping(&mut self, fd: c_int, private: bool) {
+        let Ok(file) = raw::file(fd) else { return };
+        self.pending.retain(|pending| !pending.file.is(file));
+        if let Some(at) = self.served.iter().position(|served| served.file.is(file)) {
+            let served = &mut self.served[at];
+            let way_back = private && !served.used && is_only_descriptor(fd, file);
+            served.used = true;
+            if way_back {
+                let served = *served;
+                match put_back(fd, file, served) {
+                    Ok(()) => {
+                        self.served.swap_remove(at);
+                        say(format_args!("a memfd that is mapped private is the kernel's again"));
+                    }
+                    Err(error) => say(format_args!("a lent memfd is mapped private: {error}")),
+                }
+            }
+        }
+        self.count();
+    }
+}
+
+/// The first `ftruncate` or `fallocate` of a memfd: puts a lent file in its place if it can.
+pub(crate) fn sized(state: &mut State, fd: c_int, bytes: i64) {
+    let Some(pending) = state.memfds.take_pending(fd) else { return };
+    let Ok(bytes) = u64::try_from(bytes) else { return };
+    let not = |why: &dyn std::fmt::Display| {
+        say(format_args!("a memfd of {bytes} bytes is not served: {why}"));
+    };
+    if bytes == 0 || !bytes.is_multiple_of(pending.page) {
+        return not(&"its size is not whole pages");
+    }
+    if !is_only_descriptor(fd, pending.file) {
+        return not(&"it has a second descriptor");
+    }
+    let ask = Ask { bytes, page: pending.page, single: true, last_hope: false };
+    let loan = match lend(state, ask) {
+        Ok(loan) => loan,
+        Err(why) => return not(&why),
+    };
+    let ready = loan.ready_bytes();
+    if ready.0 == 0 {
+        return not(&"nothing is ready");
+    }
+    let (_, files) = loan.into_fds();
+    let [file] = files.as_slice() else { return not(&"the daemon lent several files") };
+    let placed = put(std::os::fd::AsRawFd::as_raw_fd(file), fd);
+    match placed.and_then(|()| raw::file(fd)) {
+        Ok(file) => {
+            let sealable = pending.flags & libc::MFD_ALLOW_SEALING != 0;
+            let seals = if sealable { 0 } else { libc::F_SEAL_SEAL };
+            let served = Served { file, flags: pending.flags, seals, used: false };
+            state.memfds.served.push(served);
+            state.memfds.count();
+            say(format_args!("a memfd of {bytes} bytes is served: {ready} ready"));
+        }
+        Err(error) => not(&error),
+    }
+}
+
+/// Puts the file of one descriptor in another's place, closed on exec as that one is.
+fn put(file: c_int, fd: c_int) -> raw::Result<()> {
+    let closes = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC.cast_unsigned() as usize;
+    let flags = if closes == 0 { 0 } else { libc::O_CLOEXEC };
+    raw::dup3(file, fd, flags).map(drop)
+}
+
+fn put_back(fd: c_int, file: File, served: Served) -> raw::Result<()> {
+    let memfd = raw::memfd_create(c"prezero".as_ptr(), served.flags)?;
+    let memfd = c_int::try_from(memfd).map_err(|_| Errno(libc::EBADF))?;
+    let bytes = i64::try_from(file.bytes).map_err(|_| Errno(libc::EFBIG))?;
+    let made = raw::ftruncate(memfd, bytes).and_then(|_| {
+        let seals = served.seals.cast_unsigned() as usize;
+        let sealable = served.flags & libc::MFD_ALLOW_SEALING != 0;
+        if sealable && seals != 0 { raw::fcntl(memfd, libc::F_ADD_SEALS, seals) } else { Ok(0) }
+    });
+    let put = made.and_then(|_| put(memfd, fd));
+    raw::close(memfd);
+    put
+}
+
+/// Whether no other descriptor of this process is of that file.
+fn is_only_descriptor(fd: c_int, file: File) -> bool {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut others = numbers.filter(|other: &c_int| *other != fd);
+    !others.any(|other| raw::file(other).is_ok_and(|found| found.is(file)))
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! System calls, without the C library and whoever else stands before it.
+//!
+//! # Safety
+//!
+//! The one unsafe operation is the system call. Those that change the address space are `unsafe`
+//! here as well, and their callers answer for the range: it is the program's own argument, passed
+//! on as it came, or one that the shim mapped. All others take plain numbers, or pointers to values
+//! that live across the call and are as long as the kernel is told.
+#![expect(unsafe_code, reason = "system calls, some of which map and unmap memory")]
+#![expect(clippy::cast_possible_truncation, reason = "numbers of 64 bits in registers of 64 bits")]
+
+use std::ffi::CStr;
+use std::time::Duration;
+
+use libc::{c_int, c_long};
+
+const _: () = assert!(usize::BITS == 64, "prezero serves 64-bit programs");
+
+/// An error number of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+impl std::fmt::Display for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+/// The file behind a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct File {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) bytes: u64,
+}
+
+impl File {
+    pub(crate) fn is(self, other: Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
+/// Any system call.
+///
+/// # Safety
+/// As the call itself: pointers among `args` are good for what the kernel does with them, and no
+/// memory that Rust code relies on is unmapped.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize> {
+    let result: isize;
+    // SAFETY: the registers are those of the x86-64 convention, the kernel changes no others than
+    // rax, rcx and r11; what it does to memory the caller answers for.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    check(result)
+}
+
+/// Any system call.
+///
+/// # Safety
+/// As the call itself: pointers among `args` are good for what the kernel does with them, and no
+/// memory that Rust code relies on is unmapped.
+#[cfg(target_arch = "aarch64")]
+pub(crate) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize> {
+    let result: isize;
+    // SAFETY: the registers are those of the arm64 convention, the kernel changes x0 alone; what it
+    // does to memory the caller answers for.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number as isize,
+            inlateout("x0") args[0] => result,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4],
+            in("x5") args[5],
+            options(nostack),
+        );
+    }
+    check(result)
+}
+
+fn check(result: isize) -> Result<usize> {
+    match result {
+        -4095..=-1 => Err(Errno(c_int::try_from(-result).unwrap_or(libc::EIO))),
+        done => Ok(done.cast_unsigned()),
+    }
+}
+
+/// A call whose arguments are numbers alone, or pointers that the kernel only reads or checks.
+fn plain(number: c_long, args: [usize; 6]) -> Result<usize> {
+    // SAFETY: used below for calls that write to no memory and unmap none.
+    unsafe { call(number, args) }
+}
+
+fn int(value: c_int) -> usize {
+    // The kernel looks at the lower half.
+    value.cast_unsigned() as usize
+}
+
+/// Sets this thread's `errno` and returns what it was.
+pub(crate) fn swap_errno(number: c_int) -> c_int {
+    // SAFETY: takes nothing, and is this thread's for as long as it runs.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: a valid int that no other thread uses.
+    unsafe { std::ptr::replace(errno, number) }
+}
+
+/// Sets `errno` and gives the C result of a call.
+pub(crate) fn c_result(result: Result<usize>) -> isize {
+    match result {
+        Ok(value) => value.cast_signed(),
+        Err(Errno(number)) => {
+            swap_errno(number);
+            -1
+        }
+    }
+}
+
+/// The same for calls that return an int.
+pub(crate) fn c_int_result(result: Result<usize>) -> c_int {
+    c_int::try_from(c_result(result)).unwrap_or(-1)
+}
+
+/// `mmap`.
+///
+/// # Safety
+/// With `MAP_FIXED` what lay in the range is gone: it was the caller's to give up.
+pub(crate) unsafe fn mmap(
+    address: usize,
+    bytes: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> Result<usize> {
+    let offset = usize::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
+    let args = [address, bytes, int(prot), int(flags), int(fd), offset];
+    // SAFETY: the caller answers for the range.
+    unsafe { call(libc::SYS_mmap, args) }
+}
+
+/// `munmap`.
+///
+/// # Safety
+/// The range is the caller's, and nobody uses it any more.
+pub(crate) unsafe fn munmap(address: usize, bytes: usize) -> Result<usize> {
+    // SAFETY: the caller answers for the range.
+    unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) }
+}
+
+/// `mremap`.
+///
+/// # Safety
+/// The old range, and with `MREMAP_FIXED` the new one, are the caller's.
+pub(crate) unsafe fn mremap(
+    old: usize,
+    old_bytes: usize,
+    new_bytes: usize,
+    flags: c_int,
+    new: usize,
+) -> Result<usize> {
+    // SAFETY: the caller answers for the ranges.
+    unsafe { call(libc::SYS_mremap, [old, old_bytes, new_bytes, int(flags), new, 0]) }
+}
+
+/// `mprotect`.
+///
+/// # Safety
+/// The range is the caller's, and whoever uses it can live with the new rights.
+pub(crate) unsafe fn mprotect(address: usize, bytes: usize, prot: c_int) -> Result<usize> {
+    // SAFETY: the caller answers for the range.
+    unsafe { call(libc::SYS_mprotect, [address, bytes, int(prot), 0, 0, 0]) }
+}
+
+/// `madvise`.
+///
+/// # Safety
+/// Some advice throws content away: the range is the caller's, and so is its content.
+pub(crate) unsafe fn madvise(address: usize, bytes: usize, advice: c_int) -> Result<usize> {
+    // SAFETY: the caller answers for the range.
+    unsafe { call(libc::SYS_madvise, [address, bytes, int(advice), 0, 0, 0]) }
+}
+
+pub(crate) fn memfd_create(name: *const libc::c_char, flags: libc::c_uint) -> Result<usize> {
+    // The kernel reads the name as far as it is mapped and answers EFAULT beyond.
+    plain(libc::SYS_memfd_create, [name.addr(), flags as usize, 0, 0, 0, 0])
+}
+
+pub(crate) fn ftruncate(fd: c_int, bytes: i64) -> Result<usize> {
+    plain(libc::SYS_ftruncate, [int(fd), bytes.cast_unsigned() as usize, 0, 0, 0, 0])
+}
+
+pub(crate) fn fallocate(fd: c_int, mode: c_int, offset: i64, bytes: i64) -> Result<usize> {
+    let (offset, bytes) = (offset.cast_unsigned() as usize, bytes.cast_unsigned() as usize);
+    plain(libc::SYS_fallocate, [int(fd), int(mode), offset, bytes, 0, 0])
+}
+
+pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize> {
+    // SAFETY: for the commands that take a pointer the program answers for it, as it would to the
+    // C library; the shim's own take numbers.
+    unsafe { call(libc::SYS_fcntl, [int(fd), int(command), argument, 0, 0, 0]) }
+}
+
+pub(crate) fn dup3(old: c_int, new: c_int, flags: c_int) -> Result<usize> {
+    plain(libc::SYS_dup3, [int(old), int(new), int(flags), 0, 0, 0])
+}
+
+pub(crate) fn close(fd: c_int) {
+    // EBADF cannot be for a descriptor of the shim's own; nothing else leaves it open.
+    let _ = plain(libc::SYS_close, [int(fd), 0, 0, 0, 0, 0]);
+}
+
+/// A pipe's two ends, closed on exec.
+pub(crate) fn pipe() -> Result<(c_int, c_int)> {
+    let mut ends = [0 as c_int; 2];
+    let args = [(&raw mut ends).addr(), int(libc::O_CLOEXEC), 0, 0, 0, 0];
+    // SAFETY: the kernel writes two ints to an array of two.
+    unsafe { call(libc::SYS_pipe2, args) }?;
+    Ok((ends[0], ends[1]))
+}
+
+/// Waits until nobody has the write end of a pipe any more.
+pub(crate) fn wait_for_end(fd: c_int) {
+    let mut byte = 0_u8;
+    // SAFETY: the kernel writes at most one byte to `byte`.
+    let read = || unsafe { call(libc::SYS_read, [int(fd), (&raw mut byte).addr(), 1, 0, 0, 0]) };
+    let mut read = read;
+    while read() == Err(Errno(libc::EINTR)) {}
+}
+
+/// Reads into `buffer` from a file at an offset.
+pub(crate) fn pread(fd: c_int, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    let args = [int(fd), buffer.as_mut_ptr().addr(), buffer.len(), offset as usize, 0, 0];
+    // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer.
+    unsafe { call(libc::SYS_pread64, args) }
+}
+
+/// Opens a file of that absolute path for reading, closed on exec.
+pub(crate) fn open(path: &CStr) -> Result<c_int> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let args = [int(libc::AT_FDCWD), path.as_ptr().addr(), int(flags), 0, 0, 0];
+    plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
+}
+
+/// Writes what it can.
+pub(crate) fn write(fd: c_int, bytes: &[u8]) {
+    // A log that cannot be written has nobody to tell.
+    let _ = plain(libc::SYS_write, [int(fd), bytes.as_ptr().addr(), bytes.len(), 0, 0, 0]);
+}
+
+pub(crate) fn file(fd: c_int) -> Result<File> {
+    // SAFETY: all bytes zero is a valid `stat`, which is plain numbers.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `stat`, whose layout libc's is on these architectures.
+    unsafe { call(libc::SYS_fstat, [int(fd), (&raw mut stat).addr(), 0, 0, 0, 0]) }?;
+    let bytes = u64::try_from(stat.st_size).unwrap_or_default();
+    Ok(File { device: stat.st_dev, inode: stat.st_ino, bytes })
+}
+
+/// The calling thread's memory policy: its mode, and its nodes, of which 1024 are seen.
+pub(crate) fn memory_policy() -> Result<(c_int, [u64; 16])> {
+    let (mut mode, mut nodes) = (0 as c_int, [0_u64; 16]);
+    // One more than there are, since the kernel subtracts one.
+    let bits = 16 * 64 + 1;
+    let args = [(&raw mut mode).addr(), (&raw mut nodes).addr(), bits, 0, 0, 0];
+    // SAFETY: the kernel writes an int, and at most 1024 bits to an array of so many.
+    unsafe { call(libc::SYS_get_mempolicy, args) }?;
+    Ok((mode, nodes))
+}
+
+/// The node of the CPU that the thread runs on.
+pub(crate) fn current_node() -> Option<u32> {
+    let mut node = 0_u32;
+    // SAFETY: the kernel writes one unsigned int; the other pointers are null.
+    let result = unsafe { call(libc::SYS_getcpu, [0, (&raw mut node).addr(), 0, 0, 0, 0]) };
+    result.is_ok().then_some(node)
+}
+
+pub(crate) fn process() -> u32 {
+    plain(libc::SYS_getpid, [0; 6]).map_or(0, |pid| pid as u32)
+}
+
+pub(crate) fn thread() -> u32 {
+    plain(libc::SYS_gettid, [0; 6]).map_or(0, |tid| tid as u32)
+}
+
+/// Blocks the signals of `mask`, or with `restore` makes it the whole mask; returns the old one.
+pub(crate) fn signal_mask(mask: u64, restore: bool) -> u64 {
+    let how = if restore { libc::SIG_SETMASK } else { libc::SIG_BLOCK };
+    let mut old = 0_u64;
+    let args = [int(how), (&raw const mask).addr(), (&raw mut old).addr(), 8, 0, 0];
+    // SAFETY: the kernel's signal set is 8 bytes, which both values are; it cannot fail for them.
+    let _ = unsafe { call(libc::SYS_rt_sigprocmask, args) };
+    old
+}
+
+/// Sleeps while `word` is `value`, at most so long.
+pub(crate) fn futex_wait(word: &std::sync::atomic::AtomicU32, value: u32, timeout: Duration) {
+    let nanos = i64::from(timeout.subsec_nanos());
+    let time = libc::timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: nanos,
+    };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let args =
+        [word.as_ptr().addr(), int(operation), value as usize, (&raw const time).addr(), 0, 0];
+    // Woken, changed, over or interrupted: the caller looks again in each case.
+    let _ = plain(libc::SYS_futex, args);
+}
+
+pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let _ = plain(libc::SYS_futex, [word.as_ptr().addr(), int(operation), 1, 0, 0, 0]);
+}
+
+/// A segment call of System V; the program answers for the pointers.
+pub(crate) fn shm(number: c_long, args: [usize; 3]) -> Result<usize> {
+    // SAFETY: the program's own arguments, passed on as they came.
+    unsafe { call(number, [args[0], args[1], args[2], 0, 0, 0]) }
+}
+
+/// Copies one page from memory that may be written at the same time, unless it is all zero.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `bytes`, a multiple of 4096, and both are aligned to
+/// that; they do not overlap.
+pub(crate) unsafe fn copy_unless_zero(from: usize, to: usize, bytes: usize) {
+    let (source, target) = (from as *const u64, to as *mut u64);
+    let words = bytes / size_of::<u64>();
+    let is_zero = |word: usize| {
+        // SAFETY: inside the source; volatile, since other threads may write there.
+        unsafe { source.wrapping_add(word).read_volatile() == 0 }
+    };
+    if !(0..words).all(is_zero) {
+        // SAFETY: both ranges are good for so many words by this function's contract. A word that
+        // another thread writes meanwhile may be copied in its old or its new state.
+        unsafe { std::ptr::copy_nonoverlapping(source, target, words) };
+    }
+}
+
+/// Opens a file of that path for appending, made where it is missing, closed on exec.
+pub(crate) fn open_log(path: &CStr) -> Result<c_int> {
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+    let args = [int(libc::AT_FDCWD), path.as_ptr().addr(), int(flags), 0o644, 0, 0];
+    plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
+}
+
+/// Whether a page is in this process's page tables.
+pub(crate) fn is_resident(address: usize) -> bool {
+    let mut byte = 0_u8;
+    // SAFETY: the kernel writes one byte for the one base page asked about.
+    let result =
+        unsafe { call(libc::SYS_mincore, [address, 4096, (&raw mut byte).addr(), 0, 0, 0]) };
+    result.is_ok() && byte & 1 == 1
+}
+
+/// Writes bytes to an address.
+///
+/// # Safety
+/// `to` is writable for so many bytes, and no Rust value lies there.
+pub(crate) unsafe fn put(bytes: &[u8], to: usize) {
+    // SAFETY: the caller's contract; the slice is a value of Rust's, so they do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+}
