@@ -65,8 +65,9 @@ impl Workshop {
         let mut all = match &program.origin {
             Origin::C(name) | Origin::C32(name) => {
                 let host = self.compile(&find_c(name)?, bits)?;
-                let title = with_args(name, program) + if bits == 32 { " (32 bit)" } else { "" };
-                one(&title, format!("/bin/{name}"), host)
+                // Both may be in one machine.
+                let name = if bits == 32 { format!("{name}-32") } else { name.clone() };
+                one(&with_args(&name, program), format!("/bin/{name}"), host)
             }
             Origin::Selftest(name) => {
                 let host = kernel::selftest(name)?;
