@@ -90,7 +90,7 @@ impl Device {
             .or_call(|| format!("open({path:?}, O_RDONLY|O_CLOEXEC|O_NONBLOCK)"))
             .advise(
                 Errno::NOENT,
-                "this kernel lacks the series: only the provider `stock` works",
+                "a kernel without the series, or a container without the device",
             )?;
         Ok(Self { fd, path: path.to_owned() })
     }
