@@ -2,8 +2,8 @@
 //! A loan's new file takes its pages from what the kernel has zeroed.
 //!
 //! `fallocate` does not clear a page that the pool knows to be zero, so this costs page cache
-//! entries only, about 1 us a page. It runs on a thread of its own all the same: 256 GiB of 2 MiB
-//! pages are 131,072 of them, and the daemon has others to serve.
+//! entries only. It runs on a thread of its own all the same: 256 GiB of 2 MiB pages are 131,072 of
+//! them, and the daemon has others to serve.
 //!
 //! *Nobody else's zeroing*: pages go to whoever asks first, so another program may take the last
 //! zeroed ones between our look and our allocation, and the kernel would clear a dirty one on the

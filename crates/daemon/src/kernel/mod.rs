@@ -28,7 +28,7 @@ impl KernelPool {
         Ok(Self { device: Arc::new(Device::open(roots)?) })
     }
 
-    /// What is ready and what could be, at one instant. One system call, below 1 us.
+    /// What is ready and what could be, at one instant. One system call.
     pub(crate) fn counts(&self, node: Node, page_size: PageSize) -> Result<ZeroedCounts> {
         let counts = self.device.query(NodeId(node.0), page_bytes(page_size))?;
         Ok(ZeroedCounts {

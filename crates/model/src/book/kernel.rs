@@ -23,8 +23,8 @@ use crate::config::{ConfigError, PoolConfig, Recycle};
 use crate::ids::{BlockId, Domain, JobId, PoolKey};
 use crate::units::{Node, PageSize, Pages};
 
-/// What a worker gets in one job: 0.1 s of work at the 2.5 GB/s of a slow machine, and no more lost
-/// sight of between two reports.
+/// What a worker gets in one job: 0.1 s of work at 2.5 GB/s, and no more is out of sight between two
+/// reports.
 const JOB_BYTES: u64 = 256 << 20;
 
 /// What the kernel's own pool has of one node and page size.
