@@ -24,7 +24,8 @@ use crate::worker::{self, Crew, Work, progress};
 /// Takes blocks from the daemon and zeroes them, PAGES pages of the sizes meant or as many as there
 /// are: a number above that zeroes what there is. What is not meant by --node and --page-size is left
 /// alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256 KiB where
-/// memory is cleared in place, and what was done is kept; a second Ctrl-C ends it at once.
+/// memory is cleared in place, within some 10 ms where the kernel zeroes its own pool, and what was done
+/// is kept; a second Ctrl-C ends it at once.
 ///
 /// The work is charged to whoever runs this: put it under `nice`, `taskset` or `systemd-run --scope`
 /// as you like.
