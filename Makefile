@@ -5,7 +5,7 @@
 CARGO ?= cargo
 SIZE ?=
 DEMO_PACKAGES = gcc libc6-dev qemu-system-x86 busybox-static
-TEST_PACKAGES = gcc libc6-dev qemu-system-x86 busybox-static chromium
+TEST_PACKAGES = gcc libc6-dev qemu-system-x86 busybox-static chromium python3
 
 # In CI every skip that this machine could have run is a failure.
 ifeq ($(CI),true)
