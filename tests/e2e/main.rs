@@ -9,6 +9,7 @@ mod conformance;
 mod crash;
 mod isolation;
 mod keep;
+mod library;
 mod loans;
 mod metrics;
 mod nodes;

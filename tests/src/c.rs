@@ -10,10 +10,30 @@ use std::process::Command;
 /// If it does not compile without a warning.
 #[must_use]
 pub fn compile(name: &str, dir: &Path, arguments: &[&str]) -> PathBuf {
+    compile_with(name, dir, &[&["-pthread"], arguments].concat())
+}
+
+/// For programs that run without an operating system, under QEMU's multiboot.
+pub const GUEST: &[&str] = &[
+    "-m32",
+    "-ffreestanding",
+    "-nostdlib",
+    "-static",
+    "-fno-pic",
+    "-no-pie",
+    "-Wl,-Ttext=0x100000,--build-id=none",
+];
+
+/// The same with these arguments alone.
+///
+/// # Panics
+/// If it does not compile without a warning.
+#[must_use]
+pub fn compile_with(name: &str, dir: &Path, arguments: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(format!("{name}.c"));
     let program = dir.join(name);
     let output = Command::new("gcc")
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-result", "-pthread", "-o"])
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-result", "-o"])
         .arg(&program)
         .arg(source)
         .args(arguments)

@@ -61,3 +61,11 @@ pub fn faults_of_touching(memory: &Mapping, page_bytes: u64) -> u64 {
     }
     faults() - before
 }
+
+/// The bytes at one place.
+#[must_use]
+pub fn at<const N: usize>(memory: &Mapping, offset: usize) -> [u8; N] {
+    let mut found = [0; N];
+    memory.read(offset, &mut found);
+    found
+}

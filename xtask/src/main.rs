@@ -8,6 +8,7 @@
 
 mod apt;
 mod cache;
+mod capi;
 mod command;
 mod kernel;
 mod say;
@@ -29,6 +30,8 @@ enum Verb {
     /// Build, export, check and edit the kernel series.
     #[command(subcommand)]
     Kernel(kernel::Verb),
+    /// Link libprezero.so, the C library.
+    Capi(capi::Args),
     /// Run tests in virtual machines.
     #[command(subcommand)]
     Vm(vm::Verb),
@@ -37,6 +40,7 @@ enum Verb {
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Kernel(verb) => kernel::run(verb),
+        Verb::Capi(args) => capi::run(&args),
         Verb::Vm(verb) => vm::run(verb),
     };
     match done {

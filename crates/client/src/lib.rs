@@ -14,6 +14,8 @@
 //! zeroing (short of ready memory a loan comes with a hole that the kernel zeroes on touch),
 //! start threads or a runtime, or keep a program alive when the daemon is gone.
 
+#[cfg(feature = "capi")]
+pub mod capi;
 mod connection;
 mod error;
 mod loan;
