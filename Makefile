@@ -5,6 +5,8 @@
 CARGO ?= cargo
 SIZE ?=
 DEMO_PACKAGES = gcc libc6-dev qemu-system-x86 busybox-static
+# What tests/consumers runs on lent memory, besides QEMU.
+CONSUMER_PACKAGES = postgresql openjdk-17-jdk-headless mariadb-server libmimalloc2.0 dpdk-dev
 TEST_PACKAGES = gcc libc6-dev qemu-system-x86 busybox-static chromium python3
 
 # In CI every skip that this machine could have run is a failure.
@@ -12,13 +14,14 @@ ifeq ($(CI),true)
 export PREZERO_TEST_NO_SKIP = 1
 endif
 
-.PHONY: all demo test test-here test-all check build-bin need-demo need-test
+.PHONY: all demo test test-here test-all check build-bin need-demo need-test need-consumers
 
 all: build-bin
 
 need-demo: PACKAGES = $(DEMO_PACKAGES)
 need-test: PACKAGES = $(TEST_PACKAGES)
-need-demo need-test:
+need-consumers: PACKAGES = $(CONSUMER_PACKAGES)
+need-demo need-test need-consumers:
 	@missing=; for p in $(PACKAGES); do \
 	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; \
 	done; \
@@ -67,7 +70,9 @@ test-here: check
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) xtask vm test --set fast
 
-# The slower matrices: debug kernel, preemption models, cross builds.
-test-all: test
+# The slower matrices: databases, a JVM and others on lent memory, debug kernel, preemption models,
+# cross builds.
+test-all: test need-consumers
+	PREZERO_TEST_CONSUMERS=1 $(CARGO) test --package prezero-tests --test consumers -- --test-threads 1
 	$(CARGO) xtask kernel check
 	$(CARGO) xtask vm test --set all

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! DPDK's testpmd with memory of its own: a memfd per huge page.
+
+use std::process::Command;
+
+use linux::testkit::hugepages;
+use prezero_tests::{Daemon, Page};
+
+use super::{assert_returned, assert_served, is_wanted, run, succeeded};
+
+const PAGE: Page = Page::Mib2;
+const PAGES: u64 = 300;
+
+/// Runs it for a while with two ports that make and take packets by themselves.
+fn forward(command: &mut Command) {
+    // No -m: with it DPDK asks /sys how many pages are free before it asks for any.
+    command.args(["--in-memory", "--no-pci", "--no-telemetry", "--iova-mode=va", "-l", "0,1"]);
+    command.args(["--vdev=net_null0", "--vdev=net_null1", "--", "--total-num-mbufs=100000"]);
+    command.args(["--tx-first", "--stats-period=1"]);
+    let said = succeeded(&command.output().expect("testpmd runs"));
+    assert!(said.contains("Bye..."), "{said}");
+}
+
+/// testpmd runs until it is told to stop: SIGINT ends it well.
+fn for_two_seconds() -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--signal=INT", "--preserve-status", "2"]);
+    command
+}
+
+#[test]
+fn testpmd_forwards_on_lent_pages() {
+    let Some(program) = is_wanted("dpdk-testpmd", "dpdk-dev") else { return };
+    let Some(reserved) = hugepages::reserve(PAGE.bytes(), PAGES) else { return };
+    forward(for_two_seconds().arg(&program));
+    let daemon = Daemon::start_with(Some(reserved), &PAGE.pool("leave_free = 20"), &[]);
+    daemon.zero("max");
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("shim.log");
+    let shim = run(&daemon, &log, &["--only", "dpdk-testpmd"]);
+    let mut command = for_two_seconds();
+    command.arg(shim.get_program()).args(shim.get_args()).env("PREZERO_WAIT_MS", "5000");
+    forward(command.arg(&program));
+    // A mempool of 218 MB, a memfd a page.
+    assert!(assert_served(&log).len() >= 100, "{}", assert_served(&log).len());
+    assert_returned(&daemon);
+}

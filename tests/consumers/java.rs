@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! OpenJDK with `-XX:+UseLargePages`: private anonymous memory, committed by `MAP_FIXED`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use linux::testkit::hugepages;
+use prezero_tests::{Daemon, Page};
+
+use super::{assert_returned, assert_served, is_wanted, measured, run, succeeded, warm, zero_all};
+
+const PAGE: Page = Page::Mib2;
+/// A heap of 1 GiB, its side tables, and the code cache.
+const PAGES: u64 = 800;
+
+/// Fills most of the heap, collects, and starts a program, which Java does by `vfork`.
+const PROGRAM: &str = r#"
+public class Work {
+    public static void main(String[] args) throws Exception {
+        byte[][] blocks = new byte[96][];
+        long sum = 0;
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < blocks.length; i++) {
+                blocks[i] = new byte[8 << 20];
+                for (int j = 0; j < blocks[i].length; j += 4096) {
+                    if (blocks[i][j] != 0) throw new Error("not zero");
+                    blocks[i][j] = (byte) i;
+                }
+            }
+            System.gc();
+        }
+        for (byte[] block : blocks) sum += block[4096];
+        Process child = new ProcessBuilder("sh", "-c", "exit 5").start();
+        System.out.println(sum + " " + child.waitFor());
+    }
+}
+"#;
+
+fn java(command: &mut Command, dir: &Path, words: &[&str]) -> (String, Duration) {
+    command.current_dir(dir).args(["-XX:+UseLargePages", "-Xms1g", "-Xmx1g"]).args(words);
+    let begin = Instant::now();
+    let output = command.output().expect("java runs");
+    let took = begin.elapsed();
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("warning"), "{output:?}");
+    (succeeded(&output), took)
+}
+
+#[test]
+fn a_heap_of_large_pages_is_lent_used_collected_and_returned() {
+    let Some(program) = is_wanted("java", "openjdk-17-jdk-headless") else { return };
+    let Some(reserved) = hugepages::reserve(PAGE.bytes(), PAGES) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("Work.java"), PROGRAM).expect("a file");
+    let compiled = Command::new(program.with_file_name("javac"))
+        .current_dir(dir.path())
+        .arg("Work.java")
+        .output();
+    succeeded(&compiled.expect("javac runs"));
+    let touch = ["-XX:+AlwaysPreTouch", "-version"];
+    let daemon =
+        Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 64\nmax = 640"), &[]);
+    warm(&daemon);
+    let (_, cold) = java(&mut Command::new(&program), dir.path(), &touch);
+    zero_all(&daemon, PAGE, PAGES);
+    let log = dir.path().join("shim.log");
+    let shimmed = || {
+        let mut command = run(&daemon, &log, &["--only", "java"]);
+        command.arg(&program);
+        command
+    };
+    let (_, ready) = java(&mut shimmed(), dir.path(), &touch);
+    measured("java -Xms1g -XX:+AlwaysPreTouch -version", cold, ready);
+    assert_served(&log);
+    assert_returned(&daemon);
+
+    daemon.zero("max");
+    let words = ["-XX:+AlwaysPreTouch", "Work"];
+    assert_eq!(java(&mut shimmed(), dir.path(), &words).0.trim(), "4560 5");
+    assert_returned(&daemon);
+}
