@@ -2,6 +2,7 @@
 //! The repository's own rules, as tests.
 
 mod arrows;
+mod manual;
 mod sources;
 mod specification;
 

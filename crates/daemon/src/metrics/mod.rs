@@ -211,7 +211,8 @@ fn set(gauge: &Gauge, value: u64) {
     gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
 }
 
-/// CPU time of this process's children that have ended: its workers, for it starts nothing else.
+/// CPU time of this process's children that have ended: its own workers and those that worked for
+/// writers of the tree, for it starts nothing else.
 fn ended_children() -> Duration {
     let time = |value: nix::sys::time::TimeVal| {
         let micros = value.tv_sec() * 1_000_000 + value.tv_usec();
