@@ -14,7 +14,7 @@ ifeq ($(CI),true)
 export PREZERO_TEST_NO_SKIP = 1
 endif
 
-.PHONY: all demo test test-here test-all check build-bin need-demo need-test need-consumers
+.PHONY: all deb demo test test-here test-all check build-bin need-demo need-test need-consumers
 
 all: build-bin
 
@@ -70,9 +70,14 @@ test-here: check
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) xtask vm test --set fast
 
-# The slower matrices: databases, a JVM and others on lent memory, debug kernel, preemption models,
-# cross builds.
+# The Debian package: target/package/prezero_VERSION.deb
+deb: need-demo
+	$(CARGO) xtask package build
+
+# The slower matrices: databases, a JVM and others on lent memory, the package on a Debian of its own,
+# debug kernel, preemption models, cross builds.
 test-all: test need-consumers
 	PREZERO_TEST_CONSUMERS=1 $(CARGO) test --package prezero-tests --test consumers -- --test-threads 1
+	$(CARGO) xtask package test
 	$(CARGO) xtask kernel check
 	$(CARGO) xtask vm test --set all

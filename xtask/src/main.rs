@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Repository automation: `cargo xtask kernel ...` builds, exports and checks
-//! the kernel series; `cargo xtask vm ...` runs tests under QEMU.
+//! the kernel series; `cargo xtask vm ...` runs tests under QEMU; `cargo
+//! xtask package ...` builds and tests the Debian package.
 //!
 //! Everything here drives other programs (apt, git, make, QEMU) as processes;
 //! what a program needs is installed by name when it is missing and we are
@@ -11,6 +12,7 @@ mod cache;
 mod capi;
 mod command;
 mod kernel;
+mod package;
 mod say;
 mod vm;
 
@@ -32,6 +34,11 @@ enum Verb {
     Kernel(kernel::Verb),
     /// Link libprezero.so, the C library.
     Capi(capi::Args),
+    /// Build the Debian package, and test it on a machine of its own.
+    #[command(subcommand)]
+    Package(package::Verb),
+    /// Write the manual pages and completions that packages install.
+    Man,
     /// Run tests in virtual machines.
     #[command(subcommand)]
     Vm(vm::Verb),
@@ -41,6 +48,11 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Kernel(verb) => kernel::run(verb),
         Verb::Capi(args) => capi::run(&args),
+        Verb::Package(verb) => package::run(&verb),
+        Verb::Man => package::documents().map(|to| {
+            say::result(to.display());
+            ExitCode::SUCCESS
+        }),
         Verb::Vm(verb) => vm::run(verb),
     };
     match done {

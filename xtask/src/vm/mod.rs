@@ -27,13 +27,11 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 
 use self::{
-    image::Image,
-    machine::Vm,
-    matrix::Matrix,
-    programs::Workshop,
-    requirements::{Kernel, Requirements},
-    table::Case,
-    verdict::{Count, Verdict},
+    image::Image, machine::Vm, matrix::Matrix, programs::Workshop, requirements::Requirements,
+    table::Case, verdict::Verdict,
+};
+pub(crate) use self::{
+    image::of as image_of, initramfs::Initramfs, requirements::Kernel, verdict::Count,
 };
 use crate::{cache, say};
 

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask package`: the Debian package, and a test of it on a machine of its own.
+//!
+//! `root` makes a Debian with systemd, `boot` runs it under QEMU with packages in it and reads what
+//! the test reports.
+
+mod boot;
+mod root;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, Result};
+use clap::Subcommand;
+
+use crate::{apt, cache, command, say};
+
+/// The version that the metadata in crates/cli/Cargo.toml was written for.
+const CARGO_DEB: &str = "3.8.0";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Build the package, in release, and print its path.
+    Build,
+    /// Install, upgrade, remove and purge it on a Debian with systemd in a virtual machine.
+    Test,
+}
+
+pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Build => {
+            let made = build(env!("CARGO_PKG_VERSION"))?;
+            say::result(made.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Test => test(),
+    }
+}
+
+/// Writes the manual pages of the verbs and the completions below `target/package`.
+pub(crate) fn documents() -> Result<PathBuf> {
+    let repo = cache::repo();
+    command::run(&mut command::new(&repo, "cargo", ["build", "--release", "-p", "prezero-cli"]))?;
+    let to = repo.join("target/package");
+    let binary = binary();
+    let man = to.join("man");
+    fs::create_dir_all(&man)?;
+    command::run(command::new(&repo, &binary, ["man"]).arg(&man))?;
+    let completions = to.join("completions");
+    fs::create_dir_all(&completions)?;
+    for (shell, file) in [("bash", "prezero"), ("zsh", "_prezero"), ("fish", "prezero.fish")] {
+        let text = command::stdout(&mut command::new(&repo, &binary, ["completions", shell]))?;
+        fs::write(completions.join(file), text)?;
+    }
+    Ok(to)
+}
+
+fn binary() -> String {
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
+    cache::repo().join(target).join("release/prezero").display().to_string()
+}
+
+/// Builds the package under that version.
+fn build(version: &str) -> Result<PathBuf> {
+    // What it depends on is read off its libraries by dpkg-shlibdeps.
+    apt::need(&["dpkg-dev"])?;
+    let to = documents()?;
+    let deb = to.join(format!("prezero_{version}.deb"));
+    let mut make = command::new(
+        &cache::repo(),
+        &cargo_deb()?.display().to_string(),
+        ["--no-build", "--strip"],
+    );
+    make.args(["--package", "prezero-cli", "--deb-version", version, "--output"]).arg(&deb);
+    command::run(&mut make)?;
+    Ok(deb)
+}
+
+/// `cargo-deb` of the version we know, installed for this user's checkouts if it is missing.
+fn cargo_deb() -> Result<PathBuf> {
+    let tools = cache::shared("tools")?;
+    let program = tools.join("bin/cargo-deb");
+    let known = |program: &Path| {
+        let version = command::stdout(&mut command::new(
+            Path::new("/"),
+            &program.display().to_string(),
+            ["--version"],
+        ));
+        version.is_ok_and(|version| version.contains(CARGO_DEB))
+    };
+    if !known(&program) {
+        say::step(format_args!("installing cargo-deb {CARGO_DEB}"));
+        let words = ["install", "cargo-deb", "--locked", "--version", CARGO_DEB, "--root"];
+        command::run(command::new(Path::new("/"), "cargo", words).arg(&tools))?;
+    }
+    Ok(program)
+}
+
+fn test() -> Result<ExitCode> {
+    if !rustix::process::geteuid().is_root() {
+        // Files of a root file system belong to root.
+        say::result("skipped the package's test: it needs root");
+        say::result("0 passed, 0 failed, 1 skipped");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (old, new) = (env!("CARGO_PKG_VERSION").to_owned(), "999.0".to_owned());
+    let old = build(&old)?;
+    let new = build(&new)?;
+    let root = root::archive().context("no Debian to install the package on")?;
+    boot::test(&root, &old, &new)
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A Debian with systemd, as the kernel unpacks it: a cpio archive, made once.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{apt, cache, command, say};
+
+const SUITE: &str = "bookworm";
+/// Beyond what is essential: an init, and what prezero's package depends on.
+const PACKAGES: &str = "systemd,systemd-sysv,init-system-helpers,procps,libgcc-s1";
+
+/// The archive, from the cache if it is there. Delete `package/` of the cache for a newer Debian.
+pub(super) fn archive() -> Result<PathBuf> {
+    let mut key = cache::Key::default();
+    key.add("suite", SUITE.as_bytes());
+    key.add("packages", PACKAGES.as_bytes());
+    let archive = cache::shared("package")?.join(format!("{SUITE}-{}.cpio", key.name()));
+    if archive.exists() {
+        return Ok(archive);
+    }
+    apt::need(&["mmdebstrap", "cpio"])?;
+    say::step(format_args!("making a Debian {SUITE} with systemd"));
+    let scratch = tempfile::tempdir_in(cache::shared("package")?)?;
+    let root = scratch.path().join("root");
+    let mut make = command::new(scratch.path(), "mmdebstrap", ["--mode=root", "--variant=minbase"]);
+    make.arg(format!("--include={PACKAGES}"))
+        // What nobody reads there would only be copied at every boot.
+        .arg("--dpkgopt=path-exclude=/usr/share/locale/*")
+        .arg("--dpkgopt=path-exclude=/usr/share/doc/*")
+        .arg("--dpkgopt=path-exclude=/usr/share/man/*")
+        // The package under test is to be installed with its documents.
+        .arg("--customize-hook=rm -f \"$1\"/etc/dpkg/dpkg.cfg.d/99mmdebstrap")
+        .args([SUITE, &root.display().to_string()]);
+    command::run(make.stdout(Stdio::null()).stderr(Stdio::null()))
+        .context("cannot make a Debian; does apt reach a mirror?")?;
+    pack(&root, &scratch.path().join("archive"))?;
+    fs::rename(scratch.path().join("archive"), &archive)?;
+    Ok(archive)
+}
+
+fn pack(root: &Path, to: &Path) -> Result<()> {
+    let out = File::create(to)?;
+    let mut pack = command::new(root, "sh", ["-c"]);
+    pack.arg("find . -xdev -not -path './dev/*' -print0 | cpio --null --quiet -o -H newc");
+    let status = pack.stdout(out).status().context("cannot start cpio")?;
+    if !status.success() {
+        bail!("cpio ended with {status}");
+    }
+    Ok(())
+}
