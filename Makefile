@@ -33,7 +33,7 @@ need-demo need-test need-consumers:
 	  fi; }
 
 build-bin: need-demo
-	$(CARGO) build --release --package prezero-cli
+	$(CARGO) build --release --package prezero-cli --package prezero-preload
 
 # A real virtual machine gets gigabytes of zeroed huge pages at once.
 demo: need-demo build-bin
