@@ -67,9 +67,11 @@ fn a_break_ends_every_thread_after_its_chunk() {
     let chunk = Chunk::from_bytes(64 << 10).unwrap();
     let clearer = Clearer::new(Clearer::default().method(), chunk).unwrap();
     let threads = 4;
+    // Counted here, since the sums leave out what other threads have in hand.
+    let (chunks, enough) = (AtomicUsize::new(0), 64);
     let outcomes =
-        clear_shares(&clearer, number(2 * MIB), vec![share(&mut bytes, threads)], |progress| {
-            if progress.cleared_bytes >= 4 * MIB {
+        clear_shares(&clearer, number(2 * MIB), vec![share(&mut bytes, threads)], |_| {
+            if chunks.fetch_add(1, Ordering::Relaxed) + 1 >= enough {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
@@ -79,7 +81,9 @@ fn a_break_ends_every_thread_after_its_chunk() {
         panic!("nobody stopped")
     };
     let zeros = bytes.iter().filter(|byte| **byte == 0).count();
-    assert!((4 * MIB..=4 * MIB + threads * chunk.bytes()).contains(&zeros), "{zeros}");
+    // Chunks at the borders of batches may be shorter, none is longer.
+    let most = (enough + threads) * chunk.bytes();
+    assert!((most / 2..=most).contains(&zeros), "{zeros}");
     assert!(
         cleared_bytes <= zeros && prezero_clear::is_zero(&bytes[..cleared_bytes]),
         "{cleared_bytes}"
