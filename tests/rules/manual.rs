@@ -74,3 +74,24 @@ fn example_of_the_manual_is_a_good_configuration() {
     let (example, _) = example.split_once(".Ed").expect("its end");
     Config::from_toml(example).expect("a good configuration");
 }
+
+#[test]
+fn the_manual_of_the_c_library_has_exactly_its_functions() {
+    let header = read(Path::new("crates/client/include/prezero.h"));
+    let declared: BTreeSet<_> = header
+        .lines()
+        .filter(|line| !line.starts_with(' ') && line.contains('('))
+        .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next())
+        .filter(|name| name.starts_with("prezero_"))
+        .map(str::to_owned)
+        .collect();
+    let manual = read(Path::new("dist/man/libprezero.3"));
+    let synopsis = manual.split(".Sh DESCRIPTION").next().expect("a synopsis");
+    let described: BTreeSet<_> = synopsis
+        .lines()
+        .filter_map(|line| line.strip_prefix(".Fn ")?.split(' ').next())
+        .map(str::to_owned)
+        .collect();
+    assert!(declared.len() >= 19, "{declared:?}");
+    assert_eq!(declared, described);
+}

@@ -36,6 +36,12 @@ pub(crate) struct Args {
     libdir: PathBuf,
 }
 
+/// Links it as it is shipped, for a package.
+pub(crate) fn link(out: &Path) -> Result<()> {
+    let (prefix, libdir) = ("/usr".into(), "lib/x86_64-linux-gnu".into());
+    run(&Args { release: true, out: Some(out.to_owned()), prefix, libdir }).map(drop)
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent")?;
     let out = args.out.clone().unwrap_or_else(|| root.join("target/capi"));

@@ -144,17 +144,11 @@ extern "C" {
 
  `timeout_ms` bounds connecting and each answer; 0 stands for 10 s. Returns 0 and a connection,
  or a negative errno: -ENOENT or -ECONNREFUSED where no daemon listens.
-
- # Safety
- `socket` is null or a text; `out` is valid for writing a pointer.
  */
 int prezero_connect(const char *socket, uint32_t timeout_ms, struct prezero **out);
 
 /*
  Closes a connection; loans and watches stay. Null is allowed.
-
- # Safety
- `connection` is null or a connection, which is not used again.
  */
 void prezero_disconnect(struct prezero *connection);
 
@@ -180,9 +174,6 @@ const char *prezero_version(void);
 
  Returns 0 and a loan, or a negative errno: -EINVAL (a value is not allowed), -EACCES, -EDQUOT,
  -ENODEV (no such pages), -ENOMEM (too few), -EAGAIN (no answer in time).
-
- # Safety
- `connection` is a connection, `request` a request, `out` valid for writing a pointer.
  */
 int prezero_lend(struct prezero *connection,
                  const struct prezero_request *request,
@@ -191,84 +182,54 @@ int prezero_lend(struct prezero *connection,
 /*
  Maps all of a loan as one range, readable and writable, shared. A second call gives the same
  range again. It stays until prezero_return().
-
- # Safety
- `loan` is a loan; `address` and `bytes` are valid for writing, `bytes` may be null.
  */
 int prezero_map(struct prezero_loan *loan, void **address, size_t *bytes);
 
 /*
  Returns a loan: unmaps what prezero_map() mapped and closes its descriptors. It ends when no
  duplicate and no other mapping is left in any process. Null is allowed.
-
- # Safety
- `loan` is null or a loan, which is not used again, nor is its memory.
  */
 void prezero_return(struct prezero_loan *loan);
 
 /*
  A loan's length in bytes; 0 for null.
-
- # Safety
- `loan` is null or a loan.
  */
 uint64_t prezero_loan_bytes(const struct prezero_loan *loan);
 
 /*
  So many bytes of a loan were ready; 0 for null.
-
- # Safety
- `loan` is null or a loan.
  */
 uint64_t prezero_loan_ready_bytes(const struct prezero_loan *loan);
 
 /*
  The size of a loan's pages in bytes; 0 for null.
-
- # Safety
- `loan` is null or a loan.
  */
 uint64_t prezero_loan_page_bytes(const struct prezero_loan *loan);
 
 /*
  Whether a loan's content is what its owner left; if not it is zero.
-
- # Safety
- `loan` is null or a loan.
  */
 bool prezero_loan_is_kept(const struct prezero_loan *loan);
 
 /*
  The lease's descriptor, which stays the loan's; -1 for null. The loan lasts as long as any
  duplicate of it is open: pass one on to whoever shall keep it alive.
-
- # Safety
- `loan` is null or a loan.
  */
 int prezero_loan_lease_fd(const struct prezero_loan *loan);
 
 /*
  How many blocks a loan has; 0 for null.
-
- # Safety
- `loan` is null or a loan.
  */
 size_t prezero_loan_parts(const struct prezero_loan *loan);
 
 /*
  Describes block number `index` of a loan; -EINVAL if it has no such block.
-
- # Safety
- `loan` is a loan, `out` valid for writing.
  */
 int prezero_loan_part(struct prezero_loan *loan, size_t index, struct prezero_part *out);
 
 /*
  The counts of every node and page size, pools of one shape added up. `count` gets how many there
  are, of which the first `room` are written to `levels`.
-
- # Safety
- `connection` is a connection; `levels` is valid for writing `room` levels, `count` for a size.
  */
 int prezero_status(struct prezero *connection,
                    struct prezero_level *levels,
@@ -281,9 +242,6 @@ int prezero_status(struct prezero *connection,
  `interval_ms`, and the last state is never lost.
 
  `socket` as in prezero_connect(); `node` may be PREZERO_ANY_NODE and `page_bytes` 0.
-
- # Safety
- `socket` is null or a text; `out` is valid for writing a pointer.
  */
 int prezero_watch_open(const char *socket,
                        int32_t node,
@@ -295,9 +253,6 @@ int prezero_watch_open(const char *socket,
 /*
  Waits for the next report, for ever if need be: `count` gets how many levels it has, of which the
  first `room` are written to `levels`. -ECONNRESET when the daemon is gone.
-
- # Safety
- `watch` is a watch; `levels` is valid for writing `room` levels, `count` for a size.
  */
 int prezero_watch_next(struct prezero_watch *watch,
                        struct prezero_level *levels,
@@ -306,147 +261,6 @@ int prezero_watch_next(struct prezero_watch *watch,
 
 /*
  Ends a watch. Null is allowed.
-
- # Safety
- `watch` is null or a watch, which is not used again.
- */
-void prezero_watch_close(struct prezero_watch *watch);
-
-/*
- Borrows memory. Never waits for zeroing: what is not ready comes as a hole, which the kernel
- zeroes when the program touches it.
-
- Returns 0 and a loan, or a negative errno: -EINVAL (a value is not allowed), -EACCES, -EDQUOT,
- -ENODEV (no such pages), -ENOMEM (too few), -EAGAIN (no answer in time).
-
- # Safety
- `connection` is a connection, `request` a request, `out` valid for writing a pointer.
- */
-int prezero_lend(struct prezero *connection,
-                 const struct prezero_request *request,
-                 struct prezero_loan **out);
-
-/*
- Maps all of a loan as one range, readable and writable, shared. A second call gives the same
- range again. It stays until prezero_return().
-
- # Safety
- `loan` is a loan; `address` and `bytes` are valid for writing, `bytes` may be null.
- */
-int prezero_map(struct prezero_loan *loan, void **address, size_t *bytes);
-
-/*
- Returns a loan: unmaps what prezero_map() mapped and closes its descriptors. It ends when no
- duplicate and no other mapping is left in any process. Null is allowed.
-
- # Safety
- `loan` is null or a loan, which is not used again, nor is its memory.
- */
-void prezero_return(struct prezero_loan *loan);
-
-/*
- A loan's length in bytes; 0 for null.
-
- # Safety
- `loan` is null or a loan.
- */
-uint64_t prezero_loan_bytes(const struct prezero_loan *loan);
-
-/*
- So many bytes of a loan were ready; 0 for null.
-
- # Safety
- `loan` is null or a loan.
- */
-uint64_t prezero_loan_ready_bytes(const struct prezero_loan *loan);
-
-/*
- The size of a loan's pages in bytes; 0 for null.
-
- # Safety
- `loan` is null or a loan.
- */
-uint64_t prezero_loan_page_bytes(const struct prezero_loan *loan);
-
-/*
- Whether a loan's content is what its owner left; if not it is zero.
-
- # Safety
- `loan` is null or a loan.
- */
-bool prezero_loan_is_kept(const struct prezero_loan *loan);
-
-/*
- The lease's descriptor, which stays the loan's; -1 for null. The loan lasts as long as any
- duplicate of it is open: pass one on to whoever shall keep it alive.
-
- # Safety
- `loan` is null or a loan.
- */
-int prezero_loan_lease_fd(const struct prezero_loan *loan);
-
-/*
- How many blocks a loan has; 0 for null.
-
- # Safety
- `loan` is null or a loan.
- */
-size_t prezero_loan_parts(const struct prezero_loan *loan);
-
-/*
- Describes block number `index` of a loan; -EINVAL if it has no such block.
-
- # Safety
- `loan` is a loan, `out` valid for writing.
- */
-int prezero_loan_part(struct prezero_loan *loan, size_t index, struct prezero_part *out);
-
-/*
- The counts of every node and page size, pools of one shape added up. `count` gets how many there
- are, of which the first `room` are written to `levels`.
-
- # Safety
- `connection` is a connection; `levels` is valid for writing `room` levels, `count` for a size.
- */
-int prezero_status(struct prezero *connection,
-                   struct prezero_level *levels,
-                   size_t room,
-                   size_t *count);
-
-/*
- Watches levels: a report whenever a node's ready pages fall below `below`, one at once if they
- are; with `below` 0 one now and one whenever a count changes. Reports come at most each
- `interval_ms`, and the last state is never lost.
-
- `socket` as in prezero_connect(); `node` may be PREZERO_ANY_NODE and `page_bytes` 0.
-
- # Safety
- `socket` is null or a text; `out` is valid for writing a pointer.
- */
-int prezero_watch_open(const char *socket,
-                       int32_t node,
-                       uint64_t page_bytes,
-                       uint64_t below,
-                       uint32_t interval_ms,
-                       struct prezero_watch **out);
-
-/*
- Waits for the next report, for ever if need be: `count` gets how many levels it has, of which the
- first `room` are written to `levels`. -ECONNRESET when the daemon is gone.
-
- # Safety
- `watch` is a watch; `levels` is valid for writing `room` levels, `count` for a size.
- */
-int prezero_watch_next(struct prezero_watch *watch,
-                       struct prezero_level *levels,
-                       size_t room,
-                       size_t *count);
-
-/*
- Ends a watch. Null is allowed.
-
- # Safety
- `watch` is null or a watch, which is not used again.
  */
 void prezero_watch_close(struct prezero_watch *watch);
 

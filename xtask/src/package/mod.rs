@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
 
-use crate::{apt, cache, command, say};
+use crate::{apt, cache, capi, command, say};
 
 /// The version that the metadata in crates/cli/Cargo.toml was written for.
 const CARGO_DEB: &str = "3.8.0";
@@ -43,7 +43,8 @@ pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
 /// Writes the manual pages of the verbs and the completions below `target/package`.
 pub(crate) fn documents() -> Result<PathBuf> {
     let repo = cache::repo();
-    command::run(&mut command::new(&repo, "cargo", ["build", "--release", "-p", "prezero-cli"]))?;
+    let words = ["build", "--release", "-p", "prezero-cli", "-p", "prezero-preload"];
+    command::run(&mut command::new(&repo, "cargo", words))?;
     let to = repo.join("target/package");
     let binary = binary();
     let man = to.join("man");
@@ -68,6 +69,7 @@ fn build(version: &str) -> Result<PathBuf> {
     // What it depends on is read off its libraries by dpkg-shlibdeps.
     apt::need(&["dpkg-dev"])?;
     let to = documents()?;
+    capi::link(&to.join("capi"))?;
     let deb = to.join(format!("prezero_{version}.deb"));
     let mut make = command::new(
         &cache::repo(),

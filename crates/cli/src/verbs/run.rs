@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
 /// The shim beside this binary, in the library directory that belongs to it, or where packages
 /// put it.
-fn find() -> Result<PathBuf, Failure> {
+pub(crate) fn find() -> Result<PathBuf, Failure> {
     let binary = std::env::current_exe()?;
     let beside = binary.parent().map(PathBuf::from).unwrap_or_default();
     let places = [beside.clone(), beside.join("../lib/prezero"), PathBuf::from(INSTALLED)];

@@ -20,6 +20,7 @@ mod clear;
 mod clock;
 mod figure;
 mod interference;
+mod jvm;
 mod lend;
 mod locality;
 mod page;

@@ -15,10 +15,11 @@ const ACCEL: &str = "tcg";
 pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let mut part = Part::new(
         "start",
-        "How long does a virtual machine take to start, cold, preallocated, and with lent memory?",
+        "How long do a virtual machine and a JVM take to start, cold, preallocated, and with lent memory?",
         format!(
             "QEMU with {} of memory, from exec to its QMP greeting, by the wall clock; borrowing counted, filling the \
-             pool beforehand not: it stands beside them.",
+             pool beforehand not: it stands beside them. A JVM, where one is installed, to the end of -version with \
+             AlwaysPreTouch, by itself and under the preload shim.",
             bench.size
         ),
     );
@@ -54,6 +55,8 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         part.rows.push(Row::new(labels).with("time", "s", series.values()));
     }
     part.notes.push(format!("QEMU {}, {}", starts.qemu, starts.accel));
+    super::jvm::measure(bench, &mut part)?;
+    // PostgreSQL maps its buffers at its start and touches them later: there is nothing to gain yet.
     part.charts.push(Chart {
         title: "Seconds to the QMP greeting",
         shape: Shape::Bars,
