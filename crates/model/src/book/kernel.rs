@@ -123,7 +123,9 @@ impl Book {
         counts: ZeroedCounts,
     ) -> bool {
         let Some(kernel) = &mut self.kernel else { return false };
-        kernel.counts.insert((node, page_size), counts) != Some(counts)
+        let is_news = kernel.counts.insert((node, page_size), counts) != Some(counts);
+        self.note_level(PoolKey { node, page_size, pages_per_block: Pages(1) });
+        is_news
     }
 
     /// A pool's pages that are known to be zero.

@@ -350,16 +350,25 @@ impl Book {
         let keys: Vec<_> = self.pools.keys().copied().collect();
         let mut wanted = 0;
         for key in keys {
-            let (ready, zeroing) = (self.ready(key), self.zeroing(key));
-            let work = self.zeroable(key) > Pages::ZERO || zeroing > Pages::ZERO;
-            let Some(pool) = self.pools.get_mut(&key) else { continue };
-            let (low, high) = (pool.config.low(), pool.config.ready_high);
-            pool.refilling = policy::refilling(pool.refilling, ready, low, high);
-            if work {
-                wanted = wanted.max(policy::wanted_workers(pool.refilling, ready, low, max));
-            }
+            let work = self.zeroable(key) > Pages::ZERO || self.zeroing(key) > Pages::ZERO;
+            self.note_level(key);
+            let ready = self.ready(key);
+            let Some(pool) = self.pools.get(&key).filter(|_| work) else { continue };
+            let low = pool.config.low();
+            wanted = wanted.max(policy::wanted_workers(pool.refilling, ready, low, max));
         }
         wanted
+    }
+
+    /// Brings one pool's hysteresis up to date. To be called whenever its ready pages become more: a
+    /// pool that was full for a moment has been full, even if a loan takes from it before anybody
+    /// asks for workers.
+    fn note_level(&mut self, key: PoolKey) {
+        let ready = self.ready(key);
+        if let Some(pool) = self.pools.get_mut(&key) {
+            let (low, high) = (pool.config.low(), pool.config.ready_high);
+            pool.refilling = policy::refilling(pool.refilling, ready, low, high);
+        }
     }
 
     /// The nodes whose pools are being refilled, as of the last [`Book::wanted_workers`].

@@ -115,6 +115,7 @@ impl Book {
     ) -> Result<Option<(BlockId, StateName, Vec<Effect>)>, IllegalMove> {
         let Some(id) = self.jobs.remove(&job) else { return Ok(None) };
         let Some(block) = self.blocks.get(id) else { return Ok(None) };
+        let pool = block.pool();
         let before = match block.state() {
             State::Zeroing { done, .. } => *done,
             _ => Pages::ZERO,
@@ -125,6 +126,7 @@ impl Book {
         let trust = !self.in_place_allowed;
         let finished = self.blocks.change(id, |b| b.finish(job, pages_done, reach, trust));
         let Some(state) = finished.transpose()? else { return Ok(None) };
+        self.note_level(pool);
         if state != StateName::Lingering {
             self.counters.zeroed_bytes += pages_done.saturating_sub(before).bytes(page_size).0;
         }

@@ -44,6 +44,18 @@ fn background_work_starts_below_low_and_stops_at_high() {
 }
 
 #[test]
+fn a_pool_that_was_full_for_a_moment_has_been_full() {
+    let thresholds = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(4), ..pool(0, 1) };
+    let mut book = book([thresholds]);
+    book.observe(Node(0), PAGE, Pages(16));
+    assert_eq!(book.wanted_workers(1), 1);
+    make_ready(&mut book, key(0, 1), 4);
+    // Nobody asked for workers in between.
+    lend(&mut book, &ask(1));
+    assert_eq!(book.wanted_workers(1), 0, "3 are ready, and it starts below 2");
+}
+
+#[test]
 fn a_change_of_thresholds_goes_on_refilling() {
     let config = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(4), ..pool(0, 1) };
     let mut book = book([config.clone()]);
