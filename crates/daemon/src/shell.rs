@@ -3,22 +3,24 @@
 //!
 //! Each one asks the book, carries its effects out in the file system, and tells the watchers.
 //! Everything runs on one thread and no operation waits, so that the book and the file system
-//! are never seen apart by anybody.
+//! are never seen apart by anybody. [`lending`], [`zeroing`] and [`report`] are most of them; here are
+//! the state, starting, and what they share.
+
+mod lending;
+mod report;
+mod zeroing;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use linux::{Roots, hugetlb};
-use model::block::{Reach, Settled, StateName};
-use model::book::{
-    Book, DomainCounts, Effect, JobOrder, KernelOrder, LendRequest, Loan, Refusal, Who,
-    ZeroedCounts,
-};
+use model::block::StateName;
+use model::book::{Book, DomainCounts, Effect, JobOrder, KernelOrder, Loan, ZeroedCounts};
 use model::config::{Config, PoolConfig};
-use model::ids::{BlockId, Domain, JobId, LeaseId, PoolKey};
+use model::ids::{BlockId, LeaseId, PoolKey};
 use model::units::{Bytes, Node, PageSize, Pages};
-use model::wire::{self, Level, Status};
+use model::wire::{self, Level};
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
@@ -343,276 +345,6 @@ impl Shell {
         &self.roots
     }
 
-    /// Grants a loan, or refuses it with nothing changed.
-    pub(crate) fn lend(
-        &mut self,
-        request: &LendRequest,
-        borrower: (u32, u32),
-    ) -> Result<Result<Handover, Refusal>, wire::Error> {
-        if self.provider.kernel().is_some() {
-            // All of the loan comes out of the kernel's pool, which others use, too.
-            self.observed = None;
-        }
-        self.observe();
-        let (loan, effects) = match self.book.lend(request) {
-            Ok(granted) => granted,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let made = self.carry_out(&effects);
-        match self.hand_over(&loan, made, request, borrower) {
-            Ok((lease, blocks, watch)) => {
-                let fills = self.fills(&loan, &blocks);
-                Ok(Ok(Handover { loan, lease, blocks, watch, fills }))
-            }
-            Err(error) => {
-                tracing::error!(%error, lease = %loan.lease, "a loan could not be handed over");
-                self.end_lease(loan.lease);
-                Err(failed(&error))
-            }
-        }
-    }
-
-    fn hand_over(
-        &mut self,
-        loan: &Loan,
-        made: Vec<(BlockId, linux::BlockFile)>,
-        request: &LendRequest,
-        borrower: (u32, u32),
-    ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
-        let mut made: BTreeMap<_, _> = made.into_iter().collect();
-        let mut blocks = Vec::with_capacity(loan.parts.len());
-        for part in &loan.parts {
-            let file = match made.remove(&part.block) {
-                Some(file) => file,
-                None => self.store.open_block(part.block)?,
-            };
-            // Content that outlives the loan must be reachable by its borrower alone; a fresh
-            // block is destroyed on return, and any process the borrower starts may open it.
-            let outlives = request.keep.is_some() || self.book.recycles_in_place_block(part.block);
-            if outlives {
-                file.set_access(Some(borrower))?;
-            }
-            if cfg!(debug_assertions) && !loan.kept && self.provider.kernel().is_none() {
-                verify_zero(&file, part.ready, loan.page_size)?;
-            }
-            blocks.push(file.into());
-        }
-        let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
-        Ok((client, blocks, daemon))
-    }
-
-    /// What is to be taken from the kernel's pool for a loan of new files.
-    fn fills(&mut self, loan: &Loan, files: &[OwnedFd]) -> Vec<Fill> {
-        let Some(pool) = self.provider.kernel().filter(|_| !loan.kept) else { return Vec::new() };
-        let mut fills = Vec::new();
-        for (part, file) in loan.parts.iter().zip(files) {
-            match file.try_clone() {
-                Ok(file) if part.ready > Pages::ZERO => {
-                    let at = (part.node, loan.page_size);
-                    fills.push(Fill::new(pool, part.block, file.into(), at, part.ready));
-                    self.filling.insert(part.block, part.ready);
-                }
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "a loan stays a hole"),
-            }
-        }
-        fills
-    }
-
-    /// A loan's file has as many of its pages as could be had zeroed.
-    pub(crate) fn filled(&mut self, block: BlockId, filled: Pages) {
-        let Some(planned) = self.filling.remove(&block) else { return };
-        self.book.note_filled(block, planned, filled);
-        self.observed = None;
-        self.wake();
-    }
-
-    /// Whether this kernel tells who holds a block.
-    pub(crate) fn can_prove(&self) -> bool {
-        self.provable
-    }
-
-    /// From now on the loan lasts as long as somebody has a block of it open or mapped, whatever
-    /// becomes of its lease's descriptor.
-    pub(crate) fn hold_by_memory(&mut self, lease: LeaseId) {
-        self.held.insert(lease);
-    }
-
-    /// The lease's last descriptor was closed: that ends the loan, unless its memory holds it.
-    pub(crate) fn close_lease(&mut self, lease: LeaseId) {
-        if !self.held.close(lease) {
-            self.end_lease(lease);
-        }
-    }
-
-    /// Ends the loans that their memory held and holds no longer, of those whose lease was closed so
-    /// long ago. Returns whether there were any.
-    fn end_unheld(&mut self, age: Duration) -> bool {
-        let mut ended = false;
-        for lease in self.held.due(age) {
-            let blocks = self.book.lease_blocks(lease);
-            let is_held = blocks.into_iter().any(|block| {
-                self.store.reach_while_lent(block).is_ok_and(|reach| reach == Reach::Shared)
-            });
-            if !is_held {
-                self.held.remove(lease);
-                self.end_lease(lease);
-                ended = true;
-            }
-        }
-        ended
-    }
-
-    /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
-    fn end_lease(&mut self, lease: LeaseId) {
-        let blocks = self.book.lease_blocks(lease);
-        // A client that went away while its file was being filled.
-        self.filling.retain(|block, _| !blocks.contains(block));
-        let effects = self.book.end_lease(lease);
-        self.carry_out(&effects);
-        if let Err(error) = self.leases.remove(lease) {
-            tracing::debug!(%error, "the lease's name was gone already");
-        }
-        for block in blocks {
-            self.settle(block);
-        }
-    }
-
-    fn settle(&mut self, block: BlockId) -> Option<Settled> {
-        let known = self.book.block(block)?;
-        if known.state_name() != StateName::Lingering {
-            return None;
-        }
-        // A client can cut its file, grow it, or punch holes into it.
-        let (page_size, lent) = (known.pool().page_size, known.pages());
-        let (reach, memory) =
-            self.store.reach_after_loan(block, page_size, lent).unwrap_or_else(|error| {
-                tracing::warn!(%error, %block, "can not tell who holds a block");
-                (Reach::Shared, Pages::ZERO)
-            });
-        self.book.note_memory(block, memory);
-        let (settled, effects) = self.book.settle(block, reach, boot_seconds())?;
-        self.carry_out(&effects);
-        Some(settled)
-    }
-
-    /// Looks at every lingering block again. Returns how many still linger.
-    pub(crate) fn settle_all(&mut self) -> usize {
-        self.end_unheld(HELD_AGE);
-        let lingering: Vec<_> = self.book.in_state(StateName::Lingering).map(|b| b.id()).collect();
-        let still = |shell: &mut Self, id| shell.settle(id) == Some(Settled::Lingering);
-        lingering.into_iter().filter(|id| still(self, *id)).count()
-    }
-
-    /// Counts the files whose pages are on their way to the kernel: wait until there are none.
-    pub(crate) fn freeing(&self) -> watch::Receiver<usize> {
-        self.store.freeing().waiting()
-    }
-
-    /// What to wait for until the page tables of a job's block are made.
-    pub(crate) fn making_tables(&self, job: JobId) -> Option<crate::tables::Making> {
-        self.store.making_tables(self.book.job_block(job)?)
-    }
-
-    /// Whether pages are on their way from one hand to another.
-    ///
-    /// For a loan that is short of pages: so loans that are held by their memory are looked at
-    /// here however young they are.
-    pub(crate) fn has_pages_in_transit(&mut self) -> bool {
-        let ended = self.end_unheld(Duration::ZERO);
-        let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
-        ended
-            || self.store.freeing().is_busy()
-            || states.any(|state| self.book.in_state(state).next().is_some())
-    }
-
-    /// Gives up kept content whose time is over. Returns the second of the next such moment.
-    pub(crate) fn expire(&mut self) -> Option<u64> {
-        let effects = self.book.expire(boot_seconds());
-        self.carry_out(&effects);
-        self.book.next_expiry()
-    }
-
-    /// Gives blocks back where the kernel's pool has fewer free pages than it is to be left.
-    pub(crate) fn relieve(&mut self) {
-        let effects = self.book.relieve();
-        self.carry_out(&effects);
-    }
-
-    /// Hands a block to a worker: its file, and the daemon's end of the job to watch.
-    pub(crate) fn take_zeroing(
-        &mut self,
-        who: Who,
-        node: Option<Node>,
-        page_size: Option<PageSize>,
-    ) -> Result<Option<Order>, wire::Error> {
-        self.observe();
-        if who == Who::Background {
-            self.book.wanted_workers(self.config.workers.max);
-        }
-        if self.provider.kernel().is_some() {
-            return Ok(self.book.take_kernel_zeroing(who, node, page_size).map(Order::Kernel));
-        }
-        let taken = self.book.take_zeroing(who, node, page_size).or_else(|| {
-            // What other jobs were promised may have been taken since the last look.
-            self.observed = None;
-            self.observe();
-            self.book.take_zeroing(who, node, page_size)
-        });
-        let Some((order, effects)) = taken else { return Ok(None) };
-        let made = self.carry_out(&effects).pop().map(|(_, file)| file);
-        let opened = made.map_or_else(|| self.store.open_block(order.block), Ok);
-        match opened {
-            Ok(file) => Ok(Some(Order::Block(order, file.into()))),
-            Err(error) => {
-                self.lose_job(order.job);
-                Err(failed(&error))
-            }
-        }
-    }
-
-    /// Books what a worker reports. `None` for a job that is unknown.
-    pub(crate) fn finish_zeroing(&mut self, job: JobId, done: Pages) -> Option<StateName> {
-        if let Some(state) = self.book.finish_kernel_zeroing(job, done) {
-            self.look_again();
-            return Some(state);
-        }
-        let block = self.book.job_block(job)?;
-        let page_size = self.book.block(block)?.pool().page_size;
-        let (reach, allocated) =
-            self.store.reach(block, page_size).unwrap_or((Reach::Shared, Pages::ZERO));
-        // A page that has no memory was not zeroed, whatever the worker says.
-        let done = done.min(allocated);
-        match self.book.finish_zeroing(job, done, reach) {
-            Ok(Some((block, state, effects))) => {
-                self.carry_out(&effects);
-                if state == StateName::Lingering {
-                    self.settle(block);
-                }
-                Some(state)
-            }
-            Ok(None) => None,
-            Err(error) => {
-                tracing::error!(%error, "a job ended in a state it can't end in");
-                None
-            }
-        }
-    }
-
-    /// A worker is gone. No-op if it reported before.
-    pub(crate) fn lose_job(&mut self, job: JobId) {
-        if self.book.lose_kernel_job(job) {
-            self.book.count_lost_worker();
-            self.look_again();
-            return;
-        }
-        let Some(block) = self.book.job_block(job) else { return };
-        self.book.count_lost_worker();
-        let effects = self.book.lose_job(job);
-        self.carry_out(&effects);
-        self.settle(block);
-    }
-
     pub(crate) fn give_back(
         &mut self,
         node: Option<Node>,
@@ -657,70 +389,6 @@ impl Shell {
         (wanted, self.book.refilling_nodes())
     }
 
-    pub(crate) fn status(&mut self) -> Status {
-        self.observed = None;
-        self.observe();
-        let free = |key: &PoolKey| {
-            self.kernel_free.get(&(key.node, key.page_size)).copied().unwrap_or_default()
-        };
-        let pools = self.book.pool_keys().filter_map(|key| self.book.pool_status(key, free(&key)));
-        Status {
-            provider: self.provider.name().to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            pools: pools.collect(),
-            loans: self.book.loans(),
-            workers: self.workers,
-            paused_by_pressure: self.paused,
-            counters: self.book.counters(),
-        }
-    }
-
-    /// Whether the kernel itself knows its zeroed pages, and shows them in sysfs.
-    pub(crate) fn is_over_kernel(&self) -> bool {
-        self.provider.kernel().is_some()
-    }
-
-    /// The domains that have a pool.
-    pub(crate) fn domains(&self) -> Vec<Domain> {
-        self.book.domains().collect()
-    }
-
-    /// The counts of a domain that has a pool, looked up now.
-    pub(crate) fn domain(&mut self, domain: Domain) -> Option<DomainCounts> {
-        self.observed = None;
-        self.domain_lately(domain)
-    }
-
-    /// The same from what was seen of the kernel's counts a moment ago: for who asks often.
-    pub(crate) fn domain_lately(&mut self, domain: Domain) -> Option<DomainCounts> {
-        self.observe();
-        self.book.domain(domain)
-    }
-
-    /// A domain's counts and those of the kernel around them.
-    pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<DomainInKernel>> {
-        let Some(ours) = self.domain(domain) else { return Ok(None) };
-        let Domain { node, page_size } = domain;
-        let (free, reserved, total) = if matches!(self.provider, Provider::Plain) {
-            let (free, _) = self.provider.free_pages(&self.roots, node, page_size)?;
-            (free, Pages::ZERO, free + ours.lent)
-        } else {
-            let page = page_bytes(page_size);
-            let here = hugetlb::counters(&self.roots, page, Some(linux::NodeId(node.0)))?;
-            let all = hugetlb::counters(&self.roots, page, None)?;
-            (Pages(here.free), Pages(all.reserved.unwrap_or_default()), Pages(here.total))
-        };
-        let in_work =
-            |b: &&model::block::Block| (b.pool().node, b.pool().page_size) == (node, page_size);
-        let taken = self.book.in_state(StateName::Zeroing).filter(in_work);
-        let taken: Pages =
-            taken.map(|b| self.store.allocated(b.id(), page_size).unwrap_or_default()).sum();
-        // What others do between the looks must not make a part larger than its whole.
-        let free = (free + ours.idle + taken).max(ours.zeroed + ours.zeroable + ours.zeroing);
-        Ok(Some(DomainInKernel { ours, free, reserved, total: total.max(free) }))
-    }
-
     /// Bytes that workers have zeroed so far.
     pub(crate) fn zeroed(&self) -> u64 {
         self.book.counters().zeroed_bytes
@@ -761,17 +429,4 @@ fn page_sizes(config: &Config, roots: &Roots, plain: bool) -> Result<Vec<PageSiz
         }
     }
     Ok(sizes)
-}
-
-/// Debug builds look at the first and last 4 KiB of every ready page before it is lent.
-fn verify_zero(file: &linux::BlockFile, ready: Pages, page_size: PageSize) -> Result<()> {
-    for page in 0..ready.0 {
-        let start = page * page_size.bytes();
-        let end = start + page_size.bytes();
-        for range in [start..start + 4096, end - 4096..end] {
-            let dirty = file.first_nonzero(range)?;
-            assert_eq!(dirty, None, "page {page} of a ready block has a byte that is not zero");
-        }
-    }
-    Ok(())
 }

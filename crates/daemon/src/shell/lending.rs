@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans: granting, ending, and finding out who still reaches what was lent.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use model::block::{Reach, Settled, StateName};
+use model::book::{LendRequest, Loan, Refusal};
+use model::ids::{BlockId, JobId, LeaseId};
+use model::units::{PageSize, Pages};
+use model::wire;
+use tokio::sync::watch;
+
+use super::{HELD_AGE, Handover, Shell, boot_seconds, failed};
+use crate::error::Result;
+use crate::kernel::Fill;
+
+impl Shell {
+    /// Grants a loan, or refuses it with nothing changed.
+    pub(crate) fn lend(
+        &mut self,
+        request: &LendRequest,
+        borrower: (u32, u32),
+    ) -> Result<Result<Handover, Refusal>, wire::Error> {
+        if self.provider.kernel().is_some() {
+            // All of the loan comes out of the kernel's pool, which others use, too.
+            self.observed = None;
+        }
+        self.observe();
+        let (loan, effects) = match self.book.lend(request) {
+            Ok(granted) => granted,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let made = self.carry_out(&effects);
+        match self.hand_over(&loan, made, request, borrower) {
+            Ok((lease, blocks, watch)) => {
+                let fills = self.fills(&loan, &blocks);
+                Ok(Ok(Handover { loan, lease, blocks, watch, fills }))
+            }
+            Err(error) => {
+                tracing::error!(%error, lease = %loan.lease, "a loan could not be handed over");
+                self.end_lease(loan.lease);
+                Err(failed(&error))
+            }
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        loan: &Loan,
+        made: Vec<(BlockId, linux::BlockFile)>,
+        request: &LendRequest,
+        borrower: (u32, u32),
+    ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
+        let mut made: BTreeMap<_, _> = made.into_iter().collect();
+        let mut blocks = Vec::with_capacity(loan.parts.len());
+        for part in &loan.parts {
+            let file = match made.remove(&part.block) {
+                Some(file) => file,
+                None => self.store.open_block(part.block)?,
+            };
+            // Content that outlives the loan must be reachable by its borrower alone; a fresh
+            // block is destroyed on return, and any process the borrower starts may open it.
+            let outlives = request.keep.is_some() || self.book.recycles_in_place_block(part.block);
+            if outlives {
+                file.set_access(Some(borrower))?;
+            }
+            if cfg!(debug_assertions) && !loan.kept && self.provider.kernel().is_none() {
+                verify_zero(&file, part.ready, loan.page_size)?;
+            }
+            blocks.push(file.into());
+        }
+        let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
+        Ok((client, blocks, daemon))
+    }
+
+    /// What is to be taken from the kernel's pool for a loan of new files.
+    fn fills(&mut self, loan: &Loan, files: &[OwnedFd]) -> Vec<Fill> {
+        let Some(pool) = self.provider.kernel().filter(|_| !loan.kept) else { return Vec::new() };
+        let mut fills = Vec::new();
+        for (part, file) in loan.parts.iter().zip(files) {
+            match file.try_clone() {
+                Ok(file) if part.ready > Pages::ZERO => {
+                    let at = (part.node, loan.page_size);
+                    fills.push(Fill::new(pool, part.block, file.into(), at, part.ready));
+                    self.filling.insert(part.block, part.ready);
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "a loan stays a hole"),
+            }
+        }
+        fills
+    }
+
+    /// A loan's file has as many of its pages as could be had zeroed.
+    pub(crate) fn filled(&mut self, block: BlockId, filled: Pages) {
+        let Some(planned) = self.filling.remove(&block) else { return };
+        self.book.note_filled(block, planned, filled);
+        self.observed = None;
+        self.wake();
+    }
+
+    /// Whether this kernel tells who holds a block.
+    pub(crate) fn can_prove(&self) -> bool {
+        self.provable
+    }
+
+    /// From now on the loan lasts as long as somebody has a block of it open or mapped, whatever
+    /// becomes of its lease's descriptor.
+    pub(crate) fn hold_by_memory(&mut self, lease: LeaseId) {
+        self.held.insert(lease);
+    }
+
+    /// The lease's last descriptor was closed: that ends the loan, unless its memory holds it.
+    pub(crate) fn close_lease(&mut self, lease: LeaseId) {
+        if !self.held.close(lease) {
+            self.end_lease(lease);
+        }
+    }
+
+    /// Ends the loans that their memory held and holds no longer, of those whose lease was closed so
+    /// long ago. Returns whether there were any.
+    pub(super) fn end_unheld(&mut self, age: Duration) -> bool {
+        let mut ended = false;
+        for lease in self.held.due(age) {
+            let blocks = self.book.lease_blocks(lease);
+            let is_held = blocks.into_iter().any(|block| {
+                self.store.reach_while_lent(block).is_ok_and(|reach| reach == Reach::Shared)
+            });
+            if !is_held {
+                self.held.remove(lease);
+                self.end_lease(lease);
+                ended = true;
+            }
+        }
+        ended
+    }
+
+    /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
+    pub(super) fn end_lease(&mut self, lease: LeaseId) {
+        let blocks = self.book.lease_blocks(lease);
+        // A client that went away while its file was being filled.
+        self.filling.retain(|block, _| !blocks.contains(block));
+        let effects = self.book.end_lease(lease);
+        self.carry_out(&effects);
+        if let Err(error) = self.leases.remove(lease) {
+            tracing::debug!(%error, "the lease's name was gone already");
+        }
+        for block in blocks {
+            self.settle(block);
+        }
+    }
+
+    pub(super) fn settle(&mut self, block: BlockId) -> Option<Settled> {
+        let known = self.book.block(block)?;
+        if known.state_name() != StateName::Lingering {
+            return None;
+        }
+        // A client can cut its file, grow it, or punch holes into it.
+        let (page_size, lent) = (known.pool().page_size, known.pages());
+        let (reach, memory) =
+            self.store.reach_after_loan(block, page_size, lent).unwrap_or_else(|error| {
+                tracing::warn!(%error, %block, "can not tell who holds a block");
+                (Reach::Shared, Pages::ZERO)
+            });
+        self.book.note_memory(block, memory);
+        let (settled, effects) = self.book.settle(block, reach, boot_seconds())?;
+        self.carry_out(&effects);
+        Some(settled)
+    }
+
+    /// Looks at every lingering block again. Returns how many still linger.
+    pub(crate) fn settle_all(&mut self) -> usize {
+        self.end_unheld(HELD_AGE);
+        let lingering: Vec<_> = self.book.in_state(StateName::Lingering).map(|b| b.id()).collect();
+        let still = |shell: &mut Self, id| shell.settle(id) == Some(Settled::Lingering);
+        lingering.into_iter().filter(|id| still(self, *id)).count()
+    }
+
+    /// Counts the files whose pages are on their way to the kernel: wait until there are none.
+    pub(crate) fn freeing(&self) -> watch::Receiver<usize> {
+        self.store.freeing().waiting()
+    }
+
+    /// What to wait for until the page tables of a job's block are made.
+    pub(crate) fn making_tables(&self, job: JobId) -> Option<crate::tables::Making> {
+        self.store.making_tables(self.book.job_block(job)?)
+    }
+
+    /// Whether pages are on their way from one hand to another.
+    ///
+    /// For a loan that is short of pages: so loans that are held by their memory are looked at
+    /// here however young they are.
+    pub(crate) fn has_pages_in_transit(&mut self) -> bool {
+        let ended = self.end_unheld(Duration::ZERO);
+        let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
+        ended
+            || self.store.freeing().is_busy()
+            || states.any(|state| self.book.in_state(state).next().is_some())
+    }
+
+    /// Gives up kept content whose time is over. Returns the second of the next such moment.
+    pub(crate) fn expire(&mut self) -> Option<u64> {
+        let effects = self.book.expire(boot_seconds());
+        self.carry_out(&effects);
+        self.book.next_expiry()
+    }
+
+    /// Gives blocks back where the kernel's pool has fewer free pages than it is to be left.
+    pub(crate) fn relieve(&mut self) {
+        let effects = self.book.relieve();
+        self.carry_out(&effects);
+    }
+}
+
+/// Debug builds look at the first and last 4 KiB of every ready page before it is lent.
+fn verify_zero(file: &linux::BlockFile, ready: Pages, page_size: PageSize) -> Result<()> {
+    for page in 0..ready.0 {
+        let start = page * page_size.bytes();
+        let end = start + page_size.bytes();
+        for range in [start..start + 4096, end - 4096..end] {
+            let dirty = file.first_nonzero(range)?;
+            assert_eq!(dirty, None, "page {page} of a ready block has a byte that is not zero");
+        }
+    }
+    Ok(())
+}
