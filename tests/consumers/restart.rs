@@ -2,6 +2,7 @@
 //! A restart that keeps its memory. No packaged consumer takes a file of content and goes on with it,
 //! so this is a C program of ours, `tests/c/cache.c`.
 
+use std::path::Path;
 use std::process::Command;
 
 use linux::testkit::hugepages;
@@ -9,6 +10,15 @@ use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page, c};
 
 use super::{is_wanted, succeeded};
+
+/// Runs the program on what is ready, or kept for that owner, and returns what it says.
+fn start(daemon: &Daemon, program: &Path, owner: &str) -> String {
+    daemon.zero("max");
+    let mut command = Command::new(binary());
+    command.arg("lend").arg("--socket").arg(daemon.socket());
+    command.args(["16M", "--owner", owner, "--keep", "5m", "--"]).arg(program);
+    succeeded(&command.output().expect("prezero runs")).trim().to_owned()
+}
 
 #[test]
 fn a_cache_finds_its_content_after_a_restart_and_nobody_else_does() {
@@ -20,13 +30,7 @@ fn a_cache_finds_its_content_after_a_restart_and_nobody_else_does() {
     let daemon = Daemon::start_with(Some(reserved), &page.pool("pages_per_block = 8"), &[]);
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("cache", dir.path(), &[]);
-    let start = |owner: &str| {
-        daemon.zero("max");
-        let mut command = Command::new(binary());
-        command.arg("lend").arg("--socket").arg(daemon.socket());
-        command.args(["16M", "--owner", owner, "--keep", "5m", "--"]).arg(&program);
-        succeeded(&command.output().expect("prezero runs")).trim().to_owned()
-    };
+    let start = |owner: &str| start(&daemon, &program, owner);
     assert_eq!(start("cache"), "cold: nothing kept, filled 4096 entries");
     assert_eq!(start("cache"), "warm: 4096 entries of generation 1");
     assert_eq!(start("cache"), "warm: 4096 entries of generation 2");
@@ -46,13 +50,7 @@ fn another_owner_gets_zeros() {
     let daemon = Daemon::start_with(Some(reserved), &page.pool("pages_per_block = 8"), &[]);
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("cache", dir.path(), &[]);
-    let start = |owner: &str| {
-        daemon.zero("max");
-        let mut command = Command::new(binary());
-        command.arg("lend").arg("--socket").arg(daemon.socket());
-        command.args(["16M", "--owner", owner, "--keep", "5m", "--"]).arg(&program);
-        succeeded(&command.output().expect("prezero runs")).trim().to_owned()
-    };
+    let start = |owner: &str| start(&daemon, &program, owner);
     assert_eq!(start("one"), "cold: nothing kept, filled 4096 entries");
     assert_eq!(start("two"), "cold: nothing kept, filled 4096 entries");
     assert_eq!(start("one"), "warm: 4096 entries of generation 1");

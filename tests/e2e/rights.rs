@@ -2,22 +2,10 @@
 //! Who may do what: refusals that name the user, the action and who may.
 
 use client::{Client, Error, LendRequest};
-use linux::testkit::child::{alone, fork};
+use linux::testkit::child::alone;
 use model::wire;
+use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
-
-const NOBODY: u32 = 65534;
-
-/// Runs `body` as user and group `nobody`; it must return true.
-fn as_nobody(body: impl FnOnce() -> bool) {
-    let child = fork(|_| {
-        nix::unistd::setgroups(&[]).expect("root");
-        nix::unistd::setgid(NOBODY.into()).expect("root");
-        nix::unistd::setuid(NOBODY.into()).expect("root");
-        i32::from(!body())
-    });
-    assert_eq!(child.wait(), Some(0));
-}
 
 fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> wire::Error {
     match result {

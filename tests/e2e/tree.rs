@@ -9,15 +9,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::Client;
-use linux::testkit::child::{alone, fork};
+use linux::testkit::child::alone;
 use linux::testkit::skip;
 use linux::{Roots, fuse};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::PATIENCE;
+use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
 
-const NOBODY: u32 = 65534;
 /// 512 MiB: long enough to be stopped in the middle of.
 const MANY: u64 = 256;
 
@@ -162,17 +162,6 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
     wait_until("ended", || deputies(&daemon).is_empty());
     let pool = daemon.pool();
     assert_eq!((pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages), (0, MANY));
-}
-
-/// Runs `body` as user and group `nobody`; it must return true.
-fn as_nobody(body: impl FnOnce() -> bool) {
-    let child = fork(|_| {
-        nix::unistd::setgroups(&[]).expect("root");
-        nix::unistd::setgid(NOBODY.into()).expect("root");
-        nix::unistd::setuid(NOBODY.into()).expect("root");
-        i32::from(!body())
-    });
-    assert_eq!(child.wait(), Some(0));
 }
 
 fn denied(result: io::Result<impl Sized>) -> bool {

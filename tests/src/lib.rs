@@ -4,5 +4,6 @@
 pub mod c;
 pub mod daemon;
 pub mod memory;
+pub mod user;
 
 pub use daemon::{Daemon, Page};

@@ -118,6 +118,19 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     table::write(out, &columns, &rows)
 }
 
+/// A loan as people read it: lease, user, owner, page size, pages, blocks, size.
+pub(crate) fn loan_cells(loan: &LoanStatus) -> [String; 7] {
+    [
+        loan.lease.to_string(),
+        loan.uid.to_string(),
+        loan.owner.clone().unwrap_or_else(|| "-".into()),
+        Bytes(loan.page_bytes).to_string(),
+        loan.pages.to_string(),
+        loan.blocks.to_string(),
+        Bytes(loan.pages.saturating_mul(loan.page_bytes)).to_string(),
+    ]
+}
+
 fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
     use Align::{Left, Right};
     let columns = [
@@ -129,20 +142,7 @@ fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
         ("BLOCKS", Right),
         ("SIZE", Right),
     ];
-    let rows: Vec<_> = loans
-        .iter()
-        .map(|loan| {
-            vec![
-                loan.lease.to_string(),
-                loan.uid.to_string(),
-                loan.owner.clone().unwrap_or_else(|| "-".into()),
-                Bytes(loan.page_bytes).to_string(),
-                loan.pages.to_string(),
-                loan.blocks.to_string(),
-                Bytes(loan.pages.saturating_mul(loan.page_bytes)).to_string(),
-            ]
-        })
-        .collect();
+    let rows: Vec<_> = loans.iter().map(|loan| loan_cells(loan).to_vec()).collect();
     table::write(out, &columns, &rows)
 }
 

@@ -12,6 +12,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use super::view::{Prompt, Question, View};
 use crate::output::rate;
+use crate::verbs::status::loan_cells;
 
 /// Lines of one pool.
 const POOL_LINES: u16 = 3;
@@ -165,17 +166,7 @@ fn widths(parts: &[u64], room: u16) -> Vec<u16> {
 fn draw_loans(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let Some(status) = &view.status else { return };
     let heading = ["LEASE", "USER", "OWNER", "PAGE", "PAGES", "BLOCKS", "SIZE"];
-    let cells = |loan: &LoanStatus| {
-        Row::new([
-            loan.lease.to_string(),
-            loan.uid.to_string(),
-            loan.owner.clone().unwrap_or_else(|| "-".into()),
-            Bytes(loan.page_bytes).to_string(),
-            loan.pages.to_string(),
-            loan.blocks.to_string(),
-            Bytes(loan.pages.saturating_mul(loan.page_bytes)).to_string(),
-        ])
-    };
+    let cells = |loan: &LoanStatus| Row::new(loan_cells(loan));
     // The newest first: they are what changes.
     let room = usize::from(area.height.saturating_sub(1));
     let loans = &status.loans;
