@@ -170,7 +170,10 @@ fn denied(result: io::Result<impl Sized>) -> bool {
 
 /// A tree where other users can reach it: the run directory is the daemon's own.
 fn public_tree() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::Builder::new().prefix("prezero-tree-").tempdir().expect("a directory");
+    let dir = tempfile::Builder::new()
+        .prefix(linux::testkit::MOUNTS_PREFIX)
+        .tempdir()
+        .expect("a directory");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(dir.path(), open).expect("our own directory");
     let tree = dir.path().join("tree");

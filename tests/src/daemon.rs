@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
+use linux::testkit::MOUNTS_PREFIX;
 use linux::testkit::hugepages::{self, Guard};
 use linux::{NodeId, PageBytes, Roots};
 use model::ids::Owner;
@@ -103,7 +104,7 @@ impl Daemon {
     /// If it does not come up.
     #[must_use]
     pub fn start_with(pages: Option<Guard>, config: &str, arguments: &[&str]) -> Self {
-        let dir = tempfile::Builder::new().prefix("prezero-e2e-").tempdir().expect("a directory");
+        let dir = tempfile::Builder::new().prefix(MOUNTS_PREFIX).tempdir().expect("a directory");
         // Borrowers of other users must reach the socket.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).expect("our own directory");

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Huge pages for a test, and the pool put back afterwards.
 //!
-//! The pool is the machine's, so only one test at a time may change it: a lock file in the temporary
-//! directory, held across processes and threads. A test that needs two sizes asks for both at once.
+//! The pool is the machine's, so only one test at a time may change it ([`super::lock`]). A test that
+//! needs two sizes asks for both at once.
 //!
-//! Pages that are free already are used and left: a runner that reserves what its tests need before
-//! it compiles them finds 1 GiB pages on machines where later none can be made.
+//! Pages that are free already are used: a runner that reserves what its tests need before it
+//! compiles them finds 1 GiB pages on machines where later none can be made. What is free beyond a
+//! test's own pages is promised to a mapping that nobody touches, so that a test has exactly as
+//! many as it asked for, whatever the machine has in its pools. Such a promise knows no node: a
+//! machine of several runs the tests with empty pools.
 
-use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::FlockOperation;
+use rustix::fs::MemfdFlags;
 use tempfile::TempDir;
 
-use super::{NO_GIB_PAGES, skip, skip_for_ever};
-use crate::error::Result;
+use super::lock::{Before, Lock, MOUNTS_PREFIX};
+use super::{GIB_PAGES, skip, skip_for_ever};
+use crate::error::{Context, Result};
 use crate::hugetlb;
+use crate::mapping::Mapping;
 use crate::meminfo;
 use crate::mount::{self, HugetlbMount};
 use crate::roots::Roots;
@@ -33,8 +37,10 @@ const ATTEMPTS: u32 = 5;
 /// Free huge pages that are this test's alone; dropped, every pool has its old size again.
 #[derive(Debug)]
 pub struct Guard {
-    before: Vec<(PageBytes, Option<NodeId>, u64)>,
-    lock: File,
+    before: Vec<Before>,
+    /// Free pages that are not this test's, how many of each size.
+    excess: Vec<(PageBytes, u64, Mapping)>,
+    lock: Lock,
 }
 
 /// Makes sure that `pages` pages of one size are free, or skips the test.
@@ -54,12 +60,14 @@ pub fn reserve_all(wanted: &[(PageBytes, Option<NodeId>, u64)]) -> Option<Guard>
         skip("changing the hugetlb pool needs root");
         return None;
     }
-    let gigantic = wanted.iter().any(|(page, ..)| page.bytes() >= 1 << 30);
-    if gigantic && std::env::var(NO_GIB_PAGES).as_deref() == Ok("1") {
-        skip_for_ever("this machine's memory is too scattered for pages of 1 GiB");
+    let gigantic = wanted.iter().filter(|(page, ..)| page.bytes() >= 1 << 30);
+    let gigantic = gigantic.map(|(.., pages)| pages).sum::<u64>();
+    let had = std::env::var(GIB_PAGES).ok().and_then(|pages| pages.parse::<u64>().ok());
+    if had.is_some_and(|had| gigantic > had) {
+        skip_for_ever(&format!("memory is too scattered for {gigantic} pages of 1 GiB"));
         return None;
     }
-    let mut guard = Guard { before: Vec::new(), lock: lock() };
+    let mut guard = Guard { before: Vec::new(), excess: Vec::new(), lock: Lock::take() };
     for &(page, node, pages) in wanted {
         match guard.grow(page, node, pages) {
             Ok(true) => {}
@@ -73,22 +81,30 @@ pub fn reserve_all(wanted: &[(PageBytes, Option<NodeId>, u64)]) -> Option<Guard>
             }
         }
     }
+    for page in hugetlb::page_sizes(&Roots::default()).expect("the sizes that were just grown") {
+        let pages = wanted.iter().filter(|w| w.0 == page).map(|w| w.2).sum();
+        guard.set_aside_beyond(page, pages).expect("free pages can be promised");
+    }
     Some(guard)
 }
 
 impl Guard {
-    /// Pages of that size that nobody has, on the whole machine.
+    /// Of this test's pages of that size those that nobody has; promised ones are among them.
     ///
     /// # Panics
     /// If the kernel has no such size.
     pub fn free(&self, page: PageBytes) -> u64 {
-        hugetlb::counters(&Roots::default(), page, None).expect("a page size of this kernel").free
+        let aside = self.excess.iter().filter(|e| e.0 == page).map(|e| e.1).sum();
+        let counters = hugetlb::counters(&Roots::default(), page, None);
+        counters.expect("a page size of this kernel").free.saturating_sub(aside)
     }
 
     fn grow(&mut self, page: PageBytes, node: Option<NodeId>, pages: u64) -> Result<bool> {
         let roots = Roots::default();
         let now = hugetlb::counters(&roots, page, node)?;
-        self.before.push((page, node, now.total));
+        let before = Before { page, node, total: now.total };
+        self.lock.remember(before);
+        self.before.push(before);
         for attempt in 1.. {
             let now = hugetlb::counters(&roots, page, node)?;
             let missing = pages.saturating_sub(now.unreserved_free());
@@ -106,19 +122,36 @@ impl Guard {
         }
         Ok(false)
     }
+
+    fn set_aside_beyond(&mut self, page: PageBytes, pages: u64) -> Result<()> {
+        let free = hugetlb::counters(&Roots::default(), page, None)?.unreserved_free();
+        let excess = free.saturating_sub(pages);
+        if excess > 0 {
+            let size = MemfdFlags::from_bits_retain(page.bytes().trailing_zeros() << 26);
+            let file = rustix::fs::memfd_create(
+                "excess",
+                MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | size,
+            )
+            .or_call(|| format!("memfd_create(\"excess\", MFD_HUGETLB) of {page}"))?;
+            // mmap(2) takes the promise, the file's size with it; the pages stay free.
+            let promise = Mapping::map(&file, excess * page.bytes(), page)?;
+            self.excess.push((page, excess, promise));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        self.excess.clear();
         let mut left = Vec::new();
-        for &(page, node, total) in self.before.iter().rev() {
-            let reached = hugetlb::set_total(&Roots::default(), page, node, total);
-            if reached.as_ref().ok() != Some(&total) {
-                left.push(format!("{page}: wanted {total}, got {reached:?}"));
+        for before in self.before.iter().rev() {
+            let restored = before.restore();
+            if !matches!(restored, Ok(true)) {
+                left.push(format!("{before:?}: {restored:?}"));
             }
         }
-        // Unlocked by name: a forked child that is still alive has a copy of the descriptor.
-        rustix::fs::flock(&self.lock, FlockOperation::Unlock).ok();
+        self.lock.forget();
         // A test that leaked pages must not pass; one that already failed keeps its own message.
         if !std::thread::panicking() {
             assert!(left.is_empty(), "pages left in the pool, somebody still has them: {left:?}");
@@ -135,18 +168,6 @@ fn make_room(roots: &Roots) -> Result<()> {
     Ok(())
 }
 
-fn lock() -> File {
-    let path = std::env::temp_dir().join("prezero-test-hugepages.lock");
-    let file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&path)
-        .expect("the lock file can be opened");
-    let lock = || rustix::fs::flock(&file, FlockOperation::LockExclusive);
-    rustix::io::retry_on_intr(lock).expect("the lock file can be locked");
-    file
-}
-
 /// A hugetlbfs of a test's own, unmounted when dropped.
 #[derive(Debug)]
 pub struct Mounted {
@@ -159,7 +180,8 @@ pub struct Mounted {
 /// # Panics
 /// If it cannot be mounted and skipping is a failure.
 pub fn mounted(page: PageBytes) -> Option<Mounted> {
-    let dir = tempfile::tempdir().expect("a temporary directory");
+    let dir = tempfile::Builder::new().prefix(MOUNTS_PREFIX).tempdir();
+    let dir = dir.expect("a temporary directory");
     match mount::mount(&dir.path().join("huge"), page) {
         Ok(mount) => Some(Mounted { mount, dir }),
         Err(error) => {

@@ -3,8 +3,10 @@
 
 pub mod child;
 pub mod hugepages;
+mod lock;
 mod skip;
 mod tree;
 
-pub use skip::{NO_GIB_PAGES, NO_SKIP, SKIP_LOG, skip, skip_for_ever, skipped};
+pub use lock::MOUNTS_PREFIX;
+pub use skip::{GIB_PAGES, NO_SKIP, SKIP_LOG, skip, skip_for_ever, skipped};
 pub use tree::{Tree, tree};

@@ -12,9 +12,10 @@ pub const NO_SKIP: &str = "PREZERO_TEST_NO_SKIP";
 /// With this variable set to a path every skip appends one line there, from all test binaries.
 pub const SKIP_LOG: &str = "PREZERO_TEST_SKIP_LOG";
 
-/// With this variable set to `1` tests of 1 GiB pages are skipped and that is no failure: whoever
-/// set it has tried to reserve some and found memory too scattered. `make test` does.
-pub const NO_GIB_PAGES: &str = "PREZERO_TEST_NO_1G";
+/// With this variable set to a number, tests that take more pages of 1 GiB are skipped and that is
+/// no failure: whoever set it has tried to reserve more and found memory too scattered. `make test`
+/// does.
+pub const GIB_PAGES: &str = "PREZERO_TEST_GIB_PAGES";
 
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 
