@@ -46,9 +46,9 @@ check: need-test
 
 # Everything that fits into 20 minutes on 2 cores from a fresh clone.
 #
-# A build scatters memory, after which a whole GiB is hard to find: the three 1 GiB pages that tests
-# take are reserved before it and given back after it. Where fewer can be had even so, the tests that
-# want more are skipped, which is said and counted; in the virtual machine of the suite they run.
+# A build scatters memory, after which a whole GiB is hard to find: the two 1 GiB pages that tests
+# take are reserved before it and given back after it. Where fewer can be had even so, tests that want
+# more are skipped here, which is said and counted, and run in a virtual machine.
 GIB_PAGES = /sys/kernel/mm/hugepages/hugepages-1048576kB
 test: need-test
 	@if [ "$$(id -u)" = 0 ] && [ -w $(GIB_PAGES)/nr_hugepages ]; then \
@@ -56,14 +56,14 @@ test: need-test
 	  trap 'echo '$$before' > $(GIB_PAGES)/nr_hugepages' EXIT; trap 'exit 130' INT TERM; \
 	  free() { echo $$(($$(cat free_hugepages) - $$(cat resv_hugepages))); }; \
 	  for try in 1 2 3; do \
-	    [ "$$(free)" -lt 3 ] || break; \
-	    echo $$(($$(cat nr_hugepages) + 3 - $$(free))) > nr_hugepages; \
-	    [ "$$(free)" -lt 3 ] || break; \
+	    [ "$$(free)" -lt 2 ] || break; \
+	    echo $$(($$(cat nr_hugepages) + 2 - $$(free))) > nr_hugepages; \
+	    [ "$$(free)" -lt 2 ] || break; \
 	    echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory; sleep 1; \
 	  done; \
 	  free=$$(free); cd - > /dev/null; \
-	  if [ "$$free" -lt 3 ]; then \
-	    echo "memory is too scattered for 3 pages of 1 GiB: tests that want more than $$free skip" >&2; \
+	  if [ "$$free" -lt 2 ]; then \
+	    echo "memory is too scattered for 2 pages of 1 GiB: tests that want more than $$free run in a VM" >&2; \
 	    export PREZERO_TEST_GIB_PAGES=$$free; \
 	  fi; \
 	  $(MAKE) test-here; \
@@ -72,7 +72,8 @@ test: need-test
 test-here: check
 	$(CARGO) build --workspace
 	$(CARGO) test --workspace --no-fail-fast
-	$(CARGO) xtask vm test --set fast
+	sets="--set fast"; [ "$${PREZERO_TEST_GIB_PAGES:-2}" -ge 2 ] || sets="$$sets --set user-1g"; \
+	$(CARGO) xtask vm test $$sets
 
 # The Debian package: target/package/prezero_VERSION.deb
 deb: need-demo

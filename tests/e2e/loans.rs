@@ -9,8 +9,9 @@ use prezero_tests::{Daemon, Page};
 
 #[test]
 fn a_ready_block_is_lent_whole_zero_and_comes_back() {
-    for page in Page::ALL {
-        let Some(daemon) = Daemon::start(page, 3, &page.pool("pages_per_block = 2")) else {
+    // The odd page is no block, and stays the kernel's.
+    for (page, pages) in [(Page::Mib2, 3), (Page::Gib1, 2)] {
+        let Some(daemon) = Daemon::start(page, pages, &page.pool("pages_per_block = 2")) else {
             return;
         };
         daemon.zero("max");
@@ -24,7 +25,7 @@ fn a_ready_block_is_lent_whole_zero_and_comes_back() {
         assert_eq!(daemon.pool().lent_pages, 2);
         drop((memory, loan));
         daemon.wait_for("given back", |p| p.blocks == 0);
-        assert_eq!(daemon.kernel_free(page), 3);
+        assert_eq!(daemon.kernel_free(page), pages);
     }
 }
 

@@ -229,8 +229,10 @@ pub(crate) fn compare(reference: &[(String, Count)], results: &[(String, Count)]
 struct Tally {
     count: Count,
     planned: Option<u64>,
-    /// A line of libtest's was broken by what the test itself wrote: whether that was a skip.
-    broken: Option<bool>,
+    /// The test whose line libtest began, and what the test itself wrote broke.
+    broken: Option<String>,
+    /// Tests that said that they skip, or skip a part.
+    skips: BTreeSet<String>,
     /// Results indented since the last one that was not: that one sums them up.
     nested: bool,
 }
@@ -245,31 +247,23 @@ impl Tally {
             }
             return;
         }
-        // libtest: `test name ... ok`; or, where the test writes past it, `test name ... skipped
-        // name: why` and the result in a line of its own.
-        if let Some((_, result)) = text.strip_prefix("test ").and_then(|t| t.rsplit_once(" ... ")) {
-            self.broken = None;
-            match result.split([',', ' ']).next() {
-                Some("ok") => self.count.passed += 1,
-                Some("FAILED") => self.count.failed += 1,
-                Some("ignored") => self.count.skipped += 1,
-                word => self.broken = Some(word == Some("skipped")),
-            }
+        // The test kit's, in a line of its own or behind libtest's `test name ... `.
+        let said = text.split_once(" ... ").map_or(text, |(_, said)| said);
+        if let Some((name, _)) = said.strip_prefix("skipped ").and_then(|s| s.split_once(": ")) {
+            self.skips.insert(name.to_owned());
+        }
+        // libtest: `test name ... ok`; or, where the test writes past it, that in a line of its own.
+        if let Some((name, result)) =
+            text.strip_prefix("test ").and_then(|t| t.rsplit_once(" ... "))
+        {
+            let word = result.split([',', ' ']).next().unwrap_or(result);
+            self.broken = (!self.libtest(name, word)).then(|| name.to_owned());
             return;
         }
-        if let Some(skipped) = self.broken {
-            let result = match text {
-                "ok" if skipped => &mut self.count.skipped,
-                "ok" => &mut self.count.passed,
-                "FAILED" => &mut self.count.failed,
-                _ if text.starts_with("skipped ") => {
-                    self.broken = Some(true);
-                    return;
-                }
-                _ => return,
-            };
-            *result += 1;
-            self.broken = None;
+        if let Some(name) = self.broken.take() {
+            if !self.libtest(&name, text) {
+                self.broken = Some(name);
+            }
             return;
         }
         // TAP: `ok 1 name`, `not ok 2 name`, `ok 3 # SKIP why`
@@ -294,6 +288,19 @@ impl Tally {
         } else {
             self.count.failed += 1;
         }
+    }
+
+    /// Counts a result of libtest's; false if `word` is none.
+    fn libtest(&mut self, name: &str, word: &str) -> bool {
+        let result = match word {
+            "ok" if self.skips.contains(name) => &mut self.count.skipped,
+            "ok" => &mut self.count.passed,
+            "FAILED" => &mut self.count.failed,
+            "ignored" => &mut self.count.skipped,
+            _ => return false,
+        };
+        *result += 1;
+        true
     }
 
     /// The count, made consistent with how the program ended, and what to say
@@ -368,9 +375,10 @@ mod tests {
 
     #[test]
     fn libtest_counts_a_test_that_writes_past_it() {
-        let output = "running 3 tests\ntest a ... skipped a: one node\nok\ntest b ... a line\nanother\nok\n\
+        let output = "running 4 tests\nskipped d: no C compiler\ntest d ... ok\n\
+                      test a ... skipped a: one node\nok\ntest b ... a line\nanother\nok\n\
                       test c ... noise\nFAILED\n";
-        let expected = Count { passed: 1, failed: 1, skipped: 1 };
+        let expected = Count { passed: 1, failed: 1, skipped: 2 };
         assert_eq!(count(output, &Outcome::Exit { status: 101 }), expected);
     }
 
