@@ -32,10 +32,10 @@ pub(super) fn test(root: &Path, old: &Path, new: &Path) -> Result<ExitCode> {
     let mut files = Initramfs::default();
     let ours = cache::repo().join("tests/package");
     files.add_file(Path::new("/test/run"), &ours.join("run"))?;
-    let unit = Path::new("/etc/systemd/system/prezero-package-test.service");
-    files.add_file(unit, &ours.join("prezero-package-test.service"))?;
-    let wanted = "/etc/systemd/system/multi-user.target.wants/prezero-package-test.service";
-    files.add_link(Path::new(wanted), "../prezero-package-test.service");
+    let unit = Path::new("/etc/systemd/system/package-test.service");
+    files.add_file(unit, &ours.join("package-test.service"))?;
+    let wanted = "/etc/systemd/system/multi-user.target.wants/package-test.service";
+    files.add_link(Path::new(wanted), "../package-test.service");
     files.add_file(Path::new("/test/old.deb"), old)?;
     files.add_file(Path::new("/test/new.deb"), new)?;
     files.add_data(Path::new("/etc/fstab"), Vec::new());
