@@ -118,7 +118,9 @@ fn the_service_manager_hears_of_readiness_reloads_and_the_end_and_is_told_that_a
         assert_eq!(daemon.pool().leave_free, 1);
     }
     daemon.zero("max");
-    ear.wait_for("STATUS=2M pages: 2M ready");
+    // What is left free is not zeroed in blocks, and no less zero in the kernel's pool.
+    let ready = if daemon.has_blocks() { "2M" } else { "4M" };
+    ear.wait_for(&format!("STATUS=2M pages: {ready} ready"));
     daemon.signal(Signal::SIGTERM);
     ear.wait_for("STOPPING=1");
     daemon.terminate();
@@ -161,8 +163,10 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     assert_eq!((pool.max_pages, pool.lent_pages), (Some(7), 1));
     assert_eq!(status(&daemon).pools.len(), 1);
     let (left, free) = (pool.ready_pages, daemon.kernel_free(page));
-    assert_eq!(left + free, 7, "{left} ready and {free} free: no page is lost");
+    let held = if daemon.has_blocks() { left } else { 0 };
+    assert_eq!(held + free, 7, "{left} ready and {free} free: no page is lost");
     assert_zero(&loan.map().expect("the loan goes on"));
+    drop(loan);
     watch.next().expect("the watch goes on").expect("a good report");
 }
 
@@ -315,7 +319,9 @@ fn the_log_names_pools_fillings_refusals_and_what_is_missing() {
     assert!(daemon.log().matches("refused loans").count() <= 2, "{}", daemon.log());
     daemon.command(&["set", "ready_high=0"]).output().expect("prezero runs");
     daemon.command(&["give-back", "all"]).output().expect("prezero runs");
-    daemon.wait_for_log("gave pages back");
+    if daemon.has_blocks() {
+        daemon.wait_for_log("gave pages back");
+    }
     drop(daemon);
     let daemon = Daemon::start_with(None, "", &[]);
     daemon.wait_for_log("there is nothing to lend");

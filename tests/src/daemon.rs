@@ -354,6 +354,15 @@ impl Daemon {
         self.client().lend(&request).expect("the daemon lends")
     }
 
+    /// Whether it keeps ready pages in blocks, as it does unless the kernel knows which are zero.
+    ///
+    /// # Panics
+    /// If there is no daemon.
+    #[must_use]
+    pub fn has_blocks(&self) -> bool {
+        self.status().provider != "kernel"
+    }
+
     /// Pages that the kernel has free.
     ///
     /// # Panics
