@@ -11,6 +11,7 @@ use model::units::PageSize;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::Bench;
+use super::evidence::Cancelling;
 use super::figure::{Chart, Part, Row, Shape, quantile};
 use crate::exit::Failure;
 use crate::signals::Stop;
@@ -59,7 +60,13 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         let labels = vec![("way", (*way).to_owned()), ("looks every", clearer.chunk().to_string())];
         part.rows.push(row(labels, times));
     }
-    bench.ratios.cancel_p99_ms = Some(quantile(&times[0], 0.99));
+    bench.evidence.cancel = Ok(Cancelling {
+        chunk: chosen.chunk(),
+        samples: times[0].len(),
+        median: quantile(&times[0], 0.5),
+        p99: quantile(&times[0], 0.99),
+        worst: quantile(&times[0], 1.0),
+    });
     let done = bench.with_huge(PageSize::MIB_2, bench.size, None, |plan, scene| {
         scene.recycle_in_place()?;
         scene.fill(plan)?;

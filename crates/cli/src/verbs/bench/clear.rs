@@ -12,6 +12,7 @@ use model::units::Bytes;
 
 use super::Bench;
 use super::clock::{self, CPU, Rates};
+use super::evidence::{Cell, Clearing};
 use super::figure::{Chart, Labels, Part, Shape};
 use crate::exit::Failure;
 use crate::stage::Plan;
@@ -98,22 +99,20 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             lane.rates = Rates::default();
         }
         run(&plan, &mut memory, &mut finalists)?;
-        let rows: Vec<_> =
-            finalists.iter().map(|lane| lane.rates.row(lane.labels.clone())).collect();
-        let rate = |is_choice: bool| {
-            let rows = rows.iter().filter(|row| (row.label("method") == CHOICE) == is_choice);
-            rows.filter_map(|row| row.median(CPU)).fold(f64::NAN, f64::max)
-        };
-        let ratio = Some(rate(true) / rate(false)).filter(|ratio| ratio.is_finite());
-        part.rows.extend(rows.into_iter().map(|mut row| {
+        let found = clearing(&finalists).ok_or_else(|| "no method is faster than the clock".into());
+        part.rows.extend(finalists.iter().map(|lane| {
+            let mut row = lane.rates.row(lane.labels.clone());
             row.labels.push(("run", "final".into()));
             row
         }));
         if threads == 1 {
-            bench.ratios.clear_choice_over_best = ratio;
+            bench.evidence.clear = found;
         } else {
-            bench.ratios.clear_choice_over_best_all_threads = ratio;
+            bench.evidence.clear_all_threads = found;
         }
+    }
+    if crews.len() == 1 {
+        bench.evidence.clear_all_threads = Err("there is one thread only".to_owned());
     }
     part.rows.extend(lanes.iter().map(|lane| {
         let mut row = lane.rates.row(lane.labels.clone());
@@ -149,6 +148,20 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         only: vec![("extent", Bytes(CACHED_BYTES as u64).to_string())],
     });
     Ok(part)
+}
+
+/// The choice, and the best of the others.
+fn clearing(finalists: &[Lane]) -> Option<Clearing> {
+    let best = |is_choice: bool| {
+        let lanes = finalists.iter().filter(|lane| matches!(lane.how, How::Choice(_)) == is_choice);
+        let cells = lanes.filter_map(|lane| {
+            let rate = lane.rates.row(Vec::new()).value(CPU)?.stats;
+            let (How::Cell(clearer) | How::Choice(clearer)) = lane.how else { return None };
+            Some(Cell { method: clearer.method().name().to_owned(), chunk: clearer.chunk(), rate })
+        });
+        cells.max_by(|a, b| a.rate.median.total_cmp(&b.rate.median))
+    };
+    Some(Clearing { choice: best(true)?, best: best(false)? })
 }
 
 fn chunks(bytes: usize) -> Vec<Chunk> {

@@ -44,6 +44,17 @@ pub(super) fn quantile(samples: &[f64], part: f64) -> f64 {
     sorted.get((last as f64 * part).round() as usize).copied().unwrap_or(f64::NAN)
 }
 
+/// A number with three digits or a little more: `1234`, `85.2`, `2.98`, `0.0042`.
+pub(super) fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        m if m >= 100.0 => 0,
+        m if m >= 10.0 => 1,
+        m if m >= 0.1 => 2,
+        _ => 4,
+    };
+    format!("{value:.digits$}")
+}
+
 /// One value of a row.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Value {

@@ -21,7 +21,8 @@ use model::units::Bytes;
 
 use super::Bench;
 use super::clock::thread_cpu;
-use super::figure::{Chart, Part, Row, Shape, quantile};
+use super::evidence::Slowdown;
+use super::figure::{Chart, Part, Row, Shape, Stats};
 use crate::exit::Failure;
 
 const SLICE: Duration = Duration::from_millis(250);
@@ -209,8 +210,12 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             && lane.how == How::Idle
             && lane.clearer.method() == chosen.method()
     });
-    bench.ratios.neighbour_slowdown_percent =
-        wanted.map(|lane| quantile(&lane.slowdowns, 0.5)).filter(|value| value.is_finite());
+    bench.evidence.neighbour =
+        wanted.ok_or_else(|| "no such lane".to_owned()).map(|lane| Slowdown {
+            wall: Stats::of(&lane.slowdowns),
+            per_cpu_second: Stats::of(&lane.per_cpu),
+            zeroed: Stats::of(&lane.rates),
+        });
     for (title, bound) in [
         ("Slowdown of a neighbour bound by bandwidth, %", "bandwidth"),
         ("Slowdown of a neighbour bound by the last-level cache, %", "last-level cache"),

@@ -5,9 +5,10 @@
 //!
 //! 1. The machine is described, and prezero's choice of method and chunk measured ([`calibrate`]).
 //! 2. Each part is one file with one `measure`: it returns a [`figure::Part`], rows of figures with
-//!    their labels, and sets the [`report::Ratios`] that are its.
+//!    their labels, and sets the [`evidence::Evidence`] that is its: what the ratios are made of.
 //! 3. [`clock`] has the two clocks and the rounds that take turns; [`figure`] medians and quartiles.
-//! 4. [`report`] prints tables or JSON of the parts; [`page`] makes one HTML file of them, with the
+//! 4. [`verdict`] holds each ratio against its bound, and says why one is missed.
+//! 5. [`report`] prints tables or JSON of the parts; [`page`] makes one HTML file of them, with the
 //!    charts of [`chart`].
 //!
 //! Parts that need huge pages reserve them on the demo's [`crate::stage`] and put them back.
@@ -18,6 +19,7 @@ mod chart;
 mod churn;
 mod clear;
 mod clock;
+mod evidence;
 mod figure;
 mod interference;
 mod jvm;
@@ -27,6 +29,7 @@ mod page;
 mod populate;
 mod report;
 mod start;
+mod verdict;
 
 use std::path::PathBuf;
 
@@ -40,7 +43,8 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{self, Form};
 use crate::signals::Stop;
 use crate::stage::{Backing, Plan, Scene, Stage};
-use report::{Ratios, Report};
+use evidence::Evidence;
+use report::Report;
 
 /// How much memory each part works on unless --size says so.
 const DEFAULT_SIZE: Bytes = Bytes(2 << 30);
@@ -119,7 +123,7 @@ struct Bench {
     choice: Choice,
     /// `None` before the first part that needs it.
     stage: Option<Stage>,
-    ratios: Ratios,
+    evidence: Evidence,
 }
 
 impl Bench {
@@ -178,7 +182,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         quick: args.quick,
         choice: measured_choice(&roots)?,
         stage: None,
-        ratios: Ratios::default(),
+        evidence: Evidence::none(),
         roots,
     };
     let mut report = Report::new(machine::describe(&bench.roots)?, load, &bench);
@@ -203,7 +207,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if let Some(stage) = bench.stage.take() {
         stage.close()?;
     }
-    report.conclude(bench.ratios);
+    report.conclude(&bench.evidence);
     if let Some(path) = &args.report {
         let html = page::html(&report).map_err(Failure::failed)?;
         std::fs::write(path, html)

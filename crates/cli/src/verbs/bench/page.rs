@@ -6,7 +6,8 @@ use std::fmt::Write;
 
 use super::chart;
 use super::figure::Part;
-use super::report::{Report, Target, columns};
+use super::report::{Report, columns};
+use super::verdict::Verdict;
 
 const STYLE: &str = "
 :root { color-scheme: light; }
@@ -20,6 +21,7 @@ figure { margin: 1rem 0; } svg { display: block; width: 100%; height: auto; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .6rem .2rem 0; text-align: left; border-bottom: 1px solid #eee; white-space: nowrap; }
 td.number, th.number { text-align: right; } .yes { color: #00734f; font-weight: 600; } .no { color: #b34700; font-weight: 600; }
+#ratios td:last-child { white-space: normal; } td.why { color: #555; padding-left: 1rem; }
 summary { cursor: pointer; }
 ";
 
@@ -47,16 +49,9 @@ pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
             report.load_average
         )?;
     }
-    let targets = report.ratios.targets();
     out += "<div class=\"wide\"><table id=\"ratios\">\n<tr><th>ratio<th class=\"number\">measured<th class=\"number\">wanted<th>met</tr>\n";
-    for cells in targets.iter().map(Target::cells) {
-        let class = if cells[3] == "yes" || cells[3] == "no" { cells[3].as_str() } else { "" };
-        let (name, measured, wanted, met) =
-            (escape(&cells[0]), escape(&cells[1]), escape(&cells[2]), escape(&cells[3]));
-        writeln!(
-            out,
-            "<tr><td>{name}<td class=\"number\">{measured}<td class=\"number\">{wanted}<td class=\"{class}\">{met}</tr>"
-        )?;
+    for verdict in &report.verdicts {
+        judged(&mut out, verdict)?;
     }
     out += "</table></div>\n";
     for part in &report.parts {
@@ -64,6 +59,25 @@ pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
     }
     out += "</body>\n</html>\n";
     Ok(out)
+}
+
+/// A row of the table, and its reason in one of its own.
+fn judged(out: &mut String, verdict: &Verdict) -> Result<(), Box<dyn Error>> {
+    let class = match verdict.met {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "",
+    };
+    let cells = verdict.cells();
+    let [name, measured, wanted, met] = [0, 1, 2, 3].map(|at| escape(&cells[at]));
+    writeln!(
+        out,
+        "<tr><td>{name}<td class=\"number\">{measured}<td class=\"number\">{wanted}<td class=\"{class}\">{met}</tr>"
+    )?;
+    if let Some(why) = &verdict.why {
+        writeln!(out, "<tr><td class=\"why\" colspan=\"4\">{}</tr>", escape(why))?;
+    }
+    Ok(())
 }
 
 fn section(out: &mut String, part: &Part) -> Result<(), Box<dyn Error>> {

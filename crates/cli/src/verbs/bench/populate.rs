@@ -8,6 +8,7 @@ use model::units::{Bytes, PageSize};
 use super::Bench;
 use super::clear;
 use super::clock::{self, CPU, Rates};
+use super::evidence::Populating;
 use super::figure::{Chart, Part, Shape};
 use crate::exit::Failure;
 use crate::stage::{Plan, Scene};
@@ -92,18 +93,18 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             Ok(lanes) => lanes,
             Err(why) => {
                 part.skip(format!("{kind} pages: {why}"));
+                *bench.evidence.populate(page) = Err(why);
                 continue;
             }
         };
         let rate = |wanted: Way| {
             let found = lanes.iter().find(|(way, _)| *way == wanted);
-            found.and_then(|(_, rates)| rates.row(Vec::new()).median(CPU))
+            found.and_then(|(_, rates)| Some(rates.row(Vec::new()).value(CPU)?.stats))
         };
-        let ratio = rate(Way::InPlace(1)).zip(rate(Way::Populate)).map(|(a, b)| a / b);
-        match page {
-            PageSize::GIB_1 => bench.ratios.inplace_over_populate_1g = ratio,
-            _ => bench.ratios.inplace_over_populate_2m = ratio,
-        }
+        *bench.evidence.populate(page) = rate(Way::Populate)
+            .zip(rate(Way::InPlace(1)))
+            .map(|(kernel, in_place)| Populating { kernel, in_place })
+            .ok_or_else(|| "there were no rounds".to_owned());
         add(&mut part, kind, &lanes);
     }
     for (kind, title) in

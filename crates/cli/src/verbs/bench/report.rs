@@ -7,83 +7,21 @@ use daemon::host::machine::Machine;
 use serde::Serialize;
 
 use super::Bench;
-use super::figure::{Part, Row, Value};
+use super::evidence::{Evidence, Ratios};
+use super::figure::{Part, Row, Value, short};
+use super::verdict::{self, Verdict};
 use crate::output::Record;
 use crate::output::table::{self, Align};
 
-/// What the benchmark must show; `None` where it was not measured.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(super) struct Ratios {
-    /// prezero's method and chunk over the best cell of the matrix, 1 thread.
-    pub(super) clear_choice_over_best: Option<f64>,
-    /// The same with all threads, each over the best cell with as many.
-    pub(super) clear_choice_over_best_all_threads: Option<f64>,
-    /// Clearing in place over `MAP_POPULATE`, 1 GiB pages, 1 thread.
-    pub(super) inplace_over_populate_1g: Option<f64>,
-    /// The same with 2 MiB pages.
-    pub(super) inplace_over_populate_2m: Option<f64>,
-    /// From signal to return, in place with prezero's chunk, 99th percentile.
-    pub(super) cancel_p99_ms: Option<f64>,
-    /// Bandwidth-bound neighbour beside `SCHED_IDLE` zeroing on the same CPUs.
-    pub(super) neighbour_slowdown_percent: Option<f64>,
-}
-
-/// A measure that has a target.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Target {
-    pub(super) name: &'static str,
-    pub(super) measured: Option<f64>,
-    /// At least, or at most.
-    pub(super) bound: f64,
-    pub(super) at_least: bool,
-}
-
-impl Target {
-    /// `None` where it was not measured.
-    pub(super) fn is_met(&self) -> Option<bool> {
-        self.measured
-            .map(|value| if self.at_least { value >= self.bound } else { value <= self.bound })
-    }
-
-    pub(super) fn cells(&self) -> Vec<String> {
-        vec![
-            self.name.to_owned(),
-            self.measured.map_or("-".into(), |value| format!("{value:.3}")),
-            format!("{} {}", if self.at_least { ">=" } else { "<=" }, self.bound),
-            match self.is_met() {
-                Some(true) => "yes".into(),
-                Some(false) => "no".into(),
-                None => "not measured".into(),
-            },
-        ]
-    }
-}
-
-impl Ratios {
-    pub(super) fn targets(&self) -> [Target; 6] {
-        let target = |name, measured, bound, at_least| Target { name, measured, bound, at_least };
-        [
-            target("clear_choice_over_best", self.clear_choice_over_best, 0.95, true),
-            target(
-                "clear_choice_over_best_all_threads",
-                self.clear_choice_over_best_all_threads,
-                0.9,
-                true,
-            ),
-            target("inplace_over_populate_1g", self.inplace_over_populate_1g, 2.3, true),
-            target("inplace_over_populate_2m", self.inplace_over_populate_2m, 4.0, true),
-            target("cancel_p99_ms", self.cancel_p99_ms, 1.0, false),
-            target("neighbour_slowdown_percent", self.neighbour_slowdown_percent, 3.0, false),
-        ]
-    }
-}
+/// A load average above this means that others are at work.
+pub(super) const IDLE: f64 = 0.5;
 
 /// Everything that the benchmark found.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Report {
     pub(super) version: &'static str,
     pub(super) machine: Machine,
-    /// Before the first measurement, averaged over a minute: above 0.5, others were at work.
+    /// Before the first measurement, averaged over a minute: above [`IDLE`], others were at work.
     pub(super) load_average: f64,
     pub(super) threads: usize,
     pub(super) rounds: u32,
@@ -92,6 +30,8 @@ pub(super) struct Report {
     pub(super) parts: Vec<Part>,
     /// How many measurements could not be made here.
     pub(super) skipped: usize,
+    /// Each ratio against what is wanted, with the reason where it is missed.
+    pub(super) verdicts: Vec<Verdict>,
     pub(super) ratios: Ratios,
 }
 
@@ -107,12 +47,14 @@ impl Report {
             choice: bench.choice.to_string(),
             parts: Vec::new(),
             skipped: 0,
+            verdicts: Vec::new(),
             ratios: Ratios::default(),
         }
     }
 
-    pub(super) fn conclude(&mut self, ratios: Ratios) {
-        self.ratios = ratios;
+    pub(super) fn conclude(&mut self, evidence: &Evidence) {
+        self.ratios = evidence.ratios();
+        self.verdicts = verdict::judge(evidence, self.load_average);
         self.skipped = self.parts.iter().map(|part| part.skipped.len()).sum();
     }
 
@@ -137,24 +79,18 @@ impl Report {
 
     /// Whether others used the machine.
     pub(super) fn is_loaded(&self) -> bool {
-        self.load_average > 0.5
+        self.load_average > IDLE
     }
 }
 
 /// A value with its spread: `85.2 ±3%`.
 pub(super) fn text(value: &Value) -> String {
-    let median = value.stats.median;
-    let digits = match median.abs() {
-        m if m >= 100.0 => 0,
-        m if m >= 10.0 => 1,
-        m if m >= 0.1 => 2,
-        _ => 4,
-    };
+    let median = short(value.stats.median);
     let spread = value.stats.spread_percent();
     if value.stats.samples < 2 || !spread.is_finite() {
-        format!("{median:.digits$}")
+        median
     } else {
-        format!("{median:.digits$} ±{spread:.0}%")
+        format!("{median} ±{spread:.0}%")
     }
 }
 
@@ -212,8 +148,11 @@ impl Record for Report {
             ("WANTED", Align::Right),
             ("MET", Align::Left),
         ];
-        let rows: Vec<_> = self.ratios.targets().iter().map(Target::cells).collect();
+        let rows: Vec<_> = self.verdicts.iter().map(Verdict::line).collect();
         table::write(out, &columns, &rows)?;
+        for sentence in self.verdicts.iter().filter_map(Verdict::sentence) {
+            writeln!(out, "  {sentence}")?;
+        }
         if self.skipped > 0 {
             writeln!(out, "{} measurements were skipped", self.skipped)?;
         }
