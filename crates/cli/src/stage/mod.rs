@@ -5,16 +5,22 @@
 //! when they are dropped, the scene first: its daemon must let go of the pages before their pool
 //! shrinks.
 //!
-//! `demo` and `bench` stand on it: [`qemu`] and [`starts`] are what they start there.
+//! `demo` and `bench` stand on it: [`qemu`], [`starts`] and [`postgres`] are what they start there.
 
+mod child;
 mod plan;
+mod pool;
+pub(crate) mod postgres;
 pub(crate) mod qemu;
 mod series;
 pub(crate) mod starts;
 
 pub(crate) use plan::Plan;
+pub(crate) use pool::Pool;
 pub(crate) use series::Series;
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -132,16 +138,10 @@ impl Stage {
         }
     }
 
-    /// Reserves `size` in pages of one size, or as much of it as there is, and embeds a daemon with
-    /// one pool whose one block can take it all, or whose blocks have `pages_per_block`. `None`, with
-    /// a note, if not a page is to be had.
-    pub(crate) fn set(
-        &mut self,
-        plan: &Plan,
-        page: PageSize,
-        size: Bytes,
-        pages_per_block: Option<Pages>,
-    ) -> Result<Option<Scene<'_>>, Failure> {
+    /// Reserves the pool's pages, or as many of them as there are, and embeds a daemon that may own
+    /// them. `None`, with a note, if not a page is to be had.
+    pub(crate) fn set(&mut self, plan: &Plan, pool: Pool) -> Result<Option<Scene<'_>>, Failure> {
+        let Pool { page, size, pages_per_block, lend_group } = pool;
         let wanted = Pages(size.0 / page.bytes());
         let mut pages = wanted;
         if let Some(reservation) = &mut self.reservation {
@@ -173,7 +173,8 @@ impl Stage {
             pages_per_block: pages_per_block.unwrap_or(pages),
         };
         let pool = PoolConfig { max: Some(pages), ..PoolConfig::new(key) };
-        let mut config = Config { pools: vec![pool], ..Config::default() };
+        let is_shared = lend_group.is_some();
+        let mut config = Config { pools: vec![pool], lend_group, ..Config::default() };
         // Filling is asked for and measured, never done behind our back.
         config.workers.max = 0;
         // What is shown and measured is blocks that are owned, on any kernel.
@@ -187,6 +188,10 @@ impl Stage {
             roots: self.roots.clone(),
             ..Options::default()
         })?;
+        if is_shared {
+            // As /run/prezero is: who may borrow must reach the socket. What else is in it is closed.
+            fs::set_permissions(&self.run_dir, Permissions::from_mode(0o711))?;
+        }
         let client = Client::connect(&socket)?;
         Ok(Some(Scene { stage: self, daemon: Some(daemon), client, socket, page, pages }))
     }
@@ -371,6 +376,12 @@ impl Scene<'_> {
             return Err(Failure::failed(format!("{ready} of {bytes} were lent ready")));
         }
         Ok(loan)
+    }
+
+    /// How much is lent now.
+    pub(crate) fn lent(&mut self) -> Result<Bytes, Failure> {
+        let pages = self.client.status()?.pools.iter().map(|pool| pool.lent_pages).sum();
+        Ok(Pages(pages).bytes(self.page))
     }
 
     /// Waits until nothing is lent any more, then gives everything to the kernel's pool.

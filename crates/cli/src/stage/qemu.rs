@@ -1,26 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! QEMU, started and spoken to.
-//!
-//! # Safety
-//!
-//! The one unsafe call runs a function in the child between `fork` and `execve`, where nothing may
-//! be called that is not async-signal-safe: it makes one system call and touches no memory of the
-//! parent's.
-#![expect(unsafe_code, reason = "a child that is killed with its parent")]
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model::units::{Bytes, PageSize};
 use rustix::io::FdFlags;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::Signal;
 
+use super::child::end_with_parent;
 use crate::exit::Failure;
 use crate::signals::Stop;
 
@@ -131,12 +124,7 @@ impl Qemu {
             .stdin(Stdio::null())
             .stdout(if boot.is_some() { Stdio::piped() } else { Stdio::null() })
             .stderr(Stdio::piped());
-        // A stopped guest waits for ever, and would keep its huge pages if this process is killed.
-        let with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-        // SAFETY: the function makes the system call prctl(PR_SET_PDEATHSIG) and nothing else; an
-        // error is turned into an `io::Error` without allocating.
-        unsafe { command.pre_exec(with_parent) };
-        let child = command
+        let child = end_with_parent(&mut command, Signal::KILL)
             .spawn()
             .map_err(|error| Failure::failed(format!("{}: {error}", TARGET.program)))?;
         drop(theirs);

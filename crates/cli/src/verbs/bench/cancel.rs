@@ -15,7 +15,7 @@ use super::evidence::Cancelling;
 use super::figure::{Chart, Part, Row, Shape, quantile};
 use crate::exit::Failure;
 use crate::signals::Stop;
-use crate::stage::Scene;
+use crate::stage::{Pool, Scene};
 use crate::worker::engine::Engine;
 use crate::worker::{self, Crew};
 
@@ -67,7 +67,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         p99: quantile(&times[0], 0.99),
         worst: quantile(&times[0], 1.0),
     });
-    let done = bench.with_huge(PageSize::MIB_2, bench.size, None, |plan, scene| {
+    let done = bench.with_huge(Pool::of(PageSize::MIB_2, bench.size), |plan, scene| {
         scene.recycle_in_place()?;
         scene.fill(plan)?;
         let mut times = Vec::new();
@@ -94,7 +94,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         Err(why) => part.skip(format!("a worker in place: {why}")),
     }
     for page in [PageSize::GIB_1, PageSize::MIB_2] {
-        let done = bench.with_huge(page, bench.size, None, |plan, scene| {
+        let done = bench.with_huge(Pool::of(page, bench.size), |plan, scene| {
             let mut times = Vec::new();
             // Each takes pages of the kernel and gives them back: fewer do.
             for sample in 0..samples.div_ceil(5) {

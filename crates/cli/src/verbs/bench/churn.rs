@@ -14,7 +14,7 @@ use super::clock::{process_cpu, thread_cpu};
 use super::figure::{Chart, Part, Row, Shape, quantile};
 use crate::exit::Failure;
 use crate::signals::Stop;
-use crate::stage::{Plan, Scene};
+use crate::stage::{Plan, Pool, Scene};
 use crate::worker::engine::Engine;
 use crate::worker::{self, Crew};
 
@@ -56,22 +56,25 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         ),
     );
     let loan = PAGES_PER_LOAN.bytes(PAGE);
-    let done = bench.with_huge(PAGE, bench.size, Some(PAGES_PER_LOAN), |plan, scene| {
-        // One that warms up, and one that sets the rate.
-        let most = without(plan, loan, 0.0, Duration::from_millis(300))
-            .and_then(|_| without(plan, loan, 0.0, Duration::from_secs(1)))?;
-        #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
-        let most = most.latencies.len() as f64 / most.foreground.as_secs_f64();
-        let mut runs = Vec::new();
-        for load in LOADS {
-            let rate = most * load;
-            runs.push((load, rate, "MAP_POPULATE", without(plan, loan, rate, length)?));
-            scene.fill(plan)?;
-            runs.push((load, rate, "prezero", with(plan, scene, loan, rate, length)?));
-            scene.give_back(&plan.stop)?;
-        }
-        Ok(runs)
-    })?;
+    let done = bench.with_huge(
+        Pool::of(PAGE, bench.size).in_blocks_of(PAGES_PER_LOAN),
+        |plan, scene| {
+            // One that warms up, and one that sets the rate.
+            let most = without(plan, loan, 0.0, Duration::from_millis(300))
+                .and_then(|_| without(plan, loan, 0.0, Duration::from_secs(1)))?;
+            #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+            let most = most.latencies.len() as f64 / most.foreground.as_secs_f64();
+            let mut runs = Vec::new();
+            for load in LOADS {
+                let rate = most * load;
+                runs.push((load, rate, "MAP_POPULATE", without(plan, loan, rate, length)?));
+                scene.fill(plan)?;
+                runs.push((load, rate, "prezero", with(plan, scene, loan, rate, length)?));
+                scene.give_back(&plan.stop)?;
+            }
+            Ok(runs)
+        },
+    )?;
     let runs = match done {
         Ok(runs) => runs,
         Err(why) => {

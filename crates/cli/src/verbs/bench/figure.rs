@@ -49,7 +49,8 @@ pub(super) fn short(value: f64) -> String {
     let digits = match value.abs() {
         m if m >= 100.0 => 0,
         m if m >= 10.0 => 1,
-        m if m >= 0.1 => 2,
+        m if m >= 1.0 => 2,
+        m if m >= 0.1 => 3,
         _ => 4,
     };
     format!("{value:.digits$}")

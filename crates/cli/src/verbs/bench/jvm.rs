@@ -10,7 +10,9 @@ use model::units::{Bytes, PageSize, Pages};
 use super::Bench;
 use super::figure::{Part, Row};
 use crate::exit::Failure;
+use crate::stage::Pool;
 
+pub(super) const PROGRAM: &str = "JVM";
 const PAGE: PageSize = PageSize::MIB_2;
 /// Twice the heap, its side tables and the code cache: each piece takes whole blocks.
 const NEEDED: Bytes = Bytes(3 << 30);
@@ -24,38 +26,38 @@ const OPTIONS: [&str; 5] =
 /// Adds two rows, or says why not.
 pub(super) fn measure(bench: &mut Bench, part: &mut Part) -> Result<(), Failure> {
     let Some(java) = in_path("java") else {
-        part.notes.push("no JVM: java is not installed".to_owned());
+        part.skip("a JVM: java is not installed: apt-get install default-jre-headless");
         return Ok(());
     };
     let shim = match crate::verbs::run::find() {
         Ok(shim) => shim,
         Err(why) => {
-            part.notes.push(format!("no JVM on lent memory: {why}"));
+            part.skip(format!("a JVM: {why}"));
             return Ok(());
         }
     };
-    let done = bench.with_huge(PAGE, NEEDED, Some(PAGES_PER_BLOCK), |plan, scene| {
-        let (mut cold, mut lent) = (Vec::new(), Vec::new());
-        for round in 0..=plan.rounds {
-            // What the kernel has free is the program's own; the pool is empty.
-            let took = start(&java, None)?;
-            scene.fill(plan)?;
-            client::Client::connect(scene.socket())?.give_back(None, None, Some(FREE))?;
-            let with = start(&java, Some((&shim, scene.socket())))?;
-            scene.give_back(&plan.stop)?;
-            plan.go_on()?;
-            if round > 0 {
-                cold.push(took.as_secs_f64());
-                lent.push(with.as_secs_f64());
+    let done =
+        bench.with_huge(Pool::of(PAGE, NEEDED).in_blocks_of(PAGES_PER_BLOCK), |plan, scene| {
+            let (mut cold, mut lent) = (Vec::new(), Vec::new());
+            for round in 0..=plan.rounds {
+                // What the kernel has free is the program's own; the pool is empty.
+                let took = start(&java, None)?;
+                scene.fill(plan)?;
+                client::Client::connect(scene.socket())?.give_back(None, None, Some(FREE))?;
+                let with = start(&java, Some((&shim, scene.socket())))?;
+                scene.give_back(&plan.stop)?;
+                plan.go_on()?;
+                if round > 0 {
+                    cold.push(took.as_secs_f64());
+                    lent.push(with.as_secs_f64());
+                }
             }
-        }
-        Ok((cold, lent))
-    })?;
+            Ok((cold, lent))
+        })?;
     match done {
         Ok((cold, lent)) => {
             for (way, times) in [("a heap of its own", &cold), ("lent by prezero", &lent)] {
-                let way = format!("JVM, 1G of heap, {way}");
-                let labels = vec![("page", PAGE.to_string()), ("way", way)];
+                let labels = super::start::labels(PROGRAM, PAGE, way);
                 part.rows.push(Row::new(labels).with("time", "s", times));
             }
         }

@@ -12,6 +12,7 @@ use model::units::{Bytes, Node, PageSize, Pages};
 use super::Bench;
 use super::figure::{Chart, Part, Row, Shape, quantile};
 use crate::exit::Failure;
+use crate::stage::Pool;
 
 const CLIENTS: usize = 64;
 /// Loans of one client in one round: it holds them to the round's end.
@@ -70,7 +71,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     );
     let needed = Bytes((CLIENTS * LOANS) as u64 * page.bytes());
     let rounds = bench.plan.rounds;
-    let done = bench.with_huge(page, needed, Some(Pages(1)), |plan, scene| {
+    let done = bench.with_huge(Pool::of(page, needed).in_blocks_of(Pages(1)), |plan, scene| {
         let socket = scene.socket().to_owned();
         let kinds = [Call::Lend, Call::Nothing];
         let mut lanes: Vec<_> = [Arrivals::Together, Arrivals::Circle, Arrivals::Spread]

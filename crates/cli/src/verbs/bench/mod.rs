@@ -27,6 +27,7 @@ mod lend;
 mod locality;
 mod page;
 mod populate;
+mod postgres;
 mod report;
 mod start;
 mod verdict;
@@ -37,12 +38,12 @@ use ::clear::calibrate::{Choice, Cpu, Use};
 use clap::ValueEnum;
 use daemon::host::context::allowed_cpus;
 use daemon::host::{Roots, machine};
-use model::units::{Bytes, PageSize, Pages};
+use model::units::{Bytes, PageSize};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{self, Form};
 use crate::signals::Stop;
-use crate::stage::{Backing, Plan, Scene, Stage};
+use crate::stage::{Backing, Plan, Pool, Scene, Stage};
 use evidence::Evidence;
 use report::Report;
 
@@ -98,7 +99,7 @@ enum What {
     Clear,
     /// The kernel's ways to populate memory, clearing in place, and lending
     Populate,
-    /// QEMU cold, preallocated, and with lent memory
+    /// QEMU, a JVM and PostgreSQL cold, preallocated, and with lent memory
     Start,
     /// What the first accesses cost after a page was cleared in different orders
     Locality,
@@ -131,9 +132,7 @@ impl Bench {
     /// why not where there are none.
     fn with_huge<T>(
         &mut self,
-        page: PageSize,
-        bytes: Bytes,
-        pages_per_block: Option<Pages>,
+        pool: Pool,
         work: impl FnOnce(&Plan, &mut Scene<'_>) -> Result<T, Failure>,
     ) -> Result<Result<T, String>, Failure> {
         if let Backing::Plain { why } = Backing::choose(&self.roots) {
@@ -144,11 +143,11 @@ impl Bench {
             self.stage = Some(Stage::open(roots.clone(), Backing::choose(&roots))?);
         }
         let stage = self.stage.as_mut().expect("opened above");
+        let page = pool.page();
         if !stage.page_sizes()?.contains(&page) {
             return Ok(Err(format!("this kernel has no {page} pages")));
         }
-        let bytes = Bytes(bytes.0.max(page.bytes()));
-        let Some(mut scene) = stage.set(&plan, page, bytes, pages_per_block)? else {
+        let Some(mut scene) = stage.set(&plan, pool.of_a_page_or_more())? else {
             return Ok(Err(format!("no {page} pages could be reserved")));
         };
         let done = work(&plan, &mut scene)?;

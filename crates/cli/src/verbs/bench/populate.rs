@@ -11,7 +11,7 @@ use super::clock::{self, CPU, Rates};
 use super::evidence::Populating;
 use super::figure::{Chart, Part, Shape};
 use crate::exit::Failure;
-use crate::stage::{Plan, Scene};
+use crate::stage::{Plan, Pool, Scene};
 
 /// One way to get memory that is zero and mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +87,8 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let clearer = bench.choice.setting.clearer().map_err(Failure::failed)?;
     // The largest first: once memory is split, large pages may not come back.
     for (kind, page) in [("1G", PageSize::GIB_1), ("2M", PageSize::MIB_2)] {
-        let done =
-            bench.with_huge(page, bytes, None, |plan, scene| huge(plan, scene, page, &clearer))?;
+        let done = bench
+            .with_huge(Pool::of(page, bytes), |plan, scene| huge(plan, scene, page, &clearer))?;
         let lanes = match done {
             Ok(lanes) => lanes,
             Err(why) => {

@@ -1,40 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs from their start to the moment they can be used: the demo's QEMU starts.
+//! Programs from their start to the moment they can be used: the demo's QEMU starts, a JVM, PostgreSQL.
 
 use daemon::host::machine;
+use model::units::PageSize;
 
-use super::Bench;
-use super::figure::{Chart, Part, Row, Shape};
+use super::figure::{Chart, Labels, Part, Row, Shape};
+use super::{Bench, jvm, postgres};
 use crate::exit::Failure;
 use crate::stage::qemu::Qemu;
-use crate::stage::starts;
+use crate::stage::{Pool, starts};
 
 /// Software emulation works everywhere; a guest that is never run costs the same with KVM.
 const ACCEL: &str = "tcg";
+const QEMU: &str = "QEMU";
 
 pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let mut part = Part::new(
         "start",
-        "How long do a virtual machine and a JVM take to start, cold, preallocated, and with lent memory?",
+        "How long do a virtual machine, a JVM and a database take to start, cold, preallocated, and with lent memory?",
         format!(
-            "QEMU with {} of memory, from exec to its QMP greeting, by the wall clock; borrowing counted, filling the \
-             pool beforehand not: it stands beside them. A JVM, where one is installed, to the end of -version with \
-             AlwaysPreTouch, by itself and under the preload shim.",
+            "From exec, by the wall clock. QEMU with {} of memory, to its QMP greeting; borrowing counted, filling the \
+             pool beforehand not: it stands beside them. A JVM with a heap of 1G to the end of -version with \
+             AlwaysPreTouch, by itself and under the preload shim. PostgreSQL to the moment it accepts connections \
+             (time), when it has touched little of its buffers, and to the end of the first filling of half of them by \
+             pg_prewarm out of the page cache (filled).",
             bench.size
         ),
     );
+    qemu(bench, &mut part)?;
+    jvm::measure(bench, &mut part)?;
+    postgres::measure(bench, &mut part)?;
+    for (program, what, title) in [
+        (QEMU, "time", "QEMU: seconds to the QMP greeting"),
+        (jvm::PROGRAM, "time", "JVM: seconds to the end of -version"),
+        (postgres::PROGRAM, "time", "PostgreSQL: seconds until it accepts connections"),
+        (postgres::PROGRAM, "filled", "PostgreSQL: seconds until half of its buffers are filled"),
+    ] {
+        if part.rows.iter().any(|row| row.label("program") == program) {
+            part.charts.push(Chart {
+                title,
+                shape: Shape::Bars,
+                what,
+                x: &["way"],
+                series: &[],
+                only: vec![("program", program.to_owned())],
+            });
+        }
+    }
+    Ok(part)
+}
+
+pub(super) fn labels(program: &str, page: PageSize, way: &str) -> Labels {
+    vec![("program", program.to_owned()), ("page", page.to_string()), ("way", way.to_owned())]
+}
+
+/// Adds a row for each way, or says why not.
+fn qemu(bench: &mut Bench, part: &mut Part) -> Result<(), Failure> {
     let qemu = match Qemu::find(ACCEL) {
         Ok(qemu) => qemu,
         Err(lack) => {
             part.skip(lack);
-            return Ok(part);
+            return Ok(());
         }
     };
     // The largest that there are; 1 GiB pages are not to be had from fragmented memory.
     let mut found = None;
     for page in machine::huge_page_sizes(&bench.roots)?.into_iter().rev() {
-        let done = bench
-            .with_huge(page, bench.size, None, |plan, scene| starts::measure(plan, scene, &qemu))?;
+        let pool = Pool::of(page, bench.size);
+        let done = bench.with_huge(pool, |plan, scene| starts::measure(plan, scene, &qemu))?;
         match done {
             Ok(starts) => {
                 found = Some((page, starts));
@@ -43,7 +76,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             Err(why) => part.skip(format!("{page} pages: {why}")),
         }
     }
-    let Some((page, starts)) = found else { return Ok(part) };
+    let Some((page, starts)) = found else { return Ok(()) };
     for (way, series) in [
         ("no huge pages, nothing preallocated", &starts.plain),
         ("QEMU preallocates, 1 thread", &starts.prealloc_1),
@@ -51,19 +84,9 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         ("lent by prezero", &starts.lent),
         ("(filling the pool before)", &starts.fill),
     ] {
-        let labels = vec![("page", page.to_string()), ("way", way.to_owned())];
-        part.rows.push(Row::new(labels).with("time", "s", series.values()));
+        let row = Row::new(labels(QEMU, page, way));
+        part.rows.push(row.with("time", "s", series.values()));
     }
     part.notes.push(format!("QEMU {}, {}", starts.qemu, starts.accel));
-    super::jvm::measure(bench, &mut part)?;
-    // PostgreSQL maps its buffers at its start and touches them later: there is nothing to gain yet.
-    part.charts.push(Chart {
-        title: "Seconds to the QMP greeting",
-        shape: Shape::Bars,
-        what: "time",
-        x: &["way"],
-        series: &[],
-        only: Vec::new(),
-    });
-    Ok(part)
+    Ok(())
 }

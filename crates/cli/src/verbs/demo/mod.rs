@@ -30,7 +30,7 @@ use model::units::{Bytes, PageSize};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{self, Form};
 use crate::signals::Stop;
-use crate::stage::{Backing, Plan, Stage, qemu, starts};
+use crate::stage::{Backing, Plan, Pool, Stage, qemu, starts};
 use report::Report;
 
 /// The most memory that is used unless --size says so.
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let last = pages.last().copied();
     for page in pages {
         plan.go_on()?;
-        let Some(mut scene) = stage.set(&plan, page, size, None)? else { continue };
+        let Some(mut scene) = stage.set(&plan, Pool::of(page, size))? else { continue };
         // A guest of much less memory than was asked for shows QEMU's own start, not its memory's.
         let worth_it = scene.bytes().0 >= size.0 / 2 || Some(page) == last;
         if let Some(qemu) = qemu.as_ref().filter(|_| report.starts.is_none() && worth_it) {
