@@ -44,8 +44,9 @@ pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
         writeln!(
             out,
             "<p class=\"warning\">The load average was {:.1} at the start: others were at work on this machine. Figures \
-             by the wall clock are too low and latencies too high; the CPU clock counts only what was spent on the \
-             measured work, and the ratios of rates use it.</p>",
+             by the wall clock are too low and latencies too high. The CPU clock, which the ratios of rates use, \
+             counts only what was spent on the measured work, but the memory bandwidth that others took is missing \
+             there, too.</p>",
             report.load_average
         )?;
     }

@@ -73,7 +73,7 @@ fn qemu(bench: &mut Bench, part: &mut Part) -> Result<(), Failure> {
                 found = Some((page, starts));
                 break;
             }
-            Err(why) => part.skip(format!("{page} pages: {why}")),
+            Err(why) => part.skip(format!("QEMU on {page} pages: {why}")),
         }
     }
     let Some((page, starts)) = found else { return Ok(()) };

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::evidence::{Cancelling, Cell, Clearing, Evidence, Found, Populating, Slowdown};
 use super::figure::{Stats, short};
+use super::report::IDLE;
 
 /// A bound that was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -101,7 +102,7 @@ pub(super) fn judge(evidence: &Evidence, load_average: f64) -> Vec<Verdict> {
     let limit = evidence.clear.as_ref().ok().map(Clearing::fastest);
     let (choice, choice_all) =
         (ratios.clear_choice_over_best, ratios.clear_choice_over_best_all_threads);
-    vec![
+    let mut verdicts = vec![
         Verdict::new(
             ("clear_choice_over_best", choice, AtLeast(0.95)),
             &evidence.clear,
@@ -125,14 +126,24 @@ pub(super) fn judge(evidence: &Evidence, load_average: f64) -> Vec<Verdict> {
         Verdict::new(
             ("cancel_p99_ms", ratios.cancel_p99_ms, AtMost(1.0)),
             &evidence.cancel,
-            |found, bound| too_late(found, bound, limit) + &loaded(load_average),
+            |found, bound| too_late(found, bound, limit),
         ),
         Verdict::new(
             ("neighbour_slowdown_percent", ratios.neighbour_slowdown_percent, AtMost(3.0)),
             &evidence.neighbour,
-            |found, bound| disturbed(found, bound) + &loaded(load_average),
+            disturbed,
         ),
-    ]
+    ];
+    if load_average > IDLE {
+        let missed = verdicts.iter_mut().filter(|verdict| verdict.met == Some(false));
+        for why in missed.filter_map(|verdict| verdict.why.as_mut()) {
+            // The CPU clock does not count their time, but it can not give back their bandwidth.
+            *why += &format!(
+                "; the load average was {load_average:.1} at the start: others used the CPUs and the memory"
+            );
+        }
+    }
+    verdicts
 }
 
 fn cell(cell: &Cell) -> String {
@@ -227,14 +238,6 @@ fn disturbed(Slowdown { wall, per_cpu_second, zeroed }: &Slowdown, bound: f64) -
         rate(zeroed),
         short(per_cpu_second.median)
     )
-}
-
-fn loaded(load_average: f64) -> String {
-    if load_average > super::report::IDLE {
-        format!("; the load average was {load_average:.1} at the start: others were at work")
-    } else {
-        String::new()
-    }
 }
 
 #[cfg(test)]
@@ -391,8 +394,19 @@ mod tests {
         assert_says(&evidence, "cancel_p99_ms", &["256KiB takes 0.0027 ms", "the wait for a CPU"]);
         evidence.cancel.as_mut().unwrap().chunk = Chunk::from_bytes(128 << 20).unwrap();
         assert_says(&evidence, "cancel_p99_ms", &["too large"]);
-        let loaded = judge(&evidence, 2.5).swap_remove(4).why.unwrap();
-        assert!(loaded.contains("load average was 2.5"), "{loaded}");
+    }
+
+    #[test]
+    fn on_a_loaded_machine_everything_that_is_missed_and_nothing_else_says_so() {
+        let mut evidence = evidence();
+        evidence.clear_all_threads = Evidence::none().clear;
+        evidence.cancel.as_mut().unwrap().p99 = 4.0;
+        let (idle, loaded) = (judge(&evidence, 0.1), judge(&evidence, 2.5));
+        for (idle, loaded) in idle.iter().zip(&loaded) {
+            let added = loaded.why.as_ref().is_some_and(|why| why.contains("load average was 2.5"));
+            assert_eq!(added, loaded.name == "cancel_p99_ms", "{loaded:?}");
+            assert!(added || idle == loaded);
+        }
     }
 
     #[test]
