@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What other processes have used: `/proc/PID/stat`.
+//! What processes have used: `/proc/PID/stat` and `/proc/stat`.
 
 use std::time::Duration;
 
@@ -9,14 +9,42 @@ use crate::roots::Roots;
 /// kernel's tick (10 ms on most). `None` once it was waited for.
 #[must_use]
 pub fn cpu_time(roots: &Roots, pid: u32) -> Option<Duration> {
-    let stat = std::fs::read_to_string(roots.proc.join(format!("{pid}/stat"))).ok()?;
+    let [user, kernel, ..] = times(roots, &pid.to_string())?;
+    Some(ticks(user.saturating_add(kernel)))
+}
+
+/// CPU time that this process has used so far with all children, and theirs, that were waited for.
+#[must_use]
+pub fn cpu_time_with_children(roots: &Roots) -> Option<Duration> {
+    let all = times(roots, "self")?;
+    Some(ticks(all.iter().fold(0, |sum, part| part.saturating_add(sum))))
+}
+
+/// CPU time that all CPUs have spent on whatever it was, in user and kernel mode and on interrupts,
+/// since the machine started; what a virtual machine's host kept from it is in it.
+#[must_use]
+pub fn machine_cpu_time(roots: &Roots) -> Option<Duration> {
+    let stat = std::fs::read_to_string(roots.proc.join("stat")).ok()?;
+    let numbers = stat.lines().next()?.strip_prefix("cpu ")?;
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user and nice already.
+    let numbers: Vec<u64> =
+        numbers.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+    let busy = numbers.iter().take(8).enumerate().filter(|(at, _)| !matches!(at, 3 | 4));
+    Some(ticks(busy.fold(0, |sum, (_, part)| part.saturating_add(sum))))
+}
+
+/// User and kernel time, and the same of children that were waited for.
+fn times(roots: &Roots, pid: &str) -> Option<[u64; 4]> {
+    let stat = std::fs::read_to_string(roots.proc.join(pid).join("stat")).ok()?;
     // The name in parentheses may have spaces and parentheses; the state follows the last one.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let user: u64 = fields.nth(11)?.parse().ok()?;
-    let kernel: u64 = fields.next()?.parse().ok()?;
-    let ticks_per_second = rustix::param::clock_ticks_per_second();
-    let micros = user.saturating_add(kernel).saturating_mul(1_000_000) / ticks_per_second.max(1);
-    Some(Duration::from_micros(micros))
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let mut next = || fields.next()?.parse().ok();
+    Some([next()?, next()?, next()?, next()?])
+}
+
+fn ticks(number: u64) -> Duration {
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    Duration::from_micros(number.saturating_mul(1_000_000) / per_second)
 }
 
 #[cfg(test)]
@@ -34,5 +62,17 @@ mod tests {
         let ticks = u32::try_from(rustix::param::clock_ticks_per_second()).unwrap();
         assert_eq!(cpu_time(&roots, 7), Some(Duration::from_secs(200) / ticks));
         assert_eq!(cpu_time(&roots, 8), None);
+        fs::rename(dir.path().join("7"), dir.path().join("self")).unwrap();
+        assert_eq!(cpu_time_with_children(&roots), Some(Duration::from_secs(213) / ticks));
+    }
+
+    #[test]
+    fn what_a_machine_waits_is_not_what_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let stat = "cpu  100 20 30 5000 600 7 8 9 40 50\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        fs::write(dir.path().join("stat"), stat).unwrap();
+        let roots = Roots { proc: dir.path().to_owned(), ..Roots::default() };
+        let ticks = u32::try_from(rustix::param::clock_ticks_per_second()).unwrap();
+        assert_eq!(machine_cpu_time(&roots), Some(Duration::from_secs(174) / ticks));
     }
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The machine in the words that every report of a measurement opens with.
 
-use linux::{Result, Roots, cpu, hugetlb, meminfo, numa};
+use std::time::Duration;
+
+use linux::{Result, Roots, cpu, hugetlb, meminfo, numa, process};
 use model::units::{Bytes, Node, PageSize};
 use serde::Serialize;
 
@@ -103,6 +105,16 @@ pub fn load_average(roots: &Roots) -> Result<f64> {
         expected: "a load average",
         found: text.as_str().into(),
     })
+}
+
+/// CPU time that everybody but this process and its children has used since the machine started,
+/// a virtual machine's host included: between two looks, what others did meanwhile. `None` where
+/// the kernel does not say.
+#[must_use]
+pub fn cpu_time_of_others(roots: &Roots) -> Option<Duration> {
+    // This order: what is used between the two is nobody else's.
+    let all = process::machine_cpu_time(roots)?;
+    Some(all.saturating_sub(process::cpu_time_with_children(roots)?))
 }
 
 /// Whether this process has root's rights.

@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use daemon::host::{Roots, machine};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::figure::{Labels, Row};
@@ -37,6 +38,26 @@ pub(super) fn time<T>(threads: usize, work: impl FnOnce() -> T) -> (T, Took) {
     let done = work();
     let (spent, wall) = (cpu().saturating_sub(cpu_before), begin.elapsed());
     (done, Took { wall, cpu: spent })
+}
+
+/// What others do while something is measured.
+#[derive(Debug)]
+pub(super) struct Others {
+    since: Instant,
+    used: Duration,
+}
+
+impl Others {
+    /// From now on; `None` where the kernel does not say.
+    pub(super) fn look(roots: &Roots) -> Option<Self> {
+        Some(Self { since: Instant::now(), used: machine::cpu_time_of_others(roots)? })
+    }
+
+    /// How many CPUs they have used since, on average.
+    pub(super) fn cpus(&self, roots: &Roots) -> Option<f64> {
+        let used = machine::cpu_time_of_others(roots)?.saturating_sub(self.used);
+        Some(used.as_secs_f64() / self.since.elapsed().as_secs_f64().max(1e-9))
+    }
 }
 
 /// The rates of one thing in several rounds, by both clocks.

@@ -44,6 +44,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{self, Form};
 use crate::signals::Stop;
 use crate::stage::{Backing, Plan, Pool, Scene, Stage};
+use clock::Others;
 use evidence::Evidence;
 use report::Report;
 
@@ -184,6 +185,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         evidence: Evidence::none(),
         roots,
     };
+    let others = Others::look(&bench.roots);
     let mut report = Report::new(machine::describe(&bench.roots)?, load, &bench);
     let all = What::value_variants();
     for what in if args.what.is_empty() { all } else { &args.what[..] } {
@@ -206,7 +208,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if let Some(stage) = bench.stage.take() {
         stage.close()?;
     }
-    report.conclude(&bench.evidence);
+    report.conclude(&bench.evidence, others.and_then(|others| others.cpus(&bench.roots)));
     if let Some(path) = &args.report {
         let html = page::html(&report).map_err(Failure::failed)?;
         std::fs::write(path, html)

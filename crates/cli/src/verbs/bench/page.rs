@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::chart;
 use super::figure::Part;
-use super::report::{Report, columns};
+use super::report::{DISTURBED, Report, columns};
 use super::verdict::Verdict;
 
 const STYLE: &str = "
@@ -40,15 +40,8 @@ pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
         report.threads,
         escape(&report.choice),
     )?;
-    if report.is_loaded() {
-        writeln!(
-            out,
-            "<p class=\"warning\">The load average was {:.1} at the start: others were at work on this machine. Figures \
-             by the wall clock are too low and latencies too high. The CPU clock, which the ratios of rates use, \
-             counts only what was spent on the measured work, but the memory bandwidth that others took is missing \
-             there, too.</p>",
-            report.load_average
-        )?;
+    if let Some(disturbance) = report.disturbance() {
+        writeln!(out, "<p class=\"warning\">{}: {DISTURBED}.</p>", escape(&disturbance))?;
     }
     out += "<div class=\"wide\"><table id=\"ratios\">\n<tr><th>ratio<th class=\"number\">measured<th class=\"number\">wanted<th>met</tr>\n";
     for verdict in &report.verdicts {

@@ -13,16 +13,23 @@ use super::verdict::{self, Verdict};
 use crate::output::Record;
 use crate::output::table::{self, Align};
 
-/// A load average above this means that others are at work.
-pub(super) const IDLE: f64 = 0.5;
+/// What that means for the figures.
+pub(super) const DISTURBED: &str = "figures by the wall clock are too low and latencies too high; the CPU clock, which the \
+     ratios of rates use, counts only the measured work, but the memory bandwidth that others took is missing there, too";
+/// Others that use more of a CPU than this, on average, disturb. An idle machine's use a hundredth.
+const OTHERS: f64 = 0.1;
+/// Where the kernel does not say what others use: a load average above this before it began.
+const LOAD: f64 = 0.5;
 
 /// Everything that the benchmark found.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Report {
     pub(super) version: &'static str,
     pub(super) machine: Machine,
-    /// Before the first measurement, averaged over a minute: above [`IDLE`], others were at work.
+    /// Before the first measurement, averaged over a minute.
     pub(super) load_average: f64,
+    /// How many CPUs other programs, and a virtual machine's host, used meanwhile, on average.
+    pub(super) cpus_used_by_others: Option<f64>,
     pub(super) threads: usize,
     pub(super) rounds: u32,
     pub(super) bytes: u64,
@@ -41,6 +48,7 @@ impl Report {
             version: env!("CARGO_PKG_VERSION"),
             machine,
             load_average,
+            cpus_used_by_others: None,
             threads: bench.plan.threads,
             rounds: bench.plan.rounds,
             bytes: bench.size.0,
@@ -52,9 +60,10 @@ impl Report {
         }
     }
 
-    pub(super) fn conclude(&mut self, evidence: &Evidence) {
+    pub(super) fn conclude(&mut self, evidence: &Evidence, cpus_used_by_others: Option<f64>) {
+        self.cpus_used_by_others = cpus_used_by_others;
         self.ratios = evidence.ratios();
-        self.verdicts = verdict::judge(evidence, self.load_average);
+        self.verdicts = verdict::judge(evidence, self.disturbance().as_deref());
         self.skipped = self.parts.iter().map(|part| part.skipped.len()).sum();
     }
 
@@ -69,17 +78,24 @@ impl Report {
             if pages.is_empty() { "none".into() } else { pages.join(" and ") },
             governor.as_deref().unwrap_or("none"),
             self.load_average,
-            if self.is_loaded() {
-                ": others were at work, wall clock figures are too low"
-            } else {
-                ""
+            match self.cpus_used_by_others {
+                Some(cpus) => format!(", others used {cpus:.2} cpus meanwhile"),
+                None => String::new(),
             },
         )
     }
 
-    /// Whether others used the machine.
-    pub(super) fn is_loaded(&self) -> bool {
-        self.load_average > IDLE
+    /// What others did to the figures, if it matters.
+    pub(super) fn disturbance(&self) -> Option<String> {
+        match self.cpus_used_by_others {
+            Some(cpus) => (cpus > OTHERS).then(|| format!("others used {cpus:.2} CPUs meanwhile")),
+            None => (self.load_average > LOAD).then(|| {
+                format!(
+                    "the load average was {:.1} at the start: others were at work",
+                    self.load_average
+                )
+            }),
+        }
     }
 }
 
@@ -124,6 +140,9 @@ pub(super) fn columns(rows: &[Row]) -> (Vec<String>, Vec<Vec<String>>, usize) {
 impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", self.heading())?;
+        if let Some(disturbance) = self.disturbance() {
+            writeln!(out, "{disturbance}: {DISTURBED}")?;
+        }
         writeln!(out, "prezero clears with: {}", self.choice)?;
         for part in &self.parts {
             writeln!(out, "\n{}: {}\n{}", part.name, part.question, part.method)?;

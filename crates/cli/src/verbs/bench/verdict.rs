@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::evidence::{Cancelling, Cell, Clearing, Evidence, Found, Populating, Slowdown};
 use super::figure::{Stats, short};
-use super::report::IDLE;
 
 /// A bound that was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -94,8 +93,8 @@ impl Verdict {
     }
 }
 
-/// All of them. `load_average` is the one before the first measurement.
-pub(super) fn judge(evidence: &Evidence, load_average: f64) -> Vec<Verdict> {
+/// All of them. What disturbed the run is said where something is missed.
+pub(super) fn judge(evidence: &Evidence, disturbance: Option<&str>) -> Vec<Verdict> {
     use Wanted::{AtLeast, AtMost};
     let ratios = evidence.ratios();
     // What the memory takes from one thread.
@@ -134,13 +133,10 @@ pub(super) fn judge(evidence: &Evidence, load_average: f64) -> Vec<Verdict> {
             disturbed,
         ),
     ];
-    if load_average > IDLE {
+    if let Some(disturbance) = disturbance {
         let missed = verdicts.iter_mut().filter(|verdict| verdict.met == Some(false));
         for why in missed.filter_map(|verdict| verdict.why.as_mut()) {
-            // The CPU clock does not count their time, but it can not give back their bandwidth.
-            *why += &format!(
-                "; the load average was {load_average:.1} at the start: others used the CPUs and the memory"
-            );
+            *why += &format!("; {disturbance}");
         }
     }
     verdicts
@@ -275,7 +271,7 @@ mod tests {
     }
 
     fn verdict(evidence: &Evidence, name: &str) -> Verdict {
-        let all = judge(evidence, 0.1);
+        let all = judge(evidence, None);
         all.into_iter().find(|verdict| verdict.name == name).expect("one of the six")
     }
 
@@ -291,7 +287,7 @@ mod tests {
 
     #[test]
     fn what_is_met_needs_no_reason() {
-        let all = judge(&evidence(), 0.1);
+        let all = judge(&evidence(), None);
         assert_eq!(all.len(), 6);
         for verdict in all {
             assert_eq!((verdict.met, verdict.sentence()), (Some(true), None), "{verdict:?}");
@@ -300,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_was_not_run_is_not_measured_and_names_the_part() {
-        for (verdict, part) in judge(&Evidence::none(), 0.1).iter().zip([
+        for (verdict, part) in judge(&Evidence::none(), None).iter().zip([
             "clear",
             "clear",
             "populate",
@@ -397,15 +393,15 @@ mod tests {
     }
 
     #[test]
-    fn on_a_loaded_machine_everything_that_is_missed_and_nothing_else_says_so() {
+    fn what_disturbed_the_run_is_said_where_something_is_missed_and_nowhere_else() {
         let mut evidence = evidence();
         evidence.clear_all_threads = Evidence::none().clear;
         evidence.cancel.as_mut().unwrap().p99 = 4.0;
-        let (idle, loaded) = (judge(&evidence, 0.1), judge(&evidence, 2.5));
-        for (idle, loaded) in idle.iter().zip(&loaded) {
-            let added = loaded.why.as_ref().is_some_and(|why| why.contains("load average was 2.5"));
-            assert_eq!(added, loaded.name == "cancel_p99_ms", "{loaded:?}");
-            assert!(added || idle == loaded);
+        let (alone, disturbed) = (judge(&evidence, None), judge(&evidence, Some("others")));
+        for (alone, disturbed) in alone.iter().zip(&disturbed) {
+            let added = disturbed.why.as_ref().is_some_and(|why| why.ends_with("; others"));
+            assert_eq!(added, disturbed.name == "cancel_p99_ms", "{disturbed:?}");
+            assert!(added || alone == disturbed);
         }
     }
 
