@@ -5,20 +5,19 @@
 //! reaches this process alone, which then ends the server in order.
 
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, Read, Seek};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use model::units::{Bytes, PageSize};
 use nix::unistd::User;
-use rustix::process::{Pid, Signal, geteuid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
-use super::child::end_with_parent;
+use super::child::{end_with_parent, last_lines, watch};
 use crate::exit::Failure;
 use crate::signals::Stop;
 
@@ -33,7 +32,7 @@ const PREFIX: &str = "prezero-bench-postgresql-";
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long an immediate shutdown may take: the server itself kills its children after 5 s.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at a server that starts, or a program that runs.
+/// Between two looks at a server that starts or ends.
 const LOOK: Duration = Duration::from_micros(200);
 /// The line of `postmaster.pid` that says how far the server is, since PostgreSQL 10: `pg_ctl -w`
 /// waits for it.
@@ -153,7 +152,7 @@ impl<'a> Cluster<'a> {
         let cluster = Self { postgres, home, dir, buffers };
         let mut initdb = postgres.command("initdb", &cluster.dir);
         initdb.args(["--auth=peer", "--locale=C", "--encoding=UTF8", "--no-sync", "-D"]);
-        watch(initdb.arg(cluster.data()), stop)?;
+        watch(initdb.arg(cluster.data()), PATIENCE, stop)?;
         Ok(cluster)
     }
 
@@ -233,11 +232,6 @@ impl<'a> Cluster<'a> {
     }
 }
 
-fn last_lines(text: &str) -> String {
-    let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(3)..].join("; ")
-}
-
 /// Directories of runs that could not remove them: nobody else can have made them.
 fn remove_left(temporary: &Path) {
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
@@ -273,7 +267,7 @@ impl Server<'_> {
         let Cluster { postgres, dir, .. } = self.cluster;
         let mut psql = postgres.command("psql", dir);
         psql.args(["-X", "-A", "-t", "-q", "-d", "postgres", "-U", USER, "-c", sql]);
-        Ok(watch(psql.arg("-h").arg(dir), stop)?.trim().to_owned())
+        Ok(watch(psql.arg("-h").arg(dir), PATIENCE, stop)?.trim().to_owned())
     }
 
     /// Ends it in order, and waits for that.
@@ -316,53 +310,8 @@ impl Drop for Server<'_> {
     }
 }
 
-/// Runs a program to its end, or to the wish to stop, and returns what it printed.
-fn watch(command: &mut Command, stop: &Stop) -> Result<String, Failure> {
-    // Files take any amount of text without a reader.
-    let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    let name = command.get_program().to_string_lossy().into_owned();
-    command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
-    let mut child = end_with_parent(command, Signal::TERM)
-        .spawn()
-        .map_err(|error| Failure::failed(format!("{name}: {error}")))?;
-    let begin = Instant::now();
-    let status = wait(&mut child, || stop.is_set() || begin.elapsed() > PATIENCE)?;
-    if stop.is_set() {
-        return Err(Failure::interrupted());
-    }
-    if !status.success() {
-        let said = last_lines(&read(&mut stderr)?);
-        return Err(Failure::failed(format!("{name}: {status}: {said}")));
-    }
-    Ok(read(&mut stdout)?)
-}
-
-/// Waits for a program, and ends it with all that it has started once that is wanted.
-fn wait(child: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<ExitStatus> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if is_over() {
-            let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
-            return child.wait();
-        }
-        thread::sleep(LOOK);
-    }
-}
-
-fn read(file: &mut File) -> io::Result<String> {
-    let mut text = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
-    use std::os::unix::net::UnixStream;
-
     use super::*;
 
     fn install(dir: &Path, programs: &[&str]) {
@@ -398,34 +347,5 @@ mod tests {
             fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["postgresql", "prezero-bench-postgresql-l", "prezero-bench-x"]);
-    }
-
-    #[test]
-    fn a_program_that_is_watched_ends_with_the_wish_to_stop_and_takes_its_children_along() {
-        let stop = Stop::default();
-        // Both hold the other end: what is read ends when both have.
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let mut command = Command::new("sh");
-        command.args(["-c", "exec 3<&0; sleep 60 & echo >&3; wait"]).process_group(0);
-        command.stdin(OwnedFd::from(theirs));
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                ours.read_exact(&mut [0]).unwrap();
-                stop.set();
-            });
-            let failure = watch(&mut command, &stop).unwrap_err();
-            assert_eq!(failure.exit, crate::exit::Exit::Interrupted);
-        });
-        drop(command);
-        ours.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        assert_eq!(ours.read(&mut [0]).unwrap(), 0, "nobody is left");
-    }
-
-    #[test]
-    fn a_program_that_fails_is_named_with_its_last_words() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo one; echo two >&2; exit 3"]);
-        let failure = watch(&mut command, &Stop::default()).unwrap_err().to_string();
-        assert_eq!(failure, "sh: exit status: 3: two");
     }
 }

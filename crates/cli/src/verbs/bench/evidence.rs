@@ -4,6 +4,7 @@
 //! Each part sets what is its, or why it could not be measured: a ratio that is missing says so.
 
 use ::clear::Chunk;
+use ::clear::calibrate::{Basis, Choice};
 use model::units::PageSize;
 use serde::Serialize;
 
@@ -15,6 +16,8 @@ pub(super) type Found<T> = Result<T, String>;
 /// What the parts found.
 #[derive(Debug, Clone)]
 pub(super) struct Evidence {
+    /// What prezero's choice reached when it was chosen, before all parts; `None` if nothing was measured.
+    pub(super) race: Option<Cell>,
     /// Clearing mapped memory, 1 thread.
     pub(super) clear: Found<Clearing>,
     /// The same with all threads.
@@ -75,11 +78,20 @@ pub(super) struct Slowdown {
 
 impl Evidence {
     /// Before any part has run.
-    pub(super) fn none() -> Self {
+    pub(super) fn none(choice: &Choice) -> Self {
         fn missing<T>(part: &str) -> Found<T> {
             Err(format!("part {part} was not run"))
         }
+        let race = match choice.basis {
+            Basis::Measured { mb_per_s, .. } => Some(Cell {
+                method: choice.setting.method.name().to_owned(),
+                chunk: choice.setting.chunk,
+                rate: Stats::of(&[f64::from(mb_per_s) / 1e3]),
+            }),
+            _ => None,
+        };
         Self {
+            race,
             clear: missing("clear"),
             clear_all_threads: missing("clear"),
             populate_1g: missing("populate"),
@@ -92,6 +104,14 @@ impl Evidence {
     /// Of 1 GiB pages, or of 2 MiB ones.
     pub(super) fn populate(&mut self, page: PageSize) -> &mut Found<Populating> {
         if page == PageSize::GIB_1 { &mut self.populate_1g } else { &mut self.populate_2m }
+    }
+
+    /// The fastest that one thread has cleared memory in this run: what memory takes, as far as it
+    /// shows. `None` where neither the race nor the matrix was measured.
+    pub(super) fn limit(&self) -> Option<&Cell> {
+        let matrix = self.clear.iter().flat_map(|clearing| [&clearing.choice, &clearing.best]);
+        let cells = matrix.chain(&self.race).filter(|cell| cell.rate.median.is_finite());
+        cells.max_by(|a, b| a.rate.median.total_cmp(&b.rate.median))
     }
 
     pub(super) fn ratios(&self) -> Ratios {
@@ -112,11 +132,6 @@ impl Evidence {
 impl Clearing {
     fn ratio(&self) -> f64 {
         self.choice.rate.median / self.best.rate.median
-    }
-
-    /// The faster one of the two.
-    pub(super) fn fastest(&self) -> &Cell {
-        if self.choice.rate.median > self.best.rate.median { &self.choice } else { &self.best }
     }
 }
 

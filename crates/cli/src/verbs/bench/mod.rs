@@ -176,13 +176,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
         return Err(Failure::new(Exit::NotEnough, text));
     }
     let load = machine::load_average(&roots)?;
+    let choice = measured_choice(&roots)?;
     let mut bench = Bench {
         plan: Plan { rounds: args.rounds, threads, stop },
         size,
         quick: args.quick,
-        choice: measured_choice(&roots)?,
+        choice,
         stage: None,
-        evidence: Evidence::none(),
+        evidence: Evidence::none(&choice),
         roots,
     };
     let others = Others::look(&bench.roots);

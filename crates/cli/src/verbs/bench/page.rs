@@ -41,7 +41,11 @@ pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
         escape(&report.choice),
     )?;
     if let Some(disturbance) = report.disturbance() {
-        writeln!(out, "<p class=\"warning\">{}: {DISTURBED}.</p>", escape(&disturbance))?;
+        writeln!(
+            out,
+            "<p class=\"warning\">Disturbed: {}. {DISTURBED}.</p>",
+            escape(&disturbance)
+        )?;
     }
     out += "<div class=\"wide\"><table id=\"ratios\">\n<tr><th>ratio<th class=\"number\">measured<th class=\"number\">wanted<th>met</tr>\n";
     for verdict in &report.verdicts {

@@ -14,7 +14,7 @@ use crate::output::Record;
 use crate::output::table::{self, Align};
 
 /// What that means for the figures.
-pub(super) const DISTURBED: &str = "figures by the wall clock are too low and latencies too high; the CPU clock, which the \
+pub(super) const DISTURBED: &str = "Figures by the wall clock are too low and latencies too high; the CPU clock, which the \
      ratios of rates use, counts only the measured work, but the memory bandwidth that others took is missing there, too";
 /// Others that use more of a CPU than this, on average, disturb. An idle machine's use a hundredth.
 const OTHERS: f64 = 0.1;
@@ -73,7 +73,7 @@ impl Report {
         let pages: Vec<_> =
             page_bytes.iter().map(|&bytes| model::units::Bytes(bytes).to_string()).collect();
         format!(
-            "{cpu}{}, {cpus} cpus, Linux {kernel}, huge pages {}, governor {}, load average {:.2} at the start{}",
+            "{cpu}{}, {cpus} cpus, Linux {kernel}, huge pages {}, governor {}, load average {:.2} at the start{}{}",
             if *is_virtual { " (virtual)" } else { "" },
             if pages.is_empty() { "none".into() } else { pages.join(" and ") },
             governor.as_deref().unwrap_or("none"),
@@ -82,6 +82,7 @@ impl Report {
                 Some(cpus) => format!(", others used {cpus:.2} cpus meanwhile"),
                 None => String::new(),
             },
+            if cfg!(debug_assertions) { ", a debug build: its figures mean nothing" } else { "" },
         )
     }
 
@@ -141,7 +142,7 @@ impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", self.heading())?;
         if let Some(disturbance) = self.disturbance() {
-            writeln!(out, "{disturbance}: {DISTURBED}")?;
+            writeln!(out, "Disturbed: {disturbance}. {DISTURBED}.")?;
         }
         writeln!(out, "prezero clears with: {}", self.choice)?;
         for part in &self.parts {
