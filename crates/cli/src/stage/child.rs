@@ -33,13 +33,20 @@ pub(crate) fn end_with_parent(command: &mut Command, signal: Signal) -> &mut Com
     unsafe { command.pre_exec(with_parent) }
 }
 
+/// What a program printed.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
 /// Runs a program in a process group of its own to its end, and returns what it printed. The wish to
 /// stop, or the end of patience, ends it with all that it has started.
 pub(crate) fn watch(
     command: &mut Command,
     patience: Duration,
     stop: &Stop,
-) -> Result<String, Failure> {
+) -> Result<Said, Failure> {
     // Files take any amount of text without a reader.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let name = command.get_program().to_string_lossy().into_owned();
@@ -61,7 +68,7 @@ pub(crate) fn watch(
         };
         return Err(Failure::failed(format!("{name}: {how}: {said}")));
     }
-    Ok(read(&mut stdout)?)
+    Ok(Said { stdout: read(&mut stdout)?, stderr: read(&mut stderr)? })
 }
 
 /// Waits for a program, and ends it with all that it has started once that is wanted.
@@ -120,6 +127,14 @@ mod tests {
         drop(command);
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(ours.read(&mut [0]).unwrap(), 0, "nobody is left");
+    }
+
+    #[test]
+    fn what_a_program_prints_is_told_apart_by_stream() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out; echo err >&2"]);
+        let said = watch(&mut command, PATIENCE, &Stop::default()).unwrap();
+        assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("out\n", "err\n"));
     }
 
     #[test]

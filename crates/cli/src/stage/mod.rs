@@ -7,7 +7,7 @@
 //!
 //! `demo` and `bench` stand on it: [`qemu`], [`starts`] and [`postgres`] are what they start there.
 
-mod child;
+pub(crate) mod child;
 mod plan;
 mod pool;
 pub(crate) mod postgres;

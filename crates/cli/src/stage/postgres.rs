@@ -267,7 +267,7 @@ impl Server<'_> {
         let Cluster { postgres, dir, .. } = self.cluster;
         let mut psql = postgres.command("psql", dir);
         psql.args(["-X", "-A", "-t", "-q", "-d", "postgres", "-U", USER, "-c", sql]);
-        Ok(watch(psql.arg("-h").arg(dir), PATIENCE, stop)?.trim().to_owned())
+        Ok(watch(psql.arg("-h").arg(dir), PATIENCE, stop)?.stdout.trim().to_owned())
     }
 
     /// Ends it in order, and waits for that.

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -124,7 +125,8 @@ impl Qemu {
             .stdin(Stdio::null())
             .stdout(if boot.is_some() { Stdio::piped() } else { Stdio::null() })
             .stderr(Stdio::piped());
-        let child = end_with_parent(&mut command, Signal::KILL)
+        // Ctrl-C is for this process, which ends it.
+        let child = end_with_parent(command.process_group(0), Signal::KILL)
             .spawn()
             .map_err(|error| Failure::failed(format!("{}: {error}", TARGET.program)))?;
         drop(theirs);

@@ -14,8 +14,8 @@ use model::units::{Bytes, PageSize, Pages};
 use super::Bench;
 use super::clock;
 use super::figure::{Part, Row};
-use super::start::labels;
-use crate::exit::{Exit, Failure};
+use super::start::{Way, labels, unless_failed};
+use crate::exit::Failure;
 use crate::stage::postgres::{Cluster, Memory, Postgres};
 use crate::stage::{Plan, Pool, Scene};
 
@@ -33,28 +33,6 @@ const BLOCK_BYTES: u64 = 8 << 10;
 /// Rows of 1008 bytes, header included: so many fill a block.
 const ROWS_PER_BLOCK: u64 = 8;
 const TEXT_BYTES: usize = 970;
-
-/// What shared buffers are made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Ordinary,
-    Kernel,
-    Lent,
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ordinary => "no huge pages",
-            Self::Kernel => "the kernel's huge pages",
-            Self::Lent => "lent by prezero",
-        }
-    }
-
-    fn page(self) -> PageSize {
-        if self == Self::Ordinary { PageSize::KIB_4 } else { PAGE }
-    }
-}
 
 /// Seconds from exec, in each round.
 #[derive(Debug)]
@@ -85,24 +63,12 @@ pub(super) fn measure(bench: &mut Bench, part: &mut Part) -> Result<(), Failure>
     let buffers = Bytes((bench.size.0 / 2).clamp(LEAST_BUFFERS, MOST_BUFFERS));
     let pool =
         Pool::of(PAGE, needed(buffers)).in_blocks_of(PAGES_PER_BLOCK).for_group(postgres.group());
-    // A failure of another's program is this part's alone.
     let done = bench.with_huge(pool, |plan, scene| {
         Ok(lanes(plan, scene, &postgres, shim.as_deref(), buffers))
     })?;
-    let lanes = match done {
-        Ok(Ok(lanes)) => lanes,
-        Ok(Err(failure)) if failure.exit == Exit::Interrupted => return Err(failure),
-        Ok(Err(failure)) => {
-            part.skip(format!("PostgreSQL: {failure}"));
-            return Ok(());
-        }
-        Err(why) => {
-            part.skip(format!("PostgreSQL: {why}"));
-            return Ok(());
-        }
-    };
+    let Some(lanes) = unless_failed(part, "PostgreSQL", done)? else { return Ok(()) };
     for Lane { way, started, filled } in &lanes {
-        let row = Row::new(labels(PROGRAM, way.page(), way.name()));
+        let row = Row::new(labels(PROGRAM, way.page(PAGE), way.name()));
         part.rows.push(row.with("time", "s", started).with("filled", "s", filled));
     }
     part.notes.push(format!(

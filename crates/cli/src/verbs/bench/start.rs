@@ -6,7 +6,7 @@ use model::units::PageSize;
 
 use super::figure::{Chart, Labels, Part, Row, Shape};
 use super::{Bench, jvm, postgres};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::stage::qemu::Qemu;
 use crate::stage::{Pool, starts};
 
@@ -21,7 +21,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         format!(
             "From exec, by the wall clock. QEMU with {} of memory, to its QMP greeting; borrowing counted, filling the \
              pool beforehand not: it stands beside them. A JVM with a heap of 1G to the end of -version with \
-             AlwaysPreTouch, by itself and under the preload shim. PostgreSQL to the moment it accepts connections \
+             AlwaysPreTouch. PostgreSQL to the moment it accepts connections \
              (time), when it has touched little of its buffers, and to the end of the first filling of half of them by \
              pg_prewarm out of the page cache (filled).",
             bench.size
@@ -48,6 +48,43 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         }
     }
     Ok(part)
+}
+
+/// What a program's memory is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Ordinary,
+    Kernel,
+    Lent,
+}
+
+impl Way {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ordinary => "no huge pages",
+            Self::Kernel => "the kernel's huge pages",
+            Self::Lent => "lent by prezero",
+        }
+    }
+
+    pub(super) fn page(self, huge: PageSize) -> PageSize {
+        if self == Self::Ordinary { PageSize::KIB_4 } else { huge }
+    }
+}
+
+/// What was measured; `None`, said and counted, where there are no pages or another's program failed.
+pub(super) fn unless_failed<T>(
+    part: &mut Part,
+    program: &str,
+    done: Result<Result<T, Failure>, String>,
+) -> Result<Option<T>, Failure> {
+    match done {
+        Ok(Ok(measured)) => return Ok(Some(measured)),
+        Ok(Err(failure)) if failure.exit == Exit::Interrupted => return Err(failure),
+        Ok(Err(failure)) => part.skip(format!("{program}: {failure}")),
+        Err(why) => part.skip(format!("{program}: {why}")),
+    }
+    Ok(None)
 }
 
 pub(super) fn labels(program: &str, page: PageSize, way: &str) -> Labels {
