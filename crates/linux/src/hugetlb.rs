@@ -66,10 +66,20 @@ pub fn counters(roots: &Roots, page: PageBytes, node: Option<NodeId>) -> Result<
         free: files::read_number(&dir.join("free_hugepages"))?,
         surplus: files::read_number(&dir.join("surplus_hugepages"))?,
         reserved: match node {
-            None => Some(files::read_number(&dir.join("resv_hugepages"))?),
+            None => Some(promised(files::read_number(&dir.join("resv_hugepages"))?)),
             Some(_) => None,
         },
     })
+}
+
+/// What `resv_hugepages` means: the kernel prints a number that it lets fall below zero as an
+/// unsigned one.
+///
+/// Linux 6.18 does while a process lives whose parent has unmapped private huge pages that
+/// both had since the fork: two pages make it 18446744073709551614, and the pool has all of its free
+/// pages to give.
+fn promised(reserved: u64) -> u64 {
+    if reserved.cast_signed() < 0 { 0 } else { reserved }
 }
 
 /// Asks for a pool of `pages` pages and returns the size that the kernel reached, which may be

@@ -75,3 +75,18 @@ fn sets_the_pool_of_the_machine_or_of_one_node() {
     assert_eq!(hugetlb::set_total(&tree.roots(), MIB_2, Some(NodeId(1)), 9).unwrap(), 9);
     assert_eq!((tree.content(machine), tree.content(node)), ("16".into(), "9".into()));
 }
+
+/// What a fork does to the kernel's count, see `hugetlb::promised`.
+#[test]
+fn a_count_of_promises_below_zero_is_none() {
+    let dir = "sys/kernel/mm/hugepages/hugepages-2048kB";
+    let files = [
+        (format!("{dir}/nr_hugepages"), "360\n"),
+        (format!("{dir}/free_hugepages"), "120\n"),
+        (format!("{dir}/surplus_hugepages"), "0\n"),
+        (format!("{dir}/resv_hugepages"), "18446744073709551614\n"),
+    ];
+    let tree = tree(&files.each_ref().map(|(path, text)| (path.as_str(), *text)));
+    let counters = hugetlb::counters(&tree.roots(), MIB_2, None).unwrap();
+    assert_eq!((counters.reserved, counters.unreserved_free()), (Some(0), 120));
+}
