@@ -8,27 +8,17 @@
  *	shim [--shm]	with --shm also System V segments
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <spawn.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define PAGE	(2UL << 20)
-#define HUGE	(MAP_ANONYMOUS | MAP_HUGETLB)
-#define RW	(PROT_READ | PROT_WRITE)
+#include "found.h"
 
 #ifndef MAP_HUGE_2MB
 #define MAP_HUGE_2MB	(21 << 26)
@@ -38,119 +28,6 @@
 #endif
 
 extern char **environ;
-
-static const char *subject;
-
-/* Lines are written at once: what a child has buffered is nobody's twice. */
-static void say(const char *what, long found)
-{
-	char line[256];
-	int n = snprintf(line, sizeof(line), "%s: %s: %ld\n", subject, what, found);
-
-	if (write(STDOUT_FILENO, line, n) != n)
-		_exit(3);
-}
-
-static void say_errno(const char *what, long result)
-{
-	char line[256];
-	int n = snprintf(line, sizeof(line), "%s: %s: %s\n", subject, what,
-			 result == -1 ? strerrorname_np(errno) : "done");
-
-	if (write(STDOUT_FILENO, line, n) != n)
-		_exit(3);
-}
-
-static void die(const char *what)
-{
-	fprintf(stderr, "%s: %s: %s\n", subject, what, strerror(errno));
-	exit(2);
-}
-
-static unsigned char *map(void *at, size_t pages, int prot, int flags)
-{
-	unsigned char *memory = mmap(at, pages * PAGE, prot, flags | HUGE, -1, 0);
-
-	if (memory == MAP_FAILED)
-		die("mmap");
-	return memory;
-}
-
-static bool is_zero(const unsigned char *memory, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i += 8)
-		if (*(const volatile unsigned long *)(memory + i))
-			return false;
-	return true;
-}
-
-static void fill(unsigned char *memory, size_t bytes, int byte)
-{
-	memset(memory, byte, bytes);
-}
-
-/* How a child ended: its code, or minus the signal. */
-static long child_end(pid_t pid)
-{
-	int status;
-
-	if (waitpid(pid, &status, 0) != pid)
-		die("waitpid");
-	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-static pid_t child(void)
-{
-	pid_t pid = fork();
-
-	if (pid < 0)
-		die("fork");
-	return pid;
-}
-
-/* How a child ends that touches a byte. */
-static long touch(unsigned char *at, bool write_it)
-{
-	pid_t pid = child();
-
-	if (!pid) {
-		signal(SIGSEGV, SIG_DFL);
-		signal(SIGBUS, SIG_DFL);
-		if (write_it)
-			*(volatile unsigned char *)at = 1;
-		_exit(*(volatile unsigned char *)at);
-	}
-	return child_end(pid);
-}
-
-/* Two processes in step: each waits for the other's word. */
-static int steps[2][2];
-
-static void make_steps(void)
-{
-	if (pipe(steps[0]) || pipe(steps[1]))
-		die("pipe");
-}
-
-static void drop_steps(void)
-{
-	for (int i = 0; i < 4; i++)
-		close(steps[i / 2][i % 2]);
-}
-
-static void tell(int side)
-{
-	if (write(steps[side][1], "", 1) != 1)
-		die("write");
-}
-
-static void await(int side)
-{
-	char byte;
-
-	if (read(steps[side][0], &byte, 1) != 1)
-		die("read");
-}
 
 /* ---- what both kinds of anonymous memory promise ---- */
 

@@ -5,7 +5,7 @@
 //! says untouched is the expectation for every other way to run it.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
@@ -20,12 +20,13 @@ const POOL: &str = "ready_high = 240\nleave_free = 48";
 /// An option that says nothing new, for a run whose daemon does not answer.
 const STALLED: &str = "--private=copy";
 
-/// Runs a program under the shim; its log is at `log`.
-fn shimmed(socket: &Path, log: &Path, options: &[&str], program: &[&str]) -> Output {
+/// A program under the shim; its log is at `log`.
+fn shim(socket: &Path, log: &Path, options: &[&str], program: &[&str]) -> Command {
     // The shim gives up on a daemon after 100 ms, and then for a second: too soon for a machine that
     // other tests keep busy, where that is not what is tested.
     let patience = if options.contains(&STALLED) { "100" } else { "5000" };
-    Command::new(prezero_tests::daemon::binary())
+    let mut command = Command::new(prezero_tests::daemon::binary());
+    command
         .env("PREZERO_WAIT_MS", patience)
         .args(["run", "--socket"])
         .arg(socket)
@@ -33,9 +34,13 @@ fn shimmed(socket: &Path, log: &Path, options: &[&str], program: &[&str]) -> Out
         .arg(log)
         .args(options)
         .arg("--")
-        .args(program)
-        .output()
-        .expect("prezero runs")
+        .args(program);
+    command
+}
+
+/// Runs it to its end.
+fn shimmed(socket: &Path, log: &Path, options: &[&str], program: &[&str]) -> Output {
+    shim(socket, log, options, program).output().expect("prezero runs")
 }
 
 fn text(output: &Output) -> String {
@@ -45,10 +50,15 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// How often the log has `text`.
+fn logged(log: &Path, text: &str) -> usize {
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    log.lines().filter(|line| line.contains(text)).count()
+}
+
 /// How often the log says that something was served.
 fn served(log: &Path) -> usize {
-    let log = std::fs::read_to_string(log).unwrap_or_default();
-    log.lines().filter(|line| line.contains("is served")).count()
+    logged(log, "is served")
 }
 
 fn assert_same(how: &str, found: &str, expected: &str) {
@@ -128,4 +138,115 @@ fn run_ends_with_the_code_of_its_command() {
     assert_eq!(run(&["sh", "-c", "exit 7"]), Some(7));
     assert_eq!(run(&["/nowhere/at-all"]), Some(127));
     assert_eq!(run(&["/"]), Some(126));
+}
+
+/// What `tests/c/page_size.c` finds of pages of one size is the same untouched and lent.
+fn one_page_is_the_same(page: Page) {
+    let Some(pages) = hugepages::reserve(page.bytes(), 2) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = c::compile("page_size", dir.path(), &[]);
+    let program = program.to_str().expect("a plain path");
+    let shift = page.bytes().bytes().trailing_zeros().to_string();
+    let kinds = ["shared", "private", "memfd"];
+    let expected = kinds.map(|kind| {
+        text(&Command::new(program).args([&shift, kind]).output().expect("the program runs"))
+    });
+    let daemon = Daemon::start_with(Some(pages), &page.pool("pages_per_block = 1"), &[]);
+    for (kind, expected) in kinds.into_iter().zip(expected) {
+        daemon.zero("max");
+        daemon.wait_for("two ready pages", |pool| pool.ready_pages == 2);
+        let log = dir.path().join(kind);
+        let found = shimmed(&daemon.socket(), &log, &[], &[program, &shift, kind]);
+        assert_same(kind, &text(&found), &expected);
+        let log_text = std::fs::read_to_string(&log).unwrap_or_default();
+        assert_eq!(served(&log), 2, "{kind}: both calls are served: {log_text}");
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+    }
+}
+
+#[test]
+fn a_program_that_names_pages_of_2_mib_finds_the_same() {
+    one_page_is_the_same(Page::Mib2);
+}
+
+#[test]
+fn a_program_that_names_pages_of_1_gib_finds_the_same() {
+    one_page_is_the_same(Page::Gib1);
+}
+
+/// What `tests/c/private.c` finds: `child` is whether children have private memory that is theirs
+/// by `fork`, `last` how its last fork ends, for which there is no room to copy.
+fn private_lines(child: bool, last: (&str, i32)) -> String {
+    let (one, two) = (u8::from(child), u8::from(child) * 2);
+    format!(
+        "child: has its parent's private memory: {one}\n\
+         child: ... all of it: {one}\n\
+         child: shares shared memory: 1\n\
+         child: maps zeros of its own: 1\n\
+         child: a grandchild has its own, and its parent's: {}\n\
+         child: its own stays: 3\n\
+         child: unmaps its parent's: done\n\
+         child: ... and nothing else: 3\n\
+         parent: a child ends: 0\n\
+         parent: the content is its own: 2\n\
+         parent: the child's shared write is seen: 2\n\
+         parent: it goes on writing: 2\n\
+         parent: system: 7\n\
+         parent: posix_spawn: 9\n\
+         parent: a vfork shares: 3\n\
+         parent: daemon() has what was mapped before it: {one}\n\
+         parent: MADV_DONTFORK: done\n\
+         parent: a child has the first page, and the second: {one}\n\
+         parent: MADV_DOFORK: done\n\
+         parent: a child has the first page, and the second: {}\n\
+         parent: a child that lived on has the memory: {one}\n\
+         parent: fork without room for a copy: {}\n\
+         parent: its child has the memory: {}\n",
+        one + two,
+        one + two,
+        last.0,
+        last.1
+    )
+}
+
+/// The last one's memory has no copy where its address space is full, and needs none where the
+/// kernel does the copying.
+#[test]
+fn children_have_private_memory_as_the_option_says() {
+    let Some(pages) = hugepages::reserve(PAGE.bytes(), PAGES) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = c::compile("private", dir.path(), &[]);
+    let program = program.to_str().expect("a plain path");
+    let untouched = private_lines(true, ("done", 1));
+    let found = Command::new(program).stdin(Stdio::null()).output().expect("the program runs");
+    assert_same("untouched", &text(&found), &untouched);
+
+    let config = format!("{}[workers]\nmax = 1\n", PAGE.pool(POOL));
+    let daemon = Daemon::start_with(Some(pages), &config, &[]);
+    for (private, expected) in [
+        ("copy", private_lines(true, ("ENOMEM", -1))),
+        ("drop", private_lines(false, ("done", 0))),
+        ("no", untouched.clone()),
+    ] {
+        daemon.wait_for("ready", |pool| pool.ready_pages == 240);
+        let log = dir.path().join(private);
+        let mut command = shim(&daemon.socket(), &log, &["--private", private], &[program]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = command.spawn().expect("prezero runs");
+        // The child that lives on holds nothing of its parent's.
+        daemon.wait_for("lent", |p| p.lent_pages > 0);
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+        assert!(running.try_wait().expect("our own child").is_none(), "it waits for us");
+        drop(running.stdin.take());
+        let found = running.wait_with_output().expect("our own child");
+        assert_same(private, &text(&found), &expected);
+        // Six forks in the parent, and one in each of two children that map some themselves.
+        let dropped = logged(&log, "of private memory: PREZERO_PRIVATE=drop");
+        assert_eq!(dropped, if private == "drop" { 8 } else { 0 }, "{private}");
+    }
+
+    let nobody = dir.path().join("no-socket");
+    let mut command = shim(&nobody, &dir.path().join("log"), &["--private=drop"], &[program]);
+    let found = command.stdin(Stdio::null()).output().expect("prezero runs");
+    assert_same("what is not lent is not dropped", &text(&found), &untouched);
 }

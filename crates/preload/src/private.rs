@@ -11,7 +11,8 @@
 //!   it has neither, `fork` fails with `ENOMEM`. Where other threads write meanwhile, each word of
 //!   the copy is from some moment of the call. The original is not touched, so that pages which are
 //!   pinned for I/O stay the program's. `PREZERO_PRIVATE=drop` copies nothing, and the child does
-//!   not have the memory: for programs that fork only to `exec`.
+//!   not have the memory, but nothing else in its place either: for programs that fork only to
+//!   `exec`.
 //! - *other ways to make a process* (`clone`, `_Fork`, the bare system call): the child does not
 //!   have the memory (`MADV_DONTFORK`). `vfork` and `posix_spawn` share it for a moment, as ever.
 //! - `MADV_DONTNEED` gives zeros: a hole is punched (`MADV_REMOVE`).
@@ -251,11 +252,15 @@ impl Private {
 
     /// Before a fork: copies what the child is to have.
     pub(crate) fn prepare(&mut self, how: AtFork) -> raw::Result<()> {
-        if how == AtFork::Drop {
-            return Ok(());
-        }
         let ranges: Vec<_> = self.ranges.iter().filter(|range| !range.stays).copied().collect();
         if ranges.is_empty() {
+            return Ok(());
+        }
+        let bytes: usize = ranges.iter().map(Range::bytes).sum();
+        if how == AtFork::Drop {
+            say(format_args!(
+                "the child does not have {bytes} bytes of private memory: PREZERO_PRIVATE=drop"
+            ));
             return Ok(());
         }
         let mut copy_all = || {
@@ -267,7 +272,6 @@ impl Private {
         };
         let copied: raw::Result<()> = copy_all();
         copied.inspect_err(|error| {
-            let bytes: usize = ranges.iter().map(Range::bytes).sum();
             say(format_args!("fork would have to copy {bytes} bytes of private memory: {error}"));
             self.in_parent();
         })
@@ -298,6 +302,9 @@ impl Private {
             raw::wait_for_end(read);
             raw::close(read);
         }
+        if self.copies.is_empty() {
+            self.ranges.iter().filter(|range| !range.stays).for_each(keep_clear);
+        }
         for Copy { at, of } in self.copies.drain(..) {
             let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             // SAFETY: moves this file's own mapping to where nothing is: the original was the
@@ -312,22 +319,53 @@ impl Private {
     }
 }
 
+/// Holds the place of memory that a child does not have: who reads or writes there ends by SIGSEGV
+/// and finds nothing that was mapped there since, and who unmaps it, as allocators do with what
+/// they had before the fork, unmaps nothing else.
+fn keep_clear(range: &Range) {
+    let flags = ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: replaces nothing.
+    let held = unsafe { raw::mmap(range.start, range.bytes(), libc::PROT_NONE, flags, -1, 0) };
+    if let Err(error) = held {
+        say(format_args!("{} bytes that the child lacks are free: {error}", range.bytes()));
+    }
+}
+
 /// A private copy of a range with its rights, somewhere.
 fn copy(range: &Range) -> raw::Result<usize> {
-    let at = huge(range).or_else(|_| ordinary(range))?;
-    let memory = raw::open(c"/proc/self/mem").inspect_err(|_| {
-        // SAFETY: this function's own mapping.
-        let _ = unsafe { raw::munmap(at, range.bytes()) };
-    })?;
+    let memory = raw::open(c"/proc/self/mem")?;
+    let copied = huge(range).and_then(|at| fill(memory, range, at, populate));
+    // Of ordinary memory only what is written is taken, which is less than a huge page.
+    let copied = copied.or_else(|_| fill(memory, range, ordinary(range)?, |_, _| Ok(())));
+    raw::close(memory);
+    copied
+}
+
+/// Makes sure of a page's memory before something is written to it.
+type Have = fn(usize, usize) -> raw::Result<()>;
+
+/// Fills a copy and returns it, or unmaps it where a page of it can not be had.
+fn fill(memory: c_int, range: &Range, at: usize, have: Have) -> raw::Result<usize> {
     let to = |address: usize| at + (address - range.start);
     for piece in maps::pieces(range.start, range.end) {
         for from in (piece.start..piece.end).step_by(range.page) {
-            if piece.prot & libc::PROT_READ != 0 && raw::is_resident(from) {
-                // SAFETY: a page of the original that is readable and there, and its place in the
-                // copy, which is as long and nobody else's.
-                unsafe { raw::copy_unless_zero(from, to(from), range.page) };
+            let is_there = piece.prot & libc::PROT_READ != 0 && raw::is_resident(from);
+            let copied = if is_there {
+                // SAFETY: a page of the original that is readable and there.
+                if unsafe { raw::is_zero(from, range.page) } {
+                    continue;
+                }
+                // SAFETY: the same, and its place in the copy, which is as long, nobody else's, and
+                // has its memory.
+                have(to(from), range.page)
+                    .map(|()| unsafe { raw::copy_unless_zero(from, to(from), range.page) })
             } else {
-                through_kernel(memory, from, to(from), range.page);
+                through_kernel(memory, from, to(from), range.page, have)
+            };
+            if let Err(error) = copied {
+                // SAFETY: this file's own mapping.
+                let _ = unsafe { raw::munmap(at, range.bytes()) };
+                return Err(error);
             }
         }
         if piece.prot != READ_WRITE {
@@ -336,30 +374,51 @@ fn copy(range: &Range) -> raw::Result<usize> {
             let _ = unsafe { raw::mprotect(to(piece.start), piece.end - piece.start, piece.prot) };
         }
     }
-    raw::close(memory);
     Ok(at)
+}
+
+/// A huge page for a copy, or the kernel's refusal instead of a signal at the first touch.
+fn populate(at: usize, bytes: usize) -> raw::Result<()> {
+    // SAFETY: this file's own mapping, which has no content there yet.
+    unsafe { raw::madvise(at, bytes, libc::MADV_POPULATE_WRITE) }.map(drop)
 }
 
 /// Copies a page that this thread could not read, or not without a signal: one without rights, or
 /// one that the program gave up and the kernel has no new one for, which is zero.
-fn through_kernel(memory: c_int, from: usize, to: usize, bytes: usize) {
+fn through_kernel(
+    memory: c_int,
+    from: usize,
+    to: usize,
+    bytes: usize,
+    have: Have,
+) -> raw::Result<()> {
     let mut buffer = vec![0_u8; 64 << 10];
+    let mut populated = false;
     for offset in (0..bytes).step_by(buffer.len()) {
         let read = raw::pread(memory, &mut buffer, (from + offset) as u64).unwrap_or(0);
         if buffer[..read].iter().any(|byte| *byte != 0) {
+            if !std::mem::replace(&mut populated, true) {
+                have(to, bytes)?;
+            }
             // SAFETY: into this file's own copy, whose page is longer than what was read.
             unsafe { raw::put(&buffer[..read], to + offset) };
         }
     }
+    Ok(())
 }
 
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Huge pages of the kernel's, promised by it, which can be moved later.
+/// Address space for huge pages of the kernel's that can be moved later.
+///
+/// Without a promise (`MAP_NORESERVE`), which would be the parent's and no use to the child: where the
+/// parent then unmaps first, Linux 6.18 counts it back although the child has the pages, and
+/// as long as it has them the pool has promised fewer pages than none, and more than it has to
+/// others. [`populate`] finds out whether there are pages.
 fn huge(range: &Range) -> raw::Result<usize> {
     let size = c_int::try_from(range.page.trailing_zeros()).map_err(|_| Errno(libc::EINVAL))?;
-    let flags = ANONYMOUS | libc::MAP_HUGETLB | size << libc::MAP_HUGE_SHIFT;
+    let flags = ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE | size << libc::MAP_HUGE_SHIFT;
     // SAFETY: new mappings at addresses of the kernel's choice replace nothing.
     let first = unsafe { raw::mmap(0, range.bytes(), READ_WRITE, flags, -1, 0) }?;
     // Kernels before 5.16 do not move huge pages: better to know before the fork than after it.

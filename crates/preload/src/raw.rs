@@ -329,6 +329,17 @@ pub(crate) fn shm(number: c_long, args: [usize; 3]) -> Result<usize> {
     unsafe { call(number, [args[0], args[1], args[2], 0, 0, 0]) }
 }
 
+/// Whether memory that may be written at the same time is all zero, as far as it is looked at.
+///
+/// # Safety
+/// `from` is readable for `bytes`, a multiple of 8, and aligned to that.
+pub(crate) unsafe fn is_zero(from: usize, bytes: usize) -> bool {
+    let source = from as *const u64;
+    let words = bytes / size_of::<u64>();
+    // SAFETY: inside the source; volatile, since other threads may write there.
+    (0..words).all(|word| unsafe { source.wrapping_add(word).read_volatile() } == 0)
+}
+
 /// Copies memory that may be written at the same time, leaving out each 4 KiB that are all zero: a
 /// copy of ordinary pages then has none there.
 ///
@@ -340,11 +351,8 @@ pub(crate) unsafe fn copy_unless_zero(from: usize, to: usize, bytes: usize) {
     let words = STEP / size_of::<u64>();
     for offset in (0..bytes).step_by(STEP) {
         let (source, target) = ((from + offset) as *const u64, (to + offset) as *mut u64);
-        let is_zero = |word: usize| {
-            // SAFETY: inside the source; volatile, since other threads may write there.
-            unsafe { source.wrapping_add(word).read_volatile() == 0 }
-        };
-        if !(0..words).all(is_zero) {
+        // SAFETY: inside the source.
+        if !unsafe { is_zero(from + offset, STEP) } {
             // SAFETY: both ranges are good for so many words by this function's contract. A word
             // that another thread writes meanwhile may be copied in its old or its new state.
             unsafe { std::ptr::copy_nonoverlapping(source, target, words) };

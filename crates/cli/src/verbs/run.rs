@@ -23,7 +23,8 @@ const NAME: &str = "libprezero_preload.so";
 enum Private {
     /// The child gets a copy, made before `fork` returns
     Copy,
-    /// The child does not have it: for programs that fork only to start others
+    /// The child does not have it, and ends by SIGSEGV if it touches it: for programs that fork only
+    /// to start others
     Drop,
     /// Private memory is not served
     No,

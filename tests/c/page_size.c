@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * What a program finds of one huge page, a line each; for pages of every size, and never of more than
+ * two at a time.
+ *
+ *	page_size SHIFT shared|private|memfd
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/stat.h>
+
+static unsigned long page;
+#define PAGE	page
+#include "found.h"
+
+/* In the flags of mmap and of memfd_create alike. */
+static unsigned size_flag;
+
+static void anonymous(int kind)
+{
+	unsigned char *memory = map(NULL, 1, RW, kind | size_flag);
+
+	say("zero", is_zero(memory, PAGE));
+	say("aligned", (unsigned long)memory % PAGE == 0);
+	fill(memory, PAGE, 0x5a);
+	say("written", memory[0] + memory[PAGE - 1]);
+	say_errno("unmap half a page", munmap(memory, PAGE / 2));
+	say_errno("protect half a page", mprotect(memory, PAGE / 2, PROT_READ));
+	make_steps();
+	pid_t pid = child();
+	if (!pid) {
+		await(0);
+		say("the child's first and last byte", memory[0] + memory[PAGE - 1]);
+		memory[1] = 7;
+		_exit(0);
+	}
+	memory[0] = 1;
+	tell(0);
+	say("the child ends", child_end(pid));
+	say("the parent's first bytes", memory[0] + memory[1]);
+	drop_steps();
+	say_errno("MADV_DONTNEED", madvise(memory, PAGE, MADV_DONTNEED));
+	say("zero after that", is_zero(memory, PAGE));
+	say_errno("unmap", munmap(memory, PAGE));
+
+	memory = mmap(NULL, PAGE / 2 + 1, PROT_READ, kind | HUGE | size_flag, -1, 0);
+	say("an odd length is rounded up", memory != MAP_FAILED && !memory[PAGE - 1]);
+	say("it may only be read", touch(memory, true));
+	munmap(memory, PAGE);
+}
+
+static void memfd(void)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_HUGETLB | size_flag);
+	struct stat status;
+
+	if (fd < 0)
+		die("memfd_create");
+	say_errno("a page", ftruncate(fd, PAGE));
+	say_errno("fstat", fstat(fd, &status));
+	say("its size in pages", status.st_size / PAGE);
+	say("its block is a page", (unsigned long)status.st_blksize == PAGE);
+	unsigned char *memory = mmap(NULL, PAGE, RW, MAP_SHARED, fd, 0);
+	if (memory == MAP_FAILED)
+		die("mmap of a memfd");
+	say("zero", is_zero(memory, PAGE));
+	fill(memory, PAGE, 0x42);
+	pid_t pid = child();
+	if (!pid) {
+		memory[1] = memory[0] + memory[PAGE - 1];
+		_exit(0);
+	}
+	child_end(pid);
+	say("a child's write is seen", memory[1]);
+	say_errno("punch a hole", fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE));
+	say("zero after that", is_zero(memory, PAGE));
+	munmap(memory, PAGE);
+	close(fd);
+
+	fd = memfd_create("test", MFD_HUGETLB | size_flag);
+	say_errno("fallocate of an empty one", fallocate(fd, 0, 0, PAGE));
+	say("its size in pages", fstat(fd, &status) ? -1 : (long)(status.st_size / PAGE));
+	close(fd);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 3)
+		return 2;
+	unsigned shift = atoi(argv[1]);
+
+	page = 1UL << shift;
+	size_flag = shift << 26;
+	subject = argv[2];
+	if (!strcmp(subject, "shared"))
+		anonymous(MAP_SHARED);
+	else if (!strcmp(subject, "private"))
+		anonymous(MAP_PRIVATE);
+	else
+		memfd();
+	return 0;
+}
