@@ -18,6 +18,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+/* A request with nothing set but that any node will do. */
+#define PREZERO_REQUEST_INIT \
+	{ .size = sizeof(struct prezero_request), .node = PREZERO_ANY_NODE }
+
 /*
  In `prezero_request.node`: any node.
  */
@@ -269,7 +273,3 @@ void prezero_watch_close(struct prezero_watch *watch);
 #endif  // __cplusplus
 
 #endif  /* PREZERO_H */
-
-/* A request with nothing set but that any node will do. */
-#define PREZERO_REQUEST_INIT \
-	{ .size = sizeof(struct prezero_request), .node = PREZERO_ANY_NODE }

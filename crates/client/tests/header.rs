@@ -20,7 +20,8 @@ const HEADER: &str = "\
  * Made from the Rust sources by cbindgen: PREZERO_BLESS=1 cargo test -p prezero --test header
  */";
 
-const TRAILER: &str = "\
+/// Behind the guard, and before the structure that it is about: a macro is nothing before its use.
+const MACROS: &str = "
 /* A request with nothing set but that any node will do. */
 #define PREZERO_REQUEST_INIT \\
 \t{ .size = sizeof(struct prezero_request), .node = PREZERO_ANY_NODE }";
@@ -31,7 +32,7 @@ fn generate(sources: &Path) -> String {
         language: Language::C,
         style: Style::Tag,
         header: Some(HEADER.to_owned()),
-        trailer: Some(TRAILER.to_owned()),
+        after_includes: Some(MACROS.to_owned()),
         include_guard: Some("PREZERO_H".to_owned()),
         cpp_compat: true,
         documentation_style: DocumentationStyle::C,
@@ -73,4 +74,15 @@ fn the_header_is_what_the_sources_say() {
         "{} is not what the sources say: {BLESS}=1 cargo test -p prezero --test header",
         path.display()
     );
+}
+
+/// Two of a program's own headers may both include it.
+#[test]
+fn all_of_the_header_lies_behind_its_guard() {
+    let generated = generate(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/capi"));
+    let (before, rest) = generated.split_once("#ifndef PREZERO_H\n").expect("a guard");
+    let (inside, after) = rest.rsplit_once("#endif  /* PREZERO_H */\n").expect("its end");
+    assert_eq!(after, "", "nothing comes after the guard");
+    assert!(!before.contains('#'), "nothing but a comment comes before it: {before}");
+    assert!(inside.contains("#define PREZERO_REQUEST_INIT"));
 }
