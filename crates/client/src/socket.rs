@@ -6,7 +6,7 @@
 //! the socket is over, so no future ever waits, and [`now`] needs to poll it once.
 
 use std::future::Future;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -20,12 +20,12 @@ use model::wire::MAX_PARTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
-    SocketFlags, SocketType, recvmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg,
+    socket_with,
 };
 use zlink::connection::PassedCredentials;
 use zlink::connection::socket::{ReadHalf, ReadResult, Socket, WriteHalf};
-use zlink::unix_utils;
 
 /// A connected socket.
 #[derive(Debug)]
@@ -58,16 +58,15 @@ impl WriteHalf for Half {
         &mut self,
         buf: &[u8],
         fds: &[impl AsFd],
-        credentials: Option<&PassedCredentials>,
+        _: Option<&PassedCredentials>,
     ) -> zlink::Result<()> {
+        // The daemon asks the kernel who its peer is; nobody sets credentials here.
         let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         let mut sent = 0;
         while sent < buf.len() {
-            // Descriptors and credentials belong to the first byte and are sent once.
-            let (fds, credentials) =
-                if sent == 0 { (borrowed.as_slice(), credentials) } else { (&[][..], None) };
-            sent +=
-                uninterrupted(|| unix_utils::sendmsg(&*self.0, &buf[sent..], fds, credentials))?;
+            // Descriptors belong to the first byte and are sent once.
+            let fds = if sent == 0 { borrowed.as_slice() } else { &[] };
+            sent += uninterrupted(|| send(&self.0, &buf[sent..], fds))?;
         }
         Ok(())
     }
@@ -100,6 +99,19 @@ fn wait(stream: &UnixStream) -> io::Result<()> {
         0 => Err(io::ErrorKind::WouldBlock.into()),
         _ => Ok(()),
     }
+}
+
+/// Sends bytes and descriptors.
+///
+/// Unlike zlink's own helper without SIGPIPE where the daemon has hung up: that signal ends
+/// programs in C, and whatever runs under the preload shim.
+fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PARTS + 1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
 /// Receives bytes and descriptors, the latter closed on exec from the start.
