@@ -12,6 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::{Daemon, Page, c};
 
+mod environment;
+
 const PAGE: Page = Page::Mib2;
 /// What the program and its copies need at most, and as many for the daemon to keep ready.
 const PAGES: u64 = 360;

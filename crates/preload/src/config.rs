@@ -35,22 +35,34 @@ pub(crate) struct Config {
     pub(crate) default_page: u64,
 }
 
+/// The longest patience that can be set: everybody else who allocates waits behind it.
+const LONGEST_WAIT_MS: u64 = 60_000;
+
 impl Config {
+    /// What a variable says that can not be understood is said in the log, and the default is taken.
     pub(crate) fn from_environment() -> Self {
         say::open(std::env::var_os("PREZERO_LOG"));
-        let private = match std::env::var("PREZERO_PRIVATE").as_deref() {
-            Ok("no") => None,
-            Ok("drop") => Some(AtFork::Drop),
-            _ => Some(AtFork::Copy),
-        };
-        let wait = std::env::var("PREZERO_WAIT_MS").ok().and_then(|text| text.parse().ok());
         let config = Self {
             enabled: is_meant(std::env::var_os("PREZERO_ONLY")),
             socket: std::env::var_os("PREZERO_SOCKET")
                 .map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from),
-            wait: wait.map_or(WAIT, Duration::from_millis),
-            private,
-            segments: std::env::var("PREZERO_SHM").as_deref() == Ok("1"),
+            wait: read("PREZERO_WAIT_MS", "1 to 60000", WAIT, |text| {
+                let wait = text.parse().ok().filter(|ms| (1..=LONGEST_WAIT_MS).contains(ms));
+                wait.map(Duration::from_millis)
+            }),
+            private: read("PREZERO_PRIVATE", "copy, drop or no", Some(AtFork::Copy), |text| {
+                match text {
+                    "copy" => Some(Some(AtFork::Copy)),
+                    "drop" => Some(Some(AtFork::Drop)),
+                    "no" => Some(None),
+                    _ => None,
+                }
+            }),
+            segments: read("PREZERO_SHM", "0 or 1", false, |text| match text {
+                "0" => Some(false),
+                "1" => Some(true),
+                _ => None,
+            }),
             default_page: default_page().unwrap_or(2 << 20),
         };
         if !config.enabled {
@@ -58,6 +70,18 @@ impl Config {
         }
         config
     }
+}
+
+/// A variable's value, or the default: where it is unset or empty, and where it is none of
+/// `expected`, which is said.
+fn read<T>(name: &str, expected: &str, default: T, parse: impl FnOnce(&str) -> Option<T>) -> T {
+    let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
+        return default;
+    };
+    value.to_str().and_then(parse).unwrap_or_else(|| {
+        say::say(format_args!("{name} is {value:?} and not {expected}: it is not heeded"));
+        default
+    })
 }
 
 /// Whether this program is one of those named, or none is.

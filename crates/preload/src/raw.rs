@@ -252,10 +252,33 @@ pub(crate) fn open(path: &CStr) -> Result<c_int> {
     plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
 }
 
-/// Writes what it can.
+/// Writes what it can. Behind the guard, where signals wait: one that is the write's own fault (a
+/// pipe that nobody reads any more, a file at the process's limit) is taken before it can end a
+/// program which has not written anything.
 pub(crate) fn write(fd: c_int, bytes: &[u8]) {
+    let before = pending_signals();
     // A log that cannot be written has nobody to tell.
-    let _ = plain(libc::SYS_write, [int(fd), bytes.as_ptr().addr(), bytes.len(), 0, 0, 0]);
+    let written = plain(libc::SYS_write, [int(fd), bytes.as_ptr().addr(), bytes.len(), 0, 0, 0]);
+    let signal = match written {
+        Err(Errno(libc::EPIPE)) => libc::SIGPIPE,
+        Err(Errno(libc::EFBIG)) => libc::SIGXFSZ,
+        _ => return,
+    };
+    let set = 1_u64 << (signal - 1);
+    if before & set == 0 {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let args = [(&raw const set).addr(), 0, (&raw const now).addr(), 8, 0, 0];
+        // EAGAIN: the program ignores it, so there was none.
+        let _ = plain(libc::SYS_rt_sigtimedwait, args);
+    }
+}
+
+/// The signals that wait for this thread.
+fn pending_signals() -> u64 {
+    let mut set = 0_u64;
+    // SAFETY: the kernel's signal set is 8 bytes, which the value is.
+    let _ = unsafe { call(libc::SYS_rt_sigpending, [(&raw mut set).addr(), 8, 0, 0, 0, 0]) };
+    set
 }
 
 pub(crate) fn file(fd: c_int) -> Result<File> {
@@ -360,9 +383,11 @@ pub(crate) unsafe fn copy_unless_zero(from: usize, to: usize, bytes: usize) {
     }
 }
 
-/// Opens a file of that path for appending, made where it is missing, closed on exec.
+/// Opens a file of that path for appending, made where it is missing, closed on exec. Waits for
+/// nobody at the other end of a FIFO, and takes no terminal for the program's.
 pub(crate) fn open_log(path: &CStr) -> Result<c_int> {
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+    let place = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT;
+    let flags = place | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     let args = [int(libc::AT_FDCWD), path.as_ptr().addr(), int(flags), 0o644, 0, 0];
     plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
 }
