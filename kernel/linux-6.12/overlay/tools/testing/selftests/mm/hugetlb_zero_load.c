@@ -5,6 +5,7 @@
  * and pollers are told often enough and not more.
  */
 #define _GNU_SOURCE
+#include <math.h>
 #include <pthread.h>
 #include "hugetlb_zero_util.h"
 
@@ -254,8 +255,12 @@ static void do_nothing(void)
 
 static void test_cgroup(void)
 {
-	long nothing, zeroing, touching, touching_dirty;
-	double free_run, throttled;
+	enum { NOTHING, ZEROING, TOUCHING, TOUCHING_DIRTY, GROUPS, ROUNDS = 5 };
+	static const char * const groups[GROUPS] = {
+		"hz_nothing", "hz_zero", "hz_touch", "hz_touch_dirty",
+	};
+	long least[GROUPS], zeroing, touching, touching_dirty;
+	double free_run = INFINITY, throttled;
 
 	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, NULL);
 	if (write_text(CGROUP "cgroup.subtree_control", "+cpu")) {
@@ -263,29 +268,42 @@ static void test_cgroup(void)
 		ksft_test_result_skip("no cgroup v2 with cpu\n");
 		return;
 	}
-	pool_refill(&pool, PAGES);
-	in_group("hz_touch_dirty", NULL, touch_all);
-	pool_refill(&pool, PAGES);
-	free_run = in_group("hz_zero", NULL, zero_all);
-	in_group("hz_touch", NULL, touch_all);
-	/* What it costs to be a process: much, with a kernel full of checks. */
-	in_group("hz_nothing", NULL, do_nothing);
-	nothing = cpu_stat("hz_nothing", "usage_usec ");
-	zeroing = cpu_stat("hz_zero", "usage_usec ");
-	touching = cpu_stat("hz_touch", "usage_usec ");
-	touching_dirty = cpu_stat("hz_touch_dirty", "usage_usec ");
-	ksft_print_msg("us of CPU: nothing %ld, zeroing %ld, then touching %ld, touching dirty pages %ld\n",
-		       nothing, zeroing, touching, touching_dirty);
-	zeroing -= nothing;
-	touching -= nothing;
-	touching_dirty -= nothing;
+	/*
+	 * The least of several rounds: time that an emulator's host takes away
+	 * is in a group's account as well.
+	 */
+	for (int i = 0; i < ROUNDS; i++) {
+		double took;
+
+		pool_refill(&pool, PAGES);
+		in_group("hz_touch_dirty", NULL, touch_all);
+		pool_refill(&pool, PAGES);
+		took = in_group("hz_zero", NULL, zero_all);
+		if (took < free_run)
+			free_run = took;
+		in_group("hz_touch", NULL, touch_all);
+		/* What it costs to be a process: much, with a kernel full of checks. */
+		in_group("hz_nothing", NULL, do_nothing);
+		for (int j = 0; j < GROUPS; j++) {
+			long used = cpu_stat(groups[j], "usage_usec ");
+
+			if (!i || used < least[j])
+				least[j] = used;
+		}
+	}
+	ksft_print_msg("us of CPU: nothing %ld, zeroing %ld\n", least[NOTHING], least[ZEROING]);
+	ksft_print_msg("us of CPU: touching zeroed pages %ld, dirty ones %ld\n",
+		       least[TOUCHING], least[TOUCHING_DIRTY]);
+	zeroing = least[ZEROING] - least[NOTHING];
+	touching = least[TOUCHING] - least[NOTHING];
+	touching_dirty = least[TOUCHING_DIRTY] - least[NOTHING];
 	/* All of the difference is what the zeroer paid. */
 	ksft_test_result(zeroing > 0 && touching < touching_dirty &&
 			 touching_dirty - touching > zeroing / 2,
 			 "zeroing is on the account of the zeroer\n");
 
 	pool_refill(&pool, PAGES);
-	throttled = in_group("hz_slow", "5000 100000", zero_all);
+	throttled = in_group("hz_slow", "10000 200000", zero_all);
 	ksft_print_msg("%.2f s free, %.2f s at 5%% of a CPU, throttled %ld times\n",
 		       free_run, throttled, cpu_stat("hz_slow", "nr_throttled "));
 	ksft_test_result(cpu_stat("hz_slow", "nr_throttled ") > 0 &&
@@ -326,7 +344,11 @@ static void zero_gib(void)
 
 static void *zero_slowly(void *arg)
 {
-	in_group("hz_slow", "1000 100000", zero_gib);
+	/*
+	 * A long period: where an emulator's host is late by three of them, the
+	 * scheduler says so under its lock, which the lock checker complains of.
+	 */
+	in_group("hz_slow", "10000 1000000", zero_gib);
 	rmdir(CGROUP "hz_slow");
 	return NULL;
 }
