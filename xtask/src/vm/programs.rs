@@ -37,6 +37,20 @@ struct Executable {
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
+/// Where the guest has dynamic C programs; tests find them by a variable (`tests/src/c.rs`).
+const DYNAMIC: &str = "/programs";
+
+/// How a C program is linked: statically, since the guest has no libraries of its own, or
+/// dynamically, as a program must be that a library is loaded before.
+#[derive(Clone, Copy, Debug)]
+enum Link {
+    /// For x86-64 or i386.
+    Static {
+        bits: u32,
+    },
+    Dynamic,
+}
+
 impl Workshop {
     /// Builds the init.
     pub(crate) fn open() -> Result<Self> {
@@ -64,7 +78,7 @@ impl Workshop {
         let bits = if matches!(program.origin, Origin::C32(_)) { 32 } else { 64 };
         let mut all = match &program.origin {
             Origin::C(name) | Origin::C32(name) => {
-                let host = self.compile(&find_c(name)?, bits)?;
+                let host = self.compile(&find_c(name)?, Link::Static { bits })?;
                 // Both may be in one machine.
                 let name = if bits == 32 { format!("{name}-32") } else { name.clone() };
                 one(&with_args(&name, program), format!("/bin/{name}"), host)
@@ -95,25 +109,34 @@ impl Workshop {
             }
             Origin::CargoTests(package) => self.tests_of(package, program)?,
         };
+        let Some(first) = all.first_mut() else { return Ok(all) };
         for other in &program.with {
-            let (at, host) = (format!("/bin/{other}").into(), self.compile(&find_c(other)?, bits)?);
-            if let Some(first) = all.first_mut() {
-                first.programs.insert(at, host);
-            }
+            let host = self.compile(&find_c(other)?, Link::Static { bits })?;
+            first.programs.insert(format!("/bin/{other}").into(), host);
+        }
+        for other in &program.dynamic {
+            let host = self.compile(&find_c(other)?, Link::Dynamic)?;
+            first.programs.insert(Path::new(DYNAMIC).join(other), host);
+            first.program.env.insert("PREZERO_TEST_PROGRAMS".to_owned(), DYNAMIC.to_owned());
         }
         Ok(all)
     }
 
-    /// A static program from one C file, for x86-64 or i386.
-    fn compile(&self, source: &Path, bits: u32) -> Result<PathBuf> {
+    /// A program from one C file.
+    fn compile(&self, source: &Path, link: Link) -> Result<PathBuf> {
         let repo = cache::repo();
         let mut program = self.bin.join(source.file_stem().unwrap_or_default());
-        let mut gcc =
-            command::new(&repo, "gcc", ["-std=gnu11", "-O2", "-g", "-static", "-pthread"]);
-        if bits == 32 {
-            apt::need(&["gcc-multilib"])?;
-            program.as_mut_os_string().push("-32");
-            gcc.args(["-m32", "-D_FILE_OFFSET_BITS=64"]);
+        let mut gcc = command::new(&repo, "gcc", ["-std=gnu11", "-O2", "-g", "-pthread"]);
+        match link {
+            Link::Static { bits: 32 } => {
+                apt::need(&["gcc-multilib"])?;
+                program.as_mut_os_string().push("-32");
+                gcc.args(["-static", "-m32", "-D_FILE_OFFSET_BITS=64"]);
+            }
+            Link::Static { .. } => {
+                gcc.arg("-static");
+            }
+            Link::Dynamic => program.as_mut_os_string().push("-dynamic"),
         }
         gcc.args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I"])
             .arg(repo.join("kernel/uapi"))
@@ -217,6 +240,8 @@ fn find_c(name: &str) -> Result<PathBuf> {
 #[derive(Debug, Deserialize)]
 struct Artifact {
     executable: Option<PathBuf>,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
     manifest_path: Option<PathBuf>,
     target: Option<Target>,
     profile: Option<Profile>,
@@ -241,11 +266,21 @@ fn cargo_build(package: &str) -> Result<Vec<Executable>> {
         let messages = command::stdout(build.arg("--message-format=json-render-diagnostics"))?;
         for line in messages.lines() {
             let artifact: Artifact = serde_json::from_str(line).context("message of cargo")?;
+            // A library to load is made as a program is: stripped, and with what it needs itself.
+            let library = || {
+                let is_library = |path: &&PathBuf| path.extension().is_some_and(|e| e == "so");
+                artifact.filenames.iter().find(is_library).cloned()
+            };
+            let path = artifact.executable.clone().or_else(library);
             let (Some(path), Some(manifest), Some(target), Some(profile)) =
-                (artifact.executable, artifact.manifest_path, artifact.target, artifact.profile)
+                (path, artifact.manifest_path, artifact.target, artifact.profile)
             else {
                 continue;
             };
+            // Procedural macros are libraries that only the compiler loads.
+            if !manifest.starts_with(cache::repo()) {
+                continue;
+            }
             let dir = manifest.parent().unwrap_or(Path::new("/")).to_path_buf();
             executables.push(Executable { name: target.name, path, dir, is_test: profile.test });
         }

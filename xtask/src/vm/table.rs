@@ -52,7 +52,7 @@ pub(crate) struct Program {
     pub(crate) args: Vec<String>,
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
-    /// Packages of this workspace whose binaries it starts; they lie at the same
+    /// Packages of this workspace whose binaries it starts or loads; they lie at the same
     /// absolute path in the guest, and for a shell line in `/bin`.
     #[serde(default)]
     pub(crate) binaries: Vec<String>,
@@ -63,6 +63,10 @@ pub(crate) struct Program {
     /// C programs that it runs; they lie in `/bin`.
     #[serde(default)]
     pub(crate) with: Vec<String>,
+    /// C programs of `tests/c` that its tests run and cannot compile there, linked
+    /// dynamically.
+    #[serde(default)]
+    pub(crate) dynamic: Vec<String>,
     /// Its TAP cases are shown beside those of other providers.
     #[serde(default)]
     pub(crate) matrix: Option<Cell>,
@@ -130,6 +134,7 @@ impl Program {
             binaries: Vec::new(),
             files: Vec::new(),
             with: Vec::new(),
+            dynamic: Vec::new(),
             matrix: None,
             timeout_s: 3600,
         }
