@@ -3,7 +3,7 @@
  * What a program finds of one huge page, a line each; for pages of every size, and never of more than
  * two at a time.
  *
- *	page_size SHIFT shared|private|memfd
+ *	page_size SHIFT shared|private|shared-row|private-row|memfd
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -16,13 +16,27 @@ static unsigned long page;
 /* In the flags of mmap and of memfd_create alike. */
 static unsigned size_flag;
 
+/* The first and the last megabyte: all of a large page takes seconds on an emulated machine. */
+#define END	(1UL << 20)
+
+static void fill_ends(unsigned char *memory, int byte)
+{
+	fill(memory, END, byte);
+	fill(memory + PAGE - END, END, byte);
+}
+
+static bool are_ends_zero(const unsigned char *memory)
+{
+	return is_zero(memory, END) && is_zero(memory + PAGE - END, END);
+}
+
 static void anonymous(int kind)
 {
 	unsigned char *memory = map(NULL, 1, RW, kind | size_flag);
 
 	say("zero", is_zero(memory, PAGE));
 	say("aligned", (unsigned long)memory % PAGE == 0);
-	fill(memory, PAGE, 0x5a);
+	fill_ends(memory, 0x5a);
 	say("written", memory[0] + memory[PAGE - 1]);
 	say_errno("unmap half a page", munmap(memory, PAGE / 2));
 	say_errno("protect half a page", mprotect(memory, PAGE / 2, PROT_READ));
@@ -40,12 +54,39 @@ static void anonymous(int kind)
 	say("the parent's first bytes", memory[0] + memory[1]);
 	drop_steps();
 	say_errno("MADV_DONTNEED", madvise(memory, PAGE, MADV_DONTNEED));
-	say("zero after that", is_zero(memory, PAGE));
+	say("zero after that", are_ends_zero(memory));
 	say_errno("unmap", munmap(memory, PAGE));
 
 	memory = mmap(NULL, PAGE / 2 + 1, PROT_READ, kind | HUGE | size_flag, -1, 0);
 	say("an odd length is rounded up", memory != MAP_FAILED && !memory[PAGE - 1]);
 	say("it may only be read", touch(memory, true));
+	munmap(memory, PAGE);
+}
+
+/* Two pages, which may be lent as two blocks, are one mapping to the program. */
+static void row(int kind)
+{
+	unsigned char *memory = map(NULL, 2, RW, kind | size_flag);
+	unsigned char *range = mmap(NULL, 4 * PAGE, PROT_NONE,
+				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	unsigned char *place = (unsigned char *)(((unsigned long)range + PAGE - 1) & ~(PAGE - 1));
+
+	memory[0] = 1;
+	memory[2 * PAGE - 1] = 2;
+	unsigned char *moved = mremap(memory, 2 * PAGE, 2 * PAGE,
+				      MREMAP_MAYMOVE | MREMAP_FIXED, place);
+	say("moved", moved == place);
+	if (moved != place)
+		return;
+	say("the content came along", moved[0] + moved[2 * PAGE - 1]);
+	say("the old place is empty", touch(memory, false));
+	say_errno("protect both", mprotect(moved, 2 * PAGE, PROT_READ));
+	say_errno("advise both", madvise(moved, 2 * PAGE, MADV_DONTDUMP));
+	say("both may only be read", touch(moved, true) + touch(moved + PAGE, true));
+	say("moved back, and cut",
+	    mremap(moved, 2 * PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, memory) == memory);
+	say("the first page's content", memory[0]);
+	say("the second page", touch(moved + PAGE, false));
 	munmap(memory, PAGE);
 }
 
@@ -64,7 +105,7 @@ static void memfd(void)
 	if (memory == MAP_FAILED)
 		die("mmap of a memfd");
 	say("zero", is_zero(memory, PAGE));
-	fill(memory, PAGE, 0x42);
+	fill_ends(memory, 0x42);
 	pid_t pid = child();
 	if (!pid) {
 		memory[1] = memory[0] + memory[PAGE - 1];
@@ -73,7 +114,7 @@ static void memfd(void)
 	child_end(pid);
 	say("a child's write is seen", memory[1]);
 	say_errno("punch a hole", fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE));
-	say("zero after that", is_zero(memory, PAGE));
+	say("zero after that", are_ends_zero(memory));
 	munmap(memory, PAGE);
 	close(fd);
 
@@ -96,6 +137,10 @@ int main(int argc, char **argv)
 		anonymous(MAP_SHARED);
 	else if (!strcmp(subject, "private"))
 		anonymous(MAP_PRIVATE);
+	else if (!strcmp(subject, "shared-row"))
+		row(MAP_SHARED);
+	else if (!strcmp(subject, "private-row"))
+		row(MAP_PRIVATE);
 	else
 		memfd();
 	return 0;

@@ -105,7 +105,7 @@ pub(crate) unsafe fn map(state: &mut State, request: Request) -> raw::Result<usi
         say(format_args!("mmap of {} bytes is not served: {why}", request.bytes));
         return untouched();
     };
-    let ask = Ask { bytes, page, single: false, last_hope: false };
+    let ask = Ask { bytes, page, single: false, last_hope: false, node: None };
     let mut waiting = None;
     match lend(state, ask) {
         // SAFETY: the caller's contract.
@@ -151,6 +151,9 @@ unsafe fn serve(state: &mut State, loan: &Loan, request: Request, page: u64) -> 
     if request.is_private() {
         state.private.add(start, bytes, page);
     }
+    for (fd, part) in loan.parts() {
+        state.places.add(fd, part.node, page);
+    }
     say(format_args!(
         "mmap of {bytes} bytes at {start:#x} is served: {} ready, {} blocks",
         loan.ready_bytes(),
@@ -163,7 +166,12 @@ unsafe fn serve(state: &mut State, loan: &Loan, request: Request, page: u64) -> 
 ///
 /// # Safety
 /// As [`map`].
-unsafe fn place(loan: &Loan, request: Request, bytes: usize, page: usize) -> raw::Result<usize> {
+pub(crate) unsafe fn place(
+    loan: &Loan,
+    request: Request,
+    bytes: usize,
+    page: usize,
+) -> raw::Result<usize> {
     let is_fixed = request.flags & libc::MAP_FIXED != 0;
     let start = if is_fixed { request.address } else { reserve(request, bytes, page)? };
     let mut at = start;

@@ -16,13 +16,17 @@ use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{c_char, c_int, c_uint, c_void, key_t, off64_t, pid_t, shmid_ds, size_t};
+use libc::{
+    c_char, c_int, c_long, c_uint, c_ulong, c_void, key_t, mmsghdr, msghdr, off64_t, pid_t,
+    shmid_ds, size_t, ssize_t,
+};
 
 use crate::anonymous::{self, Request};
 use crate::config::AtFork;
 use crate::guard::{Guard, State, WAIT, WAIT_LONG, is_off};
+use crate::maps::Piece;
 use crate::raw::{self, Errno, c_int_result, c_result};
-use crate::{memfd, private, say, segment};
+use crate::{memfd, places, private, rebind, say, segment};
 
 /// Runs `body` behind the lock; `None` if that can not be had or the body panics.
 fn guarded<T>(patience: std::time::Duration, body: impl FnOnce(&mut State) -> T) -> Option<T> {
@@ -64,6 +68,8 @@ static FORK: Next = Next::new(c"fork");
 static FCNTL: Next = Next::new(c"fcntl64");
 static FALLOCATE: Next = Next::new(c"fallocate64");
 static POSIX_FALLOCATE: Next = Next::new(c"posix_fallocate64");
+static SENDMSG: Next = Next::new(c"sendmsg");
+static SENDMMSG: Next = Next::new(c"sendmmsg");
 
 /// Looks everything up while the process has one thread and the loader no other work: later a
 /// caller may hold locks that `dlsym` wants.
@@ -71,7 +77,7 @@ static POSIX_FALLOCATE: Next = Next::new(c"posix_fallocate64");
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = {
     extern "C" fn start() {
-        for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE] {
+        for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE, &SENDMSG, &SENDMMSG] {
             next.get();
         }
         // SAFETY: three functions that live as long as the process.
@@ -165,13 +171,16 @@ pub unsafe extern "C" fn mremap(
     let (old, new) = (old.addr(), new.addr());
     // SAFETY: the caller's contract.
     let untouched = || unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) };
-    let replaces = flags & libc::MREMAP_FIXED != 0 && private::may_be_in(new, new_bytes);
-    if !replaces && !private::may_be_in(old, old_bytes.max(1)) {
+    let moves = flags & libc::MREMAP_FIXED != 0;
+    let replaces = moves && private::may_be_in(new, new_bytes);
+    let of_a_row = moves && places::is_any();
+    if !replaces && !of_a_row && !private::may_be_in(old, old_bytes.max(1)) {
         return pointer(untouched());
     }
     let done = guarded(WAIT_LONG, |state| {
+        let State { private, places, .. } = state;
         // SAFETY: the caller's contract.
-        unsafe { state.private.remap(old, old_bytes, new_bytes, flags, new) }
+        unsafe { private.remap(places, old, old_bytes, new_bytes, flags, new) }
     });
     pointer(done.unwrap_or_else(untouched))
 }
@@ -191,6 +200,37 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
     // SAFETY: the caller's contract.
     let done = guarded(WAIT_LONG, |state| unsafe { state.private.advise(start, bytes, advice) });
     c_int_result(done.unwrap_or_else(untouched))
+}
+
+/// `mbind(2)`, which is libnuma's function.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mbind(
+    address: *mut c_void,
+    bytes: size_t,
+    mode: c_int,
+    nodes: *const c_ulong,
+    most: size_t,
+    flags: c_uint,
+) -> c_long {
+    let start = address.addr();
+    let call = |start: usize, bytes: usize, flags: c_uint| {
+        raw::mbind(start, bytes, mode, nodes.addr(), most, flags)
+    };
+    let result = call(start, bytes, flags);
+    if result.is_ok() && places::is_any() {
+        guarded(WAIT_LONG, |state| {
+            let again = |piece: Piece| {
+                // The same call as before, which succeeded.
+                let _ = call(piece.start, piece.end - piece.start, 0);
+            };
+            // SAFETY: the caller's contract.
+            unsafe { rebind::bound(state, start, bytes, &again) };
+        });
+    }
+    c_result(result) as c_long
 }
 
 /// `memfd_create(2)`.
@@ -337,6 +377,112 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
     unsafe { fcntl(fd, command, argument) }
 }
 
+/// What messages pass on to other processes is not to be exchanged for something else any more.
+///
+/// # Safety
+/// They are as `sendmsg` wants them.
+unsafe fn before_passing(messages: &[mmsghdr]) {
+    if messages.iter().all(|message| message.msg_hdr.msg_control.is_null()) {
+        return;
+    }
+    guarded(WAIT, |state| {
+        for message in messages {
+            // SAFETY: the caller's contract.
+            unsafe { note_passed(state, &message.msg_hdr) };
+        }
+    });
+}
+
+/// # Safety
+/// As [`before_passing`].
+unsafe fn note_passed(state: &mut State, header: &msghdr) {
+    if header.msg_control.is_null() {
+        return;
+    }
+    // SAFETY: the caller's contract: so many bytes of control messages.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
+    // SAFETY: the same; the macros stay within these bytes.
+    while let Some(rights) = unsafe { control.as_ref() } {
+        if (rights.cmsg_level, rights.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: computes a length.
+            let head = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = rights.cmsg_len.saturating_sub(head) / size_of::<c_int>();
+            // SAFETY: behind a control message's head lies its data.
+            let data = unsafe { libc::CMSG_DATA(control) }.cast::<c_int>();
+            for at in 0..count {
+                let fd = data.wrapping_add(at);
+                // SAFETY: one of its descriptors, which need not be aligned.
+                let Ok(file) = raw::file(unsafe { fd.read_unaligned() }) else { continue };
+                state.memfds.passed(file);
+                state.places.passed(file);
+            }
+        }
+        // SAFETY: as above.
+        control = unsafe { libc::CMSG_NXTHDR(header, control) };
+    }
+}
+
+/// `sendmsg(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract; null is an error for the kernel to find.
+    let header = unsafe { message.as_ref() }.filter(|_| memfd::is_any());
+    if let Some(header) = header {
+        // SAFETY: the caller's contract.
+        unsafe { before_passing(&[mmsghdr { msg_hdr: *header, msg_len: 0 }]) };
+    }
+    match SENDMSG.get() {
+        0 => c_result(raw::sendmsg(fd, message.addr(), flags)),
+        at => {
+            // SAFETY: the C library's function of that name has this type.
+            let next = unsafe {
+                std::mem::transmute::<
+                    usize,
+                    unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t,
+                >(at)
+            };
+            // SAFETY: the caller's contract.
+            unsafe { next(fd, message, flags) }
+        }
+    }
+}
+
+/// `sendmmsg(2)`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    if memfd::is_any() && !messages.is_null() {
+        // SAFETY: the caller's contract: so many of them.
+        let messages = unsafe { std::slice::from_raw_parts(messages, count as usize) };
+        // SAFETY: the caller's contract.
+        unsafe { before_passing(messages) };
+    }
+    match SENDMMSG.get() {
+        0 => c_int_result(raw::sendmmsg(fd, messages.addr(), count, flags)),
+        at => {
+            // SAFETY: the C library's function of that name has this type.
+            let next = unsafe {
+                std::mem::transmute::<
+                    usize,
+                    unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int,
+                >(at)
+            };
+            // SAFETY: the caller's contract.
+            unsafe { next(fd, messages, count, flags) }
+        }
+    }
+}
+
 /// `shmget(2)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmget(key: key_t, bytes: size_t, flags: c_int) -> c_int {
@@ -473,6 +619,7 @@ fn finish(in_child: bool) {
     let state = guard.state();
     let done = catch_unwind(AssertUnwindSafe(|| {
         state.memfds.forked();
+        state.places.forked();
         if in_child { state.private.in_child() } else { state.private.in_parent() }
     }));
     // Nothing in there panics; if it did, the fork itself is done all the same.

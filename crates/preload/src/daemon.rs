@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use client::{Bytes, Client, LendRequest, Loan, Node, PageSize};
 
 use crate::guard::State;
-use crate::raw;
+use crate::policy::Choice;
 
 /// How long no daemon is asked after one did not answer.
 const REST: Duration = Duration::from_secs(1);
@@ -23,6 +23,8 @@ pub(crate) struct Ask {
     pub(crate) single: bool,
     /// Whether the kernel has refused already.
     pub(crate) last_hope: bool,
+    /// From this node alone, instead of by the thread's policy.
+    pub(crate) node: Option<u32>,
 }
 
 /// Borrows, or says why not.
@@ -31,58 +33,35 @@ pub(crate) fn lend(state: &mut State, ask: Ask) -> Result<Loan, String> {
         return Err("the daemon did not answer a moment ago".to_owned());
     }
     let page_size = PageSize::new(ask.page).ok_or("no page size")?;
-    let nodes = nodes()?;
+    let choice = match ask.node {
+        Some(node) => Choice::only(node),
+        None => Choice::of_thread()?,
+    };
     let config = state.config();
     let wait = if ask.last_hope { config.wait.max(WAIT_SHORT_OF_PAGES) } else { config.wait };
-    let request = |node: Option<u32>| LendRequest {
-        page_size: Some(page_size),
-        node: node.map(Node),
-        single: ask.single,
-        held_by_memory: true,
-        ..LendRequest::new(Bytes(ask.bytes))
-    };
     let socket = config.socket.clone();
-    let mut result = Client::connect_within(&socket, wait)
-        .and_then(|mut client| client.lend(&request(nodes.first)));
-    if nodes.or_others && matches!(&result, Err(client::Error::Refused(_))) {
-        result = Client::connect_within(&socket, wait)
-            .and_then(|mut client| client.lend(&request(None)));
+    let mut why = "the memory policy leaves no node".to_owned();
+    let any = choice.or_others.then_some(None);
+    for node in choice.first.iter().copied().map(Some).chain(any) {
+        let request = LendRequest {
+            page_size: Some(page_size),
+            node: node.map(Node),
+            single: ask.single,
+            held_by_memory: true,
+            ..LendRequest::new(Bytes(ask.bytes))
+        };
+        let lent = Client::connect_within(&socket, wait).and_then(|mut c| c.lend(&request));
+        match lent {
+            Ok(loan) => match choice.check(&loan) {
+                Ok(()) => return Ok(loan),
+                Err(error) => why = error,
+            },
+            Err(error @ client::Error::Refused(_)) => why = error.to_string(),
+            Err(error) => {
+                state.rest_until = Some(Instant::now() + REST);
+                return Err(error.to_string());
+            }
+        }
     }
-    result.map_err(|error| {
-        if !matches!(error, client::Error::Refused(_)) {
-            state.rest_until = Some(Instant::now() + REST);
-        }
-        error.to_string()
-    })
-}
-
-/// From which node: what the kernel would look for.
-struct Nodes {
-    first: Option<u32>,
-    or_others: bool,
-}
-
-/// The thread's memory policy as a loan can follow it.
-fn nodes() -> Result<Nodes, String> {
-    // Without NUMA in the kernel there is one node and no policy.
-    let Ok((mode, mask)) = raw::memory_policy() else {
-        return Ok(Nodes { first: None, or_others: false });
-    };
-    let count: u32 = mask.iter().map(|word| word.count_ones()).sum();
-    let only = || {
-        let word = mask.iter().position(|word| *word != 0)?;
-        u32::try_from(word * 64).ok().map(|base| base + mask[word].trailing_zeros())
-    };
-    // The flags above the mode say how the mask follows a cpuset.
-    match mode & 0xFF {
-        libc::MPOL_DEFAULT | libc::MPOL_LOCAL => {
-            Ok(Nodes { first: raw::current_node(), or_others: true })
-        }
-        libc::MPOL_PREFERRED if count == 0 => {
-            Ok(Nodes { first: raw::current_node(), or_others: true })
-        }
-        libc::MPOL_PREFERRED if count == 1 => Ok(Nodes { first: only(), or_others: true }),
-        libc::MPOL_BIND if count == 1 => Ok(Nodes { first: only(), or_others: false }),
-        _ => Err("the memory policy names several nodes".to_owned()),
-    }
+    Err(why)
 }

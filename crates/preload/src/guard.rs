@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::memfd::Memfds;
+use crate::places::Places;
 use crate::private::Private;
 use crate::raw;
 use crate::segment::Segments;
@@ -56,6 +57,7 @@ pub(crate) struct State {
     pub(crate) private: Private,
     pub(crate) memfds: Memfds,
     pub(crate) segments: Segments,
+    pub(crate) places: Places,
     /// Until when no daemon is asked: one that does not answer costs its timeout once, not always.
     pub(crate) rest_until: Option<Instant>,
 }
@@ -67,6 +69,7 @@ impl State {
             private: Private::new(),
             memfds: Memfds::new(),
             segments: Segments::new(),
+            places: Places::new(),
             rest_until: None,
         }
     }

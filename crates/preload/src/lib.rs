@@ -8,9 +8,11 @@
 //! - [`calls`] are the exported functions: what is asked for, and the untouched call.
 //! - [`anonymous`] serves `mmap(MAP_ANONYMOUS | MAP_HUGETLB)`, shared and private.
 //! - [`private`] keeps what private memory promises: copies at fork, zeros after `MADV_DONTNEED`.
+//! - [`places`] knows which files are lent, and moves rows of them.
 //! - [`memfd`] serves `memfd_create(MFD_HUGETLB)` when its size becomes known.
+//! - [`rebind`] puts other memory in the place of what `mbind` wants elsewhere.
 //! - [`segment`] serves `shmget(SHM_HUGETLB)` where the operator allows it.
-//! - [`daemon`] asks for loans, in bounded time.
+//! - [`daemon`] asks for loans, in bounded time; [`policy`] says from which nodes.
 //! - [`guard`] is the one lock; behind it no signal, no cancellation, and no allocator of the
 //!   program's ([`ALLOCATOR`]).
 //! - [`raw`] are the system calls themselves.
@@ -29,8 +31,11 @@ mod daemon;
 mod guard;
 mod maps;
 mod memfd;
+mod places;
+mod policy;
 mod private;
 mod raw;
+mod rebind;
 mod say;
 mod segment;
 

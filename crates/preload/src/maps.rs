@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the kernel says about the address space: `/proc/self/maps`.
 
-use crate::raw;
+use crate::raw::{self, File};
 
 /// One mapping, cut to what was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,11 +9,49 @@ pub(crate) struct Piece {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) prot: libc::c_int,
+    /// Of the file that is mapped; 0 for memory that is no file's.
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// What of the file lies at `start`.
+    pub(crate) offset: u64,
+}
+
+impl Piece {
+    pub(crate) fn is_of(&self, file: File) -> bool {
+        (self.device, self.inode) == (file.device, file.inode)
+    }
 }
 
 /// The mappings in `start..end`, in order.
 pub(crate) fn pieces(start: usize, end: usize) -> Vec<Piece> {
-    let Ok(fd) = raw::open(c"/proc/self/maps") else { return Vec::new() };
+    let text = read(c"/proc/self/maps");
+    let lines = text.split(|byte| *byte == b'\n');
+    lines.filter_map(parse).filter_map(|piece| cut(piece, start, end)).collect()
+}
+
+/// What a new mapping must be advised to be as that of a piece is; `None` if advice is not enough.
+pub(crate) fn advice(piece: Piece) -> Option<Vec<libc::c_int>> {
+    let text = read(c"/proc/self/smaps");
+    let mut lines = text.split(|byte| *byte == b'\n');
+    lines.find(|line| {
+        parse(line).is_some_and(|whole| whole.start <= piece.start && piece.end <= whole.end)
+    })?;
+    let flags = lines.find_map(|line| line.strip_prefix(b"VmFlags:"))?;
+    let mut advice = Vec::new();
+    for flag in flags.split(|byte| *byte == b' ').filter(|flag| !flag.is_empty()) {
+        match flag {
+            b"dc" => advice.push(libc::MADV_DONTFORK),
+            b"dd" => advice.push(libc::MADV_DONTDUMP),
+            // Rights, what every mapping of huge pages has, and what only tells of changes.
+            b"rd" | b"wr" | b"sh" | b"mr" | b"mw" | b"me" | b"ms" | b"de" | b"ht" | b"sd" => {}
+            _ => return None,
+        }
+    }
+    Some(advice)
+}
+
+fn read(path: &std::ffi::CStr) -> Vec<u8> {
+    let Ok(fd) = raw::open(path) else { return Vec::new() };
     let mut text = Vec::new();
     let mut buffer = [0_u8; 4096];
     loop {
@@ -24,21 +62,24 @@ pub(crate) fn pieces(start: usize, end: usize) -> Vec<Piece> {
         }
     }
     raw::close(fd);
-    let lines = text.split(|byte| *byte == b'\n');
-    lines.filter_map(parse).filter_map(|piece| cut(piece, start, end)).collect()
+    text
 }
 
 fn cut(piece: Piece, start: usize, end: usize) -> Option<Piece> {
     let (start, end) = (piece.start.max(start), piece.end.min(end));
-    (start < end).then_some(Piece { start, end, ..piece })
+    let offset = piece.offset + (start.saturating_sub(piece.start)) as u64;
+    (start < end).then_some(Piece { start, end, offset, ..piece })
 }
 
-/// `7f00-7f80 rw-p 00000000 00:01 123   name`.
+/// `7f00-7f80 rw-p 00000000 00:01 123   name`, of which the name may be no text.
 fn parse(line: &[u8]) -> Option<Piece> {
-    let line = std::str::from_utf8(line.get(..line.len().min(64))?).ok()?;
-    let mut fields = line.split(' ');
-    let (start, end) = fields.next()?.split_once('-')?;
-    let rights = fields.next()?.as_bytes();
+    let mut fields = line.splitn(6, |byte| *byte == b' ').map(std::str::from_utf8);
+    let mut next = || fields.next()?.ok();
+    let (start, end) = next()?.split_once('-')?;
+    let rights = next()?.as_bytes();
+    let offset = u64::from_str_radix(next()?, 16).ok()?;
+    let (major, minor) = next()?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
     let right = |at: usize, letter: u8, bit| if rights.get(at) == Some(&letter) { bit } else { 0 };
     Some(Piece {
         start: usize::from_str_radix(start, 16).ok()?,
@@ -46,5 +87,8 @@ fn parse(line: &[u8]) -> Option<Piece> {
         prot: right(0, b'r', libc::PROT_READ)
             | right(1, b'w', libc::PROT_WRITE)
             | right(2, b'x', libc::PROT_EXEC),
+        device: libc::makedev(number(major)?, number(minor)?),
+        inode: next()?.parse().ok()?,
+        offset,
     })
 }

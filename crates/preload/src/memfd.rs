@@ -6,8 +6,9 @@
 //! else is then the file's own: mapping, `fallocate`, holes, passing the descriptor to others.
 //!
 //! That is right only while nobody else has the memfd. A second descriptor in this process is looked
-//! for, a fork in between ends the chance, and so does a mapping. What remains is a descriptor that
-//! was passed to another process while the file was still empty, which `sendmsg` does not tell.
+//! for, and a fork in between ends the chance, as do a mapping and a `sendmsg` that passes it on. What
+//! remains are empty memfds that another process gets by itself (`pidfd_getfd`, `/proc/PID/fd`), that
+//! `posix_spawn` leaves open in another program, or that are passed on without the C library.
 //!
 //! *Seals*: a file on a mounted hugetlbfs takes none. Those against growing and shrinking (QEMU sets
 //! them) are kept here, for the program and its children; another process that was passed the
@@ -24,6 +25,7 @@ use libc::{c_int, c_uint};
 use crate::anonymous::page_of;
 use crate::daemon::{Ask, lend};
 use crate::guard::State;
+use crate::maps::Piece;
 use crate::raw::{self, Errno, File};
 use crate::say::say;
 
@@ -140,6 +142,46 @@ impl Memfds {
         Some(Ok(0))
     }
 
+    /// A descriptor is about to be another process's as well: from now on it is what it is.
+    pub(crate) fn passed(&mut self, file: File) {
+        self.pending.retain(|pending| !pending.file.is(file));
+        let served = self.served.iter_mut().find(|served| served.file.is(file));
+        served.into_iter().for_each(|served| served.used = true);
+        self.count();
+    }
+
+    /// Whether a mapping is one of a served memfd.
+    pub(crate) fn is_of(&self, piece: &Piece) -> bool {
+        self.served.iter().any(|served| piece.is_of(served.file))
+    }
+
+    /// A memfd of the kernel's that could take the place of a served one.
+    pub(crate) fn kernels_own(&self, piece: &Piece, bytes: u64) -> raw::Result<c_int> {
+        let served = self.served.iter().find(|served| piece.is_of(served.file));
+        kernels_own(bytes, *served.ok_or(Errno(libc::ENOENT))?)
+    }
+
+    /// Puts another file in the place of a served one.
+    pub(crate) fn replace(
+        &mut self,
+        piece: &Piece,
+        fd: c_int,
+        by: c_int,
+        lent: bool,
+    ) -> raw::Result<()> {
+        put(by, fd)?;
+        let file = raw::file(fd)?;
+        if let Some(at) = self.served.iter().position(|served| piece.is_of(served.file)) {
+            if lent {
+                self.served[at].file = file;
+            } else {
+                self.served.swap_remove(at);
+            }
+        }
+        self.count();
+        Ok(())
+    }
+
     /// A mapping of the descriptor is about to be made. A private one as the first is better off
     /// with a memfd of the kernel's.
     pub(crate) fn before_mapping(&mut self, fd: c_int, private: bool) {
@@ -177,7 +219,7 @@ pub(crate) fn sized(state: &mut State, fd: c_int, bytes: i64) {
     if !is_only_descriptor(fd, pending.file) {
         return not(&"it has a second descriptor");
     }
-    let ask = Ask { bytes, page: pending.page, single: true, last_hope: false };
+    let ask = Ask { bytes, page: pending.page, single: true, last_hope: false, node: None };
     let loan = match lend(state, ask) {
         Ok(loan) => loan,
         Err(why) => return not(&why),
@@ -185,6 +227,9 @@ pub(crate) fn sized(state: &mut State, fd: c_int, bytes: i64) {
     let ready = loan.ready_bytes();
     if ready.0 == 0 {
         return not(&"nothing is ready");
+    }
+    for (fd, part) in loan.parts() {
+        state.places.add(fd, part.node, usize::try_from(pending.page).unwrap_or_default());
     }
     let (_, files) = loan.into_fds();
     let [file] = files.as_slice() else { return not(&"the daemon lent several files") };
@@ -210,17 +255,34 @@ fn put(file: c_int, fd: c_int) -> raw::Result<()> {
 }
 
 fn put_back(fd: c_int, file: File, served: Served) -> raw::Result<()> {
+    let memfd = kernels_own(file.bytes, served)?;
+    let put = put(memfd, fd);
+    raw::close(memfd);
+    put
+}
+
+/// A memfd of the kernel's with the size, flags and seals of a served one.
+fn kernels_own(bytes: u64, served: Served) -> raw::Result<c_int> {
     let memfd = raw::memfd_create(c"prezero".as_ptr(), served.flags)?;
     let memfd = c_int::try_from(memfd).map_err(|_| Errno(libc::EBADF))?;
-    let bytes = i64::try_from(file.bytes).map_err(|_| Errno(libc::EFBIG))?;
+    let bytes = i64::try_from(bytes).map_err(|_| Errno(libc::EFBIG))?;
     let made = raw::ftruncate(memfd, bytes).and_then(|_| {
         let seals = served.seals.cast_unsigned() as usize;
         let sealable = served.flags & libc::MFD_ALLOW_SEALING != 0;
         if sealable && seals != 0 { raw::fcntl(memfd, libc::F_ADD_SEALS, seals) } else { Ok(0) }
     });
-    let put = made.and_then(|_| put(memfd, fd));
-    raw::close(memfd);
-    put
+    made.map(|_| memfd).inspect_err(|_| raw::close(memfd))
+}
+
+/// The one descriptor of this process of a mapped file, and the file's size; `None` if there is
+/// none or are several.
+pub(crate) fn only_descriptor(piece: &Piece) -> Option<(c_int, u64)> {
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let files = numbers.filter_map(|fd: c_int| Some((fd, raw::file(fd).ok()?)));
+    let mut its = files.filter(|(_, file)| piece.is_of(*file));
+    let (fd, file) = its.next()?;
+    its.next().is_none().then_some((fd, file.bytes))
 }
 
 /// Whether no other descriptor of this process is of that file.

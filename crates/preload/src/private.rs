@@ -35,6 +35,7 @@ use libc::c_int;
 
 use crate::config::AtFork;
 use crate::maps;
+use crate::places::{self, Places};
 use crate::raw::{self, Errno};
 use crate::say::say;
 
@@ -99,6 +100,13 @@ impl Private {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
+    }
+
+    /// Whether the private range at an address stays with this process at a fork because the
+    /// program says so; `None` if none is there.
+    pub(crate) fn stays_at(&self, address: usize) -> Option<bool> {
+        let range = self.ranges.iter().find(|r| r.start <= address && address < r.end);
+        range.map(|range| range.stays)
     }
 
     /// Remembers a range that was mapped for the program.
@@ -167,6 +175,7 @@ impl Private {
     /// As the call itself.
     pub(crate) unsafe fn remap(
         &mut self,
+        places: &Places,
         old: usize,
         old_bytes: usize,
         new_bytes: usize,
@@ -177,7 +186,7 @@ impl Private {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: the caller's contract.
-        let at = unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) }?;
+        let at = unsafe { places::remap(places, old, old_bytes, new_bytes, flags, new) }?;
         let moved = self.within(old, old.saturating_add(old_bytes));
         self.forget(old, old_bytes);
         self.forget(at, new_bytes);
@@ -307,11 +316,14 @@ impl Private {
         }
         for Copy { at, of } in self.copies.drain(..) {
             let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            // SAFETY: moves this file's own mapping to where nothing is: the original was the
-            // shim's and has MADV_DONTFORK.
-            let moved = unsafe { raw::mremap(at, of.bytes(), of.bytes(), flags, of.start) };
-            if let Err(error) = moved {
-                say(format_args!("the child lacks {} bytes: mremap: {error}", of.bytes()));
+            // Different rights are different mappings, and Linux before 6.17 moves one at a time.
+            for piece in maps::pieces(at, at + of.bytes()) {
+                let (bytes, to) = (piece.end - piece.start, of.start + (piece.start - at));
+                // SAFETY: moves this file's own mapping to where nothing is: the original was the
+                // shim's and has MADV_DONTFORK.
+                if let Err(error) = unsafe { raw::mremap(piece.start, bytes, bytes, flags, to) } {
+                    say(format_args!("the child lacks {bytes} bytes: mremap: {error}"));
+                }
             }
         }
         // What the child has now is the kernel's own private memory, or nothing.

@@ -301,6 +301,56 @@ pub(crate) fn memory_policy() -> Result<(c_int, [u64; 16])> {
     Ok((mode, nodes))
 }
 
+/// `sendmsg`; the program answers for the message, which the kernel checks.
+pub(crate) fn sendmsg(fd: c_int, message: usize, flags: c_int) -> Result<usize> {
+    plain(libc::SYS_sendmsg, [int(fd), message, int(flags), 0, 0, 0])
+}
+
+/// `sendmmsg`, into whose messages the kernel writes how much it sent.
+pub(crate) fn sendmmsg(
+    fd: c_int,
+    messages: usize,
+    count: libc::c_uint,
+    flags: c_int,
+) -> Result<usize> {
+    plain(libc::SYS_sendmmsg, [int(fd), messages, count as usize, int(flags), 0, 0])
+}
+
+/// The memory policy of the mapping at an address.
+pub(crate) fn range_policy(address: usize) -> Result<(c_int, [u64; 16])> {
+    /// `MPOL_F_ADDR`.
+    const OF_ADDRESS: usize = 1 << 1;
+    let (mut mode, mut nodes) = (0 as c_int, [0_u64; 16]);
+    let places = [(&raw mut mode).addr(), (&raw mut nodes).addr()];
+    let args = [places[0], places[1], 16 * 64 + 1, address, OF_ADDRESS, 0];
+    // SAFETY: the kernel writes an int, and at most 1024 bits to an array of so many.
+    unsafe { call(libc::SYS_get_mempolicy, args) }?;
+    Ok((mode, nodes))
+}
+
+/// `mbind`; the program answers for the pointer to its nodes, which the kernel checks.
+pub(crate) fn mbind(
+    address: usize,
+    bytes: usize,
+    mode: c_int,
+    nodes: usize,
+    most: usize,
+    flags: libc::c_uint,
+) -> Result<usize> {
+    plain(libc::SYS_mbind, [address, bytes, int(mode), nodes, most, flags as usize])
+}
+
+/// The nodes that the calling thread's cpuset allows it.
+pub(crate) fn allowed_nodes() -> Result<[u64; 16]> {
+    /// `MPOL_F_MEMS_ALLOWED`.
+    const ALLOWED: usize = 1 << 2;
+    let mut nodes = [0_u64; 16];
+    let args = [0, (&raw mut nodes).addr(), 16 * 64 + 1, 0, ALLOWED, 0];
+    // SAFETY: the kernel writes at most 1024 bits to an array of so many.
+    unsafe { call(libc::SYS_get_mempolicy, args) }?;
+    Ok(nodes)
+}
+
 /// The node of the CPU that the thread runs on.
 pub(crate) fn current_node() -> Option<u32> {
     let mut node = 0_u32;
@@ -392,13 +442,30 @@ pub(crate) fn open_log(path: &CStr) -> Result<c_int> {
     plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
 }
 
-/// Whether a page is in this process's page tables.
+/// Whether a page of a lent file has memory, or one of other memory is in the page tables.
 pub(crate) fn is_resident(address: usize) -> bool {
     let mut byte = 0_u8;
     // SAFETY: the kernel writes one byte for the one base page asked about.
     let result =
         unsafe { call(libc::SYS_mincore, [address, 4096, (&raw mut byte).addr(), 0, 0, 0]) };
     result.is_ok() && byte & 1 == 1
+}
+
+/// Whether the page at any of these addresses is in this process's page tables, as
+/// `/proc/self/pagemap` says; taken for so where that can not be read. `mincore` looks at the file.
+pub(crate) fn is_mapped_at(mut addresses: impl Iterator<Item = usize>) -> bool {
+    /// The highest bit of an entry of 8 bytes per base page.
+    const PRESENT: u64 = 1 << 63;
+    let Ok(fd) = open(c"/proc/self/pagemap") else { return true };
+    // SAFETY: takes a number, and is a number that the process was started with.
+    let base = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let is_mapped = addresses.any(|address| {
+        let mut entry = [0; 8];
+        let read = pread(fd, &mut entry, (address / base * 8) as u64);
+        read != Ok(8) || u64::from_ne_bytes(entry) & PRESENT != 0
+    });
+    close(fd);
+    is_mapped
 }
 
 /// Writes bytes to an address.

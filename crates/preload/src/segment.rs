@@ -22,6 +22,7 @@ use libc::{c_int, shmid_ds};
 use crate::anonymous::page_of;
 use crate::daemon::{Ask, lend};
 use crate::guard::State;
+use crate::maps::Piece;
 use crate::raw::{self, Errno, File};
 use crate::say::say;
 
@@ -56,6 +57,11 @@ impl Segments {
 
     fn find(&mut self, id: c_int) -> Option<&mut Segment> {
         self.0.iter_mut().find(|segment| segment.id == id)
+    }
+
+    /// Whether a mapping is one of a segment.
+    pub(crate) fn is_of(&self, piece: &Piece) -> bool {
+        self.0.iter().any(|segment| piece.is_of(segment.file))
     }
 
     /// Lets go of segments that were removed and are attached nowhere.
@@ -203,12 +209,15 @@ pub(crate) fn get(
     let Some(rounded) = (bytes as u64).checked_next_multiple_of(page).filter(|b| *b > 0) else {
         return not(&"its size is no number of pages");
     };
-    let ask = Ask { bytes: rounded, page, single: true, last_hope: false };
+    let ask = Ask { bytes: rounded, page, single: true, last_hope: false, node: None };
     let loan = match lend(state, ask) {
         Ok(loan) if loan.ready_bytes().0 > 0 => loan,
         Ok(_) => return not(&"nothing is ready"),
         Err(why) => return not(&why),
     };
+    for (fd, part) in loan.parts() {
+        state.places.add(fd, part.node, usize::try_from(page).ok()?);
+    }
     let (_, mut files) = loan.into_fds();
     let fd = files.pop()?.into_raw_fd();
     let file = raw::file(fd).ok()?;

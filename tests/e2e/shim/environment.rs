@@ -8,11 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-use linux::testkit::hugepages;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, c};
 
-use super::{PAGE, assert_same, text};
+use super::{PAGE, assert_same, reserve, text};
 
 /// What answers anything with something that is no answer.
 fn babble(socket: &Path) {
@@ -27,7 +26,7 @@ fn babble(socket: &Path) {
 
 #[test]
 fn nothing_in_the_environment_breaks_a_program() {
-    let Some(pages) = hugepages::reserve(PAGE.bytes(), 8) else { return };
+    let Some(pages) = reserve(PAGE, 8) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("page_size", dir.path(), &[]);
     let words = ["21", "private"];
@@ -126,7 +125,7 @@ fn nothing_in_the_environment_breaks_a_program() {
 fn a_log_that_nobody_reads_ends_no_program() {
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("page_size", dir.path(), &[]);
-    let Some(_pages) = hugepages::reserve(PAGE.bytes(), 2) else { return };
+    let Some(_pages) = reserve(PAGE, 2) else { return };
     let (read, write) = std::io::pipe().expect("a pipe");
     drop(read);
     let words = ["21", "shared"];

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which nodes the kernel would take a thread's pages from, so that a loan takes none from others.
+//!
+//! The kernel looks at the policy of whoever touches a page first, at that moment; a loan follows the
+//! policy of the thread that makes the call, at the call. What a loan leaves to the program's own
+//! faults is the kernel's to place.
+
+use std::fmt;
+
+use client::Loan;
+
+use crate::raw;
+
+/// So many nodes are told apart, which is the most that Linux has.
+const MOST: u32 = 1024;
+
+/// A set of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Nodes(pub(crate) [u64; MOST as usize / 64]);
+
+impl Nodes {
+    pub(crate) fn has(&self, node: u32) -> bool {
+        self.0.get(node as usize / 64).is_some_and(|word| word >> (node % 64) & 1 == 1)
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..MOST).filter(|node| self.has(*node))
+    }
+
+    fn and(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|at| self.0[at] & other.0[at]))
+    }
+}
+
+impl fmt::Display for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, node) in self.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{node}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Where pages may come from.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    /// These nodes are asked first, one after the other.
+    pub(crate) first: Vec<u32>,
+    /// Whether any other may follow, or several together.
+    pub(crate) or_others: bool,
+    /// No page may lie elsewhere.
+    allowed: Nodes,
+}
+
+/// More nodes than that are not asked one by one.
+const MOST_ASKED: usize = 8;
+
+impl Choice {
+    /// One node and no other.
+    pub(crate) fn only(node: u32) -> Self {
+        let mut allowed = Nodes([0; MOST as usize / 64]);
+        if let Some(word) = allowed.0.get_mut(node as usize / 64) {
+            *word |= 1 << (node % 64);
+        }
+        Self { first: vec![node], or_others: false, allowed }
+    }
+
+    /// What the kernel would do for the calling thread: its memory policy, within its cpuset.
+    ///
+    /// # Errors
+    /// A policy that a loan can not follow.
+    pub(crate) fn of_thread() -> Result<Self, String> {
+        let all = Nodes([u64::MAX; MOST as usize / 64]);
+        // Without NUMA in the kernel there is one node and no policy.
+        let Ok((mode, mask)) = raw::memory_policy() else {
+            return Ok(Self { first: Vec::new(), or_others: true, allowed: all });
+        };
+        let cpuset = raw::allowed_nodes().map_or(all, Nodes);
+        let mask = Nodes(mask).and(&cpuset);
+        let here = raw::current_node();
+        let nearest_of = |nodes: &Nodes| {
+            let near = here.filter(|node| nodes.has(*node));
+            let rest = nodes.iter().filter(|node| Some(*node) != near);
+            near.into_iter().chain(rest).take(MOST_ASKED).collect::<Vec<_>>()
+        };
+        let several = || nearest_of(&mask);
+        let local = || match here {
+            Some(node) if cpuset.has(node) => vec![node],
+            Some(_) => nearest_of(&cpuset),
+            None => Vec::new(),
+        };
+        let (first, or_others, allowed) = match (mode & MODES, mask.count()) {
+            _ if mode & libc::MPOL_F_RELATIVE_NODES != 0 => {
+                return Err("the memory policy's nodes are relative".to_owned());
+            }
+            (libc::MPOL_DEFAULT | libc::MPOL_LOCAL, _) | (libc::MPOL_PREFERRED, 0) => {
+                (local(), true, cpuset)
+            }
+            (libc::MPOL_PREFERRED | PREFERRED_MANY, 1..) => (several(), true, cpuset),
+            (libc::MPOL_BIND, 1) => (several(), false, mask),
+            (libc::MPOL_BIND, 2..) => (several(), true, mask),
+            (libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE, 1) => (several(), true, cpuset),
+            (libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE, 2..) => {
+                return Err(format!("the memory policy spreads pages over nodes {mask}"));
+            }
+            _ => return Err(format!("the memory policy {mode:#x} is unknown")),
+        };
+        Ok(Self { first, or_others, allowed })
+    }
+
+    /// Whether a loan has no block on a node that it may not have one on.
+    ///
+    /// # Errors
+    /// The node at fault.
+    pub(crate) fn check(&self, loan: &Loan) -> Result<(), String> {
+        match loan.parts().find(|(_, part)| !self.allowed.has(part.node)) {
+            None => Ok(()),
+            Some((_, part)) => {
+                Err(format!("node {} has pages, but the thread may not have them", part.node))
+            }
+        }
+    }
+}
+
+/// The policy of a range of memory.
+#[derive(Debug)]
+pub(crate) struct Range {
+    mode: libc::c_int,
+    nodes: Nodes,
+}
+
+impl Range {
+    pub(crate) fn new((mode, nodes): (libc::c_int, [u64; MOST as usize / 64])) -> Self {
+        Self { mode: mode & MODES, nodes: Nodes(nodes) }
+    }
+
+    /// Whether pages of a node are what the kernel would take, were there some on each.
+    pub(crate) fn suits(&self, node: u32) -> bool {
+        match self.mode {
+            libc::MPOL_BIND | PREFERRED_MANY => self.nodes.has(node),
+            libc::MPOL_PREFERRED => self.nodes.count() == 0 || self.nodes.has(node),
+            libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE => self.only_node() == Some(node),
+            _ => true,
+        }
+    }
+
+    /// The one node that it names.
+    pub(crate) fn only_node(&self) -> Option<u32> {
+        self.nodes.iter().next().filter(|_| self.nodes.count() == 1)
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.nodes.fmt(f)
+    }
+}
+
+/// The flags above say how the mask follows a cpuset.
+const MODES: libc::c_int = 0xFF;
+/// Linux 5.15.
+const PREFERRED_MANY: libc::c_int = 5;
+/// Linux 6.9.
+const WEIGHTED_INTERLEAVE: libc::c_int = 6;
