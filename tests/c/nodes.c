@@ -2,6 +2,8 @@
 /*
  * On which nodes a program's pages lie under each memory policy, a line each; on a machine of two
  * nodes. Lent or not, the lines are the same.
+ *
+ *	nodes [near]	with near only what its cpuset gives a thread of node 0
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -177,8 +179,17 @@ static void memfd(void)
 	child_end(pid);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	(void)argv;
+	if (argc > 1) {
+		subject = "cpuset";
+		run_on(0);
+		under("shared", MAP_SHARED, DEFAULT, 0);
+		under("private", MAP_PRIVATE, DEFAULT, 0);
+		under("1 preferred", MAP_SHARED, PREFERRED, 2);
+		return 0;
+	}
 	subject = "shared";
 	threads_policy(MAP_SHARED);
 	ranges_policy(MAP_SHARED);
