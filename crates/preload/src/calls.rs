@@ -17,19 +17,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{
-    c_char, c_int, c_long, c_uint, c_ulong, c_void, key_t, mmsghdr, msghdr, off64_t, pid_t,
-    shmid_ds, size_t, ssize_t,
+    c_char, c_int, c_long, c_uint, c_ulong, c_void, key_t, off64_t, pid_t, shmid_ds, size_t,
 };
 
 use crate::anonymous::{self, Request};
 use crate::config::AtFork;
 use crate::guard::{Guard, State, WAIT, WAIT_LONG, is_off};
 use crate::maps::Piece;
+use crate::passing::{SENDMMSG, SENDMSG};
 use crate::raw::{self, Errno, c_int_result, c_result};
 use crate::{memfd, places, private, rebind, say, segment};
 
 /// Runs `body` behind the lock; `None` if that can not be had or the body panics.
-fn guarded<T>(patience: std::time::Duration, body: impl FnOnce(&mut State) -> T) -> Option<T> {
+pub(crate) fn guarded<T>(
+    patience: std::time::Duration,
+    body: impl FnOnce(&mut State) -> T,
+) -> Option<T> {
     let mut guard = Guard::enter(patience)?;
     catch_unwind(AssertUnwindSafe(|| body(guard.state()))).ok()
 }
@@ -40,18 +43,18 @@ fn pointer(result: raw::Result<usize>) -> *mut c_void {
 }
 
 /// A function of the C library's that this one stands before, looked up once.
-struct Next {
+pub(crate) struct Next {
     name: &'static CStr,
     at: AtomicUsize,
 }
 
 impl Next {
-    const fn new(name: &'static CStr) -> Self {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
         Self { name, at: AtomicUsize::new(0) }
     }
 
     /// Its address; 0 if there is none.
-    fn get(&self) -> usize {
+    pub(crate) fn get(&self) -> usize {
         match self.at.load(Ordering::Relaxed) {
             0 => {
                 // SAFETY: a name that ends with a zero byte.
@@ -68,8 +71,6 @@ static FORK: Next = Next::new(c"fork");
 static FCNTL: Next = Next::new(c"fcntl64");
 static FALLOCATE: Next = Next::new(c"fallocate64");
 static POSIX_FALLOCATE: Next = Next::new(c"posix_fallocate64");
-static SENDMSG: Next = Next::new(c"sendmsg");
-static SENDMMSG: Next = Next::new(c"sendmmsg");
 
 /// Looks everything up while the process has one thread and the loader no other work: later a
 /// caller may hold locks that `dlsym` wants.
@@ -375,112 +376,6 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { fcntl(fd, command, argument) }
-}
-
-/// What messages pass on to other processes is not to be exchanged for something else any more.
-///
-/// # Safety
-/// They are as `sendmsg` wants them.
-unsafe fn before_passing(messages: &[mmsghdr]) {
-    if messages.iter().all(|message| message.msg_hdr.msg_control.is_null()) {
-        return;
-    }
-    guarded(WAIT, |state| {
-        for message in messages {
-            // SAFETY: the caller's contract.
-            unsafe { note_passed(state, &message.msg_hdr) };
-        }
-    });
-}
-
-/// # Safety
-/// As [`before_passing`].
-unsafe fn note_passed(state: &mut State, header: &msghdr) {
-    if header.msg_control.is_null() {
-        return;
-    }
-    // SAFETY: the caller's contract: so many bytes of control messages.
-    let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
-    // SAFETY: the same; the macros stay within these bytes.
-    while let Some(rights) = unsafe { control.as_ref() } {
-        if (rights.cmsg_level, rights.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: computes a length.
-            let head = unsafe { libc::CMSG_LEN(0) } as usize;
-            let count = rights.cmsg_len.saturating_sub(head) / size_of::<c_int>();
-            // SAFETY: behind a control message's head lies its data.
-            let data = unsafe { libc::CMSG_DATA(control) }.cast::<c_int>();
-            for at in 0..count {
-                let fd = data.wrapping_add(at);
-                // SAFETY: one of its descriptors, which need not be aligned.
-                let Ok(file) = raw::file(unsafe { fd.read_unaligned() }) else { continue };
-                state.memfds.passed(file);
-                state.places.passed(file);
-            }
-        }
-        // SAFETY: as above.
-        control = unsafe { libc::CMSG_NXTHDR(header, control) };
-    }
-}
-
-/// `sendmsg(2)`.
-///
-/// # Safety
-/// As the call itself.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's contract; null is an error for the kernel to find.
-    let header = unsafe { message.as_ref() }.filter(|_| memfd::is_any());
-    if let Some(header) = header {
-        // SAFETY: the caller's contract.
-        unsafe { before_passing(&[mmsghdr { msg_hdr: *header, msg_len: 0 }]) };
-    }
-    match SENDMSG.get() {
-        0 => c_result(raw::sendmsg(fd, message.addr(), flags)),
-        at => {
-            // SAFETY: the C library's function of that name has this type.
-            let next = unsafe {
-                std::mem::transmute::<
-                    usize,
-                    unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t,
-                >(at)
-            };
-            // SAFETY: the caller's contract.
-            unsafe { next(fd, message, flags) }
-        }
-    }
-}
-
-/// `sendmmsg(2)`.
-///
-/// # Safety
-/// As the call itself.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    if memfd::is_any() && !messages.is_null() {
-        // SAFETY: the caller's contract: so many of them.
-        let messages = unsafe { std::slice::from_raw_parts(messages, count as usize) };
-        // SAFETY: the caller's contract.
-        unsafe { before_passing(messages) };
-    }
-    match SENDMMSG.get() {
-        0 => c_int_result(raw::sendmmsg(fd, messages.addr(), count, flags)),
-        at => {
-            // SAFETY: the C library's function of that name has this type.
-            let next = unsafe {
-                std::mem::transmute::<
-                    usize,
-                    unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int,
-                >(at)
-            };
-            // SAFETY: the caller's contract.
-            unsafe { next(fd, messages, count, flags) }
-        }
-    }
 }
 
 /// `shmget(2)`.

@@ -11,6 +11,7 @@
 //! - [`places`] knows which files are lent, and moves rows of them.
 //! - [`memfd`] serves `memfd_create(MFD_HUGETLB)` when its size becomes known.
 //! - [`rebind`] puts other memory in the place of what `mbind` wants elsewhere.
+//! - [`passing`] notices what is passed on to other processes.
 //! - [`segment`] serves `shmget(SHM_HUGETLB)` where the operator allows it.
 //! - [`daemon`] asks for loans, in bounded time; [`policy`] says from which nodes.
 //! - [`guard`] is the one lock; behind it no signal, no cancellation, and no allocator of the
@@ -31,6 +32,7 @@ mod daemon;
 mod guard;
 mod maps;
 mod memfd;
+pub mod passing;
 mod places;
 mod policy;
 mod private;
