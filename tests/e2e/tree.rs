@@ -64,20 +64,46 @@ fn ended(child: &mut Child) -> bool {
 struct Held(Pid);
 
 impl Held {
+    /// Stopped once it has done something, as near to its beginning as a millisecond allows: it
+    /// zeroes 30 pages in one.
+    fn begun(daemon: &Daemon) -> Self {
+        // Before its exec it shares the daemon's memory, and the daemon waits for it.
+        let is_itself = |pid: &u32| {
+            let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            arguments.is_ok_and(|arguments| arguments.contains("--until-eof"))
+        };
+        wait_until("started", || deputies(daemon).iter().any(is_itself));
+        let held = Self(Pid::from_raw(deputies(daemon)[0].cast_signed()));
+        wait_until("begun", || {
+            held.release();
+            std::thread::sleep(Duration::from_millis(1));
+            kill(held.0, Signal::SIGSTOP).expect("it is alive");
+            read(&domain(daemon).join("zeroed_hugepages")) > 0
+        });
+        held
+    }
+
     fn release(&self) {
         kill(self.0, Signal::SIGCONT).expect("it is alive");
+    }
+
+    /// Waits until the daemon has closed its end of what the deputy watches: it will find that when
+    /// it is released.
+    fn wait_until_told(&self, daemon: &Daemon) {
+        let pipe = fs::read_link(format!("/proc/{}/fd/0", self.0)).expect("a pipe");
+        wait_until("told to stop", || {
+            let fds = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("it runs");
+            fds.flatten().all(|fd| fs::read_link(fd.path()).is_ok_and(|file| file != pipe))
+        });
     }
 }
 
 /// A writer for whom something has been zeroed, and more is to be.
 fn busy_writer(daemon: &Daemon) -> (Child, Held) {
     let writer = writer(&domain(daemon).join("zeroable_hugepages"), "max");
-    wait_until("begun", || read(&domain(daemon).join("zeroed_hugepages")) > 0);
-    let deputy = deputies(daemon).first().copied().expect("a deputy at work");
-    let deputy = Pid::from_raw(deputy.cast_signed());
-    kill(deputy, Signal::SIGSTOP).expect("it is alive");
+    let deputy = Held::begun(daemon);
     assert!(daemon.pool().zeroable_pages > 0, "it has more to do");
-    (writer, Held(deputy))
+    (writer, deputy)
 }
 
 fn mounts(daemon: &Daemon) -> usize {
@@ -111,6 +137,7 @@ fn a_writer_that_is_interrupted_or_killed_ends_at_once_and_its_work_is_kept() {
         let dir = domain(&daemon);
         let (mut writer, deputy) = busy_writer(&daemon);
         kill(Pid::from_raw(writer.id().cast_signed()), signal).expect("our own child");
+        deputy.wait_until_told(&daemon);
         deputy.release();
         writer.wait().expect("our own child");
         let pool = daemon.pool();
@@ -134,6 +161,7 @@ fn a_second_writer_can_be_killed_while_the_first_is_at_work() {
     second.wait().expect("our own child");
     assert!(!ended(&mut first), "it is another's");
     first.kill().expect("our own child");
+    deputy.wait_until_told(&daemon);
     deputy.release();
     first.wait().expect("our own child");
     let pool = daemon.pool();
@@ -231,6 +259,7 @@ fn a_daemon_that_stops_ends_its_writers_keeps_their_work_and_unmounts() {
     let (mut writer, deputy) = busy_writer(&daemon);
     kill(Pid::from_raw(daemon.pid().cast_signed()), Signal::SIGTERM).expect("our own child");
     wait_until("unmounted", || mounts(&daemon) == 0);
+    deputy.wait_until_told(&daemon);
     deputy.release();
     daemon.terminate();
     assert!(!writer.wait().expect("our own child").success(), "it was not done");
