@@ -6,6 +6,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use client::Client;
@@ -41,8 +43,12 @@ pub(crate) fn read(path: &Path) -> u64 {
     text.strip_suffix('\n').expect("a newline").parse().expect("a number")
 }
 
-/// A shell that writes there, as a user's would.
+/// A shell that writes there, as a user's would, and that heeds Ctrl-C even where these tests are a job
+/// in the background, which begins with SIGINT ignored: whoever handles it here, it is a child's own.
 fn writer(file: &Path, text: &str) -> Child {
+    let always = Arc::new(AtomicBool::new(true));
+    signal_hook::flag::register_conditional_shutdown(Signal::SIGINT as i32, 130, always)
+        .expect("a signal that can be handled");
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo \"$0\" > \"$1\"", text]).arg(file).stderr(Stdio::null());
     shell.spawn().expect("a shell")
