@@ -6,11 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 
 use crate::error::{Advise, Context, Errno, Error, Result};
-use crate::files;
-use crate::mount::unescape;
+use crate::mountinfo;
 use crate::roots::Roots;
 
 /// The kernel's end of every FUSE file system.
@@ -66,26 +65,15 @@ impl FuseMount {
     /// Takes it out of the tree at once. Who has a file on it open keeps it, and gets answers from
     /// it as long as its server has the device open; ENOTCONN afterwards.
     pub fn detach(&self) -> Result<()> {
-        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
-        rustix::mount::unmount(&self.dir, flags)
-            .or_call(|| format!("umount2({:?}, UMOUNT_NOFOLLOW|MNT_DETACH)", self.dir))
-            .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
+        mountinfo::detach(&self.dir)
     }
 }
 
 /// The `fuse.KIND` mounts on `dir` itself: a server that was killed leaves one, whose path answers
 /// ENOTCONN to everything but this.
 pub fn find(roots: &Roots, dir: &Path, kind: &str) -> Result<Vec<FuseMount>> {
-    let file = roots.proc.join("self/mountinfo");
     let kind = format!("fuse.{kind}");
-    let mut mounts = Vec::new();
-    for line in files::read(&file)?.lines() {
-        let malformed = || Error::malformed(&file, "a mountinfo line", line);
-        let (before, after) = line.split_once(" - ").ok_or_else(malformed)?;
-        let at = before.split(' ').nth(4).map(unescape).ok_or_else(malformed)?;
-        if after.split(' ').next() == Some(kind.as_str()) && at == dir {
-            mounts.push(FuseMount { dir: at });
-        }
-    }
-    Ok(mounts)
+    let mounts = mountinfo::read(roots)?.into_iter();
+    let found = mounts.filter(|entry| entry.kind == kind && entry.dir == dir);
+    Ok(found.map(|entry| FuseMount { dir: entry.dir }).collect())
 }

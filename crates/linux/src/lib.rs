@@ -31,6 +31,7 @@ pub mod lease;
 pub mod mapping;
 pub mod meminfo;
 pub mod mount;
+mod mountinfo;
 pub mod numa;
 pub mod peer;
 pub mod process;

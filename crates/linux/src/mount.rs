@@ -3,7 +3,6 @@
 
 use std::ffi::CString;
 use std::fs::DirBuilder;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use rustix::fs::StatFs;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::error::{Advise, Context, Errno, Error, Result};
-use crate::files;
+use crate::mountinfo;
 use crate::roots::Roots;
 use crate::units::PageBytes;
 
@@ -63,35 +62,18 @@ impl HugetlbMount {
 
     /// Takes it out of the tree at once; pages that somebody still maps stay until they let go.
     pub fn detach(self) -> Result<()> {
-        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
-        rustix::mount::unmount(&self.dir, flags)
-            .or_call(|| format!("umount2({:?}, UMOUNT_NOFOLLOW|MNT_DETACH)", self.dir))
-            .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
+        mountinfo::detach(&self.dir)
     }
 }
 
 /// The hugetlbfs mounts of one page size that this process sees, in the order they were mounted.
 pub fn find(roots: &Roots, page: PageBytes) -> Result<Vec<HugetlbMount>> {
-    let path = roots.proc.join("self/mountinfo");
     let mut mounts = Vec::new();
-    for line in files::read(&path)?.lines() {
-        // 36 35 98:0 /root /mount/point options [tags...] - type source super,options
-        let form = "a mountinfo line";
-        let malformed = || Error::malformed(&path, form, line);
-        let (before, after) = line.split_once(" - ").ok_or_else(malformed)?;
-        let dir = before.split(' ').nth(4).ok_or_else(malformed)?;
-        let mut after = after.split(' ');
-        if after.next() != Some("hugetlbfs") {
-            continue;
-        }
-        let options = after.nth(1).ok_or_else(malformed)?;
-        let size = options
-            .split(',')
-            .find_map(|option| option.strip_prefix("pagesize="))
-            .and_then(parse_size)
-            .ok_or_else(malformed)?;
-        if size == page {
-            mounts.push(HugetlbMount { dir: unescape(dir), page });
+    for entry in mountinfo::read(roots)?.into_iter().filter(|entry| entry.kind == "hugetlbfs") {
+        let mut options = entry.options.split(',');
+        let size = options.find_map(|option| option.strip_prefix("pagesize=")).and_then(parse_size);
+        if size.ok_or_else(|| entry.malformed(roots))? == page {
+            mounts.push(HugetlbMount { dir: entry.dir, page });
         }
     }
     Ok(mounts)
@@ -127,22 +109,4 @@ fn parse_size(text: &str) -> Option<PageBytes> {
         _ => (text, 0),
     };
     PageBytes::new(digits.parse::<u64>().ok()?.checked_mul(1 << shift)?)
-}
-
-/// mountinfo writes space, tab, newline and backslash as three octal digits.
-pub(crate) fn unescape(text: &str) -> PathBuf {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let octal = text.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
-        if let Some(byte) = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            out.push(byte);
-            at += 4;
-        } else {
-            out.push(bytes[at]);
-            at += 1;
-        }
-    }
-    std::ffi::OsString::from_vec(out).into()
 }

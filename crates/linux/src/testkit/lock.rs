@@ -14,12 +14,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
-use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal};
 
 use crate::error::Result;
 use crate::hugetlb;
-use crate::mount::unescape;
+use crate::mountinfo;
 use crate::roots::Roots;
 use crate::units::{NodeId, PageBytes};
 
@@ -143,13 +142,11 @@ fn kill_orphans() {
 
 /// What a killed test mounted: daemons' pages and control trees.
 fn detach_mounts() {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let dirs = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
-    for dir in dirs.filter(|dir| is_of_a_test(dir)) {
-        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
+    let mounts = mountinfo::read(&Roots::default()).unwrap_or_default();
+    for mount in mounts.iter().filter(|mount| is_of_a_test(&mount.dir)) {
         // What can't be unmounted holds pages, which the next test misses and says so. The files
         // beside the mounts are no obstacle, and may say what happened.
-        rustix::mount::unmount(&dir, flags).ok();
+        mountinfo::detach(&mount.dir).ok();
     }
 }
 
