@@ -21,14 +21,16 @@ use rustix::{
 };
 
 use super::{
+    linux::{self, Linux},
     series::{self, Files, Series},
     source::Source,
 };
 use crate::{cache, command, say};
 
-/// Which kernel: a configuration, with or without the series.
+/// Which image: a kernel and a configuration, with or without the series.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Flavour {
+    pub(crate) linux: Linux,
     /// `default`, or a fragment that is merged over it.
     pub(crate) config: String,
     pub(crate) patched: bool,
@@ -44,8 +46,8 @@ impl fmt::Display for Flavour {
 /// Builds the image, or finds it in the cache; returns the path of `bzImage`.
 pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
     let fragments = fragments(flavour)?;
-    let source = Source::get()?;
-    let series = if flavour.patched { Series::read()? } else { Series::default() };
+    let source = Source::get(flavour.linux)?;
+    let series = if flavour.patched { Series::read(flavour.linux)? } else { Series::default() };
     let files = series.result(&source)?;
 
     let done = cache::shared("kernel/images")?.join(key(&source, &fragments, &files)?);
@@ -55,7 +57,7 @@ pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
     }
     let tree = Tree::prepare(&source, &flavour.to_string(), &files)?;
     tree.configure("tinyconfig", &fragments.concat())?;
-    say::step(format_args!("building {flavour} from {} with {}", source.version, done.display()));
+    say::step(format_args!("building {flavour} from {source} as {}", done.display()));
     tree.make(&["bzImage"])?;
 
     let staging = tempfile::tempdir_in(cache::shared("kernel/images")?)?;
@@ -91,7 +93,6 @@ fn key(source: &Source, fragments: &[String], files: &Files) -> Result<String> {
 
 /// The config fragments of a flavour, in the order in which they are merged.
 fn fragments(flavour: &Flavour) -> Result<Vec<String>> {
-    let dir = series::home().join("configs");
     let mut names = vec!["default"];
     if flavour.config != "default" {
         names.push(&flavour.config);
@@ -102,10 +103,17 @@ fn fragments(flavour: &Flavour) -> Result<Vec<String>> {
     }
     let mut fragments = Vec::new();
     for name in names {
-        let path = dir.join(format!("{name}.config"));
-        let text = fs::read_to_string(&path)
-            .with_context(|| format!("no configuration {name}: {} is absent", path.display()))?;
-        fragments.push(text);
+        // What every tree has, then what only this one has.
+        let places = [linux::home(), flavour.linux.home()].map(|home| home.join("configs"));
+        let before = fragments.len();
+        for path in places.map(|dir| dir.join(format!("{name}.config"))) {
+            if path.exists() {
+                fragments.push(fs::read_to_string(&path)?);
+            }
+        }
+        if fragments.len() == before {
+            bail!("no configuration {name}: kernel/configs has no {name}.config");
+        }
     }
     Ok(fragments)
 }

@@ -19,8 +19,9 @@ use anyhow::{Result, bail};
 use super::{
     build::Tree,
     export,
+    linux::Linux,
     series::{self, Files, Series},
-    source::{PACKAGE, Source},
+    source::Source,
 };
 use crate::{apt, cache, command, say};
 
@@ -119,24 +120,35 @@ const USERS: [&str; 7] = [
     "mm/userfaultfd.o",
 ];
 
-pub(crate) fn run(only: &[String]) -> Result<ExitCode> {
+pub(crate) fn run(trees: &[Linux], only: &[String]) -> Result<ExitCode> {
     let known = ["apply", "checkpatch", "bisect"].into_iter().chain(TARGETS.iter().map(|t| t.name));
     let known: BTreeSet<&str> = known.collect();
     if let Some(name) = only.iter().find(|name| !known.contains(name.as_str())) {
         let list = known.into_iter().collect::<Vec<_>>().join(", ");
         bail!("no check {name}; there are {list}");
     }
+    let mut findings = 0;
+    for linux in Linux::ALL {
+        if trees.is_empty() || trees.contains(&linux) {
+            findings += check(linux, only)?;
+        }
+    }
+    say::result(format_args!("{findings} findings"));
+    Ok(if findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Checks the series of one tree; returns the number of findings.
+fn check(linux: Linux, only: &[String]) -> Result<usize> {
     let chosen = |name: &str| only.is_empty() || only.iter().any(|other| other == name);
     if chosen("apply") {
-        newest()?;
+        Source::refresh(linux)?;
     }
-    let source = Source::get()?;
-    let series = Series::read()?;
+    let source = Source::get(linux)?;
+    let series = Series::read(linux)?;
     let files = series.result(&source)?;
     let mut findings = 0;
     if chosen("apply") {
-        let (commits, version) = (series.commits.len(), &source.version);
-        say::result(format_args!("apply: {commits} patches on {PACKAGE} {version}"));
+        say::result(format_args!("apply: {} patches on {source}", series.commits.len()));
     }
     if chosen("checkpatch") {
         findings += checkpatch(&source)?;
@@ -148,26 +160,13 @@ pub(crate) fn run(only: &[String]) -> Result<ExitCode> {
     for target in TARGETS.iter().filter(|target| chosen(target.name)) {
         findings += target.check(&source, &files, &written)?;
     }
-    say::result(format_args!("{findings} findings"));
-    Ok(if findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Installs Debian's newest source when we may; else says what is missing.
-fn newest() -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        say::step(format_args!("not root: checking the installed {PACKAGE}, not the newest"));
-        return Ok(());
-    }
-    command::stdout(&mut command::new(Path::new("/"), "apt-get", ["-q", "update"]))?;
-    let mut install = command::new(Path::new("/"), "apt-get", ["-q", "-y", "install", PACKAGE]);
-    command::stdout(install.env("DEBIAN_FRONTEND", "noninteractive"))?;
-    Ok(())
+    Ok(findings)
 }
 
 fn checkpatch(source: &Source) -> Result<usize> {
     apt::need(&["perl"])?;
-    let dir = cache::target("kernel")?.join("checkpatch");
-    let mails = export::write(&dir)?;
+    let dir = cache::target("kernel")?.join(format!("checkpatch-{}", source.linux));
+    let mails = export::write(source.linux, &dir)?;
     let mut findings = 0;
     let mut excused = 0;
     for mail in series::files_below(&dir)? {

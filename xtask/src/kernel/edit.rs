@@ -10,6 +10,8 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::{
+    linux::Linux,
+    overlay::Overlay,
     series::{self, Entry, Index, Series, join_mail},
     source::Source,
 };
@@ -24,12 +26,12 @@ fn git(dir: &Path, arguments: &[&str]) -> Result<String> {
 
 /// Makes `dir` a git tree: the source, tagged `pristine`, and one commit per
 /// patch on top.
-pub(crate) fn make_tree(dir: &Path) -> Result<()> {
+pub(crate) fn make_tree(linux: Linux, dir: &Path) -> Result<()> {
     if dir.exists() {
         bail!("{} exists: `git -C {0} rebase` in it, or name a new directory", dir.display());
     }
-    let source = Source::get()?;
-    let series = Series::read()?;
+    let source = Source::get(linux)?;
+    let series = Series::read(linux)?;
     series::make_parent(dir)?;
     say::step(format_args!("copying {} and adding it to git", source.version));
     let parent = std::env::current_dir()?;
@@ -62,8 +64,8 @@ struct Taken {
     added: Vec<String>,
 }
 
-/// Replaces `patches/`, `overlay/` and `series.toml` by the commits of `dir`.
-pub(crate) fn import(dir: &Path) -> Result<()> {
+/// Replaces `patches/`, the overlay's files and `series.toml` by the commits of `dir`.
+pub(crate) fn import(linux: Linux, dir: &Path) -> Result<()> {
     let range = format!("{PRISTINE}..HEAD");
     let commits = git(dir, &["log", "--reverse", "--format=%H", &range])?;
     if commits.is_empty() {
@@ -75,18 +77,9 @@ pub(crate) fn import(dir: &Path) -> Result<()> {
         taken.push(take(dir, commit, &mut new_files)?);
     }
 
-    let home = series::home();
+    let home = linux.home();
     let numbers = numbers(&home)?;
-    let old = series::files_below(&home.join("overlay"))?;
-    for file in old.difference(&new_files) {
-        fs::remove_file(home.join("overlay").join(file))?;
-    }
-    for file in &new_files {
-        // Writing through a link keeps one copy of a header that others use.
-        let to = home.join("overlay").join(file);
-        series::make_parent(&to)?;
-        fs::write(&to, fs::read(dir.join(file))?)?;
-    }
+    Overlay::of(linux).replace(dir, &new_files)?;
     let patches = home.join("patches");
     let _ = fs::remove_dir_all(&patches);
     fs::create_dir_all(&patches)?;

@@ -5,14 +5,14 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 
-use super::{series::Series, source::Source};
+use super::{linux::Linux, series::Series, source::Source};
 use crate::command;
 
 /// Writes one mail per commit into `dir`, which is emptied first; returns how
 /// many. They are signed off with the exporter's own git identity.
-pub(crate) fn write(dir: &Path) -> Result<usize> {
-    let source = Source::get()?;
-    let series = Series::read()?;
+pub(crate) fn write(linux: Linux, dir: &Path) -> Result<usize> {
+    let source = Source::get(linux)?;
+    let series = Series::read(linux)?;
     let tree = tempfile::tempdir()?;
     let git = |arguments: &[&str]| -> Result<String> {
         command::stdout(command::new(tree.path(), "git", ["-c", "gc.auto=0"]).args(arguments))

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask kernel`: the series for Linux 6.12, from patch files to a
+//! `cargo xtask kernel`: the series, one for each Linux, from patch files to a
 //! bootable image and back.
 //!
-//! `source` unpacks Debian's tarball, `series` reads what lies under
-//! `kernel/linux-6.12`, `build` makes an image of both, `edit` turns the series
-//! into a git tree to work in and takes the commits back, `export` writes what
-//! `git am` reads, `check` asks checkpatch, sparse and the cross compilers.
+//! `linux` names the kernels, `source` unpacks Debian's tarball, `series` reads
+//! what lies under `kernel/linux-NAME` and `overlay` what all of them share, `build`
+//! makes an image of both, `edit` turns the series into a git tree to work in and
+//! takes the commits back, `export` writes what `git am` reads, `check` asks
+//! checkpatch, sparse and the cross compilers.
 
 mod build;
 mod check;
 mod edit;
 mod export;
+mod linux;
+mod overlay;
 mod selftest;
 mod series;
 mod source;
@@ -21,6 +24,8 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 
 pub(crate) use build::{Flavour, image as build};
+pub(crate) use linux::Linux;
+pub(crate) use overlay::Overlay;
 pub(crate) use selftest::build as selftest;
 
 use crate::say;
@@ -31,22 +36,34 @@ pub(crate) enum Verb {
     Build(BuildArgs),
     /// Write the series as mails that `git am` takes.
     Export {
+        /// Which kernel's.
+        #[arg(long, value_name = "LINUX", default_value_t)]
+        tree: Linux,
         /// Where the mails go; emptied first.
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
     /// Ask checkpatch, sparse and the compilers of other architectures.
     Check {
+        /// Which kernel's series; all of them if none is named.
+        #[arg(long = "tree", value_name = "LINUX")]
+        trees: Vec<Linux>,
         /// Only these: `apply`, `checkpatch`, or a target of the cross table.
         only: Vec<String>,
     },
     /// Make a git tree with one commit per patch, to work in.
     Tree {
+        /// Which kernel's.
+        #[arg(long, value_name = "LINUX", default_value_t)]
+        tree: Linux,
         /// A directory that does not exist yet.
         dir: PathBuf,
     },
-    /// Write the commits of a tree made by `tree` back into kernel/linux-6.12.
+    /// Write the commits of a tree made by `tree` back into kernel/.
     Import {
+        /// Which kernel's.
+        #[arg(long, value_name = "LINUX", default_value_t)]
+        tree: Linux,
         /// The tree.
         dir: PathBuf,
     },
@@ -54,7 +71,10 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct BuildArgs {
-    /// Which fragment of kernel/linux-6.12/configs to add to `default`.
+    /// Which kernel.
+    #[arg(long, value_name = "LINUX", default_value_t)]
+    tree: Linux,
+    /// Which fragment of kernel/configs to add to `default`.
     #[arg(long, default_value = "default")]
     config: String,
     /// The same configuration without the series, to compare with.
@@ -64,26 +84,26 @@ pub(crate) struct BuildArgs {
 
 pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
-        Verb::Build(BuildArgs { config, pristine }) => {
-            let image = build(&Flavour { config, patched: !pristine })?;
+        Verb::Build(BuildArgs { tree, config, pristine }) => {
+            let image = build(&Flavour { linux: tree, config, patched: !pristine })?;
             say::result(image.display());
         }
-        Verb::Export { out } => {
+        Verb::Export { tree, out } => {
             let dir = match out {
                 Some(dir) => dir,
-                None => crate::cache::target("kernel")?.join("series"),
+                None => crate::cache::target("kernel")?.join(format!("series-{tree}")),
             };
-            let mails = export::write(&dir)?;
+            let mails = export::write(tree, &dir)?;
             say::result(format_args!("{mails} patches in {}", dir.display()));
         }
-        Verb::Check { only } => return check::run(&only),
-        Verb::Tree { dir } => edit::make_tree(&dir)?,
-        Verb::Import { dir } => edit::import(&dir)?,
+        Verb::Check { trees, only } => return check::run(&trees, &only),
+        Verb::Tree { tree, dir } => edit::make_tree(tree, &dir)?,
+        Verb::Import { tree, dir } => edit::import(tree, &dir)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Debian's unchanged source tree.
-pub(crate) fn source_dir() -> Result<PathBuf> {
-    Ok(source::Source::get()?.dir)
+pub(crate) fn source_dir(linux: Linux) -> Result<PathBuf> {
+    Ok(source::Source::get(linux)?.dir)
 }

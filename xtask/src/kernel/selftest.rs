@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::{build::Tree, source::Source};
+use super::{build::Tree, linux::Linux, source::Source};
 use crate::command;
 
 /// Builds `tools/testing/selftests/mm/NAME`; returns the program.
-pub(crate) fn build(name: &str) -> Result<PathBuf> {
-    let source = Source::get()?;
+pub(crate) fn build(linux: Linux, name: &str) -> Result<PathBuf> {
+    let source = Source::get(linux)?;
     let tree = Tree::prepare(&source, "selftests", &BTreeMap::new())?;
     if !tree.dir.join("usr/include/linux/mman.h").exists() {
         tree.make(&["headers"])?;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The series as it lies in the repository: `series.toml` gives the order of
+//! A series as it lies in the repository: `series.toml` gives the order of
 //! the commits, `patches/` their messages and their edits to existing files,
-//! `overlay/` the files they add.
+//! `overlay/` the files they add. What is the same in every tree lies once, in
+//! the overlay beside the trees.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,13 +13,8 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::source::{PACKAGE, Source};
-use crate::{cache, command};
-
-/// `kernel/linux-6.12` of this checkout.
-pub(crate) fn home() -> PathBuf {
-    cache::repo().join("kernel/linux-6.12")
-}
+use super::{linux::Linux, overlay::Overlay, source::Source};
+use crate::command;
 
 /// `series.toml`.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -35,7 +31,7 @@ pub(crate) struct Index {
 pub(crate) struct Entry {
     /// File name below `patches/`.
     pub(crate) patch: String,
-    /// Files below `overlay/` that this commit adds.
+    /// Files of the overlay that this commit adds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) overlay: Vec<String>,
 }
@@ -61,15 +57,30 @@ pub(crate) struct Series {
     pub(crate) commits: Vec<Commit>,
 }
 
+impl Index {
+    /// Reads the `series.toml` of a tree.
+    pub(crate) fn read(linux: Linux) -> Result<Self> {
+        let path = linux.home().join("series.toml");
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        toml::from_str(&text).with_context(|| path.display().to_string())
+    }
+
+    /// Every file of the overlay that a commit adds.
+    pub(crate) fn files(&self) -> BTreeSet<String> {
+        self.commits.iter().flat_map(|entry| entry.overlay.iter().cloned()).collect()
+    }
+}
+
 impl Series {
-    /// Reads `kernel/linux-6.12`; every overlay file must belong to one commit.
-    pub(crate) fn read() -> Result<Self> {
-        let home = home();
-        let text = fs::read_to_string(home.join("series.toml"))?;
-        let index: Index = toml::from_str(&text).context("series.toml")?;
-        let mut unclaimed = files_below(&home.join("overlay"))?;
+    /// Reads the series of a tree; every file of its own overlay must belong to one commit.
+    pub(crate) fn read(linux: Linux) -> Result<Self> {
+        let home = linux.home();
+        let overlay = Overlay::of(linux);
+        let mut unclaimed = overlay.own()?;
+        let mut claimed = BTreeSet::new();
         let mut commits = Vec::new();
-        for entry in index.commits {
+        for entry in Index::read(linux)?.commits {
             let path = home.join("patches").join(&entry.patch);
             let mail = fs::read_to_string(&path)
                 .with_context(|| format!("series.toml names {}", path.display()))?;
@@ -77,16 +88,18 @@ impl Series {
                 split_mail(&mail).with_context(|| format!("patches/{}", entry.patch))?;
             let mut added = BTreeMap::new();
             for file in entry.overlay {
-                if !unclaimed.remove(&file) {
-                    bail!("{}: overlay/{file} is absent or named twice", entry.patch);
+                if !claimed.insert(file.clone()) {
+                    bail!("{}: overlay/{file} is named twice", entry.patch);
                 }
-                let content = fs::read(home.join("overlay").join(&file))?;
+                unclaimed.remove(&file);
+                let content = overlay.read(&file).with_context(|| entry.patch.clone())?;
                 added.insert(file, content);
             }
             commits.push(Commit { patch: entry.patch, message, diff, added });
         }
         if let Some(file) = unclaimed.first() {
-            bail!("no commit of series.toml adds overlay/{file}: name it in one `overlay` list");
+            let home = home.display();
+            bail!("no commit of {home}/series.toml adds {file}: name it in one `overlay` list");
         }
         Ok(Self { commits })
     }
@@ -108,13 +121,12 @@ impl Series {
         for file in self.changed() {
             let to = dir.join(&file);
             make_parent(&to)?;
-            fs::copy(source.dir.join(&file), &to).with_context(|| {
-                format!("{file}, which the series changes, is not in {PACKAGE} {}", source.version)
-            })?;
+            fs::copy(source.dir.join(&file), &to)
+                .with_context(|| format!("{file}, which the series changes, is not in {source}"))?;
         }
         done(None)?;
         for commit in &self.commits {
-            commit.apply(&source.version, dir)?;
+            commit.apply(source, dir)?;
             done(Some(commit))?;
         }
         Ok(())
@@ -145,7 +157,7 @@ impl Series {
 }
 
 impl Commit {
-    fn apply(&self, version: &str, dir: &Path) -> Result<()> {
+    fn apply(&self, source: &Source, dir: &Path) -> Result<()> {
         for (file, content) in &self.added {
             let to = dir.join(file);
             make_parent(&to)?;
@@ -162,7 +174,7 @@ impl Commit {
         let output = command::output(&mut apply)?;
         if !output.status.success() {
             bail!(
-                "Debian's {PACKAGE} {version} no longer takes patches/{}:\n{}\
+                "Debian's {source} no longer takes patches/{}:\n{}\
                  rebase it: `cargo xtask kernel tree DIR` on the last version that took it, \
                  merge the new source, `cargo xtask kernel import DIR`",
                 self.patch,
@@ -224,7 +236,10 @@ pub(crate) fn make_parent(file: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Series, join_mail, split_mail};
+    use std::collections::BTreeSet;
+
+    use super::{Index, Series, files_below, join_mail, split_mail};
+    use crate::kernel::{linux::Linux, overlay};
 
     #[test]
     fn a_mail_survives_splitting_and_joining() {
@@ -235,12 +250,23 @@ mod tests {
     }
 
     #[test]
-    fn the_series_in_the_repository_is_consistent() {
-        let series = Series::read().unwrap();
-        for commit in &series.commits {
-            let subject = commit.message.lines().next().unwrap_or_default();
-            assert!(subject.contains(": "), "{}: no area in the subject", commit.patch);
-            assert!(commit.message.lines().count() > 2, "{}: no reason given", commit.patch);
+    fn each_series_in_the_repository_is_consistent() {
+        for linux in Linux::ALL {
+            for commit in Series::read(linux).unwrap().commits {
+                let subject = commit.message.lines().next().unwrap_or_default();
+                assert!(subject.contains(": "), "{}: no area in the subject", commit.patch);
+                assert!(commit.message.lines().count() > 2, "{}: no reason given", commit.patch);
+            }
         }
+    }
+
+    #[test]
+    fn every_shared_file_belongs_to_a_series() {
+        let mut unclaimed = files_below(&overlay::shared()).unwrap();
+        for linux in Linux::ALL {
+            let claimed = Index::read(linux).unwrap().files();
+            unclaimed.retain(|file| !claimed.contains(file));
+        }
+        assert_eq!(unclaimed, BTreeSet::new(), "name it in a series.toml");
     }
 }

@@ -12,7 +12,9 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::{
-    apt, cache, command, say,
+    apt, cache, command,
+    kernel::Linux,
+    say,
     vm::{Initramfs, Kernel, image_of},
 };
 
@@ -24,7 +26,7 @@ const MEMORY: &str = "2560M";
 pub(super) fn test(root: &Path, old: &Path, new: &Path) -> Result<ExitCode> {
     apt::need(&["qemu-system-x86", "binutils"])?;
     let logs = cache::target("package/logs")?;
-    let kernel = image_of(&Kernel::Stock)?;
+    let kernel = image_of(&Kernel::Stock, Linux::default())?;
     let scratch = tempfile::tempdir()?;
     let archive = scratch.path().join("initramfs.cpio");
     let overlay = scratch.path().join("overlay.cpio");

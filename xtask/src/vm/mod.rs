@@ -33,7 +33,7 @@ use self::{
 pub(crate) use self::{
     image::of as image_of, initramfs::Initramfs, requirements::Kernel, verdict::Count,
 };
-use crate::{cache, say};
+use crate::{cache, kernel::Linux, say};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -46,6 +46,9 @@ pub(crate) enum Verb {
         /// Which one.
         #[arg(value_enum, default_value = "stock")]
         kernel: Kernel,
+        /// Which Linux.
+        #[arg(long, value_name = "LINUX", default_value_t)]
+        tree: Linux,
     },
     /// Run a program of this host in a VM, with everything it prints.
     Run(RunArgs),
@@ -81,8 +84,8 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Kernel { kernel } => {
-            say::result(image::of(&kernel)?.kernel.display());
+        Verb::Kernel { kernel, tree } => {
+            say::result(image::of(&kernel, tree)?.kernel.display());
             Ok(ExitCode::SUCCESS)
         }
         Verb::Run(RunArgs { like, argv }) => {
@@ -136,7 +139,7 @@ fn finish(cases: &[Case], verbose: bool) -> Result<ExitCode> {
 /// What all machines of one run share.
 struct Hall {
     workshop: Workshop,
-    images: BTreeMap<Kernel, Image>,
+    images: BTreeMap<(Kernel, Linux), Image>,
     logs: PathBuf,
     /// By suite.
     matrices: BTreeMap<String, Matrix>,
@@ -150,15 +153,16 @@ impl Hall {
         name: &str,
         requirements: &Requirements,
     ) -> Result<(Count, Vec<(String, Count)>)> {
-        let kernel = match self.images.entry(requirements.kernel) {
+        let Requirements { kernel, linux, .. } = requirements;
+        let kernel = match self.images.entry((*kernel, *linux)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(image::of(&requirements.kernel)?),
+            Entry::Vacant(new) => new.insert(image::of(kernel, *linux)?),
         };
         let mut vm = Vm::new(requirements.clone());
         let compared = case.same_as.is_some();
         let mut cells = BTreeMap::new();
         for program in &case.programs {
-            for made in self.workshop.make(program)? {
+            for made in self.workshop.make(program, *linux)? {
                 if let Some(cell) = &made.matrix {
                     cells.insert(made.program.name.clone(), cell.clone());
                 }

@@ -14,7 +14,11 @@ use super::{
     machine::Made,
     table::{Origin, Program},
 };
-use crate::{apt, cache, command, kernel, say};
+use crate::{
+    apt, cache, command,
+    kernel::{self, Linux, Overlay},
+    say,
+};
 
 /// Where programs are made, and the init.
 #[derive(Debug)]
@@ -34,6 +38,9 @@ struct Executable {
     dir: PathBuf,
     is_test: bool,
 }
+
+/// Where the series has its selftests, in the kernel's tree.
+const SELFTESTS: &str = "tools/testing/selftests/mm";
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -68,7 +75,7 @@ impl Workshop {
 
     /// Makes what a line of the table names: one program, or several for the
     /// tests of a package.
-    pub(crate) fn make(&mut self, program: &Program) -> Result<Vec<Made>> {
+    pub(crate) fn make(&mut self, program: &Program, linux: Linux) -> Result<Vec<Made>> {
         let one = |name: &str, at: String, host: PathBuf| -> Vec<Made> {
             let mut argv = vec![at.clone()];
             argv.extend(program.args.iter().cloned());
@@ -78,13 +85,13 @@ impl Workshop {
         let bits = if matches!(program.origin, Origin::C32(_)) { 32 } else { 64 };
         let mut all = match &program.origin {
             Origin::C(name) | Origin::C32(name) => {
-                let host = self.compile(&find_c(name)?, Link::Static { bits })?;
+                let host = self.compile(linux, name, Link::Static { bits })?;
                 // Both may be in one machine.
                 let name = if bits == 32 { format!("{name}-32") } else { name.clone() };
                 one(&with_args(&name, program), format!("/bin/{name}"), host)
             }
             Origin::Selftest(name) => {
-                let host = kernel::selftest(name)?;
+                let host = kernel::selftest(linux, name)?;
                 one(&with_args(name, program), format!("/selftests/{name}"), host)
             }
             Origin::Kunit(suite) => {
@@ -111,11 +118,11 @@ impl Workshop {
         };
         let Some(first) = all.first_mut() else { return Ok(all) };
         for other in &program.with {
-            let host = self.compile(&find_c(other)?, Link::Static { bits })?;
+            let host = self.compile(linux, other, Link::Static { bits })?;
             first.programs.insert(format!("/bin/{other}").into(), host);
         }
         for other in &program.dynamic {
-            let host = self.compile(&find_c(other)?, Link::Dynamic)?;
+            let host = self.compile(linux, other, Link::Dynamic)?;
             first.programs.insert(Path::new(DYNAMIC).join(other), host);
             first.program.env.insert("PREZERO_TEST_PROGRAMS".to_owned(), DYNAMIC.to_owned());
         }
@@ -123,9 +130,10 @@ impl Workshop {
     }
 
     /// A program from one C file.
-    fn compile(&self, source: &Path, link: Link) -> Result<PathBuf> {
+    fn compile(&self, linux: Linux, name: &str, link: Link) -> Result<PathBuf> {
         let repo = cache::repo();
-        let mut program = self.bin.join(source.file_stem().unwrap_or_default());
+        let source = find_c(linux, name)?;
+        let mut program = self.bin.join(format!("{name}-{linux}"));
         let mut gcc = command::new(&repo, "gcc", ["-std=gnu11", "-O2", "-g", "-pthread"]);
         match link {
             Link::Static { bits: 32 } => {
@@ -142,8 +150,8 @@ impl Workshop {
             .arg(repo.join("kernel/uapi"))
             .arg("-I")
             // "../kselftest.h" of the kernel's own tree
-            .arg(kernel::source_dir()?.join("tools/testing/selftests/mm"))
-            .arg(source)
+            .arg(kernel::source_dir(linux)?.join(SELFTESTS))
+            .arg(&source)
             .arg("-o")
             .arg(&program);
         command::run(&mut gcc)?;
@@ -225,15 +233,16 @@ fn with_args(name: &str, program: &Program) -> String {
 }
 
 /// `NAME.c` among the series' selftests or in `tests/c`.
-fn find_c(name: &str) -> Result<PathBuf> {
-    let places = ["kernel/linux-6.12/overlay/tools/testing/selftests/mm", "tests/c"];
-    for place in places {
-        let path = cache::repo().join(place).join(format!("{name}.c"));
-        if path.exists() {
-            return Ok(path);
-        }
+fn find_c(linux: Linux, name: &str) -> Result<PathBuf> {
+    let selftest = format!("{SELFTESTS}/{name}.c");
+    if let Some(path) = Overlay::of(linux).find(&selftest) {
+        return Ok(path);
     }
-    bail!("no {name}.c in {}", places.join(" or "))
+    let path = cache::repo().join("tests/c").join(format!("{name}.c"));
+    if !path.exists() {
+        bail!("no {name}.c in tests/c, and no {selftest} in the series for {linux}");
+    }
+    Ok(path)
 }
 
 /// The part of cargo's messages that names executables.

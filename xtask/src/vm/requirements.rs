@@ -3,6 +3,8 @@
 
 use serde::Deserialize;
 
+use crate::kernel::Linux;
+
 /// Which kernel boots.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -51,6 +53,9 @@ pub(crate) struct Pool {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Requirements {
     pub(crate) kernel: Kernel,
+    /// The tree that the kernel is of. The table's `on` sets it.
+    #[serde(skip)]
+    pub(crate) linux: Linux,
     /// Default: what the kernel was built with.
     #[serde(default)]
     pub(crate) preempt: Option<Preempt>,

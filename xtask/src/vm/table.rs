@@ -14,7 +14,7 @@ use super::{
     matrix::Cell,
     requirements::{Kernel, Requirements},
 };
-use crate::cache;
+use crate::{cache, kernel::Linux};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,7 +23,7 @@ struct File {
 }
 
 /// One boot of one machine.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -36,6 +36,10 @@ pub(crate) struct Case {
     /// on both, whatever that is.
     #[serde(default)]
     pub(crate) same_as: Option<Kernel>,
+    /// Which trees it is for: on every one but 6.12 its name ends with the tree's, and it is in
+    /// the set of that name instead of its own.
+    #[serde(default = "on_default")]
+    pub(crate) on: Vec<Linux>,
     #[serde(rename = "needs")]
     pub(crate) requirements: Requirements,
     #[serde(default, rename = "program")]
@@ -119,8 +123,30 @@ impl TryFrom<String> for Origin {
     }
 }
 
+fn on_default() -> Vec<Linux> {
+    vec![Linux::default()]
+}
+
 fn two_minutes() -> u64 {
     120
+}
+
+impl Case {
+    /// The case once for each tree that it is for.
+    fn on_each_tree(&self) -> impl Iterator<Item = Self> {
+        self.on.iter().map(|&linux| {
+            let mut case = self.clone();
+            case.requirements.linux = linux;
+            if linux != Linux::default() {
+                case.name += &format!("-{linux}");
+                case.sets = vec![linux.name().to_owned()];
+                for cell in case.programs.iter_mut().filter_map(|one| one.matrix.as_mut()) {
+                    cell.provider += &format!("-{linux}");
+                }
+            }
+            case
+        })
+    }
 }
 
 impl Program {
@@ -159,7 +185,7 @@ fn read_from(dir: &Path) -> Result<Vec<Case>> {
         let text = fs::read_to_string(&path)?;
         let file: File =
             toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
-        for case in file.vm {
+        for case in file.vm.iter().flat_map(Case::on_each_tree) {
             if cases.iter().any(|other| other.name == case.name) {
                 bail!("{}: a second test named {}", path.display(), case.name);
             }

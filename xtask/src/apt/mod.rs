@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Debian packages by name: what is installed, what is newest, what to fetch.
 
+mod suite;
+
+pub(crate) use suite::Suite;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -57,6 +61,11 @@ pub(crate) fn download(package: &str, dir: &Path) -> Result<PathBuf> {
     command::run(fetch.stdout(Stdio::null()).stderr(Stdio::null())).with_context(|| {
         format!("cannot download {package}; does `apt-get update` reach a Debian mirror?")
     })?;
+    find_deb(package, dir)
+}
+
+/// The `.deb` of `package` that was downloaded into `dir`.
+fn find_deb(package: &str, dir: &Path) -> Result<PathBuf> {
     let wanted = format!("{package}_");
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
