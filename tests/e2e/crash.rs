@@ -215,7 +215,7 @@ fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
         daemon.wait_for("quiet", |p| {
             p.lent_pages + p.lingering_pages + p.kept_pages + p.zeroing_pages == 0
         });
-        let change = model::wire::PoolChange {
+        let change = wire::PoolChange {
             page_bytes: page.size().bytes(),
             pages_per_block: 2,
             ready_low: Some(0),

@@ -2,10 +2,9 @@
 //! The shapes of loans.
 
 use client::{Error, LendRequest};
-use model::units::{Bytes, Pages};
-use model::wire;
 use prezero_tests::memory::{assert_zero, faults_of_touching, soil};
 use prezero_tests::{Daemon, Page};
+use units::{Bytes, Pages};
 
 #[test]
 fn a_ready_block_is_lent_whole_zero_and_comes_back() {

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest};
-use model::units::Bytes;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::{Daemon, Page};
+use units::Bytes;
 
 /// Every sample by its name and labels.
 type Samples = BTreeMap<String, f64>;

@@ -4,10 +4,9 @@
 use client::{Error, LendRequest};
 use linux::testkit::hugepages;
 use linux::{NodeId, Roots, numa};
-use model::units::Node;
-use model::wire;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
+use units::Node;
 
 /// A daemon with a pool of `pages` pages on each of two nodes.
 fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {

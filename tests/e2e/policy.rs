@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use linux::testkit::hugepages;
 use linux::{Mapping, Roots, hugetlb};
-use model::units::Pages;
-use model::wire::PoolChange;
 use prezero_tests::{Daemon, Page};
+use units::Pages;
+use wire::PoolChange;
 
 #[test]
 fn own_workers_fill_to_the_high_threshold_and_start_again_below_the_low_one() {

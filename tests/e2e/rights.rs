@@ -3,7 +3,6 @@
 
 use client::{Client, Error, LendRequest};
 use linux::testkit::child::alone;
-use model::wire;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
 

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use client::Client;
 use linux::testkit::hugepages;
-use model::wire::Status;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use wire::Status;
 
 /// The socket that a daemon tells things through, as systemd has one.
 struct Ear {

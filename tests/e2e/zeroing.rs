@@ -4,10 +4,9 @@
 use std::ops::ControlFlow;
 
 use client::{Client, Error, Job, Task};
-use model::units::Pages;
-use model::wire;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
+use units::Pages;
 
 fn allocate(job: Job, pages: u64) -> client::Done {
     let Ok(Task::Allocate(task)) = job.begin() else { panic!("a fresh block is allocated") };

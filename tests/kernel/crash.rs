@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use client::Task;
 use linux::testkit::hugepages;
-use model::units::Pages;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
+use units::Pages;
 
 use super::support::{self, kernel, soil_pool};
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use client::LendRequest;
 use linux::testkit::hugepages;
 use linux::{NodeId, Roots, numa};
-use model::units::{Bytes, Node, Pages};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
+use units::{Bytes, Node, Pages};
 
 use super::support::{self, Program, kernel, soil_pool};
 

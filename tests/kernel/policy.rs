@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use linux::Roots;
 use linux::kernel::Device;
-use model::units::Pages;
-use model::wire::PoolChange;
 use prezero_tests::Page;
 use prezero_tests::daemon::PATIENCE;
+use units::Pages;
+use wire::PoolChange;
 
 use super::support::{self, Program, kernel};
 

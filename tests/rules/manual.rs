@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use model::config::Config;
+use book::config::Config;
 use serde_json::Value;
 
 use super::read;

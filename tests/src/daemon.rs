@@ -9,12 +9,11 @@ use client::{Client, LendRequest, Loan};
 use linux::testkit::MOUNTS_PREFIX;
 use linux::testkit::hugepages::{self, Guard};
 use linux::{NodeId, PageBytes, Roots};
-use model::ids::Owner;
-use model::units::{Bytes, PageSize, Pages};
-use model::wire::{PoolStatus, Status};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use units::{Bytes, Owner, PageSize, Pages};
+use wire::{PoolStatus, Status};
 
 /// How long anything that ought to happen may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,7 +31,7 @@ impl Page {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Mib2, Self::Gib1];
 
-    /// As the model's type.
+    /// As the type of `units`.
     #[must_use]
     pub fn size(self) -> PageSize {
         match self {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use client::{Client, DEFAULT_SOCKET};
-use model::units::{Node, PageSize};
+use units::{Node, PageSize};
 
 use crate::exit::{self, Failure, Outcome};
 use crate::verbs::{

@@ -5,8 +5,6 @@ use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
-use model::wire;
-
 /// The exit codes. They are part of the interface: scripts depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use model::units::{Bytes, Node, PageSize, Pages};
-use model::wire::{self, Finished, GivenBack, Lent, PoolChange, Status, WatchReply};
+use units::{Bytes, Node, PageSize, Pages};
+use wire::{Finished, GivenBack, Lent, PoolChange, Status, WatchReply};
 use zlink::{Call, Connection};
 
 use crate::error::{Error, Result};
@@ -108,7 +108,7 @@ impl Client {
             request.bytes.0,
             request.page_size.map(PageSize::bytes),
             request.node.map(|n| n.0),
-            request.owner.as_ref().map(model::ids::Owner::as_str),
+            request.owner.as_ref().map(units::Owner::as_str),
             request.keep.map(|keep| keep.as_secs()),
             Some(request.single),
             Some(request.held_by_memory),

@@ -4,7 +4,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use model::wire;
 use thiserror::Error;
 
 /// An operation that failed; nothing was lent, zeroed or changed by it.

@@ -5,9 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use linux::{Mapping, PageBytes};
-use model::ids::Owner;
-use model::units::{Bytes, Node, PageSize};
-use model::wire::{Lent, LentPart};
+use units::{Bytes, Node, Owner, PageSize};
+use wire::{Lent, LentPart};
 
 use crate::error::{Error, Result};
 

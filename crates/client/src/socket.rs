@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use model::wire::MAX_PARTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -24,6 +23,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg,
     socket_with,
 };
+use wire::MAX_PARTS;
 use zlink::connection::PassedCredentials;
 use zlink::connection::socket::{ReadHalf, ReadResult, Socket, WriteHalf};
 

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux::kernel::Device;
 use linux::{BlockFile, Mapping, NodeId, PageBytes, Roots, numa};
-use model::units::{Node, PageSize, Pages};
-use model::wire::{self, Finished, ZeroBy};
+use units::{Node, PageSize, Pages};
+use wire::{Finished, ZeroBy};
 
 use crate::connection::Client;
 use crate::error::{Error, Result};

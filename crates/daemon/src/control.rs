@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use book::config::Config;
 use linux::process;
-use model::config::Config;
 use tokio::signal::unix::Signal;
 
 use crate::error::Result;

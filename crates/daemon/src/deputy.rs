@@ -15,13 +15,12 @@ use std::process::{ExitStatus, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-use model::ids::Domain;
-use model::units::Pages;
 use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
+use units::{Domain, Pages};
 
 use crate::error::{Error, Result};
 

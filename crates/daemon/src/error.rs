@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use model::config::ConfigError;
+use book::config::ConfigError;
 use thiserror::Error;
 
 /// A daemon that could not do its work.
@@ -26,7 +26,7 @@ pub enum Error {
     #[error("no {page} pages: this kernel has {known}; see /sys/kernel/mm/hugepages")]
     NoSuchPages {
         /// The size asked for.
-        page: model::units::PageSize,
+        page: units::PageSize,
         /// The sizes there are.
         known: String,
     },
@@ -68,7 +68,7 @@ pub enum Error {
     Deputy(String),
     /// A block whose file nobody knows.
     #[error("{0} has no file")]
-    NoFile(model::ids::BlockId),
+    NoFile(units::BlockId),
     /// The thread of an embedded daemon is gone.
     #[error("the embedded daemon ended before it was ready")]
     Gone,

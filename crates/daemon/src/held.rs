@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use model::ids::LeaseId;
+use units::LeaseId;
 
 /// The loans, and since when their lease has no holder.
 #[derive(Debug, Default)]

@@ -10,8 +10,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use linux::{DaemonEnd, LeaseDir};
-use model::ids::LeaseId;
-use model::units::PageSize;
+use units::{LeaseId, PageSize};
 
 use crate::error::Result;
 

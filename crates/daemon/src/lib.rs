@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The daemon: the shell around [`model`]'s book, as a library, so that it can be embedded.
+//! The daemon: the shell around the [`book`], as a library, so that it can be embedded.
 //!
 //! [`serve`] runs one until a signal; [`Embedded`] runs one on a thread. Inside, everything is on
 //! one thread: [`shell`] has the operations, [`service`] and [`server`] are the varlink face, [`tree`]

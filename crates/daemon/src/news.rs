@@ -8,9 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use model::ids::PoolKey;
-use model::units::{Bytes, Node, PageSize, Pages};
-use model::wire::{Counters, PoolStatus};
+use units::{Bytes, Node, PageSize, Pages, PoolKey};
+use wire::{Counters, PoolStatus};
 
 use crate::service::Shared;
 

@@ -5,11 +5,11 @@
 //! nothing is owned before it is lent. The book has the same two ways ([`Book::new`],
 //! [`Book::over_kernel`]); everything else, from leases to kept content, is the same code.
 
+use book::Book;
+use book::config::{self, Config};
 use linux::kernel::{Level, level};
 use linux::{NodeId, Roots, hugetlb, meminfo};
-use model::book::Book;
-use model::config::{self, Config};
-use model::units::{Node, PageSize, Pages};
+use units::{Node, PageSize, Pages};
 
 use crate::error::{Error, Result};
 use crate::kernel::KernelPool;

@@ -4,10 +4,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use book::config::Config;
 use linux::Peer;
-use model::config::Config;
-use model::ids::Uid;
-use model::wire;
+use units::Uid;
 
 use crate::error::{Error, Result};
 

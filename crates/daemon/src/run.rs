@@ -9,15 +9,15 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use book::config::Config;
 use linux::Roots;
-use model::config::Config;
-use model::wire::DEFAULT_SOCKET;
 use tokio::net::UnixListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep_until};
+use wire::DEFAULT_SOCKET;
 
 use crate::control::{ConfigSource, Control};
 use crate::deputy::Deputies;

@@ -9,21 +9,20 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use book::block::Keep;
+use book::config::{PoolConfig, Recycle};
+use book::{LendRequest, Refusal, Who};
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use model::block::Keep;
-use model::book::{LendRequest, Refusal, Who};
-use model::config::{PoolConfig, Recycle};
-use model::ids::{JobId, LeaseId, Owner, PoolKey};
-use model::units::{Bytes, Node, PageSize, Pages, ParseError};
-use model::wire::{
-    Counters, Error, Finished, GivenBack, Job, Lent, LentPart, Level, LoanStatus, PoolChange,
-    PoolStatus, Status, WatchReply, ZeroBy,
-};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages, ParseError, PoolKey};
+use wire::{
+    Counters, Error, Finished, GivenBack, Job, Lent, LentPart, Level, LoanStatus, PoolChange,
+    PoolStatus, Status, WatchReply, ZeroBy,
+};
 use zlink::Reply;
 
 use crate::rights::Rights;
@@ -261,7 +260,7 @@ async fn lend(
     }
     shell.borrow().metrics.granted(&handover.loan, begin.elapsed());
     let page_size = handover.loan.page_size;
-    let part = |(at, part): (usize, &model::book::LoanPart)| LentPart {
+    let part = |(at, part): (usize, &book::LoanPart)| LentPart {
         fd: index(at + 1),
         node: part.node.0,
         bytes: part.pages.bytes(page_size).0,

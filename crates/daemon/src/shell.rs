@@ -14,14 +14,13 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use book::block::StateName;
+use book::config::{Config, PoolConfig};
+use book::{Book, DomainCounts, Effect, JobOrder, KernelOrder, Loan, ZeroedCounts};
 use linux::{Roots, hugetlb};
-use model::block::StateName;
-use model::book::{Book, DomainCounts, Effect, JobOrder, KernelOrder, Loan, ZeroedCounts};
-use model::config::{Config, PoolConfig};
-use model::ids::{BlockId, LeaseId, PoolKey};
-use model::units::{Bytes, Node, PageSize, Pages};
-use model::wire::{self, Level};
 use tokio::sync::watch;
+use units::{BlockId, Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
+use wire::Level;
 
 use crate::error::{Error, Result};
 use crate::held::Held;
@@ -312,7 +311,7 @@ impl Shell {
     fn promised(&self, node: Node, page_size: PageSize) -> Pages {
         let taken = |block| self.store.allocated(block, page_size).unwrap_or_default();
         let here =
-            |b: &&model::block::Block| (b.pool().node, b.pool().page_size) == (node, page_size);
+            |b: &&book::block::Block| (b.pool().node, b.pool().page_size) == (node, page_size);
         let zeroing = self.book.in_state(StateName::Zeroing).filter(here);
         let filling = self.filling.iter().filter_map(|(id, pages)| {
             self.book.block(*id).filter(here).map(|b| pages.saturating_sub(taken(b.id())))

@@ -9,12 +9,11 @@ use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use book::block::{Reach, StateName};
+use book::journal;
+use book::{Book, Effect, Found};
 use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, PageBytes, exclusive, mount};
-use model::block::{Reach, StateName};
-use model::book::{Book, Effect, Found};
-use model::ids::BlockId;
-use model::journal;
-use model::units::{PageSize, Pages};
+use units::{BlockId, PageSize, Pages};
 
 use crate::error::{Error, Result};
 use crate::freeing::Freeing;
@@ -187,7 +186,7 @@ impl Store {
         match effect {
             Effect::Create { block, pages } => {
                 let Some((state, name)) = book.place(*block) else { return Ok(None) };
-                let Some(key) = book.block(*block).map(model::block::Block::pool) else {
+                let Some(key) = book.block(*block).map(book::block::Block::pool) else {
                     return Ok(None);
                 };
                 let file = self.dir(key.page_size)?.create(state.as_str(), &name)?;

@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
+use book::block::Block;
 use linux::{BlockFile, Mapping, NodeId, PageBytes, numa};
-use model::block::Block;
-use model::ids::BlockId;
 use tokio::sync::watch;
+use units::BlockId;
 
 use crate::error::{Error, Result};
 use crate::store::page_bytes;

@@ -8,12 +8,12 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
 
-use model::config::Workers;
-use model::units::Node;
+use book::config::Workers;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep_until};
+use units::Node;
 
 use crate::service::Shared;
 

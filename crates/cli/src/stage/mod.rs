@@ -25,16 +25,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use book::config::{self, Config, PoolConfig};
 use client::{Client, LendRequest, Loan};
 use daemon::host::prefault::Anonymous;
 use daemon::host::reserve::Reservation;
 use daemon::host::{Roots, leftover, machine};
 use daemon::{Embedded, Options};
-use model::config::{self, Config, PoolConfig};
-use model::ids::PoolKey;
-use model::units::{Bytes, Node, PageSize, Pages};
-use model::wire::PoolChange;
 use tempfile::TempDir;
+use units::{Bytes, Node, PageSize, Pages, PoolKey};
+use wire::PoolChange;
 
 use crate::args::Which;
 use crate::exit::{Exit, Failure};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a scene is to have.
 
-use model::units::{Bytes, PageSize, Pages};
+use units::{Bytes, PageSize, Pages};
 
 /// One pool on the stage.
 #[derive(Debug, Clone)]

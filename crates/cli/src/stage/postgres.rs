@@ -12,10 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use model::units::{Bytes, PageSize};
 use nix::unistd::User;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
+use units::{Bytes, PageSize};
 
 use super::child::{end_with_parent, last_lines, watch};
 use crate::exit::Failure;

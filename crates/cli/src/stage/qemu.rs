@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use model::units::{Bytes, PageSize};
 use rustix::io::FdFlags;
 use rustix::process::Signal;
+use units::{Bytes, PageSize};
 
 use super::child::end_with_parent;
 use crate::exit::Failure;

@@ -3,8 +3,8 @@
 
 use std::io::{self, Write};
 
-use model::units::{Bytes, Pages};
 use serde::Serialize;
+use units::{Bytes, Pages};
 
 use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Outcome};

@@ -17,9 +17,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use client::{LendRequest, Loan};
-use model::ids::Owner;
-use model::units::Bytes;
 use rustix::io::FdFlags;
+use units::{Bytes, Owner};
 
 use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Failure, Outcome};

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use book::config::{Config, Reserve};
 use daemon::host::boot::{self, Progress};
 use daemon::host::{Roots, machine};
-use model::config::{Config, Reserve};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Outcome};
@@ -120,7 +120,7 @@ impl Record for Report {
             return writeln!(out, "nothing is to be reserved");
         }
         for pool in &self.pools {
-            let page = model::units::Bytes(pool.page_bytes);
+            let page = units::Bytes(pool.page_bytes);
             let time = seconds(Duration::from_secs_f64(pool.seconds));
             let pages = count(pool.pages, "page");
             write!(out, "node {} {page}: {pages} in {time}", pool.node)?;

@@ -4,11 +4,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use model::config::{Config, Listen, PoolConfig, Provider};
-use model::ids::Uid;
-use model::units::Bytes;
-use model::wire::DEFAULT_SOCKET;
+use book::config::{Config, Listen, PoolConfig, Provider};
 use tracing_subscriber::filter::LevelFilter;
+use units::{Bytes, Uid};
+use wire::DEFAULT_SOCKET;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::log;
@@ -113,7 +112,7 @@ pub(crate) struct Args {
 fn quota_of(text: &str) -> Result<(Uid, Bytes), String> {
     let (uid, size) = text.split_once('=').ok_or("write UID=SIZE, as in 1000=8G")?;
     let uid = uid.parse().map_err(|_| format!("`{uid}` is not a user number"))?;
-    let size = size.parse().map_err(|error: model::units::ParseError| error.to_string())?;
+    let size = size.parse().map_err(|error: units::ParseError| error.to_string())?;
     Ok((Uid(uid), size))
 }
 

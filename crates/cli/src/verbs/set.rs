@@ -3,11 +3,11 @@
 
 use std::str::FromStr;
 
-use model::config::Recycle;
-use model::units::Bytes;
-use model::wire::{PoolChange, PoolStatus};
+use book::config::Recycle;
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
+use units::Bytes;
+use wire::{PoolChange, PoolStatus};
 
 use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Failure, Outcome};

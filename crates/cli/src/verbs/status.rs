@@ -3,9 +3,9 @@
 
 use std::io::{self, Write};
 
-use model::units::Bytes;
-use model::wire::{LoanStatus, PoolStatus, Status};
 use serde::Serialize;
+use units::Bytes;
+use wire::{LoanStatus, PoolStatus, Status};
 
 use crate::args::Daemon;
 use crate::exit::{Exit, Outcome};
@@ -150,7 +150,7 @@ fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::output::text;
-    use model::wire::Counters;
+    use wire::Counters;
 
     fn report() -> Report {
         Report(Status {

@@ -4,9 +4,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use model::units::{Bytes, Pages};
-use model::wire::{Level, WatchReply};
 use serde::Serialize;
+use units::{Bytes, Pages};
+use wire::{Level, WatchReply};
 
 use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Failure, Outcome};

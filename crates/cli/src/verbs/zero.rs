@@ -8,9 +8,9 @@ use clear::{Chunk, Method};
 use client::Client;
 use daemon::host::Roots;
 use daemon::host::context::{Context, allowed_cpus};
-use model::units::Bytes;
-use model::wire::PoolStatus;
 use serde::Serialize;
+use units::Bytes;
+use wire::PoolStatus;
 
 use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Outcome};

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use client::{Allocate, Done, Shared};
-use model::units::Pages;
+use units::Pages;
 
 use crate::exit::Failure;
 

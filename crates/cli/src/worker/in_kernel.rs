@@ -2,7 +2,7 @@
 //! Having the kernel zero pages of its own pool.
 
 use client::{Done, InKernel};
-use model::units::Pages;
+use units::Pages;
 
 use super::poke::Pokes;
 use crate::exit::Failure;

@@ -31,7 +31,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::{Client, Task};
-use model::wire;
 
 use crate::args::Which;
 use crate::exit::Failure;

@@ -7,8 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use linux::Mapping;
-use model::ids::Owner;
-use model::units::{Bytes, Node, PageSize};
+use units::{Bytes, Node, Owner, PageSize};
 
 use super::{Failure, give, handle, prezero, run, text};
 use crate::loan::{LendRequest, Loan};

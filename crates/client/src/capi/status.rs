@@ -5,7 +5,7 @@
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
-use model::units::{Node, PageSize, Pages};
+use units::{Node, PageSize, Pages};
 
 use super::{Failure, give, handle, prezero, run, text};
 use crate::DEFAULT_SOCKET;
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn prezero_watch_next(
             errno: rustix::io::Errno::CONNRESET,
             text: "the daemon is gone: connect again".to_owned(),
         })?;
-        let level = |level: &model::wire::Level| prezero_level {
+        let level = |level: &wire::Level| prezero_level {
             page_bytes: level.page_bytes,
             ready_pages: level.ready_pages,
             zeroable_pages: level.zeroable_pages,

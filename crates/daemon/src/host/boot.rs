@@ -5,9 +5,9 @@
 //! A pool is never made smaller, and what was reserved stays reserved whatever happens: the kernel's
 //! pool is nobody's but the operator's.
 
+use book::config::Reserve;
 use linux::{Result, Roots, hugetlb};
-use model::config::Reserve;
-use model::units::Pages;
+use units::Pages;
 
 use super::{node_id, page_bytes};
 
@@ -57,9 +57,9 @@ pub fn grow(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::units::{Node, PageSize};
     use std::fs;
     use std::path::PathBuf;
+    use units::{Node, PageSize};
 
     /// A pool of 3 pages of 2 MiB that takes any size.
     fn tree(surplus: &str) -> (tempfile::TempDir, Roots, PathBuf) {

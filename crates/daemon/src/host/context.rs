@@ -4,7 +4,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use linux::{CpuSet, Result, Roots, cgroup, numa, sched};
-use model::units::Node;
+use units::Node;
 
 use super::node_id;
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use linux::{Result, Roots, cpu, hugetlb, meminfo, numa, process};
-use model::units::{Bytes, Node, PageSize};
 use serde::Serialize;
+use units::{Bytes, Node, PageSize};
 
 use super::{context, node_id, page_size};
 

@@ -2,7 +2,7 @@
 //! The machine around the daemon: what there is, what could be better, and changing it for a while.
 //!
 //! For programs that may not ask the kernel themselves (the `prezero` command): everything here is
-//! asked of `linux` and told in the words of `model`. Nothing here needs a running daemon.
+//! asked of `linux` and told in the words of `units`. Nothing here needs a running daemon.
 //!
 //! - [`boot`]: growing the kernel's pool for good.
 //! - [`doctor`]: findings about this machine, each with what to change and the command for it.
@@ -25,7 +25,7 @@ pub mod throttle;
 pub use linux::{Error, Result, Roots};
 
 use linux::{NodeId, PageBytes};
-use model::units::{Node, PageSize};
+use units::{Node, PageSize};
 
 /// The same size in the words of `linux`.
 fn page_bytes(page: PageSize) -> PageBytes {
@@ -33,7 +33,7 @@ fn page_bytes(page: PageSize) -> PageBytes {
     PageBytes::new(page.bytes()).unwrap_or_else(PageBytes::base)
 }
 
-/// The same size in the words of `model`; `None` below 4 KiB, which no huge page is.
+/// The same size in the words of `units`; `None` below 4 KiB, which no huge page is.
 fn page_size(page: PageBytes) -> Option<PageSize> {
     PageSize::new(page.bytes())
 }

@@ -19,9 +19,9 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use linux::{Errno, Error, Result};
-use model::units::{Bytes, PageSize};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use units::{Bytes, PageSize};
 
 /// Anonymous private memory of one page size, unmapped when dropped.
 #[derive(Debug)]

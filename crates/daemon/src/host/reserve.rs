@@ -22,8 +22,8 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use linux::{Errno, Error, Result, Roots, hugetlb};
-use model::units::{Node, PageSize, Pages};
 use rustix::fs::FlockOperation;
+use units::{Node, PageSize, Pages};
 
 use super::{node_id, page_bytes};
 

@@ -13,11 +13,11 @@ use std::time::Duration;
 use linux::kernel::files::{CountFile, Name};
 use linux::kernel::{Device, WatchFor};
 use linux::{NodeId, Roots};
-use model::units::{Node, PageSize, Pages};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use units::{Node, PageSize, Pages};
 
 use super::polled::{Polled, register};
 use crate::error::{Error, Result};

@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 use linux::kernel::Device;
 use linux::{BlockFile, NodeId, PageBytes, numa};
-use model::ids::BlockId;
-use model::units::{Node, PageSize, Pages};
+use units::{BlockId, Node, PageSize, Pages};
 
 use super::KernelPool;
 use crate::store::page_bytes;

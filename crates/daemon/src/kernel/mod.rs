@@ -7,10 +7,10 @@ mod polled;
 
 use std::sync::Arc;
 
+use book::ZeroedCounts;
 use linux::kernel::Device;
 use linux::{NodeId, Roots};
-use model::book::ZeroedCounts;
-use model::units::{Node, PageSize, Pages};
+use units::{Node, PageSize, Pages};
 
 pub(crate) use self::events::Events;
 pub(crate) use self::fill::Fill;

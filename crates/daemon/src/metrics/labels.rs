@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The metrics' labels. Page sizes are written as everywhere else: `2M`, `1G`.
 
-use model::book::Refusal;
-use model::units::Bytes;
-use model::wire::{PoolStatus, Status};
+use book::Refusal;
 use prometheus_client::encoding::EncodeLabelSet;
+use units::Bytes;
+use wire::{PoolStatus, Status};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct BuildInfo {

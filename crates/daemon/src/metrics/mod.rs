@@ -10,9 +10,7 @@ mod labels;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use model::book::{Loan, Refusal};
-use model::units::{Bytes, Pages};
-use model::wire::Status;
+use book::{Loan, Refusal};
 use nix::sys::resource::{UsageWho, getrusage};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -20,6 +18,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use units::{Bytes, Pages};
+use wire::Status;
 
 pub(crate) use http::{Endpoint, Source};
 use labels::{BuildInfo, Outcome, PageSizeLabel, PoolLabels, Reason, Result, Shape, StateLabels};
@@ -127,7 +127,7 @@ impl Metrics {
 
     /// A loan was granted after so long.
     pub(crate) fn granted(&self, loan: &Loan, took: Duration) {
-        let pages = |of: fn(&model::book::LoanPart) -> Pages| loan.parts.iter().map(of).sum();
+        let pages = |of: fn(&book::LoanPart) -> Pages| loan.parts.iter().map(of).sum();
         let (all, ready): (Pages, Pages) = (pages(|part| part.pages), pages(|part| part.ready));
         let outcome = match ready {
             _ if loan.kept => Outcome::KEPT,

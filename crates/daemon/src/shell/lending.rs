@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use model::block::{Reach, Settled, StateName};
-use model::book::{LendRequest, Loan, Refusal};
-use model::ids::{BlockId, JobId, LeaseId};
-use model::units::{PageSize, Pages};
-use model::wire;
+use book::block::{Reach, Settled, StateName};
+use book::{LendRequest, Loan, Refusal};
 use tokio::sync::watch;
+use units::{BlockId, JobId, LeaseId, PageSize, Pages};
 
 use super::{HELD_AGE, Handover, Shell, boot_seconds, failed};
 use crate::error::Result;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reports: what there is, as the faces tell it.
 
+use book::DomainCounts;
+use book::block::StateName;
 use linux::hugetlb;
-use model::block::StateName;
-use model::book::DomainCounts;
-use model::ids::{Domain, PoolKey};
-use model::units::Pages;
-use model::wire::Status;
+use units::{Domain, Pages, PoolKey};
+use wire::Status;
 
 use super::{DomainInKernel, Shell};
 use crate::error::Result;
@@ -69,7 +68,7 @@ impl Shell {
             (Pages(here.free), Pages(all.reserved.unwrap_or_default()), Pages(here.total))
         };
         let in_work =
-            |b: &&model::block::Block| (b.pool().node, b.pool().page_size) == (node, page_size);
+            |b: &&book::block::Block| (b.pool().node, b.pool().page_size) == (node, page_size);
         let taken = self.book.in_state(StateName::Zeroing).filter(in_work);
         let taken: Pages =
             taken.map(|b| self.store.allocated(b.id(), page_size).unwrap_or_default()).sum();

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Jobs: handing pages to workers and taking their reports.
 
-use model::block::{Reach, StateName};
-use model::book::Who;
-use model::ids::JobId;
-use model::units::{Node, PageSize, Pages};
-use model::wire;
+use book::Who;
+use book::block::{Reach, StateName};
+use units::{JobId, Node, PageSize, Pages};
 
 use super::{Order, Shell, failed};
 

@@ -9,8 +9,8 @@ use linux::hugepagectl::{
     Watch, Zero,
 };
 use linux::{Errno, Peer};
-use model::ids::Domain;
 use tokio::time::Instant;
+use units::Domain;
 
 use super::bell;
 use super::item::domain_of;

@@ -2,9 +2,8 @@
 //! What is in the tree: names, numbers, modes.
 
 use linux::hugepagectl;
-use model::ids::Domain;
-use model::units::Node;
 use polyfuse_kernel::fuse_attr;
+use units::{Domain, Node};
 
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
@@ -130,7 +129,7 @@ const FILE_SIZE: u64 = 4096;
 /// The domain that an ioctl's struct names; `None` if no machine can have it.
 pub(super) fn domain_of(node: i32, page_shift: u32) -> Option<Domain> {
     let bytes = 1_u64.checked_shl(page_shift)?;
-    let page_size = model::units::PageSize::new(bytes)?;
+    let page_size = units::PageSize::new(bytes)?;
     Some(Domain { node: Node(u32::try_from(node).ok()?), page_size })
 }
 
@@ -151,7 +150,7 @@ pub(super) fn parse_pages_or_max(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::units::PageSize;
+    use units::PageSize;
 
     const SMALL: Domain = Domain { node: Node(0), page_size: PageSize::MIB_2 };
     const LARGE: Domain = Domain { node: Node(0), page_size: PageSize::GIB_1 };

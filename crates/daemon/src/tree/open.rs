@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use linux::Errno;
-use model::ids::Domain;
+use units::Domain;
 
 use super::bell::Watch;
 use super::item::{Item, Kind};

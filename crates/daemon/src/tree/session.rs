@@ -5,14 +5,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use book::DomainCounts;
 use linux::{Errno, Roots};
-use model::book::DomainCounts;
-use model::ids::Domain;
-use model::units::Pages;
 use rustix::event::PollFlags;
 use rustix::fs::OFlags;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
+use units::{Domain, Pages};
 
 use super::bell::{Bells, Counts};
 use super::device::Device;

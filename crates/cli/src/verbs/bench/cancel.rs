@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ::clear::{Chunk, Clearer, Extent};
 use daemon::host::prefault::Anonymous;
-use model::units::PageSize;
 use rustix::process::{Signal, getpid, kill_process};
+use units::PageSize;
 
 use super::Bench;
 use super::evidence::Cancelling;

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest};
 use daemon::host::prefault::Anonymous;
-use model::units::{Bytes, PageSize, Pages};
-use model::wire;
+use units::{Bytes, PageSize, Pages};
 
 use super::Bench;
 use super::clock::{process_cpu, thread_cpu};

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use ::clear::parallel::{Share, clear_shares};
 use ::clear::{Chunk, Clearer, Extent, Method};
 use daemon::host::prefault::Anonymous;
-use model::units::Bytes;
+use units::Bytes;
 
 use super::Bench;
 use super::clock::{self, CPU, Rates};

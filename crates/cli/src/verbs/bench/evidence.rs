@@ -5,8 +5,8 @@
 
 use ::clear::Chunk;
 use ::clear::calibrate::{Basis, Choice};
-use model::units::PageSize;
 use serde::Serialize;
+use units::PageSize;
 
 use super::figure::Stats;
 

@@ -17,7 +17,7 @@ use ::clear::{Clearer, Extent};
 use daemon::host::context::Context;
 use daemon::host::prefault::Anonymous;
 use daemon::host::throttle::Throttle;
-use model::units::Bytes;
+use units::Bytes;
 
 use super::Bench;
 use super::clock::thread_cpu;

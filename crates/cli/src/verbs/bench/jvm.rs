@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use model::units::{Bytes, PageSize, Pages};
+use units::{Bytes, PageSize, Pages};
 
 use super::figure::{Part, Row};
 use super::start::{Way, labels, unless_failed};

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest};
-use model::units::{Bytes, Node, PageSize, Pages};
+use units::{Bytes, Node, PageSize, Pages};
 
 use super::Bench;
 use super::figure::{Chart, Part, Row, Shape, quantile};

@@ -38,7 +38,7 @@ use ::clear::calibrate::{Choice, Cpu, Use};
 use clap::ValueEnum;
 use daemon::host::context::allowed_cpus;
 use daemon::host::{Roots, machine};
-use model::units::{Bytes, PageSize};
+use units::{Bytes, PageSize};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{self, Form};

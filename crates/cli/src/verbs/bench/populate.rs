@@ -3,7 +3,7 @@
 
 use daemon::host::Roots;
 use daemon::host::prefault::{Anonymous, HugeFile};
-use model::units::{Bytes, PageSize};
+use units::{Bytes, PageSize};
 
 use super::Bench;
 use super::clear;

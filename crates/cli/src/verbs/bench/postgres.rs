@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use model::units::{Bytes, PageSize, Pages};
+use units::{Bytes, PageSize, Pages};
 
 use super::Bench;
 use super::clock;

@@ -71,7 +71,7 @@ impl Report {
     pub(super) fn heading(&self) -> String {
         let Machine { cpu, cpus, kernel, governor, is_virtual, page_bytes, .. } = &self.machine;
         let pages: Vec<_> =
-            page_bytes.iter().map(|&bytes| model::units::Bytes(bytes).to_string()).collect();
+            page_bytes.iter().map(|&bytes| units::Bytes(bytes).to_string()).collect();
         format!(
             "{cpu}{}, {cpus} cpus, Linux {kernel}, huge pages {}, governor {}, load average {:.2} at the start{}{}",
             if *is_virtual { " (virtual)" } else { "" },

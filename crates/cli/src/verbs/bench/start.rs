@@ -2,7 +2,7 @@
 //! Programs from their start to the moment they can be used: the demo's QEMU starts, a JVM, PostgreSQL.
 
 use daemon::host::machine;
-use model::units::PageSize;
+use units::PageSize;
 
 use super::figure::{Chart, Labels, Part, Row, Shape};
 use super::{Bench, jvm, postgres};

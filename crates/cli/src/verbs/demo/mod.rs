@@ -25,7 +25,7 @@ use std::path::PathBuf;
 
 use daemon::host::context::allowed_cpus;
 use daemon::host::{Roots, machine};
-use model::units::{Bytes, PageSize};
+use units::{Bytes, PageSize};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{self, Form};

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use daemon::host::machine::Machine;
-use model::units::{Bytes, PageSize};
 use serde::Serialize;
+use units::{Bytes, PageSize};
 
 use super::boots::Boots;
 use super::maps::Maps;

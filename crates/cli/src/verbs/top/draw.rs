@@ -2,13 +2,13 @@
 //! The screen, from 80 columns by 24 lines on. Every state has a sign of its own besides its colour,
 //! for those who see no colours and terminals that have none.
 
-use model::units::Bytes;
-use model::wire::{LoanStatus, PoolStatus};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use units::Bytes;
+use wire::{LoanStatus, PoolStatus};
 
 use super::view::{Prompt, Question, View};
 use crate::output::rate;
@@ -222,9 +222,9 @@ mod tests {
     use super::super::feed::News;
     use super::super::view::tests::{status, view};
     use super::*;
-    use model::wire::Status;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use wire::Status;
 
     /// The screen's text, without spaces at the ends of its lines.
     fn screen(view: &View, width: u16, height: u16) -> String {

@@ -6,8 +6,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use client::{Client, Error};
-use model::units::{Node, PageSize, Pages};
-use model::wire::{PoolChange, Status};
+use units::{Node, PageSize, Pages};
+use wire::{PoolChange, Status};
 
 /// What the daemon is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What keys do.
 
-use model::units::Pages;
-use model::wire::PoolChange;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use units::Pages;
+use wire::PoolChange;
 
 use super::feed::Order;
 use super::view::{Prompt, Question, View, shape};
@@ -109,7 +109,7 @@ fn decide(view: &View, prompt: &Prompt) -> Reaction {
 mod tests {
     use super::super::view::tests::view;
     use super::*;
-    use model::units::{Node, PageSize};
+    use units::{Node, PageSize};
 
     /// Types keys, `\n` for Enter and `\u{1b}` for Esc; the last reaction.
     fn typed(view: &mut View, keys: &str) -> Reaction {

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use model::wire::{Counters, Status};
 use serde::Serialize;
+use wire::{Counters, Status};
 
 use crate::output::Record;
 

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use model::units::{Bytes, Node, PageSize};
-use model::wire::{PoolStatus, Status};
+use units::{Bytes, Node, PageSize};
+use wire::{PoolStatus, Status};
 
 use super::feed::News;
 use super::rates::{Rates, Sampler};
@@ -96,7 +96,7 @@ pub(super) fn shape(pool: &PoolStatus) -> Option<(Node, PageSize)> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use model::wire::{Counters, LoanStatus};
+    use wire::{Counters, LoanStatus};
 
     fn pool(node: u32, page_bytes: u64, pages_per_block: u64) -> PoolStatus {
         PoolStatus {

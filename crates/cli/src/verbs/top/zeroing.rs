@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use daemon::host::context::allowed_cpus;
-use model::units::Bytes;
+use units::Bytes;
 
 use crate::args::Which;
 use crate::exit::Failure;

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The life of one block.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!            take                 finish(all), sole holder
+//! zeroable ─────────▶ zeroing ─────────────────────────────▶ ready
+//!    ▲  ▲                │ lost, or still held                 │ lend
+//!    │  └─ finish(part) ─┤                                     ▼
+//!    │                   ▼         return                     lent ◀─┐
+//!    │               lingering ◀────────────────────────────── │     │ lend to
+//!    └───────────────────┤ sole holder                               │ the same
+//!       (in-place)       ├──────────▶ kept ──────────────────────────┘ owner
+//!                        └──────────▶ gone  (fresh: the kernel has the pages back)
+//! ```
+//!
+//! *States*: those of the file system, where each is a directory; *gone* is no file at all.
+//! *Events*: the methods of [`Block`]. Every other move is an [`IllegalMove`].
+//! *The claim*: only [`Block::finish`] with all pages done, and [`Block::adopt_ready`] for a file
+//! that such a finish put into `ready/` before a restart, make a [`ZeroClaim`]; lending consumes
+//! it. A block therefore can not be lent twice without having been cleared in between.
+//! *Unknown means dirty*: a lost worker, a shared file, an unreadable name all lead to
+//! `lingering`, and from there only through clearing back to `ready`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use units::{BlockId, JobId, LeaseId, Owner, Pages, PoolKey, Uid};
+
+/// The knowledge that every byte of a block is zero and that nobody else can write to it.
+///
+/// Not `Clone`: it is consumed by the loan that relies on it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ZeroClaim(());
+
+/// Whether anybody but the daemon can still reach a block's memory, as proven by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// The daemon's descriptor is the only one, and nothing maps the file.
+    Sole,
+    /// Another descriptor or mapping exists.
+    Shared,
+    /// This kernel can not tell; only the kernel's own isolation (`fresh`) is safe.
+    Unknown,
+}
+
+/// Who returns to content that was left, and until when it stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keep {
+    /// The owner's name.
+    pub owner: Owner,
+    /// How long content stays after its return, in seconds.
+    pub seconds: u64,
+}
+
+/// One block's part in a loan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The loan.
+    pub lease: LeaseId,
+    /// This block's place in the loan, from 0, in the order in which it is mapped.
+    pub index: u32,
+    /// The borrower.
+    pub uid: Uid,
+    /// What to do with the content on return; `None` is to clear it.
+    pub keep: Option<Keep>,
+    /// The file's length while lent: a trimmed or grown block differs from its pool's shape.
+    pub pages: Pages,
+}
+
+/// Where a block is in its life.
+#[derive(Debug, PartialEq, Eq)]
+pub enum State {
+    /// Free and possibly dirty behind its first `done` pages, which a worker that stopped early
+    /// had finished.
+    Zeroable {
+        /// Pages from the start that need no clearing.
+        done: Pages,
+    },
+    /// In a worker's hands.
+    Zeroing {
+        /// The worker's job.
+        job: JobId,
+        /// Pages from the start that were done before this job.
+        done: Pages,
+    },
+    /// Free and known to be zero.
+    Ready(ZeroClaim),
+    /// In a client's hands.
+    Lent(Part),
+    /// Returned by a client (`Some`) or lost by a worker (`None`), and perhaps still reachable.
+    Lingering(Option<Part>),
+    /// Returned, content preserved for its owner until `until` (seconds of `CLOCK_BOOTTIME`).
+    Kept {
+        /// The loan it was part of.
+        part: Part,
+        /// When it is given up.
+        until: u64,
+    },
+}
+
+/// The states by name: the directories of the mount and the words of every report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StateName {
+    /// Free and possibly dirty.
+    Zeroable,
+    /// Being cleared.
+    Zeroing,
+    /// Free and known to be zero.
+    Ready,
+    /// In a client's hands.
+    Lent,
+    /// Returned, but perhaps still reachable.
+    Lingering,
+    /// Returned, content preserved for its owner.
+    Kept,
+}
+
+impl StateName {
+    /// Every state, in the order of a block's life.
+    pub const ALL: [Self; 6] =
+        [Self::Zeroable, Self::Zeroing, Self::Ready, Self::Lent, Self::Lingering, Self::Kept];
+
+    /// The directory's name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Zeroable => "zeroable",
+            Self::Zeroing => "zeroing",
+            Self::Ready => "ready",
+            Self::Lent => "lent",
+            Self::Lingering => "lingering",
+            Self::Kept => "kept",
+        }
+    }
+}
+
+impl fmt::Display for StateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A move that the life of a block does not have.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("block {block} is {from}: it can not be {event}")]
+pub struct IllegalMove {
+    /// The block.
+    pub block: BlockId,
+    /// Its state, unchanged.
+    pub from: StateName,
+    /// What was attempted.
+    pub event: &'static str,
+}
+
+/// What becomes of a block after it has left a client or a lost worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// Still reachable, or not yet known: ask again.
+    Lingering,
+    /// Its content waits for its owner.
+    Kept,
+    /// It will be cleared in place.
+    Zeroable,
+    /// Its file is to be truncated and unlinked: the kernel takes the pages back.
+    Gone,
+}
+
+/// One block.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Block {
+    id: BlockId,
+    pool: PoolKey,
+    state: State,
+    /// Pages that may have no memory yet: of a file that is being filled for the first time, of a
+    /// hole that a client fills, of whatever was found so at start.
+    missing: Pages,
+}
+
+impl Block {
+    /// A block whose file is about to be made for `job`.
+    #[must_use]
+    pub fn new_zeroing(id: BlockId, pool: PoolKey, job: JobId) -> Self {
+        let missing = pool.pages_per_block;
+        Self { id, pool, state: State::Zeroing { job, done: Pages::ZERO }, missing }
+    }
+
+    /// A block whose file is about to be made as a hole for a client: its own faults fill it.
+    #[must_use]
+    pub fn new_lent_hole(id: BlockId, pool: PoolKey, part: Part) -> Self {
+        let missing = part.pages;
+        Self { id, pool, state: State::Lent(part), missing }
+    }
+
+    /// A file found in `ready/` at start: a finish put it there, and `reach` shows that nobody
+    /// could write since. Anything less certain than `Sole` makes it `lingering`.
+    #[must_use]
+    pub fn adopt_ready(id: BlockId, pool: PoolKey, reach: Reach) -> Self {
+        let state = match reach {
+            Reach::Sole => State::Ready(ZeroClaim(())),
+            Reach::Shared | Reach::Unknown => State::Lingering(None),
+        };
+        Self { id, pool, state, missing: Pages::ZERO }
+    }
+
+    /// A file found at start whose loan is still alive.
+    #[must_use]
+    pub fn adopt_lent(id: BlockId, pool: PoolKey, part: Part) -> Self {
+        Self { id, pool, state: State::Lent(part), missing: Pages::ZERO }
+    }
+
+    /// A file found in `kept/` at start.
+    #[must_use]
+    pub fn adopt_kept(id: BlockId, pool: PoolKey, part: Part, until: u64) -> Self {
+        Self { id, pool, state: State::Kept { part, until }, missing: Pages::ZERO }
+    }
+
+    /// Any other file found at start: dirty, and perhaps reachable.
+    #[must_use]
+    pub fn adopt_unknown(id: BlockId, pool: PoolKey, part: Option<Part>) -> Self {
+        Self { id, pool, state: State::Lingering(part), missing: Pages::ZERO }
+    }
+
+    /// The same block, of whose pages only `allocated` have memory.
+    #[must_use]
+    pub fn with_memory(mut self, allocated: Pages) -> Self {
+        self.missing = self.pages().saturating_sub(allocated);
+        self
+    }
+
+    /// Its identity.
+    #[must_use]
+    pub fn id(&self) -> BlockId {
+        self.id
+    }
+
+    /// The pool whose shape it has.
+    #[must_use]
+    pub fn pool(&self) -> PoolKey {
+        self.pool
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Its state's name.
+    #[must_use]
+    pub fn state_name(&self) -> StateName {
+        match self.state {
+            State::Zeroable { .. } => StateName::Zeroable,
+            State::Zeroing { .. } => StateName::Zeroing,
+            State::Ready(_) => StateName::Ready,
+            State::Lent(_) => StateName::Lent,
+            State::Lingering(_) => StateName::Lingering,
+            State::Kept { .. } => StateName::Kept,
+        }
+    }
+
+    /// The file's length in pages.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        match &self.state {
+            State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
+                part.pages
+            }
+            _ => self.pool.pages_per_block,
+        }
+    }
+
+    /// Pages that may have no memory yet. Whoever fills them takes them from the kernel's pool.
+    #[must_use]
+    pub fn missing(&self) -> Pages {
+        self.missing
+    }
+
+    /// Pages that have memory for sure: what the kernel gets back with the block.
+    #[must_use]
+    pub fn memory(&self) -> Pages {
+        self.pages().saturating_sub(self.missing)
+    }
+
+    fn illegal<T>(&self, event: &'static str) -> Result<T, IllegalMove> {
+        Err(IllegalMove { block: self.id, from: self.state_name(), event })
+    }
+
+    /// zeroable → zeroing. Returns the page at which the worker starts.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state.
+    pub fn take(&mut self, job: JobId) -> Result<Pages, IllegalMove> {
+        let State::Zeroable { done } = self.state else { return self.illegal("taken to zero") };
+        self.state = State::Zeroing { job, done };
+        Ok(done)
+    }
+
+    /// zeroing → ready, if `pages_done` is all of it and the worker let go; zeroing → zeroable,
+    /// if it stopped early and let go; else zeroing → lingering.
+    ///
+    /// `pages_done` counts from the block's start. More than the block has is a worker's lie and
+    /// makes the block lingering.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] unless `job` holds the block.
+    pub fn finish(
+        &mut self,
+        job: JobId,
+        pages_done: Pages,
+        reach: Reach,
+        trust_unknown_reach: bool,
+    ) -> Result<StateName, IllegalMove> {
+        let State::Zeroing { job: holder, done } = self.state else {
+            return self.illegal("finished");
+        };
+        if holder != job {
+            return self.illegal("finished by another job");
+        }
+        let let_go = match reach {
+            Reach::Sole => true,
+            Reach::Shared => false,
+            Reach::Unknown => trust_unknown_reach,
+        };
+        let all = self.pool.pages_per_block;
+        self.state = if !let_go || pages_done > all || pages_done < done {
+            State::Lingering(None)
+        } else {
+            // What is done has memory; what is not may have it already, from before.
+            self.missing = self.missing.min(all.saturating_sub(pages_done));
+            if pages_done == all {
+                State::Ready(ZeroClaim(()))
+            } else {
+                State::Zeroable { done: pages_done }
+            }
+        };
+        Ok(self.state_name())
+    }
+
+    /// zeroing → lingering: the worker is gone without a word.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] unless `job` holds the block.
+    pub fn lose(&mut self, job: JobId) -> Result<(), IllegalMove> {
+        match self.state {
+            State::Zeroing { job: holder, .. } if holder == job => {
+                self.state = State::Lingering(None);
+                Ok(())
+            }
+            _ => self.illegal("lost by its job"),
+        }
+    }
+
+    /// ready → lent; the claim is spent.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state.
+    pub fn lend(&mut self, part: Part) -> Result<ZeroClaim, IllegalMove> {
+        let State::Ready(_) = self.state else { return self.illegal("lent") };
+        self.missing = part.pages.saturating_sub(self.pool.pages_per_block);
+        match std::mem::replace(&mut self.state, State::Lent(part)) {
+            State::Ready(claim) => Ok(claim),
+            _ => self.illegal("lent"),
+        }
+    }
+
+    /// kept → lent, to the owner it was kept for, content and all.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state, and for any other owner or uid.
+    pub fn lend_again(&mut self, part: Part) -> Result<(), IllegalMove> {
+        match &self.state {
+            State::Kept { part: old, .. }
+                if old.uid == part.uid
+                    && old.keep.as_ref().map(|k| &k.owner)
+                        == part.keep.as_ref().map(|k| &k.owner) =>
+            {
+                self.state = State::Lent(part);
+                Ok(())
+            }
+            _ => self.illegal("lent again to its owner"),
+        }
+    }
+
+    /// lent → lingering: the lease ended.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] unless it is lent under `lease`.
+    pub fn give_back(&mut self, lease: LeaseId) -> Result<(), IllegalMove> {
+        match &self.state {
+            State::Lent(part) if part.lease == lease => {
+                self.state = State::Lingering(Some(part.clone()));
+                Ok(())
+            }
+            _ => self.illegal("returned by that lease"),
+        }
+    }
+
+    /// Notes that only `allocated` pages of a lingering block have memory: its borrower may have
+    /// filled holes, made some, or cut the file. No-op in any other state.
+    pub fn note_memory(&mut self, allocated: Pages) {
+        if matches!(self.state, State::Lingering(_)) {
+            self.missing = self.pages().saturating_sub(allocated);
+        }
+    }
+
+    /// Notes that the first `filled` pages of a block just lent as a hole have memory now. No-op in
+    /// any other state.
+    pub fn note_filled(&mut self, filled: Pages) {
+        if matches!(self.state, State::Lent(_)) {
+            self.missing = self.pages().saturating_sub(filled);
+        }
+    }
+
+    /// lingering → kept, zeroable or gone, once nobody can reach it.
+    ///
+    /// `in_place` says whether its pool clears in place. A block that lost its pool's shape, one
+    /// with a hole, whose filling would take pages that nobody counted, and one whose reach the
+    /// kernel can not tell are always given back to the kernel.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state.
+    pub fn settle(
+        &mut self,
+        reach: Reach,
+        in_place: bool,
+        now: u64,
+    ) -> Result<Settled, IllegalMove> {
+        let State::Lingering(part) = &self.state else { return self.illegal("settled") };
+        match reach {
+            Reach::Shared => return Ok(Settled::Lingering),
+            Reach::Unknown => return Ok(Settled::Gone),
+            Reach::Sole => {}
+        }
+        if let Some(part) = part
+            && let Some(keep) = &part.keep
+            && keep.seconds > 0
+        {
+            let until = now.saturating_add(keep.seconds);
+            self.state = State::Kept { part: part.clone(), until };
+            return Ok(Settled::Kept);
+        }
+        let whole = self.pages() == self.pool.pages_per_block && self.missing == Pages::ZERO;
+        if in_place && whole {
+            self.state = State::Zeroable { done: Pages::ZERO };
+            return Ok(Settled::Zeroable);
+        }
+        Ok(Settled::Gone)
+    }
+
+    /// kept → lingering: the owner did not come back in time, or gave it up.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state.
+    pub fn give_up(&mut self) -> Result<(), IllegalMove> {
+        let State::Kept { part, .. } = &self.state else { return self.illegal("given up") };
+        let part = Part { keep: None, ..part.clone() };
+        self.state = State::Lingering(Some(part));
+        Ok(())
+    }
+
+    /// Whether it may be given back to the kernel now: nobody's content, nobody's work.
+    #[must_use]
+    pub fn is_unlent(&self) -> bool {
+        matches!(self.state, State::Ready(_) | State::Zeroable { .. })
+    }
+}

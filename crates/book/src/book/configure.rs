@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Changing the pools while blocks are lent.
+
+use std::collections::BTreeSet;
+
+use units::{Pages, PoolKey};
+
+use super::kernel::merged;
+use super::{Book, Effect, Pool};
+use crate::block::Block;
+use crate::config::{ConfigError, PoolConfig};
+
+impl Pool {
+    /// A pool that nobody wants (any more): it makes no blocks, and is gone with its last one.
+    pub(super) fn unwanted(key: PoolKey) -> Self {
+        let config = PoolConfig { max: Some(Pages::ZERO), ..PoolConfig::new(key) };
+        Self { config, refilling: false, configured: false }
+    }
+}
+
+impl Book {
+    /// Changes one pool's thresholds, or adds a pool.
+    ///
+    /// # Errors
+    /// Those of [`PoolConfig::check`]; nothing is changed then.
+    pub fn configure(&mut self, config: PoolConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        let key = self.canonical(config.key());
+        let config = PoolConfig { pages_per_block: key.pages_per_block, ..config };
+        let refilling = self.pools.get(&key).is_some_and(|pool| pool.refilling);
+        self.pools.insert(key, Pool { config, refilling, configured: true });
+        Ok(())
+    }
+
+    /// Has these pools from now on and no others.
+    ///
+    /// A pool that is not among them gives its unlent blocks back at once; what is lent, kept or
+    /// in a worker's hands follows as it comes back, by [`Book::relieve`].
+    ///
+    /// # Errors
+    /// Those of [`Book::new`]; nothing is changed then.
+    pub fn reconfigure(&mut self, pools: Vec<PoolConfig>) -> Result<Vec<Effect>, ConfigError> {
+        let pools = if self.kernel.is_some() { merged(pools)? } else { pools };
+        let mut wanted = BTreeSet::new();
+        for config in &pools {
+            config.check()?;
+            if !wanted.insert(config.key()) {
+                return Err(ConfigError::Twice(config.key()));
+            }
+        }
+        for config in pools {
+            self.configure(config)?;
+        }
+        for (key, pool) in &mut self.pools {
+            if !wanted.contains(key) {
+                *pool = Pool::unwanted(*key);
+            }
+        }
+        Ok(self.dissolve())
+    }
+
+    /// Gives back what unwanted pools have unlent, and forgets those that have nothing left.
+    pub(super) fn dissolve(&mut self) -> Vec<Effect> {
+        let unwanted: BTreeSet<_> =
+            self.pools.iter().filter(|(_, pool)| !pool.configured).map(|(key, _)| *key).collect();
+        if unwanted.is_empty() {
+            return Vec::new();
+        }
+        let of_unwanted = |key: PoolKey| unwanted.contains(&key);
+        let (_, effects) = self.remove_unlent(Pages(u64::MAX), &[], of_unwanted);
+        let held: BTreeSet<_> = self.blocks.iter().map(Block::pool).collect();
+        self.pools.retain(|key, pool| pool.configured || held.contains(key));
+        effects
+    }
+}

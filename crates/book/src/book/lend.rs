@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans of any size.
+//!
+//! A loan in one file (by path or descriptor) takes, in this order: its owner's kept content; a
+//! ready block of exactly its size; the smallest larger one, trimmed; the largest smaller one,
+//! grown by a hole; a hole. A loan in several blocks fills itself with the largest ready ones
+//! that fit, then one trimmed, then a hole. Holes are filled by the client's own faults, as
+//! without prezero; unlent blocks are given back where the kernel would otherwise lack the pages.
+//!
+//! Where the kernel itself keeps the zeroed pages there are no ready blocks: every part of a loan is
+//! a new file, which the caller fills with as many of them as the plan counts on.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use units::{BlockId, Bytes, Domain, LeaseId, Node, PageSize, Pages, ParseError, PoolKey, Uid};
+use wire::MAX_PARTS;
+
+use super::shelf::Shelf;
+use super::{Book, Effect, Lease};
+use crate::block::{Block, Keep, Part, State, StateName};
+
+/// What a client asks for.
+#[derive(Debug, Clone)]
+pub struct LendRequest {
+    /// How much.
+    pub bytes: Bytes,
+    /// In which pages; `None` takes those of the owner's kept content, else the largest that divide
+    /// `bytes` and of which enough are ready, else the largest that divide and can be had.
+    pub page_size: Option<PageSize>,
+    /// From which node; `None` takes any, one if it can.
+    pub node: Option<Node>,
+    /// The borrower.
+    pub uid: Uid,
+    /// Its name, if it wants its content back after a restart.
+    pub keep: Option<Keep>,
+    /// Whether it can only use one file.
+    pub single: bool,
+    /// The most it may hold.
+    pub quota: Option<Bytes>,
+    /// Whether to refuse with [`Refusal::OwnerLingers`] while this owner's content is still
+    /// mapped by its former self, instead of lending other memory.
+    pub await_owner: bool,
+}
+
+/// One block of a loan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoanPart {
+    /// The block.
+    pub block: BlockId,
+    /// Its node.
+    pub node: Node,
+    /// Its length.
+    pub pages: Pages,
+    /// So many from its start are ready.
+    pub ready: Pages,
+}
+
+/// A loan granted: its blocks are lent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loan {
+    /// The lease.
+    pub lease: LeaseId,
+    /// The pages' size.
+    pub page_size: PageSize,
+    /// Whether the content is what this owner left.
+    pub kept: bool,
+    /// Its blocks in order.
+    pub parts: Vec<LoanPart>,
+}
+
+/// Why a loan was refused; nothing changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The size is no whole number of pages.
+    Size(ParseError),
+    /// No pool has that node and page size.
+    NoSuchPool,
+    /// The quota.
+    Quota {
+        /// What the user holds.
+        held: Bytes,
+        /// What it may hold.
+        quota: Bytes,
+    },
+    /// Ready and free pages do not suffice on any node that was asked for.
+    NotEnough {
+        /// The pages' size.
+        page_size: PageSize,
+        /// Ready bytes there.
+        ready: Bytes,
+        /// Free bytes there.
+        free: Bytes,
+    },
+    /// This owner's content has been returned but is still mapped by somebody: ask again soon.
+    OwnerLingers,
+}
+
+/// How one loan would be served.
+#[derive(Debug, Default)]
+struct Plan {
+    /// Ready blocks and the length each is lent at.
+    blocks: Vec<(BlockId, Pages)>,
+    /// What comes from the kernel's pool, behind the blocks.
+    taken: Vec<Taken>,
+}
+
+/// Pages from the kernel's pool: the end of a block that is grown, or a new file.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    pool: PoolKey,
+    pages: Pages,
+    /// So many of them the kernel has zeroed; the rest is a hole.
+    zeroed: Pages,
+}
+
+impl Plan {
+    fn hole(&self) -> Pages {
+        self.taken.iter().map(|t| t.pages.saturating_sub(t.zeroed)).sum()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.hole() == Pages::ZERO
+    }
+}
+
+impl Book {
+    /// Grants or refuses a loan.
+    ///
+    /// # Errors
+    /// The [`Refusal`]; nothing has changed then, except that it is counted.
+    pub fn lend(&mut self, request: &LendRequest) -> Result<(Loan, Vec<Effect>), Refusal> {
+        let result = self.try_lend(request);
+        if let Err(refusal) = &result
+            && *refusal != Refusal::OwnerLingers
+        {
+            self.counters.refusals += 1;
+        }
+        result
+    }
+
+    fn try_lend(&mut self, request: &LendRequest) -> Result<(Loan, Vec<Effect>), Refusal> {
+        let sizes = self.page_sizes(request)?;
+        if let Some(keep) = &request.keep {
+            if request.await_owner && self.owner_lingers(request, keep, &sizes) {
+                return Err(Refusal::OwnerLingers);
+            }
+            if let Some((page_size, found)) =
+                sizes.iter().find_map(|size| Some((*size, self.kept_for(request, keep, *size)?)))
+            {
+                return Ok(self.lend_kept(request, page_size, &found));
+            }
+        }
+        if let Some(quota) = request.quota {
+            let held = self.held_by(request.uid);
+            if held.0.saturating_add(request.bytes.0) > quota.0 {
+                return Err(Refusal::Quota { held, quota });
+            }
+        }
+        match self.best_plan(request, &sizes) {
+            Some((page_size, plan)) => Ok(self.carry_out(request, page_size, plan)),
+            None => Err(self.not_enough(request, &sizes)),
+        }
+    }
+
+    /// The page sizes that a request can be served in, the largest first.
+    fn page_sizes(&self, request: &LendRequest) -> Result<Vec<PageSize>, Refusal> {
+        let fits = |key: &&PoolKey| {
+            request.node.is_none_or(|n| n == key.node)
+                && request.page_size.is_none_or(|s| s == key.page_size)
+        };
+        let mut sizes: Vec<_> = self.pools.keys().filter(fits).map(|k| k.page_size).collect();
+        sizes.sort_unstable_by_key(|s| Reverse(*s));
+        sizes.dedup();
+        let smallest = *sizes.last().ok_or(Refusal::NoSuchPool)?;
+        // Sizes are powers of two: what the smallest does not divide, no other does.
+        smallest.pages_in(request.bytes).map_err(Refusal::Size)?;
+        sizes.retain(|s| s.pages_in(request.bytes).is_ok());
+        Ok(sizes)
+    }
+
+    /// The largest pages of which enough are ready, else the largest that can be had at all.
+    fn best_plan(&self, request: &LendRequest, sizes: &[PageSize]) -> Option<(PageSize, Plan)> {
+        let mut with_hole = None;
+        for size in sizes {
+            match self.plan_for(request, *size) {
+                Some(plan) if plan.is_ready() => return Some((*size, plan)),
+                Some(plan) => with_hole = with_hole.or(Some((*size, plan))),
+                None => {}
+            }
+        }
+        with_hole
+    }
+
+    /// From one node if that serves it from ready blocks, else with the smallest hole.
+    fn plan_for(&self, request: &LendRequest, page_size: PageSize) -> Option<Plan> {
+        let need = page_size.pages_in(request.bytes).ok()?;
+        let nodes = self.node_order(request.node, page_size);
+        let one_node = nodes
+            .iter()
+            .filter_map(|node| self.plan(&[*node], page_size, need, request.single))
+            .min_by_key(Plan::hole);
+        if request.single || one_node.as_ref().is_some_and(Plan::is_ready) {
+            return one_node;
+        }
+        self.plan(&nodes, page_size, need, false).or(one_node)
+    }
+
+    fn not_enough(&self, request: &LendRequest, sizes: &[PageSize]) -> Refusal {
+        let offers = |size: &PageSize| !self.node_order(request.node, *size).is_empty();
+        // Sizes of no configured pool have content to come back to, and nothing else.
+        let Some(page_size) = sizes.iter().copied().find(offers) else {
+            return Refusal::NoSuchPool;
+        };
+        let nodes = self.node_order(request.node, page_size);
+        let ready: Pages = nodes.iter().map(|n| self.ready_on(*n, page_size)).sum();
+        let free = |n: &Node| self.available.get(&(*n, page_size)).copied().unwrap_or_default();
+        let free: Pages = nodes.iter().map(free).sum();
+        let (ready, free) = (ready.bytes(page_size), free.bytes(page_size));
+        Refusal::NotEnough { page_size, ready, free }
+    }
+
+    /// The nodes to try, those with the most ready pages first.
+    fn node_order(&self, node: Option<Node>, page_size: PageSize) -> Vec<Node> {
+        let fits = |key: &PoolKey| {
+            key.page_size == page_size && node.is_none_or(|wanted| wanted == key.node)
+        };
+        let configured = self.pools.iter().filter(|(key, pool)| pool.configured && fits(key));
+        // The pools are ordered by node first.
+        let mut nodes: Vec<_> = configured.map(|(key, _)| key.node).collect();
+        nodes.dedup();
+        nodes.sort_by_key(|n| Reverse(self.ready_on(*n, page_size)));
+        nodes
+    }
+
+    fn ready_on(&self, node: Node, page_size: PageSize) -> Pages {
+        let in_blocks = || self.blocks.shelf(node, page_size).map(Shelf::pages).unwrap_or_default();
+        self.kernel_lendable(node, page_size).unwrap_or_else(in_blocks)
+    }
+
+    fn plan(&self, nodes: &[Node], page_size: PageSize, need: Pages, single: bool) -> Option<Plan> {
+        if self.kernel.is_some() {
+            return self.plan_new(nodes, page_size, need);
+        }
+        if single {
+            return nodes.iter().find_map(|node| self.plan_single(*node, page_size, need));
+        }
+        let mut plan = Plan::default();
+        let mut left = need;
+        for shelf in nodes.iter().filter_map(|n| self.blocks.shelf(*n, page_size)) {
+            let mut last = None;
+            while left > Pages::ZERO && plan.blocks.len() < MAX_PARTS {
+                let Some((pages, id)) = shelf.fitting(left, last) else { break };
+                plan.blocks.push((id, pages));
+                left = left.saturating_sub(pages);
+                last = Some((pages, id));
+            }
+            // One that is larger than what is left, trimmed. Blocks taken before may be larger
+            // than that, too.
+            if left > Pages::ZERO
+                && plan.blocks.len() < MAX_PARTS
+                && let Some((_, id)) = shelf
+                    .from(left + Pages(1))
+                    .find(|(_, id)| plan.blocks.iter().all(|(taken, _)| taken != id))
+            {
+                plan.blocks.push((id, left));
+                left = Pages::ZERO;
+            }
+        }
+        if left > Pages::ZERO {
+            // The hole is a part, too.
+            if plan.blocks.len() >= MAX_PARTS
+                && let Some((_, pages)) = plan.blocks.pop()
+            {
+                left = left + pages;
+            }
+            let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
+            let room = |node: &&Node| self.room(**node, page_size, &spare) >= left;
+            let node = nodes.iter().find(room)?;
+            plan.taken.push(Taken {
+                pool: self.hole_pool(*node, page_size)?,
+                pages: left,
+                zeroed: Pages::ZERO,
+            });
+        }
+        Some(plan)
+    }
+
+    /// New files only, each node giving what it has zeroed and one of them the rest as a hole. One
+    /// node gives one file.
+    fn plan_new(&self, nodes: &[Node], page_size: PageSize, need: Pages) -> Option<Plan> {
+        let mut taken = Vec::new();
+        let mut left = need;
+        for node in nodes {
+            let zeroed = self.ready_on(*node, page_size).min(left);
+            left = left.saturating_sub(zeroed);
+            taken.push(Taken { pool: self.hole_pool(*node, page_size)?, pages: zeroed, zeroed });
+        }
+        if left > Pages::ZERO {
+            let room = |t: &&mut Taken| self.room(t.pool.node, page_size, &[]) >= t.pages + left;
+            let largest = taken.iter_mut().find(room)?;
+            largest.pages = largest.pages + left;
+        }
+        taken.retain(|t| t.pages > Pages::ZERO);
+        Some(Plan { blocks: Vec::new(), taken })
+    }
+
+    fn plan_single(&self, node: Node, page_size: PageSize, need: Pages) -> Option<Plan> {
+        let shelf = self.blocks.shelf(node, page_size);
+        if let Some((_, id)) = shelf.and_then(|s| s.from(need).next()) {
+            return Some(Plan { blocks: vec![(id, need)], taken: Vec::new() });
+        }
+        let smaller = shelf.and_then(|s| s.fitting(need, None));
+        let left = need.saturating_sub(smaller.map(|(pages, _)| pages).unwrap_or_default());
+        let blocks: Vec<_> = smaller.map(|(_, id)| (id, need)).into_iter().collect();
+        let spare: Vec<_> = blocks.iter().map(|(id, _)| *id).collect();
+        if self.room(node, page_size, &spare) < left {
+            return None;
+        }
+        let pool = self.hole_pool(node, page_size)?;
+        Some(Plan { blocks, taken: vec![Taken { pool, pages: left, zeroed: Pages::ZERO }] })
+    }
+
+    /// The pages a hole could get on a node: free ones, and those of unlent blocks.
+    fn room(&self, node: Node, page_size: PageSize, spare: &[BlockId]) -> Pages {
+        let unlent = |b: &&Block| {
+            b.is_unlent()
+                && (b.pool().node, b.pool().page_size) == (node, page_size)
+                && !spare.contains(&b.id())
+        };
+        let free = self.available.get(&(node, page_size)).copied().unwrap_or_default();
+        free + self.blocks.iter().filter(unlent).map(Block::memory).sum()
+    }
+
+    fn hole_pool(&self, node: Node, page_size: PageSize) -> Option<PoolKey> {
+        let configured = self.pools.iter().filter(|(_, pool)| pool.configured);
+        configured.map(|(key, _)| *key).find(|k| (k.node, k.page_size) == (node, page_size))
+    }
+
+    fn carry_out(
+        &mut self,
+        request: &LendRequest,
+        page_size: PageSize,
+        plan: Plan,
+    ) -> (Loan, Vec<Effect>) {
+        let lease = LeaseId(self.next_lease);
+        self.next_lease += 1;
+        let mut effects = Vec::new();
+        for Taken { pool, pages, zeroed } in &plan.taken {
+            let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
+            let missing = pages.saturating_sub(self.available(*pool));
+            let here = |k: PoolKey| (k.node, k.page_size) == (pool.node, page_size);
+            effects.extend(self.remove_unlent(missing, &spare, here).1);
+            self.spend(*pool, *pages);
+            self.spend_zeroed(*pool, *zeroed);
+        }
+        let part = |index: usize, pages| Part {
+            lease,
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+            uid: request.uid,
+            keep: request.keep.clone(),
+            pages,
+        };
+        let mut parts = Vec::new();
+        for (index, (id, pages)) in plan.blocks.iter().enumerate() {
+            let Some(block) = self.blocks.get(*id) else { continue };
+            let (shape, node) = (block.pages(), block.pool().node);
+            let part = part(index, *pages);
+            if !matches!(self.blocks.change(*id, |b| b.lend(part)), Some(Ok(_))) {
+                continue;
+            }
+            effects.push(Effect::Move(*id));
+            if *pages != shape {
+                effects.push(Effect::Resize { block: *id, pages: *pages });
+            }
+            parts.push(LoanPart { block: *id, node, pages: *pages, ready: shape.min(*pages) });
+        }
+        let need = Pages(request.bytes.0 / page_size.bytes());
+        for Taken { pool, pages, zeroed } in plan.taken {
+            // A block that is grown covers it all.
+            let covered: Pages = parts.iter().map(|p| p.pages).sum();
+            let pages = pages.min(need.saturating_sub(covered));
+            if pages == Pages::ZERO {
+                continue;
+            }
+            let id = BlockId(self.next_block);
+            self.next_block += 1;
+            self.blocks.insert(Block::new_lent_hole(id, pool, part(parts.len(), pages)));
+            effects.push(Effect::Create { block: id, pages });
+            parts.push(LoanPart { block: id, node: pool.node, pages, ready: zeroed });
+        }
+        debug_assert_eq!(parts.iter().map(|p| p.pages).sum::<Pages>(), need, "{request:?}");
+        self.counters.loans += 1;
+        for part in &parts {
+            let domain = Domain { node: part.node, page_size };
+            self.count_loan(domain, part.ready, part.pages.saturating_sub(part.ready));
+        }
+        let blocks = parts.iter().map(|p| p.block).collect();
+        self.leases.insert(lease, Lease { uid: request.uid, blocks });
+        (Loan { lease, page_size, kept: false, parts }, effects)
+    }
+
+    /// Whether content of this owner is on its way to being kept.
+    fn owner_lingers(&self, request: &LendRequest, keep: &Keep, sizes: &[PageSize]) -> bool {
+        self.in_state(StateName::Lingering).filter(|b| sizes.contains(&b.pool().page_size)).any(
+            |b| matches!(b.state(), State::Lingering(Some(part)) if is_of(part, request, keep)),
+        )
+    }
+
+    /// The blocks that wait for this owner, in order, if they are what it asks for.
+    fn kept_for(
+        &self,
+        request: &LendRequest,
+        keep: &Keep,
+        page_size: PageSize,
+    ) -> Option<Vec<BlockId>> {
+        let need = page_size.pages_in(request.bytes).ok()?;
+        let mut loans: BTreeMap<LeaseId, Vec<(&Part, &Block)>> = BTreeMap::new();
+        let kept = self.in_state(StateName::Kept);
+        for block in kept.filter(|b| b.pool().page_size == page_size) {
+            if let State::Kept { part, .. } = block.state()
+                && is_of(part, request, keep)
+            {
+                loans.entry(part.lease).or_default().push((part, block));
+            }
+        }
+        // The latest loan of that very size: an owner may have left several.
+        loans.into_values().rev().find_map(|mut parts| {
+            parts.sort_unstable_by_key(|(part, _)| part.index);
+            let whole = parts.iter().zip(0..).all(|((part, _), n)| part.index == n)
+                && parts.iter().map(|(part, _)| part.pages).sum::<Pages>() == need
+                && parts.iter().all(|(_, b)| request.node.is_none_or(|n| n == b.pool().node))
+                && (!request.single || parts.len() == 1);
+            whole.then(|| parts.into_iter().map(|(_, block)| block.id()).collect())
+        })
+    }
+
+    fn lend_kept(
+        &mut self,
+        request: &LendRequest,
+        page_size: PageSize,
+        found: &[BlockId],
+    ) -> (Loan, Vec<Effect>) {
+        let lease = LeaseId(self.next_lease);
+        self.next_lease += 1;
+        let (mut parts, mut effects) = (Vec::new(), Vec::new());
+        for (index, id) in found.iter().enumerate() {
+            let Some(block) = self.blocks.get(*id) else { continue };
+            let (pages, node) = (block.pages(), block.pool().node);
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            let part = Part { lease, index, uid: request.uid, keep: request.keep.clone(), pages };
+            if matches!(self.blocks.change(*id, |b| b.lend_again(part)), Some(Ok(()))) {
+                effects.push(Effect::Move(*id));
+                parts.push(LoanPart { block: *id, node, pages, ready: pages });
+            }
+        }
+        self.counters.loans += 1;
+        self.counters.kept_loans += 1;
+        let blocks = parts.iter().map(|p| p.block).collect();
+        self.leases.insert(lease, Lease { uid: request.uid, blocks });
+        (Loan { lease, page_size, kept: true, parts }, effects)
+    }
+}
+
+/// Whether `part` was lent to the user and owner that ask now.
+fn is_of(part: &Part, request: &LendRequest, keep: &Keep) -> bool {
+    part.uid == request.uid && part.keep.as_ref().is_some_and(|k| k.owner == keep.owner)
+}

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The book of all blocks, leases and jobs.
+//!
+//! # Theory of operation
+//!
+//! The book decides, its caller does: every method moves blocks by legal edges of
+//! [`crate::block`] and returns the [`Effect`]s that make the file system agree, in order. The
+//! caller feeds back what the kernel says ([`Book::observe`], [`Book::settle`]) and what became
+//! of leases and jobs. When an effect fails the caller says so ([`Book::forget`],
+//! [`Book::end_lease`]); the block at hand is then dirty or gone, never ready.
+//!
+//! *Limits*: `available` is what the kernel's pool has free and unreserved; the book itself
+//! subtracts what it hands out, and adds what it gives back, until the next observation, so that
+//! two jobs started between two looks do not count on the same page.
+//!
+//! *Conservation*: a page of a pool is in exactly one block, a block in exactly one state; the
+//! sums of [`Book::pool_status`] are an index over the blocks, which the property tests compare with
+//! a count of them in every state.
+
+mod configure;
+mod domain;
+mod kernel;
+mod lend;
+mod returns;
+mod shelf;
+mod zero;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use domain::DomainCounts;
+pub use kernel::{KernelOrder, ZeroedCounts};
+pub use lend::{LendRequest, Loan, LoanPart, Refusal};
+use units::{BlockId, Bytes, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+use wire::{Counters, LoanStatus, PoolStatus};
+pub use zero::{JobOrder, Who};
+
+use crate::block::{Block, Part, Reach, State, StateName};
+use crate::config::{ConfigError, PoolConfig, Recycle};
+use crate::journal::{self, Entry};
+use crate::policy;
+use kernel::KernelPools;
+use shelf::Shelves;
+
+/// What the caller must do to the file system, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Make the file of a new block, of `pages` length and without memory, where
+    /// [`Book::place`] says.
+    Create {
+        /// The block.
+        block: BlockId,
+        /// Its length.
+        pages: Pages,
+    },
+    /// Rename the file to where [`Book::place`] says.
+    Move(BlockId),
+    /// Change the file's length.
+    Resize {
+        /// The block.
+        block: BlockId,
+        /// Its new length.
+        pages: Pages,
+    },
+    /// Truncate and unlink the file; the book has forgotten the block.
+    Remove(BlockId),
+}
+
+/// A file found at start.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The directory it was found in.
+    pub state: StateName,
+    /// What its name says.
+    pub entry: Entry,
+    /// The pages it has memory for.
+    pub allocated: Pages,
+    /// Who can reach it.
+    pub reach: Reach,
+    /// Whether its lease still has a holder.
+    pub lease_alive: bool,
+}
+
+#[derive(Debug)]
+struct Pool {
+    config: PoolConfig,
+    refilling: bool,
+    /// Whether the operator named it, or only a file that was found.
+    configured: bool,
+}
+
+#[derive(Debug)]
+struct Lease {
+    uid: Uid,
+    blocks: Vec<BlockId>,
+}
+
+/// The book. See the module's documentation.
+#[derive(Debug)]
+pub struct Book {
+    pools: BTreeMap<PoolKey, Pool>,
+    blocks: Shelves,
+    leases: BTreeMap<LeaseId, Lease>,
+    jobs: BTreeMap<JobId, BlockId>,
+    available: BTreeMap<(Node, PageSize), Pages>,
+    /// Where the kernel keeps the ready pages.
+    kernel: Option<KernelPools>,
+    in_place_allowed: bool,
+    next_block: u64,
+    next_lease: u64,
+    next_job: u64,
+    counters: Counters,
+    /// Hits and misses; the other counts of it are sums over blocks.
+    lent_so_far: BTreeMap<Domain, DomainCounts>,
+}
+
+impl Book {
+    /// An empty book of these pools.
+    ///
+    /// `in_place_allowed` says whether this kernel can prove that a file is held by nobody; where
+    /// it can not, every pool recycles `fresh`.
+    ///
+    /// # Errors
+    /// Those of [`PoolConfig::check`] and [`ConfigError::Twice`].
+    pub fn new(
+        pools: impl IntoIterator<Item = PoolConfig>,
+        in_place_allowed: bool,
+    ) -> Result<Self, ConfigError> {
+        let mut book = Self {
+            pools: BTreeMap::new(),
+            blocks: Shelves::default(),
+            leases: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            available: BTreeMap::new(),
+            kernel: None,
+            in_place_allowed,
+            next_block: 1,
+            next_lease: 1,
+            next_job: 1,
+            counters: Counters::default(),
+            lent_so_far: BTreeMap::new(),
+        };
+        for config in pools {
+            config.check()?;
+            let key = config.key();
+            if book.pools.insert(key, Pool { config, refilling: false, configured: true }).is_some()
+            {
+                return Err(ConfigError::Twice(key));
+            }
+        }
+        Ok(book)
+    }
+
+    /// Gives blocks, leases and jobs numbers from `first` on, where those in use are lower.
+    ///
+    /// Files show only the numbers that are still in use. A caller that passes a clock which goes
+    /// on across its restarts, such as microseconds of `CLOCK_BOOTTIME`, never gives a number
+    /// again that an earlier book gave: no book hands out a million of them in a second. A worker
+    /// or client of an earlier daemon then can not be taken for somebody of today.
+    pub fn number_from(&mut self, first: u64) {
+        for next in [&mut self.next_block, &mut self.next_lease, &mut self.next_job] {
+            *next = first.max(*next);
+        }
+    }
+
+    /// Takes over a file that an earlier daemon left. Its pool, if nobody configured it, gets no
+    /// new blocks.
+    ///
+    /// What can't be proven is dirty: only a whole file in `ready/` that nobody else can reach
+    /// stays ready, only a live lease stays lent, only a sole `kept/` file keeps its content.
+    pub fn adopt(&mut self, found: &Found) -> Vec<Effect> {
+        let Entry { block: id, pool, part, until } = found.entry.clone();
+        let configured = self.pools.entry(pool).or_insert_with(|| Pool::unwanted(pool)).configured;
+        self.next_block = self.next_block.max(id.0.saturating_add(1));
+        if let Some(part) = &part {
+            self.next_lease = self.next_lease.max(part.lease.0.saturating_add(1));
+        }
+        let whole = found.allocated == pool.pages_per_block;
+        // Where the kernel keeps ready pages, a ready file of an earlier daemon goes back to it.
+        let owning = self.kernel.is_none();
+        let block = match (found.state, part, until) {
+            (StateName::Ready, None, None) if whole && configured && owning => {
+                Block::adopt_ready(id, pool, found.reach)
+            }
+            (StateName::Lent, Some(part), None) if found.lease_alive => {
+                let lease = self
+                    .leases
+                    .entry(part.lease)
+                    .or_insert_with(|| Lease { uid: part.uid, blocks: Vec::new() });
+                lease.blocks.push(id);
+                Block::adopt_lent(id, pool, part)
+            }
+            (StateName::Kept, Some(part), Some(until)) if found.reach == Reach::Sole => {
+                Block::adopt_kept(id, pool, part, until)
+            }
+            // A lost `kept` file must not come back as its owner's: its deadline is unproven.
+            (StateName::Kept, part, _) => {
+                Block::adopt_unknown(id, pool, part.map(|p| Part { keep: None, ..p }))
+            }
+            (_, part, _) => Block::adopt_unknown(id, pool, part),
+        };
+        self.blocks.insert(block.with_memory(found.allocated));
+        vec![Effect::Move(id)]
+    }
+
+    /// Tells what the kernel's pool has free, unreserved, and not yet promised to a job.
+    pub fn observe(&mut self, node: Node, page_size: PageSize, available: Pages) {
+        self.available.insert((node, page_size), available);
+    }
+
+    /// The nodes and page sizes that are worth observing.
+    pub fn shapes(&self) -> impl Iterator<Item = (Node, PageSize)> + '_ {
+        let mut last = None;
+        // The pools are ordered by node, then page size.
+        self.pools.keys().filter_map(move |key| {
+            let shape = (key.node, key.page_size);
+            (last.replace(shape) != Some(shape)).then_some(shape)
+        })
+    }
+
+    /// The directory and name of a block's file.
+    #[must_use]
+    pub fn place(&self, block: BlockId) -> Option<(StateName, String)> {
+        self.blocks.get(block).map(|b| (b.state_name(), journal::name_of(b)))
+    }
+
+    /// One block.
+    #[must_use]
+    pub fn block(&self, block: BlockId) -> Option<&Block> {
+        self.blocks.get(block)
+    }
+
+    /// Blocks in one state.
+    pub fn in_state(&self, state: StateName) -> impl Iterator<Item = &Block> {
+        self.blocks.in_state(state)
+    }
+
+    /// The leases that are alive.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseId> + '_ {
+        self.leases.keys().copied()
+    }
+
+    /// The blocks of a lease, in the order of the loan.
+    #[must_use]
+    pub fn lease_blocks(&self, lease: LeaseId) -> Vec<BlockId> {
+        self.leases.get(&lease).map(|l| l.blocks.clone()).unwrap_or_default()
+    }
+
+    /// Whether a block stays what it is from loan to loan, cleared in place between them.
+    #[must_use]
+    pub fn recycles_in_place_block(&self, block: BlockId) -> bool {
+        self.blocks.get(block).is_some_and(|b| self.recycles_in_place(b.pool()))
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Counts a worker that went away without a word.
+    pub fn count_lost_worker(&mut self) {
+        self.counters.lost_workers += 1;
+    }
+
+    /// Drops a block whose file the caller could not make, move or find.
+    pub fn forget(&mut self, block: BlockId) {
+        self.blocks.remove(block);
+        self.jobs.retain(|_, held| *held != block);
+        for lease in self.leases.values_mut() {
+            lease.blocks.retain(|held| *held != block);
+        }
+    }
+
+    /// A pool's configuration.
+    #[must_use]
+    pub fn pool_config(&self, key: PoolKey) -> Option<&PoolConfig> {
+        self.pools.get(&self.canonical(key)).map(|p| &p.config)
+    }
+
+    /// Every pool.
+    pub fn pool_keys(&self) -> impl Iterator<Item = PoolKey> + '_ {
+        self.pools.keys().copied()
+    }
+
+    fn recycles_in_place(&self, key: PoolKey) -> bool {
+        self.in_place_allowed
+            && self.pools.get(&key).is_some_and(|p| p.config.recycle == Recycle::InPlace)
+    }
+
+    fn available(&self, key: PoolKey) -> Pages {
+        self.available.get(&(key.node, key.page_size)).copied().unwrap_or_default()
+    }
+
+    fn pages_in(&self, key: PoolKey, state: StateName) -> Pages {
+        self.blocks.sum(key, state).pages
+    }
+
+    fn owned(&self, key: PoolKey) -> Pages {
+        StateName::ALL.into_iter().map(|state| self.pages_in(key, state)).sum()
+    }
+
+    /// Pages that could be zeroed now: dirty ones, and whole blocks that may still be made.
+    #[must_use]
+    pub fn zeroable(&self, key: PoolKey) -> Pages {
+        if let Some(zeroable) = self.kernel_zeroable(key) {
+            return zeroable;
+        }
+        let left = |b: &Block| match b.state() {
+            State::Zeroable { done } => key.pages_per_block.saturating_sub(*done),
+            _ => Pages::ZERO,
+        };
+        let dirty: Pages = self.takeable(key).map(left).sum();
+        dirty + Pages(self.creatable(key) * key.pages_per_block.0)
+    }
+
+    /// A pool's dirty blocks whose missing pages the kernel can give.
+    fn takeable(&self, key: PoolKey) -> impl Iterator<Item = &Block> {
+        let spendable = self.spendable(key);
+        self.in_state(StateName::Zeroable)
+            .filter(move |b| b.pool() == key && b.missing() <= spendable)
+    }
+
+    /// Pages that a pool may take from the kernel now.
+    fn spendable(&self, key: PoolKey) -> Pages {
+        let leave = self.pools.get(&key).map(|p| p.config.leave_free).unwrap_or_default();
+        self.available(key).saturating_sub(leave)
+    }
+
+    /// How many new blocks a pool may have now.
+    fn creatable(&self, key: PoolKey) -> u64 {
+        let Some(pool) = self.pools.get(&key) else { return 0 };
+        // Blocks that were begun come first: a new one must not take what they miss.
+        let here = |b: &&Block| (b.pool().node, b.pool().page_size) == (key.node, key.page_size);
+        let begun = self.in_state(StateName::Zeroable).filter(here).map(Block::missing).sum();
+        let by_kernel = self.spendable(key).saturating_sub(begun);
+        let by_bound = match pool.config.max {
+            Some(max) => max.saturating_sub(self.owned(key)),
+            None => by_kernel,
+        };
+        by_kernel.min(by_bound).0 / key.pages_per_block.0
+    }
+
+    /// Brings every pool's hysteresis up to date and says how many of `max` own workers should
+    /// run now.
+    pub fn wanted_workers(&mut self, max: u32) -> u32 {
+        let keys: Vec<_> = self.pools.keys().copied().collect();
+        let mut wanted = 0;
+        for key in keys {
+            let work = self.zeroable(key) > Pages::ZERO || self.zeroing(key) > Pages::ZERO;
+            self.note_level(key);
+            let ready = self.ready(key);
+            let Some(pool) = self.pools.get(&key).filter(|_| work) else { continue };
+            let low = pool.config.low();
+            wanted = wanted.max(policy::wanted_workers(pool.refilling, ready, low, max));
+        }
+        wanted
+    }
+
+    /// Brings one pool's hysteresis up to date. To be called whenever its ready pages become more: a
+    /// pool that was full for a moment has been full, even if a loan takes from it before anybody
+    /// asks for workers.
+    fn note_level(&mut self, key: PoolKey) {
+        let ready = self.ready(key);
+        if let Some(pool) = self.pools.get_mut(&key) {
+            let (low, high) = (pool.config.low(), pool.config.ready_high);
+            pool.refilling = policy::refilling(pool.refilling, ready, low, high);
+        }
+    }
+
+    /// The nodes whose pools are being refilled, as of the last [`Book::wanted_workers`].
+    #[must_use]
+    pub fn refilling_nodes(&self) -> Vec<Node> {
+        let mut nodes: Vec<_> =
+            self.pools.iter().filter(|(_, p)| p.refilling).map(|(key, _)| key.node).collect();
+        nodes.dedup();
+        nodes
+    }
+
+    /// The pools that are being refilled, as of the last [`Book::wanted_workers`]: their ready
+    /// pages and their high threshold.
+    #[must_use]
+    pub fn filling(&self) -> BTreeMap<PoolKey, (Pages, Pages)> {
+        let filling = self.pools.iter().filter(|(_, pool)| pool.refilling);
+        filling.map(|(key, pool)| (*key, (self.ready(*key), pool.config.ready_high))).collect()
+    }
+
+    /// A pool's counts.
+    #[must_use]
+    pub fn pool_status(&self, key: PoolKey, kernel_free: Pages) -> Option<PoolStatus> {
+        let config = &self.pools.get(&key)?.config;
+        let pages = |state| self.pages_in(key, state).0;
+        Some(PoolStatus {
+            node: key.node.0,
+            page_bytes: key.page_size.bytes(),
+            pages_per_block: key.pages_per_block.0,
+            recycle: if self.recycles_in_place(key) { "in-place" } else { "fresh" }.to_owned(),
+            zeroable_pages: self.zeroable(key).0,
+            zeroing_pages: self.zeroing(key).0,
+            ready_pages: self.ready(key).0,
+            lent_pages: pages(StateName::Lent),
+            kept_pages: pages(StateName::Kept),
+            lingering_pages: pages(StateName::Lingering),
+            blocks: StateName::ALL.iter().map(|s| self.blocks.sum(key, *s).blocks).sum(),
+            ready_low: config.low().0,
+            ready_high: config.ready_high.0,
+            max_pages: config.max.map(|m| m.0),
+            leave_free: config.leave_free.0,
+            kernel_free_pages: kernel_free.0,
+        })
+    }
+
+    /// Every loan.
+    #[must_use]
+    pub fn loans(&self) -> Vec<LoanStatus> {
+        let loan = |(id, lease): (&LeaseId, &Lease)| {
+            let blocks = lease.blocks.iter().filter_map(|b| self.blocks.get(*b));
+            let owner = blocks.clone().find_map(|b| match b.state() {
+                State::Lent(Part { keep: Some(keep), .. }) => Some(keep.owner.to_string()),
+                _ => None,
+            });
+            LoanStatus {
+                lease: id.0,
+                uid: lease.uid.0,
+                owner,
+                page_bytes: blocks.clone().next().map_or(0, |b| b.pool().page_size.bytes()),
+                pages: blocks.map(Block::pages).sum::<Pages>().0,
+                blocks: lease.blocks.len() as u64,
+            }
+        };
+        self.leases.iter().map(loan).collect()
+    }
+
+    /// What a user holds: lent, kept and lingering.
+    #[must_use]
+    pub fn held_by(&self, uid: Uid) -> Bytes {
+        self.blocks.held(uid)
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Returned blocks, kept content, and pages given back to the kernel.
+
+use units::{BlockId, Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
+
+use super::{Book, Effect};
+use crate::block::{Block, Reach, Settled, State, StateName};
+
+impl Book {
+    /// The lease's last descriptor was closed. Its blocks linger until [`Book::settle`].
+    pub fn end_lease(&mut self, lease: LeaseId) -> Vec<Effect> {
+        let Some(ended) = self.leases.remove(&lease) else { return Vec::new() };
+        let mut effects = Vec::new();
+        for id in ended.blocks {
+            if let Some(Ok(())) = self.blocks.change(id, |b| b.give_back(lease)) {
+                effects.push(Effect::Move(id));
+            }
+        }
+        effects
+    }
+
+    /// Tells how many pages of a lingering block have memory, to be called before
+    /// [`Book::settle`] where the block may be cleared in place.
+    ///
+    /// A borrower can punch holes into its file and change its length. A block that is not whole
+    /// is given back: clearing it would take pages that nobody counted, or kill the worker that
+    /// finds none. For a file whose length is not the block's, say that it has none.
+    pub fn note_memory(&mut self, block: BlockId, allocated: Pages) {
+        self.blocks.change(block, |b| b.note_memory(allocated));
+    }
+
+    /// Tells who can reach a lingering block. Returns what became of it, or `None` if it is not
+    /// lingering (any more).
+    pub fn settle(
+        &mut self,
+        block: BlockId,
+        reach: Reach,
+        now: u64,
+    ) -> Option<(Settled, Vec<Effect>)> {
+        let in_place = self.recycles_in_place(self.blocks.get(block)?.pool());
+        let settled = self.blocks.change(block, |b| b.settle(reach, in_place, now))?.ok()?;
+        let effects = match settled {
+            Settled::Lingering => Vec::new(),
+            // A crash may have left the file at its length from before the loan.
+            Settled::Kept | Settled::Zeroable => {
+                let pages = self.blocks.get(block).map(Block::pages)?;
+                vec![Effect::Resize { block, pages }, Effect::Move(block)]
+            }
+            Settled::Gone => {
+                self.blocks.remove(block);
+                vec![Effect::Remove(block)]
+            }
+        };
+        Some((settled, effects))
+    }
+
+    /// Gives up kept content whose time is over: it lingers, to be settled like any return.
+    pub fn expire(&mut self, now: u64) -> Vec<Effect> {
+        let over = |state: &State| matches!(state, State::Kept { until, .. } if *until <= now);
+        let kept = self.in_state(StateName::Kept);
+        let late: Vec<_> = kept.filter(|b| over(b.state())).map(Block::id).collect();
+        late.into_iter()
+            .filter(|id| matches!(self.blocks.change(*id, Block::give_up), Some(Ok(()))))
+            .map(Effect::Move)
+            .collect()
+    }
+
+    /// Seconds of `CLOCK_BOOTTIME` at which the next kept content is given up.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<u64> {
+        self.in_state(StateName::Kept)
+            .filter_map(|b| match b.state() {
+                State::Kept { until, .. } => Some(*until),
+                _ => None,
+            })
+            .min()
+    }
+
+    /// Gives unlent blocks of one shape back to the kernel until `pages` are, dirty ones first.
+    /// Returns how many pages that is: whole blocks, so perhaps more, or fewer if there are none.
+    pub fn give_back(
+        &mut self,
+        node: Option<Node>,
+        page_size: Option<PageSize>,
+        pages: Pages,
+    ) -> (Bytes, Vec<Effect>) {
+        let fits = |key: PoolKey| {
+            node.is_none_or(|n| n == key.node) && page_size.is_none_or(|s| s == key.page_size)
+        };
+        self.remove_unlent(pages, &[], fits)
+    }
+
+    pub(super) fn remove_unlent(
+        &mut self,
+        pages: Pages,
+        spare: &[BlockId],
+        fits: impl Fn(PoolKey) -> bool,
+    ) -> (Bytes, Vec<Effect>) {
+        let mut candidates: Vec<_> = self
+            .blocks
+            .iter()
+            .filter(|b| b.is_unlent() && fits(b.pool()) && !spare.contains(&b.id()))
+            .map(|b| (b.state_name() == StateName::Ready, b.memory(), b.id()))
+            .collect();
+        // Dirty before ready, small before large: give back no more than is needed.
+        candidates.sort_unstable();
+        let (mut given, mut bytes, mut effects) = (Pages::ZERO, 0, Vec::new());
+        for (_, size, id) in candidates {
+            if given >= pages {
+                break;
+            }
+            let Some(block) = self.blocks.remove(id) else { continue };
+            let PoolKey { node, page_size, .. } = block.pool();
+            given = given + size;
+            bytes += size.bytes(page_size).0;
+            if let Some(available) = self.available.get_mut(&(node, page_size)) {
+                *available = *available + size;
+            }
+            effects.push(Effect::Remove(id));
+        }
+        self.counters.given_back_bytes += bytes;
+        (Bytes(bytes), effects)
+    }
+
+    /// Gives blocks back where the kernel's pool has fewer than `leave_free` pages, as others need
+    /// them, and what pools have unlent that nobody wants any more.
+    pub fn relieve(&mut self) -> Vec<Effect> {
+        let mut effects = self.dissolve();
+        let shapes: Vec<_> = self.shapes().collect();
+        for (node, page_size) in shapes {
+            let here = |key: PoolKey| (key.node, key.page_size) == (node, page_size);
+            let leave = self
+                .pools
+                .values()
+                .filter(|p| here(p.config.key()))
+                .map(|p| p.config.leave_free)
+                .max()
+                .unwrap_or_default();
+            let Some(available) = self.available.get(&(node, page_size)) else { continue };
+            let missing = leave.saturating_sub(*available);
+            if missing > Pages::ZERO {
+                effects.extend(self.remove_unlent(missing, &[], here).1);
+            }
+        }
+        effects
+    }
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of the book.
+//!
+//! [`sequences`] drives it through arbitrary sequences of [`events`] in a simulated [`world`] of
+//! clients, workers, crashes and a [`kernel`] that behaves as hugetlbfs does, and [`checks`] that
+//! the invariants hold after each of them. [`loans`], [`refusals`], [`refilling`], [`returns`] and
+//! [`adoption`] name single expectations, with the numbers that make them plain; [`kernel_pools`]
+//! does both for books over a kernel that keeps the ready pages itself.
+
+mod adoption;
+mod borrowing;
+mod checks;
+mod events;
+mod kernel;
+mod kernel_pools;
+mod loans;
+mod refilling;
+mod refusals;
+mod returns;
+mod sequences;
+mod world;
+mod zeroing;
+
+use units::{BlockId, Bytes, Node, PageSize, Pages, PoolKey, Uid};
+
+use super::{Book, Effect, LendRequest, Loan, Refusal, Who};
+use crate::block::{Keep, Reach, StateName};
+use crate::config::PoolConfig;
+
+const PAGE: PageSize = PageSize::MIB_2;
+
+fn key(node: u32, pages_per_block: u64) -> PoolKey {
+    PoolKey { node: Node(node), page_size: PAGE, pages_per_block: Pages(pages_per_block) }
+}
+
+fn pool(node: u32, pages_per_block: u64) -> PoolConfig {
+    PoolConfig::new(key(node, pages_per_block))
+}
+
+/// A book of these pools on a kernel that can prove reach, with nothing free.
+fn book(pools: impl IntoIterator<Item = PoolConfig>) -> Book {
+    Book::new(pools, true).expect("the pools of an example are good")
+}
+
+/// Makes `n` ready blocks in the pool; what the kernel has left free is 0 after it.
+fn make_ready(book: &mut Book, key: PoolKey, n: u64) -> Vec<BlockId> {
+    let spare = book.available(key);
+    book.observe(key.node, key.page_size, Pages(n * key.pages_per_block.0) + spare);
+    let others: Vec<_> = book.pool_keys().filter(|k| *k != key).collect();
+    let config = |book: &Book, k| book.pool_config(k).expect("a key has its pool").clone();
+    let before: Vec<_> = others.iter().map(|k| config(book, *k)).collect();
+    for k in &others {
+        // Nobody else's turn.
+        let closed = PoolConfig { max: Some(Pages::ZERO), ..PoolConfig::new(*k) };
+        book.configure(closed).expect("a closed pool is good");
+    }
+    let mut made = Vec::new();
+    for _ in 0..n {
+        let (order, _) = book
+            .take_zeroing(Who::User, Some(key.node), Some(key.page_size))
+            .expect("pages are free");
+        assert_eq!(order.pool, key);
+        let finished = book.finish_zeroing(order.job, key.pages_per_block, Reach::Sole);
+        let (block, state, _) = finished.expect("a legal move").expect("a job that lives");
+        assert_eq!(state, StateName::Ready);
+        made.push(block);
+    }
+    for config in before {
+        book.configure(config).expect("it was good before");
+    }
+    made
+}
+
+fn ask(pages: u64) -> LendRequest {
+    LendRequest {
+        bytes: Pages(pages).bytes(PAGE),
+        page_size: None,
+        node: None,
+        uid: Uid(1000),
+        keep: None,
+        single: false,
+        quota: None,
+        await_owner: false,
+    }
+}
+
+fn ask_one_file(pages: u64) -> LendRequest {
+    LendRequest { single: true, ..ask(pages) }
+}
+
+fn keep(owner: &str, seconds: u64) -> Option<Keep> {
+    Some(Keep { owner: owner.parse().expect("an owner's name"), seconds })
+}
+
+/// A loan's parts as (block, pages, ready).
+fn parts(loan: &Loan) -> Vec<(BlockId, u64, u64)> {
+    loan.parts.iter().map(|p| (p.block, p.pages.0, p.ready.0)).collect()
+}
+
+fn lend(book: &mut Book, ask: &LendRequest) -> (Loan, Vec<Effect>) {
+    book.lend(ask).expect("a loan that can be granted")
+}
+
+fn refusal(book: &mut Book, ask: &LendRequest) -> Refusal {
+    book.lend(ask).expect_err("a loan that can not be granted")
+}
+
+/// The loan ends and everybody has let go of its blocks.
+fn bring_back(book: &mut Book, loan: &Loan, now: u64) {
+    book.end_lease(loan.lease);
+    for part in &loan.parts {
+        book.settle(part.block, Reach::Sole, now).expect("a returned block lingers");
+    }
+}
+
+fn state(book: &Book, block: BlockId) -> Option<StateName> {
+    book.place(block).map(|(state, _)| state)
+}
+
+fn bytes(pages: u64) -> Bytes {
+    Pages(pages).bytes(PAGE)
+}

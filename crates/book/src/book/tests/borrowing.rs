@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What clients do, and what a loan must be.
+
+use std::collections::BTreeMap;
+
+use units::{BlockId, LeaseId, PageSize, Pages};
+use wire::Counters;
+
+use super::checks::{View, count_zero};
+use super::kernel::{Actor, Content, Shape};
+use super::world::{Client, Fate, World, shape};
+use crate::block::{Keep, Part, Reach, Settled, State, StateName};
+use crate::book::{LendRequest, Loan, Refusal};
+
+impl World {
+    /// A client asks. If the daemon lives to answer, it gets its loan and maps it.
+    pub(super) fn lend(&mut self, ask: &LendRequest, pin: bool, fate: Fate) {
+        let (view, counters) = (self.view(), self.book.counters());
+        let own_waits = self.own_content_waits(ask);
+        let ready = self.best_ready(ask);
+        let room = self.best_room(ask);
+        let (loan, effects) = match self.book.lend(ask) {
+            Ok(granted) => granted,
+            Err(refusal) => return self.check_refusal(ask, &refusal, &view, counters, room),
+        };
+        assert!(self.leases_seen.insert(loan.lease), "{} was used before", loan.lease);
+        assert!(!own_waits || loan.kept, "its own content waits, and it gets other memory");
+        let asked = ask.bytes.0 / loan.page_size.bytes();
+        assert_eq!(loan.parts.iter().map(|p| p.pages.0).sum::<u64>(), asked, "{loan:?}");
+        assert!(!ask.single || loan.parts.len() == 1, "{loan:?}");
+        assert!(ask.page_size.is_none_or(|s| s == loan.page_size), "{loan:?}");
+        assert!(ask.node.is_none_or(|n| loan.parts.iter().all(|p| p.node == n)), "{loan:?}");
+        if !loan.kept {
+            let held = self.book.held_by(ask.uid);
+            assert!(ask.quota.is_none_or(|quota| held <= quota), "{held} is above {:?}", ask.quota);
+            let hit: u64 = loan.parts.iter().map(|p| p.ready.0).sum();
+            assert!(!ready || hit == asked, "ready memory would do, and it gets a hole: {loan:?}");
+        }
+        self.note_shape(&loan);
+        if !self.execute(&effects, fate) {
+            // Its answer never came. A daemon that lives takes the loan back.
+            let effects = self.book.end_lease(loan.lease);
+            self.execute(&effects, Fate::Fine);
+            return;
+        }
+        self.hand_over(ask, &loan, pin);
+    }
+
+    fn hand_over(&mut self, ask: &LendRequest, loan: &Loan, pin: bool) {
+        let nth = self.clients.len();
+        let files: Vec<_> = loan
+            .parts
+            .iter()
+            .map(|p| self.kernel.find(p.block).expect("a lent block has a file"))
+            .collect();
+        let owner = ask.keep.as_ref().map(|k| k.owner.clone());
+        let client =
+            Client { lease: loan.lease, uid: ask.uid, owner, ask: ask.clone(), files, open: true };
+        self.clients.push(client);
+        for (index, part) in loan.parts.iter().enumerate() {
+            let no = self.clients[nth].files[index];
+            let file = self.kernel.file(no);
+            assert_eq!(file.len(), part.pages.0, "{part:?} in {file:?}");
+            assert_eq!(shape_of(loan, part.node), file.shape);
+            assert!(!file.is_reachable(), "{part:?} is lent while it is held: {file:?}");
+            let State::Lent(Part { lease, index: at, uid, .. }) =
+                self.book.block(part.block).expect("a lent block is in the book").state()
+            else {
+                panic!("{} is not lent", part.block);
+            };
+            assert_eq!((*lease, usize::try_from(*at), *uid), (loan.lease, Ok(index), ask.uid));
+            if loan.kept {
+                let own = |p: &Content| self.may_read(nth, *p);
+                assert!(file.pages.iter().flatten().all(own), "client {nth}: {file:?}");
+                if file.missing() > 0 {
+                    // Nothing kept pages for the holes in this content: others may have them.
+                    self.stale.insert(file.shape);
+                }
+            } else {
+                assert!(file.pinners.is_empty(), "{part:?} is pinned: {file:?}");
+                assert_eq!(count_zero(file), part.ready.0, "{part:?} in {file:?}");
+                assert_eq!(file.allocated(), part.ready.0, "a hole with memory: {file:?}");
+            }
+            let file = self.kernel.file_mut(no);
+            file.holders.insert(Actor::Client(nth));
+            if pin && self.pins {
+                file.pinners.insert(Actor::Client(nth));
+            }
+            let (at, left) = (file.shape, self.available(self.kernel.file(no).shape));
+            assert!(self.stale.contains(&at) || left >= 0, "{at:?}: over-promised {}", -left);
+            if left < 0 {
+                // `mmap` finds no pages to reserve for the hole: the client gives up.
+                self.note("no pages for a hole");
+                self.leave(Actor::Client(nth));
+                return self.end_lease(nth, Fate::Fine);
+            }
+        }
+    }
+
+    fn check_refusal(
+        &mut self,
+        ask: &LendRequest,
+        refusal: &Refusal,
+        view: &View,
+        counters: Counters,
+        room: bool,
+    ) {
+        self.assert_unchanged(view, counters, "a refused loan");
+        let counted = u64::from(*refusal != Refusal::OwnerLingers);
+        assert_eq!(self.book.counters().refusals, counters.refusals + counted);
+        match refusal {
+            Refusal::Size(_) => {
+                let sizes = self.book.pool_keys().map(|k| k.page_size);
+                let mut fitting = sizes.filter(|s| ask.page_size.is_none_or(|w| w == *s));
+                assert!(!fitting.all(|s| s.pages_in(ask.bytes).is_ok()), "{ask:?}");
+            }
+            Refusal::NoSuchPool => {}
+            Refusal::Quota { held, quota } => {
+                assert_eq!(*held, self.book.held_by(ask.uid));
+                assert!(held.0 + ask.bytes.0 > quota.0, "{refusal:?} of {ask:?}");
+            }
+            Refusal::NotEnough { .. } => assert!(!room, "there is room: {refusal:?} of {ask:?}"),
+            Refusal::OwnerLingers => {
+                let mine = |b: &crate::block::Block| {
+                    matches!(
+                        b.state(),
+                        State::Lingering(Some(part)) if is_owned(part, ask)
+                    )
+                };
+                assert!(ask.await_owner && self.book.in_state(StateName::Lingering).any(mine));
+            }
+        }
+        self.note(match refusal {
+            Refusal::Size(_) => "refused: size",
+            Refusal::NoSuchPool => "refused: no such pool",
+            Refusal::Quota { .. } => "refused: quota",
+            Refusal::NotEnough { .. } => "refused: not enough",
+            Refusal::OwnerLingers => "refused: owner lingers",
+        });
+    }
+
+    fn note_shape(&mut self, loan: &Loan) {
+        let several = loan.parts.len() > 1;
+        let hole = loan.parts.iter().any(|p| p.ready == Pages::ZERO);
+        let grown = loan.parts.iter().any(|p| p.ready > Pages::ZERO && p.ready < p.pages);
+        let trimmed = loan.parts.iter().any(|p| {
+            let block = self.book.block(p.block).expect("a lent block is in the book");
+            p.ready == p.pages && p.pages < block.pool().pages_per_block
+        });
+        let nodes = loan.parts.iter().any(|p| p.node != loan.parts[0].node);
+        for (is, what) in [
+            (loan.kept, "lent kept"),
+            (loan.kept && several, "lent kept in several blocks"),
+            (!loan.kept && hole && !several, "lent a hole"),
+            (!loan.kept && hole && several, "lent blocks and a hole"),
+            (!loan.kept && grown, "lent grown"),
+            (!loan.kept && trimmed, "lent trimmed"),
+            (!loan.kept && several && !hole && !trimmed, "lent several whole blocks"),
+            (!loan.kept && !several && !hole && !grown && !trimmed, "lent exact"),
+            (nodes, "lent from two nodes"),
+        ] {
+            if is {
+                self.note(what);
+            }
+        }
+    }
+
+    /// Whether a loan of exactly this owner's is kept, whole and where it is asked for.
+    fn own_content_waits(&self, ask: &LendRequest) -> bool {
+        let mut loans: BTreeMap<(LeaseId, PageSize), Vec<(u32, u64)>> = BTreeMap::new();
+        for block in self.book.in_state(StateName::Kept) {
+            let State::Kept { part, .. } = block.state() else { continue };
+            let size = block.pool().page_size;
+            if is_owned(part, ask) && ask.node.is_none_or(|n| n == block.pool().node) {
+                let parts = loans.entry((part.lease, size)).or_default();
+                parts.push((part.index, part.pages.bytes(size).0));
+            }
+        }
+        loans.into_iter().any(|((_, size), mut parts)| {
+            parts.sort_unstable();
+            let in_order = parts.iter().zip(0..).all(|((index, _), n)| *index == n);
+            in_order
+                && ask.page_size.is_none_or(|s| s == size)
+                && (!ask.single || parts.len() == 1)
+                && parts.iter().map(|(_, bytes)| bytes).sum::<u64>() == ask.bytes.0
+        })
+    }
+
+    fn asked_shapes(&self, ask: &LendRequest) -> Vec<Shape> {
+        let fits = |(node, size): &Shape| {
+            ask.node.is_none_or(|n| n == *node)
+                && ask.page_size.is_none_or(|s| s == *size)
+                && size.pages_in(ask.bytes).is_ok()
+        };
+        self.book.shapes().filter(fits).collect()
+    }
+
+    /// Whether ready memory alone serves a request.
+    fn best_ready(&self, ask: &LendRequest) -> bool {
+        let mut pages: BTreeMap<PageSize, u64> = BTreeMap::new();
+        for (node, size) in self.asked_shapes(ask) {
+            let need = ask.bytes.0 / size.bytes();
+            let blocks = self.book.in_state(StateName::Ready).filter(|b| {
+                shape(b.pool()) == (node, size) && (!ask.single || b.pages().0 >= need)
+            });
+            *pages.entry(size).or_default() += blocks.map(|b| b.pages().0).sum::<u64>();
+        }
+        pages.iter().any(|(size, ready)| size.bytes() * ready >= ask.bytes.0)
+    }
+
+    /// Whether free and unlent memory of one node serve a request as a hole.
+    fn best_room(&self, ask: &LendRequest) -> bool {
+        self.asked_shapes(ask).into_iter().any(|at| {
+            let believed = self.book.available.get(&at).map_or(0, |p| p.0);
+            let told = |(config, told): &(crate::config::PoolConfig, bool)| {
+                *told && shape(config.key()) == at
+            };
+            let unlent = self.blocks().filter(|b| b.is_unlent() && shape(b.pool()) == at);
+            let unlent: u64 = unlent.map(|b| b.memory().0).sum();
+            self.pools.iter().any(told) && (believed + unlent) * at.1.bytes() >= ask.bytes.0
+        })
+    }
+
+    /// A client, alive or only its pins, writes the first pages of what it has.
+    pub(super) fn client_writes(&mut self, nth: usize, pages: u64) {
+        let me = Actor::Client(nth);
+        for no in self.clients[nth].files.clone() {
+            if !self.has(me, no) {
+                continue;
+            }
+            let file = self.kernel.file(no);
+            let faults = file.place.is_some() && file.holders.contains(&me);
+            for page in 0..pages.min(file.len()) {
+                if faults || self.kernel.has_memory(no, page) {
+                    self.kernel.write(no, page, Content::Of(me));
+                }
+            }
+        }
+    }
+
+    /// A client changes its file's length, or frees one of its pages.
+    pub(super) fn meddle(&mut self, nth: usize, pages: u64, cut: bool) {
+        let me = Actor::Client(nth);
+        for no in self.clients[nth].files.clone() {
+            let file = self.kernel.files.get(&no);
+            let Some(file) = file.filter(|f| f.place.is_some() && f.holders.contains(&me)) else {
+                continue;
+            };
+            // Its mapping reserves what it makes: that many pages must be there.
+            let (at, len) = (file.shape, file.len());
+            let room = u64::try_from(self.available(at)).unwrap_or_default();
+            if cut {
+                self.kernel.resize(no, pages.min(len + room));
+            } else {
+                self.kernel.punch(no, pages);
+            }
+            self.stale.insert(at);
+            self.note(if cut { "cut or grown by its client" } else { "punched by its client" });
+        }
+    }
+
+    /// A client closes and unmaps everything. What it pinned stays reachable, unseen.
+    pub(super) fn unmap(&mut self, nth: usize) {
+        for no in self.clients[nth].files.clone() {
+            self.kernel.unmap(no, Actor::Client(nth));
+        }
+    }
+
+    /// The lease's last descriptor is closed; mappings and pins may stay.
+    pub(super) fn end_lease(&mut self, nth: usize, fate: Fate) {
+        let client = &mut self.clients[nth];
+        if !std::mem::take(&mut client.open) {
+            return;
+        }
+        let lease = client.lease;
+        let effects = self.book.end_lease(lease);
+        self.execute(&effects, fate);
+        let (view, counters) = (self.view(), self.book.counters());
+        assert!(self.book.end_lease(lease).is_empty());
+        self.assert_unchanged(&view, counters, "the second end of a lease");
+    }
+
+    /// The daemon looks at a lingering block. What it sees may be less than the truth.
+    pub(super) fn settle(&mut self, id: BlockId, seen: Option<Reach>, fate: Fate) {
+        let reach = seen.unwrap_or_else(|| self.reach(id));
+        let file = self.kernel.file(self.kernel.find(id).expect("a block of the book has a file"));
+        let pages = self.book.block(id).expect("it lingers").pages();
+        let whole = file.len() == pages.0;
+        let allocated = Pages(if whole { file.allocated() } else { 0 });
+        self.book.note_memory(id, allocated);
+        let (settled, effects) = self.book.settle(id, reach, self.now).expect("it lingers");
+        match reach {
+            Reach::Shared => assert_eq!(settled, Settled::Lingering),
+            Reach::Unknown => assert_eq!(settled, Settled::Gone),
+            Reach::Sole => assert_ne!(settled, Settled::Lingering),
+        }
+        self.execute(&effects, fate);
+    }
+
+    /// Time passes, and what was kept for too long is given up.
+    pub(super) fn wait(&mut self, seconds: u64, fate: Fate) {
+        self.now += seconds;
+        let effects = self.book.expire(self.now);
+        assert!(self.book.next_expiry().is_none_or(|next| next > self.now));
+        self.execute(&effects, fate);
+    }
+}
+
+fn shape_of(loan: &Loan, node: units::Node) -> Shape {
+    (node, loan.page_size)
+}
+
+fn is_owned(part: &Part, ask: &LendRequest) -> bool {
+    let Some(Keep { owner, .. }) = &ask.keep else { return false };
+    part.uid == ask.uid && part.keep.as_ref().is_some_and(|k| k.owner == *owner)
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What holds in every state of the world, whatever happened before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use units::{Pages, Uid};
+use wire::{Counters, Level, LoanStatus, PoolStatus};
+
+use super::kernel::{Actor, Content, File};
+use super::world::{Client, World, shape};
+use crate::block::{Block, Part, State, StateName};
+use crate::journal;
+
+/// Everything that a caller can see of a book, except its counters.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct View {
+    pools: Vec<Option<PoolStatus>>,
+    levels: Vec<Level>,
+    loans: Vec<LoanStatus>,
+    places: Vec<Option<(StateName, String)>>,
+    available: Vec<Pages>,
+}
+
+impl World {
+    pub(super) fn blocks(&self) -> impl Iterator<Item = &Block> {
+        StateName::ALL.into_iter().flat_map(|state| self.book.in_state(state))
+    }
+
+    pub(super) fn view(&self) -> View {
+        View {
+            pools: self.book.pool_keys().map(|k| self.book.pool_status(k, Pages::ZERO)).collect(),
+            levels: self.book.levels(),
+            loans: self.book.loans(),
+            places: self.blocks().map(|b| self.book.place(b.id())).collect(),
+            available: self.book.available.values().copied().collect(),
+        }
+    }
+
+    /// A call that did nothing: what can be seen is as before, and no counter moved but that of
+    /// refusals.
+    pub(super) fn assert_unchanged(&self, before: &View, counters: Counters, why: &str) {
+        assert_eq!(self.view(), *before, "{why} changed something");
+        let refusals = self.book.counters().refusals;
+        assert_eq!(self.book.counters(), Counters { refusals, ..counters }, "{why} counted");
+    }
+
+    pub(super) fn check(&self) {
+        self.kernel.assert_conserved();
+        self.assert_book_and_files_agree();
+        for block in self.blocks() {
+            self.assert_content(block);
+        }
+        self.assert_nobody_reads_anothers();
+        assert!(self.book.blocks.is_consistent(), "the index differs from the blocks");
+        self.assert_sums();
+        self.assert_nothing_is_promised_twice();
+    }
+
+    /// One truth: the directories and names of the files are the states of the blocks.
+    fn assert_book_and_files_agree(&self) {
+        let mut of_book = BTreeSet::new();
+        for block in self.blocks() {
+            let no = self.kernel.find(block.id()).expect("a block of the book has a file");
+            let file = self.kernel.file(no);
+            let place = Some((block.state_name(), journal::name_of(block)));
+            assert_eq!(file.place, place, "{}", block.id());
+            // Clients may change the length, and a crash in the middle of a loan leaves it open.
+            let open = matches!(block.state_name(), StateName::Lent | StateName::Lingering);
+            assert!(open || file.len() == block.pages().0, "length of {}", block.id());
+            assert_eq!(file.shape, shape(block.pool()), "{}", block.id());
+            of_book.insert(no);
+        }
+        let linked: BTreeSet<_> = self.kernel.linked().map(|(no, _)| no).collect();
+        let known: BTreeSet<_> = of_book.union(&self.orphans).copied().collect();
+        assert!(of_book.is_disjoint(&self.orphans), "a forgotten block is in the book");
+        assert_eq!(linked, known, "files that the book does not know");
+    }
+
+    fn assert_content(&self, block: &Block) {
+        let id = block.id();
+        let file = self.kernel.file(self.kernel.find(id).expect("checked before"));
+        let zero = |n: Pages| count_zero(file) >= n.0;
+        match block.state() {
+            State::Ready(_) => {
+                let all = block.pool().pages_per_block;
+                assert!(zero(all), "{id} is ready and not zero: {file:?}");
+                assert!(!file.is_reachable(), "{id} is ready and held: {file:?}");
+                assert!(file.pinners.is_empty(), "{id} is ready and pinned: {file:?}");
+            }
+            State::Zeroable { done } => {
+                let missing = block.missing().0;
+                assert!(file.missing() <= missing, "{id} misses more than {missing}: {file:?}");
+                assert!(zero(*done), "{id} is not zero up to {done}: {file:?}");
+                assert!(!file.is_reachable(), "{id} is zeroable and held: {file:?}");
+            }
+            State::Zeroing { done, .. } => {
+                assert!(zero(*done), "{id} is not zero up to {done}: {file:?}");
+            }
+            State::Lent(_) | State::Kept { .. } => {
+                let worker = file.holders.iter().find(|h| matches!(h, Actor::Worker(_)));
+                assert_eq!(worker, None, "a worker still has {id}: {file:?}");
+            }
+            State::Lingering(_) => {}
+        }
+    }
+
+    /// Invariant 1, from the clients' side: whoever can read a page finds zero, or bytes of its
+    /// own, or of an earlier life of the same owner and user.
+    fn assert_nobody_reads_anothers(&self) {
+        for (no, file) in &self.kernel.files {
+            for reader in file.holders.iter().chain(&file.pinners) {
+                let Actor::Client(reader) = *reader else { continue };
+                for page in file.pages.iter().flatten() {
+                    let own = self.may_read(reader, *page);
+                    assert!(own, "client {reader} reads {page:?} in file {no}: {file:?}");
+                }
+            }
+        }
+    }
+
+    pub(super) fn may_read(&self, reader: usize, page: Content) -> bool {
+        let me = &self.clients[reader];
+        match page {
+            Content::Zero => true,
+            Content::Of(Actor::Worker(_)) => false,
+            Content::Of(Actor::Client(writer)) => {
+                writer == reader || same_owner(me, &self.clients[writer])
+            }
+        }
+    }
+
+    /// Every sum that the book reports is the sum over its blocks, and its leases and jobs are
+    /// those that live.
+    fn assert_sums(&self) {
+        let mut held: BTreeMap<Uid, u64> = BTreeMap::new();
+        for block in self.blocks() {
+            if let State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } =
+                block.state()
+            {
+                let Part { uid, pages, .. } = part;
+                *held.entry(*uid).or_default() += pages.bytes(block.pool().page_size).0;
+            }
+        }
+        for uid in (0..4).map(Uid) {
+            let expected = held.get(&uid).copied().unwrap_or_default();
+            assert_eq!(self.book.held_by(uid).0, expected, "held by user {uid}");
+        }
+        let mut of_pools = 0;
+        for key in self.book.pool_keys() {
+            let pool = self.book.pool_status(key, Pages::ZERO).expect("a key has its pool");
+            let sum = |state| {
+                let blocks = self.book.in_state(state).filter(|b| b.pool() == key);
+                blocks.map(Block::pages).sum::<Pages>().0
+            };
+            assert_eq!(pool.ready_pages, sum(StateName::Ready));
+            assert_eq!(pool.zeroing_pages, sum(StateName::Zeroing));
+            assert_eq!(pool.lent_pages, sum(StateName::Lent));
+            assert_eq!(pool.kept_pages, sum(StateName::Kept));
+            assert_eq!(pool.lingering_pages, sum(StateName::Lingering));
+            of_pools += pool.blocks;
+        }
+        assert_eq!(of_pools, super::kernel::count(self.blocks()), "blocks without a pool");
+        let leases: BTreeSet<_> = self.book.leases().collect();
+        let open: BTreeSet<_> = self.clients.iter().filter(|c| c.open).map(|c| c.lease).collect();
+        assert_eq!(leases, open, "leases in the book and in clients' hands");
+        for client in self.clients.iter().filter(|c| c.open) {
+            let files = client.files.iter().map(|no| self.kernel.file(*no).block);
+            let (files, blocks): (BTreeSet<_>, BTreeSet<_>) =
+                (files.collect(), self.book.lease_blocks(client.lease).into_iter().collect());
+            assert_eq!(blocks, files, "blocks of {}", client.lease);
+        }
+        for block in self.book.in_state(StateName::Lent) {
+            let State::Lent(part) = block.state() else { continue };
+            assert!(leases.contains(&part.lease), "{} outlives {}", block.id(), part.lease);
+        }
+        for worker in &self.workers {
+            if let Some(job) = worker.job {
+                let block = self.kernel.file(worker.file).block;
+                assert_eq!(self.book.job_block(job), Some(block), "{job}");
+            }
+        }
+    }
+
+    /// The book never believes in pages that the kernel does not have, unless others took them
+    /// since it was told.
+    fn assert_nothing_is_promised_twice(&self) {
+        for (at, believed) in &self.book.available {
+            let there = u64::try_from(self.available(*at)).unwrap_or_default();
+            let fresh = !self.stale.contains(at);
+            assert!(!fresh || believed.0 <= there, "{at:?}: {believed} believed of {there}");
+        }
+    }
+}
+
+fn same_owner(a: &Client, b: &Client) -> bool {
+    a.uid == b.uid && a.owner.is_some() && a.owner == b.owner
+}
+
+/// The zero pages from a file's start.
+pub(super) fn count_zero(file: &File) -> u64 {
+    super::kernel::count(file.pages.iter().take_while(|p| **p == Some(Content::Zero)))
+}

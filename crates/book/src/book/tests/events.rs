@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can happen in a world, and how often it does.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use units::{Bytes, Node, PageSize, Pages, PoolKey, Uid};
+
+use super::world::{Crash, Fate, Setup};
+use super::zeroing::Report;
+use crate::block::{Keep, Reach};
+use crate::book::{LendRequest, Who};
+use crate::config::{PoolConfig, Recycle};
+
+/// One thing that happens. Indices pick among what there is at that moment.
+#[derive(Debug, Clone)]
+pub(super) enum Event {
+    Lend {
+        ask: LendRequest,
+        /// Not those bytes, but so many blocks of that pool.
+        like: Option<(usize, u64)>,
+        pin: bool,
+        fate: Fate,
+    },
+    /// A client asks for what an earlier one asked for, as a restarted program does.
+    ComesBack {
+        client: usize,
+        fate: Fate,
+    },
+    ClientWrites {
+        client: usize,
+        pages: u64,
+    },
+    /// A client uses all of its memory, ends, and the daemon looks at what it left.
+    ClientEnds {
+        client: usize,
+    },
+    /// A client gives its files another length, or frees a page of each.
+    ClientMeddles {
+        client: usize,
+        pages: u64,
+        cut: bool,
+    },
+    /// A client has no descriptor or mapping any more, and keeps its pins.
+    ClientUnmaps {
+        client: usize,
+    },
+    EndLease {
+        client: usize,
+        fate: Fate,
+    },
+    ClientLeaves {
+        client: usize,
+        fate: Fate,
+    },
+    Settle {
+        block: usize,
+        seen: Option<Reach>,
+        fate: Fate,
+    },
+    SettleAll,
+    Wait {
+        seconds: u64,
+        fate: Fate,
+    },
+    Fill {
+        blocks: usize,
+        pages: u64,
+    },
+    Take {
+        who: Who,
+        node: Option<Node>,
+        size: Option<PageSize>,
+        fate: Fate,
+    },
+    Work {
+        worker: usize,
+        pages: u64,
+    },
+    Finish {
+        worker: usize,
+        report: Report,
+        lets_go: bool,
+        fate: Fate,
+    },
+    FinishNobodys(u64),
+    LoseJob {
+        worker: usize,
+        dies: bool,
+        fate: Fate,
+    },
+    /// A worker without a job writes into the block it still has.
+    Scribble {
+        ghost: usize,
+        page: u64,
+    },
+    GhostLeaves {
+        ghost: usize,
+    },
+    GiveBack {
+        node: Option<Node>,
+        size: Option<PageSize>,
+        pages: u64,
+        fate: Fate,
+    },
+    Relieve {
+        fate: Fate,
+    },
+    Observe,
+    WantedWorkers {
+        max: u32,
+    },
+    Outside {
+        shape: usize,
+        pages: u64,
+        takes: bool,
+    },
+    Configure {
+        pool: usize,
+        change: Change,
+    },
+    /// The operator's file is read again: one pool is as `change` says, perhaps one is gone.
+    Reload {
+        pool: usize,
+        change: Change,
+        forget_pool: Option<usize>,
+        fate: Fate,
+    },
+    Restart {
+        forget_pool: Option<usize>,
+        how: Crash,
+    },
+}
+
+/// New thresholds of one pool.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    low: Option<u64>,
+    high: u64,
+    max: Option<u64>,
+    leave: u64,
+    in_place: bool,
+}
+
+impl Change {
+    pub(super) fn of(&self, key: PoolKey, pins: bool) -> PoolConfig {
+        let in_place = self.in_place && !pins;
+        PoolConfig {
+            ready_low: self.low.map(Pages),
+            ready_high: Pages(self.high),
+            max: self.max.map(Pages),
+            leave_free: Pages(self.leave),
+            recycle: if in_place { Recycle::InPlace } else { Recycle::Fresh },
+            ..PoolConfig::new(key)
+        }
+    }
+}
+
+/// The smaller of the two page sizes: small, so that one unit suits all requests.
+const SMALL: PageSize = PageSize::KIB_4;
+
+fn large() -> PageSize {
+    PageSize::new(8 << 10).expect("a power of two")
+}
+
+fn crash() -> impl Strategy<Value = Crash> {
+    (any::<bool>(), proptest::option::weighted(0.3, 0..4usize))
+        .prop_map(|(workers_die, again)| Crash { workers_die, again })
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        50 => Just(Fate::Fine),
+        3 => (0..4usize, crash()).prop_map(|(after, how)| Fate::Crash { after, how }),
+        2 => (0..3usize).prop_map(Fate::Fails),
+    ]
+}
+
+fn node() -> impl Strategy<Value = Option<Node>> {
+    let one = (0..2u32).prop_map(|n| Some(Node(n)));
+    prop_oneof![30 => Just(None), 6 => one, 1 => Just(Some(Node(7)))]
+}
+
+fn size() -> impl Strategy<Value = Option<PageSize>> {
+    let (small, large) = (Just(Some(SMALL)), Just(Some(large())));
+    prop_oneof![30 => Just(None), 4 => small, 2 => large, 1 => Just(Some(PageSize::GIB_1))]
+}
+
+fn who() -> impl Strategy<Value = Who> {
+    prop_oneof![Just(Who::User), Just(Who::Background)]
+}
+
+fn ask() -> impl Strategy<Value = LendRequest> {
+    let keep = proptest::option::weighted(0.3, ("[ab]", 0..20u64)).prop_map(|keep| {
+        keep.map(|(owner, seconds)| Keep { owner: owner.parse().expect("a name"), seconds })
+    });
+    let whole = (1..13u64).prop_map(|n| n * SMALL.bytes());
+    let odd = proptest::sample::select(vec![0, 5000, 1 << 63, u64::MAX]);
+    let bytes = prop_oneof![20 => whole, 1 => odd];
+    let quota = proptest::option::weighted(0.1, (0..24u64).prop_map(|n| Bytes(n * SMALL.bytes())));
+    let flags = (any::<bool>(), any::<bool>());
+    (bytes, size(), node(), 0..3u32, keep, flags, quota).prop_map(
+        |(bytes, page_size, node, uid, keep, (single, await_owner), quota)| LendRequest {
+            bytes: Bytes(bytes),
+            page_size,
+            node,
+            uid: Uid(uid),
+            keep,
+            single,
+            quota,
+            await_owner,
+        },
+    )
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let (low, max) = (proptest::option::of(0..6u64), proptest::option::weighted(0.3, 0..16u64));
+    (low, 0..8u64, max, 0..4u64, prop::bool::weighted(0.6))
+        .prop_map(|(low, high, max, leave, in_place)| Change { low, high, max, leave, in_place })
+}
+
+/// An index among what there is.
+fn pick() -> std::ops::Range<usize> {
+    0..16
+}
+
+fn of_clients() -> impl Strategy<Value = Event> {
+    let like = proptest::option::of((pick(), 1..3u64));
+    prop_oneof![
+        10 => (ask(), like, any::<bool>(), fate())
+            .prop_map(|(ask, like, pin, fate)| Event::Lend { ask, like, pin, fate }),
+        4 => (pick(), fate()).prop_map(|(client, fate)| Event::ComesBack { client, fate }),
+        8 => (pick(), 1..6u64).prop_map(|(client, pages)| Event::ClientWrites { client, pages }),
+        6 => pick().prop_map(|client| Event::ClientEnds { client }),
+        2 => (pick(), 0..4u64, prop::bool::weighted(0.3))
+            .prop_map(|(client, pages, cut)| Event::ClientMeddles { client, pages, cut }),
+        5 => pick().prop_map(|client| Event::ClientUnmaps { client }),
+        4 => (pick(), fate()).prop_map(|(client, fate)| Event::EndLease { client, fate }),
+        6 => (pick(), fate()).prop_map(|(client, fate)| Event::ClientLeaves { client, fate }),
+    ]
+}
+
+fn of_workers() -> impl Strategy<Value = Event> {
+    let all_or_few = prop_oneof![4 => Just(9), 1 => 1..4u64];
+    let taken = (who(), node(), size(), fate());
+    let report = prop_oneof![
+        6 => Just(Report::Less(0)),
+        2 => (1..4u64).prop_map(Report::Less),
+        1 => (0..2u64).prop_map(Report::Beyond),
+    ];
+    let finished = (pick(), report, any::<bool>(), fate());
+    prop_oneof![
+        8 => (1..6usize, all_or_few)
+            .prop_map(|(blocks, pages)| Event::Fill { blocks, pages }),
+        6 => taken.prop_map(|(who, node, size, fate)| Event::Take { who, node, size, fate }),
+        6 => (pick(), 1..5u64).prop_map(|(worker, pages)| Event::Work { worker, pages }),
+        5 => finished.prop_map(|(worker, report, lets_go, fate)| {
+            Event::Finish { worker, report, lets_go, fate }
+        }),
+        1 => any::<u64>().prop_map(Event::FinishNobodys),
+        3 => (pick(), any::<bool>(), fate())
+            .prop_map(|(worker, dies, fate)| Event::LoseJob { worker, dies, fate }),
+        3 => (pick(), 0..4u64).prop_map(|(ghost, page)| Event::Scribble { ghost, page }),
+        3 => pick().prop_map(|ghost| Event::GhostLeaves { ghost }),
+    ]
+}
+
+fn of_the_daemon() -> impl Strategy<Value = Event> {
+    let less = proptest::sample::select(vec![Reach::Shared, Reach::Unknown]);
+    let seen = proptest::option::weighted(0.3, less);
+    prop_oneof![
+        8 => Just(Event::SettleAll),
+        5 => (pick(), seen, fate())
+            .prop_map(|(block, seen, fate)| Event::Settle { block, seen, fate }),
+        6 => Just(Event::Observe),
+        3 => (0..4u32).prop_map(|max| Event::WantedWorkers { max }),
+        3 => (0..15u64, fate()).prop_map(|(seconds, fate)| Event::Wait { seconds, fate }),
+        3 => fate().prop_map(|fate| Event::Relieve { fate }),
+    ]
+}
+
+fn of_others() -> impl Strategy<Value = Event> {
+    let restart = (proptest::option::weighted(0.2, pick()), crash());
+    let reload = (pick(), change(), proptest::option::weighted(0.5, pick()), fate());
+    prop_oneof![
+        2 => (node(), size(), 0..6u64, fate())
+            .prop_map(|(node, size, pages, fate)| Event::GiveBack { node, size, pages, fate }),
+        3 => (pick(), 1..8u64, any::<bool>())
+            .prop_map(|(shape, pages, takes)| Event::Outside { shape, pages, takes }),
+        2 => (pick(), change()).prop_map(|(pool, change)| Event::Configure { pool, change }),
+        1 => reload.prop_map(|(pool, change, forget_pool, fate)| {
+            Event::Reload { pool, change, forget_pool, fate }
+        }),
+        1 => restart.prop_map(|(forget_pool, how)| Event::Restart { forget_pool, how }),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        10 => of_clients(),
+        10 => of_workers(),
+        7 => of_the_daemon(),
+        1 => of_others(),
+    ]
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    let node = prop::bool::weighted(0.3).prop_map(u32::from);
+    let pool = (node, prop::bool::weighted(0.3), 1..5u64, change());
+    let pools = proptest::collection::vec(pool, 1..4);
+    let pages = [4..40u64, 0..24u64, 2..20u64, 0..12u64];
+    (prop::bool::weighted(0.85), prop::bool::weighted(0.35), pools, pages).prop_map(
+        |(provable, pins, pools, [a, b, c, d])| {
+            let mut configs: BTreeMap<PoolKey, PoolConfig> = BTreeMap::new();
+            for (node, is_large, k, change) in pools {
+                let page_size = if is_large { large() } else { SMALL };
+                let key = PoolKey { node: Node(node), page_size, pages_per_block: Pages(k) };
+                let config = change.of(key, pins);
+                let good = if config.check().is_ok() { config } else { PoolConfig::new(key) };
+                configs.insert(key, good);
+            }
+            let shapes =
+                [(Node(0), SMALL), (Node(1), SMALL), (Node(0), large()), (Node(1), large())];
+            let pages = shapes.into_iter().zip([a, b, c, d]).collect();
+            Setup { provable, pins, pools: configs.into_values().collect(), pages }
+        },
+    )
+}
+
+/// A world, told of its kernel, and what happens in it.
+pub(super) fn sequence() -> impl Strategy<Value = (Setup, Vec<Event>)> {
+    (setup(), proptest::collection::vec(event(), 1..100))
+}

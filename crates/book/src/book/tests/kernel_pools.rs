@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Books over a kernel that keeps the ready pages itself.
+
+use proptest::prelude::*;
+use units::{BlockId, Bytes, JobId, LeaseId, Node, PageSize, Pages, Uid};
+
+use super::{PAGE, ask, ask_one_file, bring_back, bytes, keep, key, lend, pool, refusal};
+use crate::block::{Block, Part, Reach, StateName};
+use crate::book::{Book, Effect, Found, KernelOrder, LendRequest, Refusal, Who, ZeroedCounts};
+use crate::config::PoolConfig;
+use crate::journal;
+
+fn over_kernel(pools: impl IntoIterator<Item = PoolConfig>) -> Book {
+    Book::over_kernel(pools).expect("the pools of an example are good")
+}
+
+/// The kernel has so many pages free on the node, of which so many are zero.
+fn kernel_has(book: &mut Book, node: u32, free: u64, zeroed: u64) {
+    let counts = ZeroedCounts {
+        zeroed: Pages(zeroed),
+        zeroing: Pages::ZERO,
+        zeroable: Pages(free - zeroed),
+    };
+    book.observe(Node(node), PAGE, Pages(free));
+    book.observe_zeroed(Node(node), PAGE, counts);
+}
+
+fn take(book: &mut Book, who: Who) -> Option<KernelOrder> {
+    book.take_kernel_zeroing(who, None, None)
+}
+
+fn ready(book: &Book) -> u64 {
+    book.pool_status(key(0, 1), Pages::ZERO).expect("the one pool").ready_pages
+}
+
+#[test]
+fn pools_of_one_size_are_one_with_their_bounds_added_up() {
+    let first = PoolConfig {
+        ready_low: Some(Pages(2)),
+        ready_high: Pages(4),
+        max: Some(Pages(8)),
+        leave_free: Pages(1),
+        ..pool(0, 2)
+    };
+    let second = PoolConfig {
+        ready_high: Pages(3),
+        max: Some(Pages(9)),
+        leave_free: Pages(5),
+        ..pool(0, 4)
+    };
+    let book = over_kernel([first.clone(), second, pool(1, 8)]);
+    assert_eq!(book.pool_keys().collect::<Vec<_>>(), [key(0, 1), key(1, 1)]);
+    let one = book.pool_config(key(0, 4)).expect("any block size means it");
+    assert_eq!((one.low(), one.ready_high), (Pages(5), Pages(7)));
+    assert_eq!((one.max, one.leave_free), (Some(Pages(17)), Pages(5)));
+    let unbounded = over_kernel([first, pool(0, 4)]);
+    assert_eq!(unbounded.pool_config(key(0, 1)).expect("one").max, None);
+    let high = |pages| PoolConfig { ready_high: Pages(pages), ..pool(0, pages) };
+    let alike = over_kernel([high(2), high(3)]);
+    let one = alike.pool_config(key(0, 1)).expect("one");
+    assert_eq!((one.ready_low, one.low()), (None, Pages(5)), "low follows high");
+}
+
+#[test]
+fn what_is_ready_the_kernel_says() {
+    let mut book = over_kernel([pool(0, 1)]);
+    let counts = ZeroedCounts { zeroed: Pages(3), zeroing: Pages(2), zeroable: Pages(4) };
+    assert!(book.observe_zeroed(Node(0), PAGE, counts), "news");
+    assert!(!book.observe_zeroed(Node(0), PAGE, counts), "nothing new");
+    let status = book.pool_status(key(0, 1), Pages(9)).expect("the one pool");
+    assert_eq!((status.ready_pages, status.zeroing_pages, status.zeroable_pages), (3, 2, 4));
+    let level = &book.levels()[0];
+    assert_eq!((level.ready_pages, level.zeroing_pages, level.zeroable_pages), (3, 2, 4));
+}
+
+#[test]
+fn a_users_worker_gets_all_in_jobs_of_256_mib() {
+    let mut book = over_kernel([pool(0, 1)]);
+    kernel_has(&mut book, 0, 300, 0);
+    let order = take(&mut book, Who::User).expect("dirty pages");
+    assert_eq!(order.pages, Pages(128));
+    assert_eq!(book.finish_kernel_zeroing(order.job, Pages(128)), Some(StateName::Ready));
+    assert_eq!(book.finish_kernel_zeroing(order.job, Pages(128)), None, "once");
+    assert_eq!(book.counters().zeroed_bytes, bytes(128).0);
+    assert_eq!(take(&mut book, Who::Background), None, "no threshold asks for anything");
+    kernel_has(&mut book, 0, 300, 300);
+    assert_eq!(take(&mut book, Who::User), None);
+}
+
+#[test]
+fn own_workers_get_what_the_high_threshold_lacks_of_others_work() {
+    let config = PoolConfig { ready_low: Some(Pages(4)), ready_high: Pages(10), ..pool(0, 1) };
+    let mut book = over_kernel([config]);
+    kernel_has(&mut book, 0, 50, 5);
+    assert_eq!(book.wanted_workers(2), 0, "low is not reached");
+    kernel_has(&mut book, 0, 50, 3);
+    assert_eq!(book.wanted_workers(2), 2);
+    let order = take(&mut book, Who::Background).expect("below low");
+    assert_eq!(order.pages, Pages(7), "10 wanted, 3 there");
+    assert_eq!(take(&mut book, Who::Background), None, "the rest is on its way");
+    assert!(book.lose_kernel_job(order.job));
+    assert!(!book.lose_kernel_job(order.job), "once");
+    assert_eq!(take(&mut book, Who::Background).expect("again").pages, Pages(7));
+}
+
+#[test]
+fn max_bounds_zeroed_and_lent_pages() {
+    let mut book = over_kernel([PoolConfig { max: Some(Pages(6)), ..pool(0, 1) }]);
+    kernel_has(&mut book, 0, 20, 4);
+    lend(&mut book, &ask(1));
+    assert_eq!(ready(&book), 3, "one is promised to the loan");
+    kernel_has(&mut book, 0, 19, 3);
+    assert_eq!(take(&mut book, Who::User).expect("two more").pages, Pages(2));
+}
+
+#[test]
+fn a_loan_is_a_new_file_that_takes_zeroed_pages() {
+    let mut book = over_kernel([pool(0, 1)]);
+    kernel_has(&mut book, 0, 10, 6);
+    let (loan, effects) = lend(&mut book, &ask_one_file(8));
+    let [part] = loan.parts.as_slice() else { panic!("one file: {loan:?}") };
+    assert_eq!((part.pages, part.ready), (Pages(8), Pages(6)));
+    assert_eq!(effects, [Effect::Create { block: part.block, pages: Pages(8) }]);
+    assert_eq!((book.counters().hit_bytes, book.counters().miss_bytes), (bytes(6).0, bytes(2).0));
+    let Refusal::NotEnough { ready, free, .. } = refusal(&mut book, &ask(3)) else {
+        panic!("two are free");
+    };
+    assert_eq!((ready, free), (Bytes(0), bytes(2)), "what is promised is promised once");
+    // Somebody was faster.
+    book.note_filled(part.block, Pages(6), Pages(5));
+    assert_eq!((book.counters().hit_bytes, book.counters().miss_bytes), (bytes(5).0, bytes(3).0));
+    assert_eq!(book.block(part.block).map(Block::missing), Some(Pages(3)));
+    bring_back(&mut book, &loan, 0);
+    assert_eq!(book.block(part.block).map(Block::id), None, "its pages are the kernel's again");
+}
+
+#[test]
+fn leave_free_is_left_to_the_borrowers_own_faults() {
+    let mut book = over_kernel([PoolConfig { leave_free: Pages(4), ..pool(0, 1) }]);
+    kernel_has(&mut book, 0, 10, 10);
+    assert_eq!(ready(&book), 10);
+    let (loan, _) = lend(&mut book, &ask(8));
+    assert_eq!(loan.parts[0].ready, Pages(6));
+}
+
+#[test]
+fn one_node_serves_a_loan_if_it_can_and_several_files_do_if_they_must() {
+    let mut book = over_kernel([pool(0, 1), pool(1, 1)]);
+    kernel_has(&mut book, 0, 8, 2);
+    kernel_has(&mut book, 1, 8, 5);
+    let shape = |book: &mut Book, request: &LendRequest| {
+        let (loan, _) = lend(book, request);
+        loan.parts.iter().map(|p| (p.node.0, p.pages.0, p.ready.0)).collect::<Vec<_>>()
+    };
+    assert_eq!(shape(&mut book, &ask(4)), [(1, 4, 4)]);
+    assert_eq!(shape(&mut book, &ask(3)), [(0, 2, 2), (1, 1, 1)]);
+    kernel_has(&mut book, 0, 8, 2);
+    kernel_has(&mut book, 1, 8, 5);
+    assert_eq!(shape(&mut book, &ask_one_file(7)), [(1, 7, 5)], "one file lies on one node");
+    assert_eq!(shape(&mut book, &ask(4)), [(0, 4, 2)]);
+    let on_1 = LendRequest { node: Some(Node(1)), ..ask(2) };
+    assert!(matches!(refusal(&mut book, &on_1), Refusal::NotEnough { .. }));
+}
+
+#[test]
+fn kept_content_comes_back_without_a_page_of_the_kernels() {
+    let mut book = over_kernel([pool(0, 1)]);
+    kernel_has(&mut book, 0, 4, 4);
+    let request = LendRequest { keep: keep("db", 60), ..ask(4) };
+    let (loan, _) = lend(&mut book, &request);
+    bring_back(&mut book, &loan, 0);
+    kernel_has(&mut book, 0, 0, 0);
+    let (again, effects) = lend(&mut book, &request);
+    assert!(again.kept);
+    assert_eq!(effects, [Effect::Move(loan.parts[0].block)]);
+}
+
+fn found(state: StateName, node: u32, per_block: u64, part: Option<Part>) -> Found {
+    let pages = part.as_ref().map_or(Pages(per_block), |p| p.pages);
+    let entry = journal::Entry { block: BlockId(7), pool: key(node, per_block), part, until: None };
+    Found { state, entry, allocated: pages, reach: Reach::Sole, lease_alive: true }
+}
+
+#[test]
+fn what_an_owning_daemon_left_ready_goes_back_and_what_it_lent_stays() {
+    let mut book = over_kernel([pool(0, 4)]);
+    kernel_has(&mut book, 0, 3, 3);
+    book.adopt(&found(StateName::Ready, 0, 4, None));
+    assert_eq!(ready(&book), 3, "the file is not counted twice");
+    let (_, effects) = book.settle(BlockId(7), Reach::Sole, 0).expect("it lingers");
+    assert_eq!(effects, [Effect::Remove(BlockId(7))]);
+    let part = Part { lease: LeaseId(5), index: 0, uid: Uid(1), keep: None, pages: Pages(4) };
+    book.adopt(&found(StateName::Lent, 0, 4, Some(part)));
+    assert_eq!(book.leases().collect::<Vec<_>>(), [LeaseId(5)]);
+    let sum: u64 = book.levels().iter().map(|level| level.ready_pages).sum();
+    assert_eq!(sum, 3, "a pool of other blocks has no ready pages of its own");
+}
+
+/// What may happen to such a book, with the numbers that the world would have for it.
+#[derive(Debug, Clone)]
+enum Event {
+    Look { node: u32, free: u64, zeroed: u64 },
+    Take { background: bool },
+    Finish { nth: usize, done: u64 },
+    Lose { nth: usize },
+    Lend { pages: u64, single: bool, filled: u64 },
+    Return { nth: usize },
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (0..2_u32, 0..40_u64, 0..40_u64).prop_map(|(node, free, zeroed)| Event::Look {
+            node,
+            free,
+            zeroed: zeroed.min(free)
+        }),
+        any::<bool>().prop_map(|background| Event::Take { background }),
+        (0..4_usize, 0..300_u64).prop_map(|(nth, done)| Event::Finish { nth, done }),
+        (0..4_usize).prop_map(|nth| Event::Lose { nth }),
+        (1..40_u64, any::<bool>(), 0..40_u64).prop_map(|(pages, single, filled)| Event::Lend {
+            pages,
+            single,
+            filled
+        }),
+        (0..4_usize).prop_map(|nth| Event::Return { nth }),
+    ]
+}
+
+proptest! {
+    /// No sequence makes the book own a page that it has not lent, promise a page twice between
+    /// two looks, zero beyond the high threshold, or lose count of what it lent.
+    #[test]
+    fn every_sequence_keeps_the_kernels_pages_the_kernels(
+        events in proptest::collection::vec(event(), 1..60),
+    ) {
+        let config = |node| PoolConfig {
+            ready_low: Some(Pages(8)), ready_high: Pages(16), max: Some(Pages(30)), ..pool(node, 1)
+        };
+        let mut book = over_kernel([config(0), config(1)]);
+        let (mut jobs, mut loans, mut lent) = (Vec::new(), Vec::new(), 0);
+        // What the kernel had at the last look, and what was promised since.
+        let mut seen = [(0_u64, 0_u64); 2];
+        let mut promised = [(0_u64, 0_u64); 2];
+        for event in events {
+            match event {
+                Event::Look { node, free, zeroed } => {
+                    kernel_has(&mut book, node, free, zeroed);
+                    seen[node as usize] = (free, zeroed);
+                    promised[node as usize] = (0, 0);
+                }
+                Event::Take { background } => {
+                    book.wanted_workers(4);
+                    let who = if background { Who::Background } else { Who::User };
+                    if let Some(order) = take(&mut book, who) {
+                        let node = order.pool.node.0 as usize;
+                        prop_assert!(order.pages > Pages::ZERO);
+                        prop_assert!(order.pages.0 <= seen[node].0 - seen[node].1);
+                        if background {
+                            let mine = |o: &&KernelOrder| o.pool == order.pool;
+                            let coming: u64 = jobs.iter().filter(mine).map(|o| o.pages.0).sum();
+                            let ready = seen[node].1 - promised[node].1;
+                            prop_assert!(ready + coming + order.pages.0 <= 16);
+                        }
+                        jobs.push(order);
+                    }
+                }
+                Event::Finish { nth, done } if nth < jobs.len() => {
+                    let order = jobs.remove(nth);
+                    let before = book.counters().zeroed_bytes;
+                    prop_assert!(book.finish_kernel_zeroing(order.job, Pages(done)).is_some());
+                    let counted = book.counters().zeroed_bytes - before;
+                    prop_assert_eq!(counted, bytes(done.min(order.pages.0)).0);
+                }
+                Event::Lose { nth } if nth < jobs.len() => {
+                    let order: KernelOrder = jobs.remove(nth);
+                    prop_assert!(book.lose_kernel_job(order.job));
+                    prop_assert_eq!(book.finish_kernel_zeroing(order.job, Pages(1)), None);
+                }
+                Event::Lend { pages, single, filled } => {
+                    if let Ok((loan, effects)) = book.lend(&LendRequest { single, ..ask(pages) }) {
+                        prop_assert_eq!(loan.parts.iter().map(|p| p.pages.0).sum::<u64>(), pages);
+                        prop_assert!(!single || loan.parts.len() == 1);
+                        prop_assert_eq!(effects.len(), loan.parts.len());
+                        for part in &loan.parts {
+                            let node = part.node.0 as usize;
+                            promised[node].0 += part.pages.0;
+                            promised[node].1 += part.ready.0;
+                            prop_assert!(part.ready <= part.pages);
+                            prop_assert!(promised[node].0 <= seen[node].0, "free pages, twice");
+                            prop_assert!(promised[node].1 <= seen[node].1, "zeroed pages, twice");
+                            book.note_filled(part.block, part.ready, Pages(filled.min(part.ready.0)));
+                        }
+                        lent += bytes(pages).0;
+                        loans.push(loan);
+                    }
+                }
+                Event::Return { nth } if nth < loans.len() => {
+                    let loan = loans.remove(nth);
+                    bring_back(&mut book, &loan, 0);
+                }
+                _ => {}
+            }
+            for state in [StateName::Zeroable, StateName::Zeroing, StateName::Ready] {
+                prop_assert_eq!(book.in_state(state).count(), 0, "nothing is owned before a loan");
+            }
+            prop_assert_eq!(book.give_back(None, None, Pages(u64::MAX)), (Bytes(0), vec![]));
+            let counters = book.counters();
+            prop_assert_eq!(counters.hit_bytes + counters.miss_bytes, lent);
+            let known: usize = loans.iter().map(|loan| loan.parts.len()).sum();
+            prop_assert_eq!(book.in_state(StateName::Lent).count(), known);
+        }
+    }
+}
+
+#[test]
+fn a_book_that_owns_blocks_has_no_such_jobs() {
+    let mut book = super::book([pool(0, 1)]);
+    book.observe(Node(0), PageSize::MIB_2, Pages(4));
+    assert_eq!(take(&mut book, Who::User), None);
+    assert_eq!(book.finish_kernel_zeroing(JobId(1), Pages(1)), None);
+    assert!(!book.observe_zeroed(Node(0), PAGE, ZeroedCounts::default()));
+    assert_eq!(book.canonical(key(0, 4)), key(0, 4));
+}

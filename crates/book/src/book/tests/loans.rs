@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans of each shape.
+
+use wire::MAX_PARTS;
+
+use super::*;
+use crate::block::Settled;
+
+#[test]
+fn a_block_of_exactly_the_size_is_lent_as_it_is() {
+    let mut book = book([pool(0, 4), pool(0, 8)]);
+    let small = make_ready(&mut book, key(0, 4), 1);
+    make_ready(&mut book, key(0, 8), 1);
+    let (loan, effects) = lend(&mut book, &ask_one_file(4));
+    assert_eq!(parts(&loan), [(small[0], 4, 4)]);
+    assert_eq!(effects, [Effect::Move(small[0])]);
+    assert_eq!(book.place(small[0]), Some((StateName::Lent, "b1-n0-p4-l1-i0-u1000-g4".to_owned())));
+}
+
+#[test]
+fn the_smallest_larger_block_is_trimmed() {
+    let mut book = book([pool(0, 4), pool(0, 8)]);
+    let larger = make_ready(&mut book, key(0, 4), 1)[0];
+    make_ready(&mut book, key(0, 8), 1);
+    let (loan, effects) = lend(&mut book, &ask_one_file(3));
+    assert_eq!(parts(&loan), [(larger, 3, 3)]);
+    assert_eq!(effects, [Effect::Move(larger), Effect::Resize { block: larger, pages: Pages(3) }]);
+}
+
+#[test]
+fn the_largest_smaller_block_is_grown_by_a_hole() {
+    let mut book = book([pool(0, 2), pool(0, 4)]);
+    make_ready(&mut book, key(0, 2), 1);
+    let larger = make_ready(&mut book, key(0, 4), 1)[0];
+    book.observe(Node(0), PAGE, Pages(2));
+    let (loan, effects) = lend(&mut book, &ask_one_file(6));
+    assert_eq!(parts(&loan), [(larger, 6, 4)]);
+    assert_eq!(effects, [Effect::Move(larger), Effect::Resize { block: larger, pages: Pages(6) }]);
+    assert_eq!(book.available(key(0, 4)), Pages::ZERO, "the hole is promised");
+    let counters = book.counters();
+    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(4).0, bytes(2).0));
+}
+
+#[test]
+fn nothing_ready_makes_a_hole() {
+    let mut book = book([pool(0, 2)]);
+    book.observe(Node(0), PAGE, Pages(5));
+    for one_file in [true, false] {
+        book.observe(Node(0), PAGE, Pages(5));
+        let (loan, effects) = lend(&mut book, &LendRequest { single: one_file, ..ask(5) });
+        let block = loan.parts[0].block;
+        assert_eq!(parts(&loan), [(block, 5, 0)]);
+        assert_eq!(effects, [Effect::Create { block, pages: Pages(5) }]);
+        assert_eq!(state(&book, block), Some(StateName::Lent));
+    }
+}
+
+#[test]
+fn a_hole_takes_unlent_blocks_where_the_kernel_lacks_pages() {
+    let mut book = book([pool(0, 1), pool(0, 2)]);
+    let ready = make_ready(&mut book, key(0, 1), 4);
+    book.observe(Node(0), PAGE, Pages(1));
+    let (loan, effects) = lend(&mut book, &ask_one_file(4));
+    // One block is grown by three pages: one is free, two come from other blocks.
+    let grown = loan.parts[0].block;
+    assert_eq!(parts(&loan), [(grown, 4, 1)]);
+    let given: Vec<_> = ready.into_iter().filter(|b| *b != grown).take(2).collect();
+    assert_eq!(
+        effects,
+        [
+            Effect::Remove(given[0]),
+            Effect::Remove(given[1]),
+            Effect::Move(grown),
+            Effect::Resize { block: grown, pages: Pages(4) },
+        ]
+    );
+}
+
+#[test]
+fn several_blocks_fill_a_loan_largest_first_then_one_trimmed() {
+    let mut book = book([pool(0, 1), pool(0, 4)]);
+    let small = make_ready(&mut book, key(0, 1), 1)[0];
+    let large = make_ready(&mut book, key(0, 4), 3);
+    let (loan, effects) = lend(&mut book, &ask(11));
+    let (first, second, last) = (large[2], large[1], large[0]);
+    assert_eq!(parts(&loan), [(first, 4, 4), (second, 4, 4), (small, 1, 1), (last, 2, 2)]);
+    assert_eq!(effects.last(), Some(&Effect::Resize { block: last, pages: Pages(2) }));
+    let indices: Vec<_> = loan.parts.iter().map(|p| book.place(p.block).unwrap().1).collect();
+    assert!(indices[3].contains("-i3-"), "{indices:?}");
+}
+
+#[test]
+fn no_block_is_planned_twice() {
+    // 3 fits into 8, and later also is larger than the 1 that is left.
+    let mut book = book([pool(0, 1), pool(0, 3)]);
+    make_ready(&mut book, key(0, 1), 4);
+    let three = make_ready(&mut book, key(0, 3), 1)[0];
+    book.observe(Node(0), PAGE, Pages(1));
+    let (loan, _) = lend(&mut book, &ask(8));
+    assert_eq!(loan.parts.iter().map(|p| p.pages.0).sum::<u64>(), 8);
+    assert_eq!(loan.parts.iter().filter(|p| p.block == three).count(), 1);
+    assert_eq!(loan.parts.last().map(|p| p.ready), Some(Pages::ZERO), "the rest is a hole");
+}
+
+#[test]
+fn one_node_that_serves_all_of_it_beats_two() {
+    let mut book = book([pool(0, 2), pool(1, 2)]);
+    make_ready(&mut book, key(0, 2), 1);
+    make_ready(&mut book, key(1, 2), 2);
+    let (loan, _) = lend(&mut book, &ask(4));
+    assert!(loan.parts.iter().all(|p| p.node == Node(1)), "{loan:?}");
+}
+
+#[test]
+fn two_nodes_that_serve_all_of_it_beat_a_hole() {
+    let mut book = book([pool(0, 2), pool(1, 2)]);
+    make_ready(&mut book, key(0, 2), 1);
+    make_ready(&mut book, key(1, 2), 1);
+    book.observe(Node(0), PAGE, Pages(8));
+    let (loan, _) = lend(&mut book, &ask(4));
+    assert_eq!(loan.parts.iter().map(|p| p.ready.0).sum::<u64>(), 4);
+    assert_ne!(loan.parts[0].node, loan.parts[1].node);
+}
+
+#[test]
+fn one_file_comes_from_the_node_that_has_it_ready() {
+    // Node 0 has more pages ready, node 1 has them in one block.
+    let mut book = book([pool(0, 1), pool(1, 4)]);
+    make_ready(&mut book, key(0, 1), 6);
+    let whole = make_ready(&mut book, key(1, 4), 1)[0];
+    book.observe(Node(0), PAGE, Pages(8));
+    let (loan, _) = lend(&mut book, &ask_one_file(4));
+    assert_eq!(parts(&loan), [(whole, 4, 4)]);
+}
+
+#[test]
+fn a_node_that_is_asked_for_is_the_only_one() {
+    let mut book = book([pool(0, 2), pool(1, 2)]);
+    make_ready(&mut book, key(0, 2), 4);
+    book.observe(Node(1), PAGE, Pages(2));
+    let (loan, _) = lend(&mut book, &LendRequest { node: Some(Node(1)), ..ask(2) });
+    assert_eq!((loan.parts[0].node, loan.parts[0].ready), (Node(1), Pages::ZERO));
+}
+
+#[test]
+fn a_loan_has_no_more_parts_than_one_message_carries() {
+    let mut book = book([pool(0, 1)]);
+    let all = MAX_PARTS as u64 + 48;
+    make_ready(&mut book, key(0, 1), all);
+    let (loan, effects) = lend(&mut book, &ask(all));
+    assert_eq!(loan.parts.len(), MAX_PARTS);
+    let hole = loan.parts.last().expect("it has parts");
+    assert_eq!((hole.pages, hole.ready), (Pages(49), Pages::ZERO));
+    // The kernel had none free: those that do not fit are given back for it.
+    assert_eq!(effects.iter().filter(|e| matches!(e, Effect::Remove(_))).count(), 49);
+}
+
+fn gib(node: u32) -> PoolKey {
+    PoolKey { node: Node(node), page_size: PageSize::GIB_1, pages_per_block: Pages(1) }
+}
+
+#[test]
+fn without_a_page_size_the_largest_of_which_enough_are_ready_is_taken() {
+    let mut book = book([pool(0, 512), PoolConfig::new(gib(0))]);
+    make_ready(&mut book, key(0, 512), 1);
+    book.observe(Node(0), PageSize::GIB_1, Pages(1));
+    assert_eq!(lend(&mut book, &ask(512)).0.page_size, PAGE);
+    make_ready(&mut book, key(0, 512), 1);
+    make_ready(&mut book, gib(0), 1);
+    assert_eq!(lend(&mut book, &ask(512)).0.page_size, PageSize::GIB_1);
+    book.observe(Node(0), PageSize::GIB_1, Pages(1));
+    assert_eq!(lend(&mut book, &ask(512)).0.page_size, PAGE, "ready beats large");
+    assert_eq!(lend(&mut book, &ask(512)).0.page_size, PageSize::GIB_1, "large beats small");
+}
+
+#[test]
+fn without_a_page_size_a_smaller_one_is_taken_where_the_largest_can_not_be_had() {
+    let mut book = book([pool(0, 1), PoolConfig::new(gib(0))]);
+    book.observe(Node(0), PAGE, Pages(512));
+    let (loan, _) = lend(&mut book, &ask(512));
+    assert_eq!((loan.page_size, loan.parts[0].ready), (PAGE, Pages::ZERO));
+}
+
+#[test]
+fn an_owner_gets_its_own_content_back_and_nobody_else_does() {
+    let mut book = book([pool(0, 2)]);
+    make_ready(&mut book, key(0, 2), 2);
+    let mine = LendRequest { keep: keep("guest", 60), ..ask(4) };
+    let (loan, _) = lend(&mut book, &mine);
+    bring_back(&mut book, &loan, 100);
+    make_ready(&mut book, key(0, 2), 8);
+
+    for other in [
+        LendRequest { keep: keep("other", 60), ..mine.clone() },
+        LendRequest { uid: Uid(1001), ..mine.clone() },
+        LendRequest { keep: None, ..mine.clone() },
+    ] {
+        let (other, _) = lend(&mut book, &other);
+        assert!(!other.kept && other.parts.iter().all(|o| o.ready == o.pages));
+        let common = other.parts.iter().any(|o| loan.parts.iter().any(|l| l.block == o.block));
+        assert!(!common, "{other:?} has blocks of {loan:?}");
+    }
+
+    let (again, effects) = lend(&mut book, &mine);
+    assert!(again.kept && again.lease > loan.lease);
+    let blocks = |loan: &Loan| loan.parts.iter().map(|p| p.block).collect::<Vec<_>>();
+    assert_eq!(blocks(&again), blocks(&loan), "in the order in which they were mapped");
+    assert_eq!(effects, [Effect::Move(blocks(&loan)[0]), Effect::Move(blocks(&loan)[1])]);
+    assert_eq!(book.counters().kept_loans, 1);
+}
+
+#[test]
+fn content_of_another_size_or_node_is_not_what_is_asked_for() {
+    let mut book = book([pool(0, 2), pool(1, 2)]);
+    make_ready(&mut book, key(0, 2), 1);
+    let mine = LendRequest { keep: keep("guest", 60), ..ask(2) };
+    let (loan, _) = lend(&mut book, &mine);
+    bring_back(&mut book, &loan, 100);
+    make_ready(&mut book, key(0, 2), 2);
+    make_ready(&mut book, key(1, 2), 2);
+    let other_size = LendRequest { bytes: bytes(1), ..mine.clone() };
+    assert!(!lend(&mut book, &other_size).0.kept);
+    let other_node = LendRequest { node: Some(Node(1)), ..mine.clone() };
+    assert!(!lend(&mut book, &other_node).0.kept);
+    assert!(lend(&mut book, &mine).0.kept);
+}
+
+#[test]
+fn content_is_found_in_whatever_pages_it_lies() {
+    let mut book = book([pool(0, 512), PoolConfig::new(gib(0))]);
+    make_ready(&mut book, key(0, 512), 1);
+    let mine = LendRequest { keep: keep("guest", 60), ..ask(512) };
+    let (loan, _) = lend(&mut book, &mine);
+    assert_eq!(loan.page_size, PAGE);
+    bring_back(&mut book, &loan, 100);
+    make_ready(&mut book, gib(0), 1);
+    let (again, _) = lend(&mut book, &mine);
+    assert_eq!((again.kept, again.page_size), (true, PAGE), "a larger page is ready by now");
+}
+
+#[test]
+fn the_latest_of_several_contents_comes_back_first() {
+    let mut book = book([pool(0, 2)]);
+    make_ready(&mut book, key(0, 2), 2);
+    let mine = LendRequest { keep: keep("guest", 60), ..ask(2) };
+    let (first, _) = lend(&mut book, &mine);
+    let (second, _) = lend(&mut book, &mine);
+    bring_back(&mut book, &second, 100);
+    bring_back(&mut book, &first, 101);
+    assert_eq!(lend(&mut book, &mine).0.parts[0].block, second.parts[0].block);
+    assert_eq!(lend(&mut book, &mine).0.parts[0].block, first.parts[0].block);
+}
+
+#[test]
+fn a_loan_of_which_a_block_is_not_back_yet_is_not_its_content() {
+    let mut book = book([pool(0, 1)]);
+    make_ready(&mut book, key(0, 1), 3);
+    let mine = LendRequest { keep: keep("guest", 60), ..ask(3) };
+    let (loan, _) = lend(&mut book, &mine);
+    book.end_lease(loan.lease);
+    // The middle one is still mapped by a child.
+    for (nth, part) in loan.parts.iter().enumerate() {
+        let reach = if nth == 1 { Reach::Shared } else { Reach::Sole };
+        let (settled, _) = book.settle(part.block, reach, 100).expect("it lingers");
+        assert_eq!(settled, if nth == 1 { Settled::Lingering } else { Settled::Kept });
+    }
+    make_ready(&mut book, key(0, 1), 3);
+    let (other, _) = lend(&mut book, &LendRequest { bytes: bytes(2), ..mine.clone() });
+    assert!(!other.kept, "first and last of three are not two in a row");
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What becomes of blocks that come back, and of those that others need.
+
+use units::LeaseId;
+
+use super::*;
+use crate::block::Settled;
+use crate::config::Recycle;
+
+fn in_place(node: u32, pages_per_block: u64) -> PoolConfig {
+    PoolConfig { recycle: Recycle::InPlace, ..pool(node, pages_per_block) }
+}
+
+/// One block, lent and returned.
+fn returned(config: PoolConfig, ask: &LendRequest) -> (Book, BlockId) {
+    let key = config.key();
+    let mut book = book([config]);
+    make_ready(&mut book, key, 1);
+    book.observe(key.node, key.page_size, Pages(8));
+    let (loan, _) = lend(&mut book, ask);
+    let block = loan.parts[0].block;
+    assert_eq!(book.end_lease(loan.lease), [Effect::Move(block)]);
+    assert_eq!(state(&book, block), Some(StateName::Lingering));
+    (book, block)
+}
+
+fn settled(book: &mut Book, block: BlockId, reach: Reach) -> (Settled, Vec<Effect>) {
+    book.settle(block, reach, 100).expect("a returned block lingers")
+}
+
+#[test]
+fn a_block_lingers_while_somebody_has_it() {
+    let (mut book, block) = returned(pool(0, 2), &ask(2));
+    for _ in 0..3 {
+        assert_eq!(settled(&mut book, block, Reach::Shared), (Settled::Lingering, vec![]));
+    }
+    assert_eq!(book.held_by(Uid(1000)), bytes(2), "and is its borrower's");
+}
+
+#[test]
+fn a_fresh_pool_gives_its_blocks_to_the_kernel() {
+    let (mut book, block) = returned(pool(0, 2), &ask(2));
+    let gone = (Settled::Gone, vec![Effect::Remove(block)]);
+    assert_eq!(settled(&mut book, block, Reach::Sole), gone);
+    assert_eq!(state(&book, block), None);
+    assert_eq!(book.settle(block, Reach::Sole, 100), None);
+}
+
+#[test]
+fn an_in_place_pool_clears_its_blocks_where_they_are() {
+    let (mut book, block) = returned(in_place(0, 2), &ask(2));
+    let effects = vec![Effect::Resize { block, pages: Pages(2) }, Effect::Move(block)];
+    assert_eq!(settled(&mut book, block, Reach::Sole), (Settled::Zeroable, effects));
+    assert_eq!(book.zeroable(key(0, 2)), Pages(2 + 8));
+}
+
+#[test]
+fn an_in_place_pool_gives_back_what_it_can_not_clear_in_place() {
+    for (ask, what) in [(ask(1), "trimmed"), (ask_one_file(3), "grown")] {
+        let (mut book, block) = returned(in_place(0, 2), &ask);
+        assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Gone, "{what}");
+    }
+    let (mut book, block) = returned(in_place(0, 2), &ask(2));
+    assert_eq!(settled(&mut book, block, Reach::Unknown).0, Settled::Gone, "unknown reach");
+
+    // A hole of the very size of a block: nobody knows how much of it its client filled.
+    let mut book = super::book([in_place(0, 2)]);
+    book.observe(Node(0), PAGE, Pages(2));
+    let (loan, _) = lend(&mut book, &ask(2));
+    book.end_lease(loan.lease);
+    assert_eq!(settled(&mut book, loan.parts[0].block, Reach::Sole).0, Settled::Gone, "a hole");
+}
+
+#[test]
+fn a_block_that_its_borrower_filled_or_punched_is_judged_by_what_it_has() {
+    let mut book = book([in_place(0, 2)]);
+    for (allocated, expected) in
+        [(2, Settled::Zeroable), (1, Settled::Gone), (0, Settled::Gone), (3, Settled::Zeroable)]
+    {
+        for from_ready in [true, false] {
+            book.give_back(None, None, Pages(99));
+            if from_ready {
+                make_ready(&mut book, key(0, 2), 1);
+            }
+            book.observe(Node(0), PAGE, Pages(2));
+            let (loan, _) = lend(&mut book, &ask(2));
+            let block = loan.parts[0].block;
+            book.end_lease(loan.lease);
+            book.note_memory(block, Pages(allocated));
+            assert_eq!(settled(&mut book, block, Reach::Sole).0, expected, "{allocated} pages");
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_can_not_prove_reach_recycles_fresh() {
+    let mut book = Book::new([in_place(0, 2)], false).expect("a good pool");
+    assert_eq!(book.pool_status(key(0, 2), Pages::ZERO).map(|p| p.recycle), Some("fresh".into()));
+    make_ready(&mut book, key(0, 2), 1);
+    let (loan, _) = lend(&mut book, &ask(2));
+    book.end_lease(loan.lease);
+    assert_eq!(settled(&mut book, loan.parts[0].block, Reach::Unknown).0, Settled::Gone);
+}
+
+#[test]
+fn kept_content_is_given_up_when_its_time_is_over() {
+    let mine = LendRequest { keep: keep("guest", 60), ..ask(2) };
+    let (mut book, block) = returned(pool(0, 2), &mine);
+    assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Kept);
+    let name = "b1-n0-p2-l1-i0-u1000-g2-k60-oguest-t160".to_owned();
+    assert_eq!(book.place(block), Some((StateName::Kept, name)));
+    assert_eq!(book.next_expiry(), Some(160));
+    assert_eq!(book.expire(159), []);
+    assert_eq!(book.expire(160), [Effect::Move(block)]);
+    assert_eq!(book.next_expiry(), None);
+    // It lingers as anything that comes back, and is nobody's content any more.
+    assert_eq!(state(&book, block), Some(StateName::Lingering));
+    assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Gone);
+    assert!(!lend(&mut book, &mine).0.kept);
+}
+
+#[test]
+fn content_for_no_seconds_is_not_kept() {
+    let mine = LendRequest { keep: keep("guest", 0), ..ask(2) };
+    let (mut book, block) = returned(pool(0, 2), &mine);
+    assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Gone);
+}
+
+#[test]
+fn content_for_ever_is_kept_for_ever() {
+    let mine = LendRequest { keep: keep("guest", u64::MAX), ..ask(2) };
+    let (mut book, block) = returned(pool(0, 2), &mine);
+    assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Kept);
+    assert_eq!(book.next_expiry(), Some(u64::MAX));
+    assert_eq!(book.expire(u64::MAX - 1), []);
+}
+
+#[test]
+fn a_lease_ends_once_and_with_all_of_its_blocks() {
+    let mut book = book([pool(0, 1)]);
+    make_ready(&mut book, key(0, 1), 3);
+    let (loan, _) = lend(&mut book, &ask(3));
+    assert_eq!(book.loans()[0].pages, 3);
+    assert_eq!(book.end_lease(loan.lease).len(), 3);
+    assert_eq!(book.end_lease(loan.lease), []);
+    assert_eq!(book.end_lease(LeaseId(99)), []);
+    assert!(book.loans().is_empty());
+}
+
+#[test]
+fn a_forgotten_block_is_nobodys() {
+    let mut book = book([pool(0, 1)]);
+    make_ready(&mut book, key(0, 1), 2);
+    let (loan, _) = lend(&mut book, &ask(2));
+    book.forget(loan.parts[0].block);
+    assert_eq!(book.held_by(Uid(1000)), bytes(1));
+    assert_eq!(book.end_lease(loan.lease), [Effect::Move(loan.parts[1].block)]);
+    book.observe(Node(0), PAGE, Pages(1));
+    let (order, _) = book.take_zeroing(Who::User, None, None).expect("a page is free");
+    book.forget(order.block);
+    assert_eq!(book.finish_zeroing(order.job, Pages(1), Reach::Sole), Ok(None));
+}
+
+/// Two ready blocks and one dirty one, of 2 pages each.
+fn three_unlent() -> (Book, Vec<BlockId>, BlockId) {
+    let mut book = book([in_place(0, 2)]);
+    make_ready(&mut book, key(0, 2), 3);
+    let (loan, _) = lend(&mut book, &ask(2));
+    bring_back(&mut book, &loan, 100);
+    let ready = book.in_state(StateName::Ready).map(crate::block::Block::id).collect();
+    (book, ready, loan.parts[0].block)
+}
+
+#[test]
+fn dirty_blocks_are_given_back_before_ready_ones() {
+    let (mut book, ready, dirty) = three_unlent();
+    let removed = |n: usize| [dirty, ready[0], ready[1]].map(Effect::Remove)[..n].to_vec();
+    assert_eq!(book.give_back(Some(Node(1)), None, Pages(2)), (Bytes(0), vec![]));
+    assert_eq!(book.give_back(None, Some(PageSize::GIB_1), Pages(2)), (Bytes(0), vec![]));
+    assert_eq!(book.give_back(None, None, Pages(0)), (Bytes(0), vec![]));
+    assert_eq!(book.give_back(Some(Node(0)), Some(PAGE), Pages(3)), (bytes(4), removed(2)));
+    assert_eq!(book.counters().given_back_bytes, bytes(4).0);
+    assert_eq!(book.give_back(None, None, Pages(99)), (bytes(2), removed(3)[2..].to_vec()));
+}
+
+#[test]
+fn lent_kept_lingering_and_zeroing_blocks_are_not_given_back() {
+    let mut book = book([pool(0, 1)]);
+    make_ready(&mut book, key(0, 1), 3);
+    lend(&mut book, &ask(1));
+    let (kept, _) = lend(&mut book, &LendRequest { keep: keep("guest", 60), ..ask(1) });
+    bring_back(&mut book, &kept, 100);
+    let (lingering, _) = lend(&mut book, &ask(1));
+    book.end_lease(lingering.lease);
+    book.observe(Node(0), PAGE, Pages(1));
+    book.take_zeroing(Who::User, None, None).expect("a page is free");
+    assert_eq!(book.give_back(None, None, Pages(99)), (Bytes(0), vec![]));
+}
+
+#[test]
+fn relief_gives_back_what_others_miss_and_no_more() {
+    let (mut book, ready, dirty) = three_unlent();
+    book.configure(PoolConfig { leave_free: Pages(3), ..in_place(0, 2) }).expect("a good pool");
+    for enough in [3, 4] {
+        book.observe(Node(0), PAGE, Pages(enough));
+        assert_eq!(book.relieve(), []);
+    }
+    book.observe(Node(0), PAGE, Pages(0));
+    assert_eq!(book.relieve(), [dirty, ready[0]].map(Effect::Remove));
+    assert_eq!(book.relieve(), [], "what was given is counted until the next look");
+}
+
+#[test]
+fn only_memory_that_a_block_has_counts_as_given_back() {
+    let mut book = book([pool(0, 4)]);
+    book.observe(Node(0), PAGE, Pages(4));
+    let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are free");
+    book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
+    book.observe(Node(0), PAGE, Pages(3));
+    // Three pages free and one in the block: five can not be promised.
+    assert!(matches!(refusal(&mut book, &ask(5)), Refusal::NotEnough { .. }));
+    assert_eq!(book.give_back(None, None, Pages(1)), (bytes(1), vec![Effect::Remove(order.block)]));
+}
+
+#[test]
+fn a_pool_that_nobody_wants_any_more_gives_back_what_is_not_lent_and_then_the_rest() {
+    let mut book = book([pool(0, 2), pool(0, 4)]);
+    let ready = make_ready(&mut book, key(0, 2), 2);
+    book.observe(Node(0), PAGE, Pages(0));
+    let (loan, _) = lend(&mut book, &ask(2));
+    let lent = loan.parts[0].block;
+    let left: Vec<_> = ready.into_iter().filter(|block| *block != lent).collect();
+    let gone = book.reconfigure(vec![pool(0, 4)]).expect("a good pool");
+    assert_eq!(gone, [Effect::Remove(left[0])]);
+    assert_eq!(book.lease_blocks(loan.lease), [lent], "the loan goes on");
+    bring_back(&mut book, &loan, 0);
+    assert_eq!(book.relieve(), []);
+    assert_eq!(book.pool_keys().collect::<Vec<_>>(), [key(0, 4)]);
+}
+
+#[test]
+fn pools_that_break_a_rule_change_nothing() {
+    let mut book = book([pool(0, 2)]);
+    make_ready(&mut book, key(0, 2), 1);
+    let bad = PoolConfig { ready_low: Some(Pages(3)), ..pool(0, 8) };
+    for pools in [vec![pool(0, 4), bad], vec![pool(0, 4), pool(0, 4)]] {
+        book.reconfigure(pools).expect_err("bad pools");
+        assert_eq!(book.pool_keys().collect::<Vec<_>>(), [key(0, 2)]);
+        assert_eq!(book.in_state(StateName::Ready).count(), 1);
+    }
+}

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The configuration: one TOML file, or the same fields as flags.
+
+mod listen;
+mod reserve;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use units::{Bytes, Node, PageSize, Pages, PoolKey, Uid, as_text};
+
+pub use listen::{BadListen, Listen};
+pub use reserve::Reserve;
+
+/// Why a configuration was refused; nothing of it takes effect.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// Not TOML, an unknown field, or a value of the wrong kind; the message names the place.
+    #[error("{0}")]
+    Syntax(String),
+    /// Two pools of one shape.
+    #[error("pool {0} is configured twice: pools differ in node, page size or pages per block")]
+    Twice(PoolKey),
+    /// Two sizes of the kernel's pool.
+    #[error("reserve: {1} pages of node {0} are reserved twice")]
+    ReservedTwice(Node, PageSize),
+    /// A pool whose blocks are empty.
+    #[error("pool {0}: pages_per_block must be at least 1")]
+    EmptyBlock(PoolKey),
+    /// A low threshold above the high one.
+    #[error("pool {pool}: ready_low {low} is above ready_high {high}")]
+    Thresholds {
+        /// The pool.
+        pool: PoolKey,
+        /// Its low threshold, in pages.
+        low: Pages,
+        /// Its high threshold, in pages.
+        high: Pages,
+    },
+    /// A high threshold that the pool may never reach.
+    #[error("pool {pool}: ready_high {high} is above max {max}, the pages it may own")]
+    AboveMax {
+        /// The pool.
+        pool: PoolKey,
+        /// Its high threshold, in pages.
+        high: Pages,
+        /// The most pages it may own.
+        max: Pages,
+    },
+    /// A pressure that is no percentage.
+    #[error("pause_above_pressure is {0}: it is a percentage, from 1 to 100")]
+    Pressure(u8),
+    /// A mode with bits that mean nothing to the tree's files.
+    #[error("tree.mode is 0o{0:o}: it has only read and write bits, as in 0o664")]
+    TreeMode(u32),
+}
+
+/// Where ready pages come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provider {
+    /// The kernel's own pool if this kernel knows which of its pages are zero, else `stock`.
+    #[default]
+    Auto,
+    /// The daemon owns blocks of huge pages and keeps them ready. On any kernel.
+    Stock,
+    /// The kernel's own pool; the daemon does not start on a kernel without the series.
+    Kernel,
+}
+
+impl FromStr for Provider {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "stock" => Ok(Self::Stock),
+            "kernel" => Ok(Self::Kernel),
+            other => Err(format!("`{other}` is no provider: write auto, stock or kernel")),
+        }
+    }
+}
+
+/// How a returned block becomes zero again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recycle {
+    /// The file is truncated and unlinked and a new one allocated: the kernel's own isolation,
+    /// pins included. For any client.
+    #[default]
+    Fresh,
+    /// The file is cleared where it lies once the daemon has proven that nobody holds it: no
+    /// allocation, no faults. Does not see pages pinned through GUP (VFIO, `io_uring` buffers,
+    /// vmsplice): for one trust domain only.
+    InPlace,
+}
+
+/// One pool and its thresholds, in pages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolConfig {
+    /// The node; default 0.
+    #[serde(default)]
+    pub node: Node,
+    /// The page size, as in `"2M"`.
+    #[serde(with = "as_text")]
+    pub page_size: PageSize,
+    /// The pages of one block; default 1.
+    #[serde(default = "one")]
+    pub pages_per_block: Pages,
+    /// Background workers start when fewer pages than this are ready; default: `ready_high`.
+    #[serde(default)]
+    pub ready_low: Option<Pages>,
+    /// ... and stop when as many as this are; default 0, which leaves zeroing to `prezero zero`.
+    #[serde(default)]
+    pub ready_high: Pages,
+    /// The most pages the pool may own, lent ones included; default: no bound but the kernel's.
+    #[serde(default)]
+    pub max: Option<Pages>,
+    /// Pages that stay free in the kernel's pool; default 0.
+    #[serde(default)]
+    pub leave_free: Pages,
+    /// How returned blocks become zero again.
+    #[serde(default)]
+    pub recycle: Recycle,
+}
+
+fn one() -> Pages {
+    Pages(1)
+}
+
+/// The daemon's own workers: where, how many, at whose expense.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Workers {
+    /// The most of them at a time; 0 leaves all zeroing to `prezero zero`.
+    pub max: u32,
+    /// CPUs they may run on, as in `"0-3,8"`; default: those of the pool's node.
+    pub cpus: Option<String>,
+    /// Their nice value, -20 to 19.
+    pub nice: i32,
+    /// Whether they run under `SCHED_IDLE`, that is only when nobody else wants the CPU.
+    pub sched_idle: bool,
+    /// A cgroup directory to run in (v2, or v1 where that is mounted), made if it is missing.
+    pub cgroup: Option<PathBuf>,
+    /// Pause while the CPU's `some avg10` pressure (PSI) is above so many percent.
+    pub pause_above_pressure: Option<u8>,
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self {
+            max: 1,
+            cpus: None,
+            nice: 19,
+            sched_idle: true,
+            cgroup: None,
+            pause_above_pressure: None,
+        }
+    }
+}
+
+/// The control tree: the files that a kernel with our series has, on a stock kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tree {
+    /// Whether there is one. Absent: `prezero serve` mounts it where it can, and says so where it
+    /// can not; an embedded daemon has none. `true`: a daemon that can not mount it does not start.
+    /// Over the kernel's own pool there is one only if `true`: that kernel has the files itself.
+    pub enabled: Option<bool>,
+    /// Where it is mounted, made if it is missing; default: `tree` in the run directory.
+    pub path: Option<PathBuf>,
+    /// The group, by name or number, that its files belong to; default: `zero_group`, else root's.
+    /// Its members may write them, unless `mode` says otherwise.
+    pub group: Option<String>,
+    /// The mode of the files that can be written, as in `0o664`; default: `0o664` with a group,
+    /// `0o644` without. The others have its read bits.
+    pub mode: Option<u32>,
+}
+
+impl Tree {
+    /// Checks what types can not say.
+    fn check(&self) -> Result<(), ConfigError> {
+        match self.mode {
+            Some(mode) if mode & !0o666 != 0 => Err(ConfigError::TreeMode(mode)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Metrics for Prometheus.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Where to serve them, to everybody who can connect there; default: nowhere.
+    pub listen: Option<Listen>,
+}
+
+/// Everything the daemon is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where ready pages come from.
+    pub provider: Provider,
+    /// A group, by name or number, whose members may borrow besides root.
+    pub lend_group: Option<String>,
+    /// A group, by name or number, whose members may zero and configure besides root.
+    pub zero_group: Option<String>,
+    /// The most bytes that one user may hold, kept content included; default: no bound.
+    #[serde(with = "optional_text")]
+    pub quota: Option<Bytes>,
+    /// Quotas of single users by number, as in `1000 = "8G"`; they override `quota`.
+    #[serde(with = "quota_map")]
+    pub quota_of: BTreeMap<Uid, Bytes>,
+    /// Whether page tables are made in advance, for clients to share: blocks of 1 GiB and more of
+    /// smaller pages then map at one fault per GiB. Default: yes.
+    pub share_page_tables: bool,
+    /// The nice value of the thread that answers everybody, where the daemon may set it. Default:
+    /// -10, since 64 clients that ask at once would otherwise compete with it for the CPUs.
+    pub nice: i8,
+    /// The daemon's own workers.
+    pub workers: Workers,
+    /// The control tree.
+    pub tree: Tree,
+    /// Whether and where metrics are served.
+    pub metrics: Metrics,
+    /// Pages that `prezero reserve` takes from free memory, at boot if it can; the daemon does not.
+    pub reserve: Vec<Reserve>,
+    /// The pools.
+    #[serde(rename = "pool")]
+    pub pools: Vec<PoolConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            provider: Provider::Auto,
+            lend_group: None,
+            zero_group: None,
+            quota: None,
+            quota_of: BTreeMap::new(),
+            share_page_tables: true,
+            nice: -10,
+            workers: Workers::default(),
+            tree: Tree::default(),
+            metrics: Metrics::default(),
+            reserve: Vec::new(),
+            pools: Vec::new(),
+        }
+    }
+}
+
+mod optional_text {
+    use super::{Bytes, Deserialize};
+    use serde::{Deserializer, Serializer, de::Error};
+
+    #[expect(clippy::ref_option, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(v: &Option<Bytes>, s: S) -> Result<S::Ok, S::Error> {
+        match v {
+            Some(bytes) => s.collect_str(&bytes.0),
+            None => s.serialize_none(),
+        }
+    }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Bytes>, D::Error> {
+        let text = Option::<String>::deserialize(d)?;
+        text.map(|t| t.parse().map_err(D::Error::custom)).transpose()
+    }
+}
+
+mod quota_map {
+    use super::{BTreeMap, Bytes, Deserialize, Uid};
+    use serde::{Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(
+        map: &BTreeMap<Uid, Bytes>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        s.collect_map(map.iter().map(|(uid, bytes)| (uid.to_string(), bytes.0.to_string())))
+    }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<BTreeMap<Uid, Bytes>, D::Error> {
+        let mut map = BTreeMap::new();
+        for (uid, bytes) in BTreeMap::<String, String>::deserialize(d)? {
+            let uid = uid
+                .parse()
+                .map_err(|_| D::Error::custom(format!("quota_of: `{uid}` is not a user number")))?;
+            map.insert(Uid(uid), bytes.parse().map_err(D::Error::custom)?);
+        }
+        Ok(map)
+    }
+}
+
+impl PoolConfig {
+    /// A pool of `key`'s shape with every default.
+    #[must_use]
+    pub fn new(key: PoolKey) -> Self {
+        Self {
+            node: key.node,
+            page_size: key.page_size,
+            pages_per_block: key.pages_per_block,
+            ready_low: None,
+            ready_high: Pages::ZERO,
+            max: None,
+            leave_free: Pages::ZERO,
+            recycle: Recycle::Fresh,
+        }
+    }
+
+    /// Which pool it is.
+    #[must_use]
+    pub fn key(&self) -> PoolKey {
+        PoolKey {
+            node: self.node,
+            page_size: self.page_size,
+            pages_per_block: self.pages_per_block,
+        }
+    }
+
+    /// Below how many ready pages background zeroing starts.
+    #[must_use]
+    pub fn low(&self) -> Pages {
+        self.ready_low.unwrap_or(self.ready_high)
+    }
+
+    /// Checks what types can not say.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let pool = self.key();
+        if self.pages_per_block == Pages::ZERO {
+            return Err(ConfigError::EmptyBlock(pool));
+        }
+        let (low, high) = (self.low(), self.ready_high);
+        if low > high {
+            return Err(ConfigError::Thresholds { pool, low, high });
+        }
+        match self.max {
+            Some(max) if high > max => Err(ConfigError::AboveMax { pool, high, max }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FromStr for PoolConfig {
+    type Err = ConfigError;
+    /// The fields of the file, as in `page_size=1G,pages_per_block=8,ready_high=16`.
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let mut toml = String::new();
+        for field in text.split(',').filter(|f| !f.trim().is_empty()) {
+            let Some((key, value)) = field.split_once('=') else {
+                let shape = "write pools as FIELD=VALUE,..., as in page_size=1G,ready_high=8";
+                return Err(ConfigError::Syntax(format!("`{field}` is not a field: {shape}")));
+            };
+            let (key, value) = (key.trim(), value.trim());
+            let quote = if value.parse::<u64>().is_ok() { "" } else { "\"" };
+            toml += &format!("{key} = {quote}{value}{quote}\n");
+        }
+        let pool: Self = toml::from_str(&toml).map_err(|e| syntax(&e))?;
+        pool.check()?;
+        Ok(pool)
+    }
+}
+
+impl Config {
+    /// Reads a configuration file's text.
+    ///
+    /// # Errors
+    /// The first thing wrong with it.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|e| syntax(&e))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks what types can not say.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        for (i, one) in self.reserve.iter().enumerate() {
+            let same = |other: &Reserve| (other.node, other.page_size) == (one.node, one.page_size);
+            if self.reserve[..i].iter().any(same) {
+                return Err(ConfigError::ReservedTwice(one.node, one.page_size));
+            }
+        }
+        for (i, pool) in self.pools.iter().enumerate() {
+            pool.check()?;
+            if self.pools[..i].iter().any(|other| other.key() == pool.key()) {
+                return Err(ConfigError::Twice(pool.key()));
+            }
+        }
+        self.tree.check()?;
+        match self.workers.pause_above_pressure {
+            Some(percent) if !(1..=100).contains(&percent) => Err(ConfigError::Pressure(percent)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The most bytes that `uid` may hold.
+    #[must_use]
+    pub fn quota_for(&self, uid: Uid) -> Option<Bytes> {
+        self.quota_of.get(&uid).copied().or(self.quota)
+    }
+}
+
+fn syntax(error: &toml::de::Error) -> ConfigError {
+    ConfigError::Syntax(error.to_string().trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: &str = r#"
+        lend_group = "kvm"
+        quota = "64G"
+        quota_of = { 1000 = "8G" }
+        [workers]
+        max = 4
+        cpus = "0-3"
+        cgroup = "/sys/fs/cgroup/prezero.slice"
+        pause_above_pressure = 40
+        [tree]
+        path = "/run/zero"
+        group = "kvm"
+        mode = 0o660
+        [[pool]]
+        node = 1
+        page_size = "1G"
+        pages_per_block = 8
+        ready_low = 8
+        ready_high = 16
+        max = 64
+        leave_free = 2
+        recycle = "in-place"
+        [[pool]]
+        page_size = "2M"
+    "#;
+
+    #[test]
+    fn a_full_file_is_read_and_defaults_fill_the_rest() {
+        let config = Config::from_toml(FULL).unwrap();
+        assert_eq!(config.quota_for(Uid(1000)), Some(Bytes(8 << 30)));
+        assert_eq!(config.quota_for(Uid(1)), Some(Bytes(64 << 30)));
+        assert_eq!(config.workers.nice, 19);
+        assert_eq!(config.pools[0].recycle, Recycle::InPlace);
+        assert_eq!((config.tree.enabled, config.tree.mode), (None, Some(0o660)));
+        assert_eq!(config.pools[1].low(), Pages::ZERO);
+        assert_eq!(config.pools[1].pages_per_block, Pages(1));
+    }
+
+    #[test]
+    fn flags_and_file_say_the_same() {
+        let flag: PoolConfig =
+            "node=1,page_size=1G,pages_per_block=8,ready_low=8,ready_high=16,max=64,leave_free=2,recycle=in-place"
+                .parse()
+                .unwrap();
+        assert_eq!(flag, Config::from_toml(FULL).unwrap().pools[0]);
+    }
+
+    #[test]
+    fn each_broken_rule_is_refused_by_name() {
+        let refused = |text: &str, part: &str| {
+            let error = Config::from_toml(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        };
+        refused("pol = 1", "pol");
+        refused("[[pool]]\npage_size = \"3M\"", "3M");
+        refused("[[pool]]\npage_size = \"2M\"\npages_per_block = 0", "at least 1");
+        refused("[[pool]]\npage_size = \"2M\"\nready_low = 2\nready_high = 1", "ready_low 2");
+        refused("[[pool]]\npage_size = \"2M\"\nready_high = 2\nmax = 1", "above max 1");
+        refused("[[pool]]\npage_size = \"2M\"\n[[pool]]\npage_size = \"2M\"", "twice");
+        let twice = "[[reserve]]\npage_size = \"1G\"\npages = 1\n";
+        refused(&twice.repeat(2), "1G pages of node 0");
+        refused("[metrics]\nlisten = \"9464\"", "`9464`");
+        refused("[workers]\npause_above_pressure = 101", "101");
+        refused("[tree]\nmode = 0o755", "0o755");
+        refused("quota_of = { bob = \"1G\" }", "bob");
+        assert!("page_size".parse::<PoolConfig>().unwrap_err().to_string().contains("page_size"));
+    }
+}

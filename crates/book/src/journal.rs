@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A block's file name: with its directory, all that a restarted daemon knows.
+//!
+//! ```text
+//! b17-n0-p8                                  block 17, node 0, 8 pages
+//! b17-n0-p8-l5-i0-u1000-g8                   part 0 of lease 5, uid 1000, file now 8 pages
+//! b17-n0-p8-l5-i0-u1000-g8-k300-oguest1      its content is kept 300 s for `guest1`
+//! b17-n0-p8-l5-i0-u1000-g8-k300-oguest1-t91  ... until second 91 of CLOCK_BOOTTIME
+//! ```
+//! The page size is the mount's. A rename moves a block and rewrites its name in one step, so a
+//! crash leaves either the old truth or the new one.
+
+use std::str::FromStr;
+
+use units::{BlockId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+
+use crate::block::{Block, Keep, Part, State};
+
+/// What a file name says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The block.
+    pub block: BlockId,
+    /// Its pool.
+    pub pool: PoolKey,
+    /// The loan it is or was part of.
+    pub part: Option<Part>,
+    /// When kept content is given up.
+    pub until: Option<u64>,
+}
+
+/// The name of `block`'s file in its state's directory.
+#[must_use]
+pub fn name_of(block: &Block) -> String {
+    let (part, until) = match block.state() {
+        State::Lent(part) | State::Lingering(Some(part)) => (Some(part), None),
+        State::Kept { part, until } => (Some(part), Some(*until)),
+        State::Zeroable { .. }
+        | State::Zeroing { .. }
+        | State::Ready(_)
+        | State::Lingering(None) => (None, None),
+    };
+    format(block.id(), block.pool(), part, until)
+}
+
+fn format(block: BlockId, pool: PoolKey, part: Option<&Part>, until: Option<u64>) -> String {
+    let mut name = format!("{block}-n{}-p{}", pool.node, pool.pages_per_block);
+    if let Some(part) = part {
+        let Part { lease, index, uid, pages, keep } = part;
+        name += &format!("-{lease}-i{index}-u{uid}-g{pages}");
+        if let Some(Keep { owner, seconds }) = keep {
+            name += &format!("-k{seconds}-o{owner}");
+        }
+    }
+    if let Some(until) = until {
+        name += &format!("-t{until}");
+    }
+    name
+}
+
+/// Reads a name that [`name_of`] wrote, from the mount of `page_size`; `None` for any other.
+#[must_use]
+pub fn parse(name: &str, page_size: PageSize) -> Option<Entry> {
+    let mut fields = name.split('-').peekable();
+    let block = BlockId(number(fields.next()?, 'b')?);
+    let node = Node(number(fields.next()?, 'n')?);
+    let pages_per_block = Pages(number(fields.next()?, 'p')?);
+    if pages_per_block == Pages::ZERO {
+        return None;
+    }
+    let pool = PoolKey { node, page_size, pages_per_block };
+    let (mut part, mut until) = (None, None);
+    if fields.peek().is_some() {
+        let lease = LeaseId(number(fields.next()?, 'l')?);
+        let index = number(fields.next()?, 'i')?;
+        let uid = Uid(number(fields.next()?, 'u')?);
+        let pages = Pages(number(fields.next()?, 'g')?);
+        let keep = match fields.next() {
+            None => None,
+            Some(field) => {
+                let seconds = number(field, 'k')?;
+                let owner = fields.next()?.strip_prefix('o')?.parse().ok()?;
+                Some(Keep { owner, seconds })
+            }
+        };
+        part = Some(Part { lease, index, uid, keep, pages });
+        if let Some(field) = fields.next() {
+            until = Some(number(field, 't')?);
+        }
+    }
+    let entry = Entry { block, pool, part, until };
+    // Only what we would write ourselves: no leading zeros, no trailing fields.
+    let again = format(block, pool, entry.part.as_ref(), until);
+    (fields.next().is_none() && again == name).then_some(entry)
+}
+
+fn number<T: FromStr>(field: &str, prefix: char) -> Option<T> {
+    field.strip_prefix(prefix)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn keep() -> impl Strategy<Value = Option<Keep>> {
+        proptest::option::of(("[A-Za-z0-9._]{1,64}", any::<u64>()).prop_map(|(owner, seconds)| {
+            Keep { owner: owner.parse().expect("the pattern is the rule"), seconds }
+        }))
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_reads_back(
+            (id, node, k) in (any::<u64>(), any::<u32>(), 1..=u64::MAX),
+            (lease, index, uid, pages) in (any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>()),
+            keep in keep(),
+            until in proptest::option::of(any::<u64>()),
+            lent in any::<bool>(),
+        ) {
+            let pool = PoolKey { node: Node(node), page_size: PageSize::MIB_2, pages_per_block: Pages(k) };
+            let part = lent.then(|| Part {
+                lease: LeaseId(lease), index, uid: Uid(uid), keep: keep.clone(), pages: Pages(pages),
+            });
+            let until = until.filter(|_| lent && keep.is_some());
+            let name = format(BlockId(id), pool, part.as_ref(), until);
+            prop_assert!(name.len() <= 255, "{} bytes do not fit a file name", name.len());
+            let entry = Entry { block: BlockId(id), pool, part, until };
+            prop_assert_eq!(parse(&name, PageSize::MIB_2), Some(entry));
+        }
+
+        #[test]
+        fn no_text_panics(text in ".*") {
+            let _ = parse(&text, PageSize::GIB_1);
+        }
+    }
+
+    #[test]
+    fn foreign_and_malformed_names_are_nobody() {
+        for name in [
+            "",
+            "b1",
+            "b1-n0",
+            "b1-n0-p0",
+            "b01-n0-p1",
+            "b1-n0-p1-",
+            "b1-n0-p1-l5",
+            "x",
+            "b1-n0-p1-l1-i0-u0-g1-k5",
+            "b1-n0-p1-l1-i0-u0-g1-k5-o",
+            "b1-n0-p1-l1-i0-u0-g1-t5",
+            "b1-n0-p1-l1-i0-u0-g1-k5-oa-t1-t2",
+            "b+1-n0-p1",
+        ] {
+            assert_eq!(parse(name, PageSize::MIB_2), None, "{name}");
+        }
+    }
+}

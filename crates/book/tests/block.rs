@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The life of one block has the moves it has and no others.
+
+use book::block::{Block, IllegalMove, Keep, Part, Reach, Settled, StateName};
+use units::{BlockId, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+
+const ID: BlockId = BlockId(7);
+const POOL: PoolKey =
+    PoolKey { node: Node(0), page_size: PageSize::GIB_1, pages_per_block: Pages(2) };
+
+fn part(lease: u64, owner: &str) -> Part {
+    let owner = owner.parse().expect("an owner's name");
+    let keep = Some(Keep { owner, seconds: 60 });
+    Part { lease: LeaseId(lease), index: 0, uid: Uid(1000), keep, pages: Pages(2) }
+}
+
+/// A block in that state: of job 1, of lease 1, of owner `guest`.
+fn block_in(state: StateName) -> Block {
+    let block = match state {
+        StateName::Zeroing => Block::new_zeroing(ID, POOL, JobId(1)),
+        StateName::Zeroable => {
+            let mut block = Block::new_zeroing(ID, POOL, JobId(1));
+            let state = block.finish(JobId(1), Pages(1), Reach::Sole, false);
+            assert_eq!(state, Ok(StateName::Zeroable));
+            block
+        }
+        StateName::Ready => Block::adopt_ready(ID, POOL, Reach::Sole),
+        StateName::Lent => Block::adopt_lent(ID, POOL, part(1, "guest")),
+        StateName::Lingering => Block::adopt_unknown(ID, POOL, Some(part(1, "guest"))),
+        StateName::Kept => Block::adopt_kept(ID, POOL, part(1, "guest"), 160),
+    };
+    assert_eq!(block.state_name(), state);
+    block
+}
+
+/// An event, what it is called when it is refused, and the one state that it is for.
+type Event = (fn(&mut Block) -> Result<(), IllegalMove>, &'static str, StateName, StateName);
+
+fn events() -> [Event; 8] {
+    use StateName::{Kept, Lent, Lingering, Ready, Zeroable, Zeroing};
+    [
+        (|b| b.take(JobId(2)).map(drop), "taken to zero", Zeroable, Zeroing),
+        (
+            |b| b.finish(JobId(1), Pages(2), Reach::Sole, false).map(drop),
+            "finished",
+            Zeroing,
+            Ready,
+        ),
+        (|b| b.lose(JobId(1)), "lost by its job", Zeroing, Lingering),
+        (|b| b.lend(part(2, "guest")).map(drop), "lent", Ready, Lent),
+        (|b| b.give_back(LeaseId(1)), "returned by that lease", Lent, Lingering),
+        (|b| b.settle(Reach::Sole, true, 100).map(drop), "settled", Lingering, Kept),
+        (|b| b.lend_again(part(2, "guest")), "lent again to its owner", Kept, Lent),
+        (|b| b.give_up(), "given up", Kept, Lingering),
+    ]
+}
+
+#[test]
+fn every_move_is_for_one_state_and_refused_in_all_others() {
+    for (happens, name, from, to) in events() {
+        for state in StateName::ALL {
+            let mut block = block_in(state);
+            let result = happens(&mut block);
+            if state == from {
+                assert_eq!((result, block.state_name()), (Ok(()), to), "{name}");
+                continue;
+            }
+            assert_eq!(result, Err(IllegalMove { block: ID, from: state, event: name }));
+            assert_eq!(block, block_in(state), "a refused move changed the block");
+        }
+    }
+}
+
+#[test]
+fn a_refused_move_says_which_block_is_what() {
+    let error = block_in(StateName::Lent).take(JobId(2)).expect_err("it is lent");
+    assert_eq!(error.to_string(), "block b7 is lent: it can not be taken to zero");
+}
+
+#[test]
+fn only_the_job_that_has_it_finishes_or_loses_a_block() {
+    let mut block = block_in(StateName::Zeroing);
+    assert!(block.finish(JobId(2), Pages(2), Reach::Sole, false).is_err());
+    assert!(block.lose(JobId(2)).is_err());
+    assert_eq!(block, block_in(StateName::Zeroing));
+}
+
+#[test]
+fn only_its_lease_returns_a_block() {
+    let mut block = block_in(StateName::Lent);
+    assert!(block.give_back(LeaseId(2)).is_err());
+    assert_eq!(block, block_in(StateName::Lent));
+}
+
+#[test]
+fn kept_content_goes_to_its_owner_and_user_alone() {
+    let other_uid = Part { uid: Uid(1001), ..part(2, "guest") };
+    let nobody = Part { keep: None, ..part(2, "guest") };
+    for wrong in [part(2, "other"), other_uid, nobody] {
+        let mut block = block_in(StateName::Kept);
+        assert!(block.lend_again(wrong.clone()).is_err(), "{wrong:?}");
+        assert_eq!(block, block_in(StateName::Kept));
+    }
+}
+
+#[test]
+fn a_block_is_lent_once_for_each_time_it_was_cleared() {
+    let mut block = block_in(StateName::Ready);
+    block.lend(part(1, "guest")).expect("it is ready");
+    assert!(block.lend(part(2, "guest")).is_err());
+    block.give_back(LeaseId(1)).expect("it is lent");
+    assert!(block.lend(part(2, "guest")).is_err());
+    block.note_memory(Pages(2));
+    block.settle(Reach::Sole, true, 100).expect("it lingers");
+    block.give_up().expect("it is kept");
+    assert_eq!(block.settle(Reach::Sole, true, 200), Ok(Settled::Zeroable));
+    assert!(block.lend(part(2, "guest")).is_err());
+    assert_eq!(block.take(JobId(3)), Ok(Pages(0)));
+    assert!(block.lend(part(2, "guest")).is_err());
+    let state = block.finish(JobId(3), Pages(2), Reach::Sole, false);
+    assert_eq!(state, Ok(StateName::Ready));
+    assert!(block.lend(part(2, "guest")).is_ok());
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Identities: blocks, leases, jobs, pools, owners.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::quantities::{Node, PageSize, Pages};
+
+macro_rules! number_id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}
+
+number_id! {
+    /// One block file, unique for the life of its mount.
+    BlockId, "b"
+}
+number_id! {
+    /// One loan to one client.
+    LeaseId, "l"
+}
+number_id! {
+    /// One block in one worker's hands.
+    JobId, "j"
+}
+
+/// A user's number, as the kernel reports it for a socket's peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Uid(pub u32);
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One page size on one node: what the control tree has a directory for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Domain {
+    /// The node.
+    pub node: Node,
+    /// The size of its pages.
+    pub page_size: PageSize,
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} {}", self.node, self.page_size)
+    }
+}
+
+/// A pool: blocks of one shape on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PoolKey {
+    /// The node its pages lie on.
+    pub node: Node,
+    /// The size of its pages.
+    pub page_size: PageSize,
+    /// The pages of one block; at least 1.
+    pub pages_per_block: Pages,
+}
+
+impl fmt::Display for PoolKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} {} x {}", self.node, self.page_size, self.pages_per_block)
+    }
+}
+
+/// A named owner, to whom returned content may be kept.
+///
+/// 1 to 64 characters of `A-Z a-z 0-9 . _`: the name is part of a file name, whose fields are
+/// separated by `-`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Owner(String);
+
+/// A name that no owner can have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadOwner(pub String);
+
+impl std::error::Error for BadOwner {}
+
+impl fmt::Display for BadOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is not an owner name: use 1 to 64 letters, digits, dots or underscores",
+            self.0
+        )
+    }
+}
+
+impl Owner {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Owner {
+    type Err = BadOwner;
+    fn from_str(text: &str) -> Result<Self, BadOwner> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
+        let good = (1..=64).contains(&text.len()) && text.chars().all(allowed);
+        if good { Ok(Self(text.to_owned())) } else { Err(BadOwner(text.to_owned())) }
+    }
+}
+
+impl TryFrom<String> for Owner {
+    type Error = BadOwner;
+    fn try_from(text: String) -> Result<Self, BadOwner> {
+        text.parse()
+    }
+}
+
+impl From<Owner> for String {
+    fn from(owner: Owner) -> Self {
+        owner.0
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

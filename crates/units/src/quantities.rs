@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Quantities that must not be mixed up: page sizes, page counts, byte counts, nodes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a quantity could not be read from text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParseError {
+    /// Not `NUMBER[K|M|G|T][iB]`.
+    Size(String),
+    /// A size that no huge page can have.
+    PageSize(String),
+    /// A byte count that is not whole pages.
+    NotWholePages {
+        /// The size asked for.
+        bytes: Bytes,
+        /// The page size it should be a multiple of.
+        page: PageSize,
+        /// The next multiple above it.
+        next: Bytes,
+    },
+    /// Nothing was asked for.
+    Zero,
+}
+
+impl std::error::Error for ParseError {}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Size(text) => write!(
+                f,
+                "`{text}` is not a size: write a number with K, M, G or T, as in 2M or 16G"
+            ),
+            Self::PageSize(text) => write!(
+                f,
+                "`{text}` is not a page size: it must be a power of two of at least 4K, as in 2M or 1G"
+            ),
+            Self::NotWholePages { bytes, page, next } => write!(
+                f,
+                "{bytes} is not a whole number of {page} pages: the next larger size is {next}"
+            ),
+            Self::Zero => f.write_str("the size is zero: ask for at least one page"),
+        }
+    }
+}
+
+/// A count of bytes.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+/// A count of huge pages; of which size is said by the context's [`PageSize`].
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Pages(pub u64);
+
+/// A NUMA node's number, as in `/sys/devices/system/node/nodeN`.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Node(pub u32);
+
+/// The size of one page in bytes: a power of two, at least 4 KiB.
+///
+/// 4 KiB is no huge page; it is allowed because the fallback without huge pages uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct PageSize(u64);
+
+impl Pages {
+    /// No pages.
+    pub const ZERO: Self = Self(0);
+
+    /// The bytes of so many pages of `size`; saturates, which no machine's memory can reach.
+    #[must_use]
+    pub fn bytes(self, size: PageSize) -> Bytes {
+        Bytes(self.0.saturating_mul(size.bytes()))
+    }
+
+    /// `self - other`, never below zero.
+    #[must_use]
+    pub fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl std::ops::Add for Pages {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl std::iter::Sum for Pages {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, |a, b| a + b)
+    }
+}
+
+impl PageSize {
+    /// 2 MiB.
+    pub const MIB_2: Self = Self(2 << 20);
+    /// 1 GiB.
+    pub const GIB_1: Self = Self(1 << 30);
+    /// 4 KiB: plain memory, where huge pages cannot be had.
+    pub const KIB_4: Self = Self(4 << 10);
+
+    /// A page size of `bytes`, if that is a power of two of at least 4 KiB.
+    #[must_use]
+    pub fn new(bytes: u64) -> Option<Self> {
+        (bytes >= Self::KIB_4.0 && bytes.is_power_of_two()).then_some(Self(bytes))
+    }
+
+    /// In bytes.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// In KiB, as sysfs names its directories.
+    #[must_use]
+    pub fn kib(self) -> u64 {
+        self.0 >> 10
+    }
+
+    /// How many whole pages `bytes` is.
+    ///
+    /// # Errors
+    /// [`ParseError::Zero`] for no bytes, [`ParseError::NotWholePages`] for a remainder.
+    pub fn pages_in(self, bytes: Bytes) -> Result<Pages, ParseError> {
+        if bytes.0 == 0 {
+            return Err(ParseError::Zero);
+        }
+        if bytes.0.is_multiple_of(self.0) {
+            return Ok(Pages(bytes.0 / self.0));
+        }
+        let next = Bytes((bytes.0 / self.0).saturating_add(1).saturating_mul(self.0));
+        Err(ParseError::NotWholePages { bytes, page: self, next })
+    }
+}
+
+impl TryFrom<u64> for PageSize {
+    type Error = ParseError;
+    fn try_from(bytes: u64) -> Result<Self, ParseError> {
+        Self::new(bytes).ok_or_else(|| ParseError::PageSize(bytes.to_string()))
+    }
+}
+
+impl From<PageSize> for u64 {
+    fn from(size: PageSize) -> Self {
+        size.0
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// The largest unit that leaves at most one decimal: `16G`, `1.5G`, `4K`, `17`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (shift, unit) in [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
+            let (whole, rest) = (self.0 >> shift, self.0 & ((1 << shift) - 1));
+            if whole == 0 {
+                continue;
+            }
+            if rest == 0 {
+                return f.pad(&format!("{whole}{unit}"));
+            }
+            // Tenths by integer arithmetic: a u64 does not fit a float.
+            let tenths = (u128::from(rest) * 10) >> shift;
+            return f.pad(&format!("{whole}.{tenths}{unit}"));
+        }
+        f.pad(&self.0.to_string())
+    }
+}
+
+impl fmt::Display for PageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Bytes(self.0).fmt(f)
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = ParseError;
+    /// `NUMBER[K|M|G|T][i][B]`, powers of 1024, case ignored, no fraction.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let error = || ParseError::Size(text.to_owned());
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let number: u64 = text[..digits].parse().map_err(|_| error())?;
+        let shift = match text[digits..].to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
+            _ => return Err(error()),
+        };
+        number.checked_mul(1 << shift).map(Self).ok_or_else(error)
+    }
+}
+
+impl FromStr for PageSize {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let Bytes(bytes) =
+            text.parse().map_err(|_: ParseError| ParseError::PageSize(text.to_owned()))?;
+        Self::new(bytes).ok_or_else(|| ParseError::PageSize(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_back_as_they_print() {
+        for text in ["4K", "2M", "1G", "16G", "3T", "17"] {
+            assert_eq!(text.parse::<Bytes>().unwrap().to_string(), text);
+        }
+        assert_eq!(Bytes(3 << 29).to_string(), "1.5G");
+        assert_eq!("2MiB".parse::<Bytes>().unwrap(), Bytes(2 << 20));
+        assert_eq!("1gb".parse::<Bytes>().unwrap(), Bytes(1 << 30));
+    }
+
+    #[test]
+    fn bad_sizes_are_refused_with_the_text_at_fault() {
+        for text in ["", "M", "-1", "1.5G", "2X", "99999999999T", "1 G"] {
+            let error = text.parse::<Bytes>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+        }
+        for text in ["3M", "1K", "0"] {
+            assert!(text.parse::<PageSize>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_that_is_not_whole_pages_names_the_next_that_is() {
+        let error = PageSize::GIB_1.pages_in(Bytes(3 << 29)).unwrap_err().to_string();
+        assert!(error.contains("1.5G") && error.contains("2G"), "{error}");
+        assert_eq!(PageSize::MIB_2.pages_in(Bytes(1 << 30)), Ok(Pages(512)));
+        assert_eq!(PageSize::MIB_2.pages_in(Bytes(0)), Err(ParseError::Zero));
+    }
+}

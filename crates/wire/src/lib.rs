@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The types of the varlink interface `io.prezero`: the one place where daemon and client meet.
+//!
+//! Numbers are plain here and carry their unit in the name; everybody converts to the types of
+//! `units` at once. File descriptors travel beside a reply; fields that end in `fd` are indices
+//! into them, as in systemd's varlink interfaces.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
+
+/// The interface's name.
+pub const INTERFACE: &str = "io.prezero";
+/// Where the daemon listens unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/prezero/io.prezero";
+/// The most blocks in one loan: the kernel passes at most 253 descriptors in one message
+/// (`SCM_MAX_FD`), and one of them is the lease.
+pub const MAX_PARTS: usize = 252;
+
+/// Pages of one pool by state, and its thresholds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+pub struct PoolStatus {
+    /// NUMA node.
+    pub node: u32,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Pages of one block.
+    pub pages_per_block: u64,
+    /// `fresh` or `in-place`.
+    pub recycle: String,
+    /// Pages that could be zeroed now: dirty ones owned, and free ones that may be taken.
+    pub zeroable_pages: u64,
+    /// Pages being cleared.
+    pub zeroing_pages: u64,
+    /// Pages known to be zero.
+    pub ready_pages: u64,
+    /// Pages in clients' hands.
+    pub lent_pages: u64,
+    /// Pages whose content waits for its owner.
+    pub kept_pages: u64,
+    /// Pages returned but still reachable.
+    pub lingering_pages: u64,
+    /// Blocks of all states.
+    pub blocks: u64,
+    /// Background zeroing starts below.
+    pub ready_low: u64,
+    /// Background zeroing stops at.
+    pub ready_high: u64,
+    /// The most pages the pool may own.
+    pub max_pages: Option<u64>,
+    /// Pages left free in the kernel's pool.
+    pub leave_free: u64,
+    /// Pages free in the kernel's pool on this node.
+    pub kernel_free_pages: u64,
+}
+
+/// One loan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+pub struct LoanStatus {
+    /// The lease.
+    pub lease: u64,
+    /// The borrower's user number.
+    pub uid: u32,
+    /// The owner it named.
+    pub owner: Option<String>,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Its pages.
+    pub pages: u64,
+    /// Its blocks.
+    pub blocks: u64,
+}
+
+/// What happened since the daemon started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct Counters {
+    /// Loans granted.
+    pub loans: u64,
+    /// Bytes lent that were ready.
+    pub hit_bytes: u64,
+    /// Bytes lent as a hole, which the client's own faults fill.
+    pub miss_bytes: u64,
+    /// Loans that got their owner's content back.
+    pub kept_loans: u64,
+    /// Loans refused.
+    pub refusals: u64,
+    /// Bytes that workers zeroed.
+    pub zeroed_bytes: u64,
+    /// Workers that went away without a word.
+    pub lost_workers: u64,
+    /// Bytes given back to the kernel for others.
+    pub given_back_bytes: u64,
+}
+
+/// Everything there is to see.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+pub struct Status {
+    /// `stock`, `kernel`, or `plain` for the fallback without huge pages.
+    pub provider: String,
+    /// The daemon's version.
+    pub version: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// Its pools.
+    pub pools: Vec<PoolStatus>,
+    /// Its loans.
+    pub loans: Vec<LoanStatus>,
+    /// Its own workers that run now.
+    pub workers: u32,
+    /// Whether background zeroing waits for CPU pressure to fall.
+    pub paused_by_pressure: bool,
+    /// What happened since it started.
+    pub counters: Counters,
+}
+
+/// One line of a watch: the counts of one node and page size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+pub struct Level {
+    /// NUMA node.
+    pub node: u32,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Pages ready.
+    pub ready_pages: u64,
+    /// Pages that could be zeroed now.
+    pub zeroable_pages: u64,
+    /// Pages being cleared.
+    pub zeroing_pages: u64,
+    /// Pages lent.
+    pub lent_pages: u64,
+}
+
+/// What a watch reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+pub struct WatchReply {
+    /// The levels that changed, or that fell below the threshold.
+    pub levels: Vec<Level>,
+}
+
+/// One block of a loan, in the order in which the loan is mapped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+pub struct LentPart {
+    /// Its descriptor's index among those of the reply.
+    pub fd: u32,
+    /// NUMA node.
+    pub node: u32,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// So many of them, from its start, were ready; the client's faults fill the rest.
+    pub ready_bytes: u64,
+}
+
+/// A loan granted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+pub struct Lent {
+    /// The lease's descriptor: its index among those of the reply.
+    pub lease_fd: u32,
+    /// The lease: it lives exactly as long as its descriptor.
+    pub lease: u64,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Whether the content is what this owner left.
+    pub kept: bool,
+    /// The blocks.
+    pub parts: Vec<LentPart>,
+}
+
+/// How a worker is to do a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+#[serde(rename_all = "lowercase")]
+#[zlink(rename_all = "lowercase")]
+pub enum ZeroBy {
+    /// `fallocate` on the block's node: the kernel makes and zeroes the pages.
+    Allocate,
+    /// Map the file and clear it.
+    Clear,
+    /// There is no file: zero up to `pages` pages of the kernel's own pool by `HUGEPAGECTL_ZERO` on
+    /// `/dev/hugepagectl`, which the worker opens itself, and report how many it were.
+    Kernel,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+pub struct Job {
+    /// The block's file: its index among the reply's descriptors. None where `by` is `kernel`.
+    pub block_fd: Option<u32>,
+    /// The job's descriptor, which must stay open while the job runs: its index.
+    pub job_fd: u32,
+    /// The job's number.
+    pub job: u64,
+    /// The node on which its pages must lie.
+    pub node: u32,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Pages of the block, or so many of the kernel's pool.
+    pub pages: u64,
+    /// Pages from the start that are done already; 0 where `by` is `kernel`.
+    pub first_page: u64,
+    /// How.
+    pub by: ZeroBy,
+}
+
+/// What became of a finished block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+pub struct Finished {
+    /// The state it is in now.
+    pub state: String,
+}
+
+/// What was given back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+pub struct GivenBack {
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A pool's shape and the thresholds to change; what is absent stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct PoolChange {
+    /// NUMA node.
+    pub node: u32,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Pages of one block.
+    pub pages_per_block: u64,
+    /// Background zeroing starts below so many ready pages.
+    pub ready_low: Option<u64>,
+    /// ... and stops at so many.
+    pub ready_high: Option<u64>,
+    /// The most pages the pool may own.
+    pub max_pages: Option<u64>,
+    /// Pages left free in the kernel's pool.
+    pub leave_free: Option<u64>,
+    /// `fresh` or `in-place`.
+    pub recycle: Option<String>,
+}
+
+/// The interface's errors. Each names the value at fault and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, zlink::ReplyError, IntrospectError)]
+#[zlink(interface = "io.prezero")]
+pub enum Error {
+    /// The peer's credentials do not allow the method.
+    NotPermitted {
+        /// The peer.
+        uid: u32,
+        /// What it wanted.
+        action: String,
+        /// Who may.
+        needed: String,
+    },
+    /// A value that the method does not take; nothing was changed.
+    BadValue {
+        /// The parameter.
+        field: String,
+        /// What is wrong with it and what is allowed.
+        reason: String,
+    },
+    /// No pool has that shape.
+    NoSuchPool {
+        /// The shape asked for.
+        wanted: String,
+        /// Those there are.
+        configured: String,
+    },
+    /// The user holds too much already.
+    QuotaExceeded {
+        /// The peer.
+        uid: u32,
+        /// What it holds.
+        held_bytes: u64,
+        /// What it may hold.
+        quota_bytes: u64,
+        /// What it asked for.
+        asked_bytes: u64,
+    },
+    /// Neither ready pages nor free ones suffice.
+    NotEnough {
+        /// What was asked for.
+        asked_bytes: u64,
+        /// In pages of so many bytes.
+        page_bytes: u64,
+        /// Ready where it was asked for.
+        ready_bytes: u64,
+        /// Free in the kernel's pool there.
+        free_bytes: u64,
+    },
+    /// Nothing can be zeroed now.
+    NothingToZero,
+    /// The job is not the caller's.
+    NoSuchJob {
+        /// The job.
+        job: u64,
+    },
+    /// The kernel refused something; the block at hand is treated as dirty.
+    Failed {
+        /// The call and its error.
+        what: String,
+    },
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPermitted { uid, action, needed } => {
+                write!(f, "user {uid} may not {action}: {needed}")
+            }
+            Self::BadValue { field, reason } => write!(f, "{field}: {reason}"),
+            Self::NoSuchPool { wanted, configured } => {
+                write!(f, "no pool is {wanted}: configured are {configured}")
+            }
+            Self::QuotaExceeded { uid, held_bytes, quota_bytes, asked_bytes } => write!(
+                f,
+                "user {uid} holds {held_bytes} bytes of a quota of {quota_bytes}: return some before asking for {asked_bytes} more"
+            ),
+            Self::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes } => write!(
+                f,
+                "{asked_bytes} bytes of {page_bytes}-byte pages were asked for, {ready_bytes} are ready and {free_bytes} free in the kernel: ask for less, or reserve more pages"
+            ),
+            Self::NothingToZero => write!(
+                f,
+                "nothing to zero: every page that may be taken is ready, lent or being zeroed"
+            ),
+            Self::NoSuchJob { job } => {
+                write!(f, "job {job} is unknown: it was finished or lost before")
+            }
+            Self::Failed { what } => f.write_str(what),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The interface's types as they are on the wire: a changed field or name breaks every client.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use wire::{
+    Counters, Error, Finished, GivenBack, INTERFACE, Job, Lent, LentPart, Level, LoanStatus,
+    PoolChange, PoolStatus, Status, WatchReply, ZeroBy,
+};
+
+/// The value is written as `wire`, and `wire` reads back as the value.
+fn golden<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T, wire: &Value) {
+    assert_eq!(&serde_json::to_value(value).expect("it can be written"), wire);
+    let text = serde_json::to_string(value).expect("it can be written");
+    assert_eq!(&serde_json::from_str::<T>(&text).expect("it reads back"), value, "{text}");
+    // A field that is absent or of another kind is refused, unless it may be absent.
+    if let Value::Object(fields) = wire {
+        for name in fields.keys().filter(|name| !fields[*name].is_null()) {
+            let mut bad = fields.clone();
+            bad.insert(name.clone(), json!({ "not": "this" }));
+            let bad = serde_json::from_value::<T>(Value::Object(bad));
+            assert!(bad.is_err(), "{name} takes anything: {bad:?}");
+        }
+    }
+}
+
+fn pool_status() -> (PoolStatus, Value) {
+    let pool = PoolStatus {
+        node: 1,
+        page_bytes: 1 << 30,
+        pages_per_block: 8,
+        recycle: "in-place".to_owned(),
+        zeroable_pages: 9,
+        zeroing_pages: 10,
+        ready_pages: 11,
+        lent_pages: 12,
+        kept_pages: 13,
+        lingering_pages: 14,
+        blocks: 15,
+        ready_low: 16,
+        ready_high: 17,
+        max_pages: Some(18),
+        leave_free: 19,
+        kernel_free_pages: 20,
+    };
+    let wire = json!({
+        "node": 1, "page_bytes": 1_073_741_824_u64, "pages_per_block": 8, "recycle": "in-place",
+        "zeroable_pages": 9, "zeroing_pages": 10, "ready_pages": 11, "lent_pages": 12,
+        "kept_pages": 13, "lingering_pages": 14, "blocks": 15, "ready_low": 16, "ready_high": 17,
+        "max_pages": 18, "leave_free": 19, "kernel_free_pages": 20,
+    });
+    (pool, wire)
+}
+
+fn loan_status() -> (LoanStatus, Value) {
+    let loan = LoanStatus {
+        lease: 5,
+        uid: 1000,
+        owner: Some("guest1".to_owned()),
+        page_bytes: 2 << 20,
+        pages: 512,
+        blocks: 2,
+    };
+    let wire = json!({
+        "lease": 5, "uid": 1000, "owner": "guest1", "page_bytes": 2_097_152, "pages": 512,
+        "blocks": 2,
+    });
+    (loan, wire)
+}
+
+fn counters() -> (Counters, Value) {
+    let counters = Counters {
+        loans: 1,
+        hit_bytes: 2,
+        miss_bytes: 3,
+        kept_loans: 4,
+        refusals: 5,
+        zeroed_bytes: 6,
+        lost_workers: 7,
+        given_back_bytes: u64::MAX,
+    };
+    let wire = json!({
+        "loans": 1, "hit_bytes": 2, "miss_bytes": 3, "kept_loans": 4, "refusals": 5,
+        "zeroed_bytes": 6, "lost_workers": 7, "given_back_bytes": 18_446_744_073_709_551_615_u64,
+    });
+    (counters, wire)
+}
+
+fn level() -> (Level, Value) {
+    let level = Level {
+        node: 1,
+        page_bytes: 2 << 20,
+        ready_pages: 2,
+        zeroable_pages: 3,
+        zeroing_pages: 4,
+        lent_pages: 5,
+    };
+    let wire = json!({
+        "node": 1, "page_bytes": 2_097_152, "ready_pages": 2, "zeroable_pages": 3,
+        "zeroing_pages": 4, "lent_pages": 5,
+    });
+    (level, wire)
+}
+
+fn lent_part() -> (LentPart, Value) {
+    let part = LentPart { fd: 1, node: 0, bytes: 8 << 30, ready_bytes: 2 << 30 };
+    let wire = json!({
+        "fd": 1, "node": 0, "bytes": 8_589_934_592_u64, "ready_bytes": 2_147_483_648_u64,
+    });
+    (part, wire)
+}
+
+#[test]
+fn status_and_its_parts() {
+    let (pool, pool_wire) = pool_status();
+    golden(&pool, &pool_wire);
+    let (loan, loan_wire) = loan_status();
+    golden(&loan, &loan_wire);
+    let (counters, counters_wire) = counters();
+    golden(&counters, &counters_wire);
+    let status = Status {
+        provider: "stock".to_owned(),
+        version: "0.1.0".to_owned(),
+        pid: 77,
+        pools: vec![pool],
+        loans: vec![loan],
+        workers: 2,
+        paused_by_pressure: true,
+        counters,
+    };
+    let wire = json!({
+        "provider": "stock", "version": "0.1.0", "pid": 77, "pools": [pool_wire],
+        "loans": [loan_wire], "workers": 2, "paused_by_pressure": true, "counters": counters_wire,
+    });
+    golden(&status, &wire);
+}
+
+#[test]
+fn what_is_unbounded_or_unnamed_is_null_or_absent() {
+    let (pool, mut wire) = pool_status();
+    let pool = PoolStatus { max_pages: None, ..pool };
+    wire["max_pages"] = Value::Null;
+    golden(&pool, &wire);
+    wire.as_object_mut().unwrap().remove("max_pages");
+    assert_eq!(serde_json::from_value::<PoolStatus>(wire).unwrap(), pool);
+    let (loan, mut wire) = loan_status();
+    wire["owner"] = Value::Null;
+    golden(&LoanStatus { owner: None, ..loan }, &wire);
+}
+
+#[test]
+fn watches() {
+    let (level, wire) = level();
+    golden(&level, &wire);
+    golden(&WatchReply { levels: vec![level] }, &json!({ "levels": [wire] }));
+}
+
+#[test]
+fn loans() {
+    let (part, wire) = lent_part();
+    golden(&part, &wire);
+    let lent = Lent { lease_fd: 0, lease: 5, page_bytes: 1 << 30, kept: true, parts: vec![part] };
+    let wire = json!({
+        "lease_fd": 0, "lease": 5, "page_bytes": 1_073_741_824_u64, "kept": true, "parts": [wire],
+    });
+    golden(&lent, &wire);
+}
+
+#[test]
+fn jobs() {
+    golden(&ZeroBy::Allocate, &json!("allocate"));
+    golden(&ZeroBy::Clear, &json!("clear"));
+    golden(&ZeroBy::Kernel, &json!("kernel"));
+    let job = Job {
+        block_fd: Some(0),
+        job_fd: 1,
+        job: 9,
+        node: 1,
+        page_bytes: 2 << 20,
+        pages: 512,
+        first_page: 3,
+        by: ZeroBy::Clear,
+    };
+    let wire = json!({
+        "block_fd": 0, "job_fd": 1, "job": 9, "node": 1, "page_bytes": 2_097_152, "pages": 512,
+        "first_page": 3, "by": "clear",
+    });
+    golden(&job, &wire);
+    let in_kernel =
+        Job { block_fd: None, job_fd: 0, pages: 128, first_page: 0, by: ZeroBy::Kernel, ..job };
+    let wire = json!({
+        "block_fd": null, "job_fd": 0, "job": 9, "node": 1, "page_bytes": 2_097_152, "pages": 128,
+        "first_page": 0, "by": "kernel",
+    });
+    golden(&in_kernel, &wire);
+    golden(&Finished { state: "ready".to_owned() }, &json!({ "state": "ready" }));
+    golden(&GivenBack { bytes: 4096 }, &json!({ "bytes": 4096 }));
+}
+
+#[test]
+fn a_change_names_a_pool_and_only_what_changes() {
+    let change = PoolChange {
+        node: 0,
+        page_bytes: 2 << 20,
+        pages_per_block: 4,
+        ready_low: Some(1),
+        ready_high: Some(2),
+        max_pages: Some(3),
+        leave_free: Some(4),
+        recycle: Some("fresh".to_owned()),
+    };
+    let wire = json!({
+        "node": 0, "page_bytes": 2_097_152, "pages_per_block": 4, "ready_low": 1, "ready_high": 2,
+        "max_pages": 3, "leave_free": 4, "recycle": "fresh",
+    });
+    golden(&change, &wire);
+    let least = json!({ "node": 0, "page_bytes": 2_097_152, "pages_per_block": 4 });
+    let nothing =
+        PoolChange { node: 0, page_bytes: 2 << 20, pages_per_block: 4, ..PoolChange::default() };
+    assert_eq!(serde_json::from_value::<PoolChange>(least).unwrap(), nothing);
+}
+
+/// Every error, its parameters on the wire, and what a person must find in its message.
+fn errors() -> Vec<(Error, Value, &'static [&'static str])> {
+    // A variant that is added must be added below, too.
+    let all = |error: &Error| match error {
+        Error::NotPermitted { .. }
+        | Error::BadValue { .. }
+        | Error::NoSuchPool { .. }
+        | Error::QuotaExceeded { .. }
+        | Error::NotEnough { .. }
+        | Error::NothingToZero
+        | Error::NoSuchJob { .. }
+        | Error::Failed { .. } => 8,
+    };
+    let errors: Vec<(Error, Value, &[&str])> = vec![
+        (
+            Error::NotPermitted {
+                uid: 1000,
+                action: "zero".to_owned(),
+                needed: "root may".to_owned(),
+            },
+            json!({ "uid": 1000, "action": "zero", "needed": "root may" }),
+            &["1000", "zero", "root may"],
+        ),
+        (
+            Error::BadValue { field: "bytes".to_owned(), reason: "3 is odd".to_owned() },
+            json!({ "field": "bytes", "reason": "3 is odd" }),
+            &["bytes", "3 is odd"],
+        ),
+        (
+            Error::NoSuchPool {
+                wanted: "node 7".to_owned(),
+                configured: "node 0 2M x 1".to_owned(),
+            },
+            json!({ "wanted": "node 7", "configured": "node 0 2M x 1" }),
+            &["node 7", "node 0 2M x 1"],
+        ),
+        (
+            Error::QuotaExceeded { uid: 1000, held_bytes: 11, quota_bytes: 12, asked_bytes: 13 },
+            json!({ "uid": 1000, "held_bytes": 11, "quota_bytes": 12, "asked_bytes": 13 }),
+            &["1000", "11", "12", "13", "return"],
+        ),
+        (
+            Error::NotEnough { asked_bytes: 11, page_bytes: 12, ready_bytes: 13, free_bytes: 14 },
+            json!({ "asked_bytes": 11, "page_bytes": 12, "ready_bytes": 13, "free_bytes": 14 }),
+            &["11", "12", "13", "14", "reserve"],
+        ),
+        (Error::NothingToZero, Value::Null, &["nothing to zero"]),
+        (Error::NoSuchJob { job: 9 }, json!({ "job": 9 }), &["9"]),
+        (
+            Error::Failed { what: "fallocate: ENOSPC".to_owned() },
+            json!({ "what": "fallocate: ENOSPC" }),
+            &["fallocate: ENOSPC"],
+        ),
+    ];
+    assert!(errors.iter().all(|(error, ..)| all(error) == errors.len()));
+    errors
+}
+
+#[test]
+fn errors_are_varlink_errors_of_the_interface() {
+    for (error, parameters, _) in errors() {
+        let debug = format!("{error:?}");
+        let variant = debug.split(' ').next().unwrap();
+        let mut wire = json!({ "error": format!("{INTERFACE}.{variant}") });
+        if !parameters.is_null() {
+            wire["parameters"] = parameters;
+        }
+        golden(&error, &wire);
+    }
+}
+
+#[test]
+fn errors_name_the_values_at_fault() {
+    for (error, _, parts) in errors() {
+        let text = error.to_string();
+        for part in parts {
+            assert!(text.contains(part), "`{part}` is not in: {text}");
+        }
+        assert!(!text.ends_with('.') && !text.starts_with(char::is_uppercase), "{text}");
+    }
+}
+
+#[test]
+fn an_error_of_another_interface_is_none_of_ours() {
+    for text in [
+        r#"{"error":"org.varlink.service.MethodNotFound","parameters":{"method":"x"}}"#,
+        r#"{"error":"io.prezero.Unheard"}"#,
+        r#"{"error":"NothingToZero"}"#,
+        r#"{"parameters":{"job":1}}"#,
+        r#"{"error":"io.prezero.NoSuchJob"}"#,
+        r#"{"error":"io.prezero.NoSuchJob","parameters":{"job":-1}}"#,
+    ] {
+        assert!(serde_json::from_str::<Error>(text).is_err(), "{text}");
+    }
+}
