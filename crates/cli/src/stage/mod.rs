@@ -35,9 +35,9 @@ use tempfile::TempDir;
 use units::{Bytes, Node, PageSize, Pages, PoolKey};
 use wire::PoolChange;
 
-use crate::args::Which;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::shared::Which;
 use crate::signals::Stop;
 use crate::worker::engine::Engine;
 use crate::worker::{self, Crew, Work, progress};

@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::args::command(), "prezero", &mut text);
+    clap_complete::generate(args.shell, &mut crate::command_line::command(), "prezero", &mut text);
     std::io::stdout().lock().write_all(&text)?;
     Ok(Exit::Done)
 }

@@ -9,9 +9,9 @@ use daemon::host::doctor::{Finding, Level, examine};
 use daemon::host::{Roots, machine};
 use serde::Serialize;
 
-use crate::args::Daemon;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
+use crate::shared::Daemon;
 
 /// Look at this machine: huge pages, NUMA, mounts, fragmentation, kernel, cgroups
 ///

@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use serde::Serialize;
 use units::{Bytes, Pages};
 
-use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
+use crate::shared::{Daemon, Which};
 use crate::verbs::zero::Count;
 
 /// Give ready and zeroable blocks back to the kernel's pool, for other programs

@@ -20,9 +20,9 @@ use client::{LendRequest, Loan};
 use rustix::io::FdFlags;
 use units::{Bytes, Owner};
 
-use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output;
+use crate::shared::{Daemon, Which};
 
 /// Run a command on borrowed memory
 ///

@@ -18,6 +18,6 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     std::fs::create_dir_all(&args.dir)?;
-    clap_mangen::generate_to(crate::args::command(), &args.dir)?;
+    clap_mangen::generate_to(crate::command_line::command(), &args.dir)?;
     Ok(Exit::Done)
 }

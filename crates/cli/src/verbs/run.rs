@@ -10,8 +10,8 @@ use std::process::Command;
 
 use clap::ValueEnum;
 
-use crate::args::Daemon;
 use crate::exit::{Failure, Outcome};
+use crate::shared::Daemon;
 use crate::verbs::lend::become_command;
 
 /// Where a package puts the shim.

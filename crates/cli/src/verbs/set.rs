@@ -9,8 +9,8 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 use units::Bytes;
 use wire::{PoolChange, PoolStatus};
 
-use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::shared::{Daemon, Which};
 
 /// Change a pool's thresholds, or add a pool
 ///

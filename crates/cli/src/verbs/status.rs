@@ -7,10 +7,10 @@ use serde::Serialize;
 use units::Bytes;
 use wire::{LoanStatus, PoolStatus, Status};
 
-use crate::args::Daemon;
 use crate::exit::{Exit, Outcome};
 use crate::output::table::{self, Align};
 use crate::output::{Form, Record};
+use crate::shared::Daemon;
 
 /// Show the pools by state, the loans, and what happened since the daemon started
 ///

@@ -8,9 +8,9 @@ use serde::Serialize;
 use units::{Bytes, Pages};
 use wire::{Level, WatchReply};
 
-use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record};
+use crate::shared::{Daemon, Which};
 
 /// Report how many pages are ready: on every change, or when they fall below a threshold
 ///

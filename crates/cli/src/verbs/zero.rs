@@ -12,9 +12,9 @@ use serde::Serialize;
 use units::Bytes;
 use wire::PoolStatus;
 
-use crate::args::{Daemon, Which};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record, bytes_per_second, count, rate, seconds};
+use crate::shared::{Daemon, Which};
 use crate::signals::Stop;
 use crate::worker::engine::{Engine, Forced};
 use crate::worker::{self, Crew, Work, progress};

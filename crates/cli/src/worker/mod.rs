@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 
 use client::{Client, Task};
 
-use crate::args::Which;
 use crate::exit::Failure;
+use crate::shared::Which;
 use crate::signals::Stop;
 use crate::worker::budget::Budget;
 use crate::worker::engine::Engine;

@@ -7,7 +7,7 @@ use wire::PoolChange;
 
 use super::feed::Order;
 use super::view::{Prompt, Question, View, shape};
-use crate::args::Which;
+use crate::shared::Which;
 
 /// More digits than any number of pages has.
 const LONGEST: usize = 12;

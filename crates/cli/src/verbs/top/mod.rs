@@ -18,9 +18,9 @@ use std::time::Duration;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::tty::IsTty;
 
-use crate::args::Daemon;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Form;
+use crate::shared::Daemon;
 use crate::signals::Stop;
 
 use feed::{Feed, News};

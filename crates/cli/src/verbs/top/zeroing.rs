@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 use daemon::host::context::allowed_cpus;
 use units::Bytes;
 
-use crate::args::Which;
 use crate::exit::Failure;
 use crate::output::{bytes_per_second, rate};
+use crate::shared::Which;
 use crate::signals::Stop;
 use crate::worker::engine::Engine;
 use crate::worker::{self, Crew, Work};

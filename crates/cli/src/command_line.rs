@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line: the verbs and what they share.
+//! The command line: the verbs.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
-use client::{Client, DEFAULT_SOCKET};
-use units::{Node, PageSize};
+use clap::{Parser, Subcommand};
 
 use crate::exit::{self, Failure, Outcome};
 use crate::verbs::{
@@ -68,47 +65,6 @@ impl Verb {
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),
         }
-    }
-}
-
-/// Which daemon.
-#[derive(Debug, Args)]
-pub(crate) struct Daemon {
-    /// The daemon's socket
-    #[arg(long, value_name = "PATH", env = "PREZERO_SOCKET", default_value = DEFAULT_SOCKET)]
-    pub(crate) socket: PathBuf,
-}
-
-impl Daemon {
-    pub(crate) fn connect(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(&self.socket)?)
-    }
-}
-
-/// Which pages.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct Which {
-    /// Only pages of this NUMA node
-    #[arg(long, value_name = "N")]
-    node: Option<u32>,
-    /// Only pages of this size, as in 2M or 1G
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) page_size: Option<PageSize>,
-}
-
-impl Which {
-    pub(crate) fn of(node: Node, page_size: PageSize) -> Self {
-        Self { node: Some(node.0), page_size: Some(page_size) }
-    }
-
-    pub(crate) fn node(&self) -> Option<Node> {
-        self.node.map(Node)
-    }
-
-    /// Whether a pool of that node and page size is meant.
-    pub(crate) fn fits(&self, node: u32, page_bytes: u64) -> bool {
-        self.node.is_none_or(|wanted| wanted == node)
-            && self.page_size.is_none_or(|wanted| wanted.bytes() == page_bytes)
     }
 }
 
