@@ -33,7 +33,7 @@ need-demo need-test need-consumers:
 	  fi; }
 
 build-bin: need-demo
-	$(CARGO) build --release --package prezero-cli --package prezero-preload
+	$(CARGO) build --release --package prezero-cli --package prezero-preload --package prezero-lab
 
 # A real virtual machine gets gigabytes of zeroed huge pages at once.
 demo: need-demo build-bin
@@ -75,7 +75,7 @@ test-here: check
 	sets="--set fast"; [ "$${PREZERO_TEST_GIB_PAGES:-2}" -ge 2 ] || sets="$$sets --set user-1g"; \
 	$(CARGO) xtask vm test $$sets
 
-# The Debian package: target/package/prezero_VERSION.deb
+# The Debian packages: target/package/prezero_VERSION.deb and prezero-lab_VERSION.deb
 deb: need-demo
 	$(CARGO) xtask package build
 

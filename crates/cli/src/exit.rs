@@ -8,7 +8,7 @@ use std::process::ExitCode;
 /// The exit codes. They are part of the interface: scripts depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// Done.
     Done = 0,
     /// The operation failed; the line on standard error says how.
@@ -25,14 +25,14 @@ pub(crate) enum Exit {
     NoProvider = 6,
     /// `lend`, `run`: the command exists but can not be run.
     CannotRun = 126,
-    /// `lend`, `run`: the command does not exist.
+    /// `lend`, `run`: the command does not exist. `bench`, `demo`: prezero-lab is not installed.
     NoCommand = 127,
     /// Interrupted by a signal; what was done is kept.
     Interrupted = 130,
 }
 
 /// The same table as `--help` prints it; a test compares the two.
-pub(crate) const TABLE: &str = "\
+pub const TABLE: &str = "\
 Exit codes:
   0    done
   1    the operation failed
@@ -42,7 +42,7 @@ Exit codes:
   5    not enough memory
   6    serve: the provider that was forced is not there
   126  lend, run: the command can not be run
-  127  lend, run: the command does not exist
+  127  lend, run: the command does not exist; bench, demo: prezero-lab is not installed
   130  interrupted by a signal; what was done is kept
   lend and run give the command their own place, so any other code is the command's.";
 
@@ -54,36 +54,38 @@ impl From<Exit> for ExitCode {
 
 /// Why a verb ended early: one line for people, one code for scripts.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) exit: Exit,
+pub struct Failure {
+    /// The code.
+    pub exit: Exit,
     message: Option<String>,
 }
 
 /// How a verb ends.
-pub(crate) type Outcome = Result<Exit, Failure>;
+pub type Outcome = Result<Exit, Failure>;
 
 impl Failure {
-    pub(crate) fn new(exit: Exit, message: impl Display) -> Self {
+    /// An end with that code, and the line that says why.
+    pub fn new(exit: Exit, message: impl Display) -> Self {
         Self { exit, message: Some(message.to_string()) }
     }
 
     /// The operation failed.
-    pub(crate) fn failed(message: impl Display) -> Self {
+    pub fn failed(message: impl Display) -> Self {
         Self::new(Exit::Failed, message)
     }
 
     /// Bad input.
-    pub(crate) fn usage(message: impl Display) -> Self {
+    pub fn usage(message: impl Display) -> Self {
         Self::new(Exit::Usage, message)
     }
 
     /// A signal asked to stop; whoever sent it knows.
-    pub(crate) fn interrupted() -> Self {
+    pub fn interrupted() -> Self {
         Self { exit: Exit::Interrupted, message: None }
     }
 
     /// Prints the line and hands out the code.
-    pub(crate) fn tell(self) -> Exit {
+    pub fn tell(self) -> Exit {
         if let Some(message) = self.message {
             crate::output::note(&message);
         }
@@ -116,8 +118,8 @@ impl From<client::Error> for Failure {
     }
 }
 
-impl From<daemon::host::Error> for Failure {
-    fn from(error: daemon::host::Error) -> Self {
+impl From<linux::Error> for Failure {
+    fn from(error: linux::Error) -> Self {
         let exit = match () {
             () if error.is_no_space() => Exit::NotEnough,
             () if error.is_denied() => Exit::Refused,

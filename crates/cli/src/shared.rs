@@ -25,7 +25,7 @@ impl Daemon {
 
 /// Which pages.
 #[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct Which {
+pub struct Which {
     /// Only pages of this NUMA node
     #[arg(long, value_name = "N")]
     node: Option<u32>,
@@ -35,7 +35,9 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    pub(crate) fn of(node: Node, page_size: PageSize) -> Self {
+    /// Pages of that node and size.
+    #[must_use]
+    pub fn of(node: Node, page_size: PageSize) -> Self {
         Self { node: Some(node.0), page_size: Some(page_size) }
     }
 

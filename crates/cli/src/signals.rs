@@ -10,12 +10,12 @@ use signal_hook::flag;
 
 /// Whether somebody asked to stop.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// From now on the three signals set the flag instead of ending the process. A second one of
     /// the same kind ends it at once, for those who can not wait.
-    pub(crate) fn on_signals() -> io::Result<Self> {
+    pub fn on_signals() -> io::Result<Self> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             flag::register_conditional_default(signal, Arc::clone(&stop.0))?;
@@ -25,7 +25,7 @@ impl Stop {
     }
 
     /// From now on SIGUSR1 sets the flag: for measuring how long a signal takes to end work.
-    pub(crate) fn on_user_signal() -> io::Result<Self> {
+    pub fn on_user_signal() -> io::Result<Self> {
         let stop = Self::default();
         flag::register(SIGUSR1, Arc::clone(&stop.0))?;
         Ok(stop)
@@ -33,7 +33,7 @@ impl Stop {
 
     /// From now on the end of standard input sets the flag, too. What comes before it is read and
     /// ignored.
-    pub(crate) fn at_end_of_input(&self) {
+    pub fn at_end_of_input(&self) {
         let stop = self.clone();
         std::thread::spawn(move || {
             // Input that can not be read has ended.
@@ -43,16 +43,18 @@ impl Stop {
     }
 
     /// Takes the wish back.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_set(&self) -> bool {
+    /// Whether it was asked for.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Asks to stop, as a signal would: how one thread's failure ends the others.
-    pub(crate) fn set(&self) {
+    pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }

@@ -72,6 +72,41 @@ fn without_a_daemon_every_verb_that_needs_one_says_so_with_code_3() {
     }
 }
 
+/// The binary under test in a directory of its own, where nothing of prezero is beside it.
+fn alone(dir: &std::path::Path) -> Command {
+    let binary = dir.join("prezero");
+    std::fs::copy(env!("CARGO_BIN_EXE_prezero"), &binary).expect("a copy");
+    Command::new(binary)
+}
+
+#[test]
+fn bench_and_demo_say_what_is_not_installed_with_code_127() {
+    let dir = tempfile::tempdir().unwrap();
+    for verb in ["bench", "demo"] {
+        let output = alone(dir.path()).args([verb, "--help"]).output().expect("it runs");
+        let line = error_line(&output);
+        assert!(line.contains("install the package prezero-lab"), "{verb}: {line}");
+        assert!(line.contains(&dir.path().display().to_string()), "{verb}: {line}");
+        assert_eq!(output.status.code(), Some(127), "{verb}");
+    }
+}
+
+#[test]
+fn bench_and_demo_become_the_laboratory_beside_the_binary_with_every_argument() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = alone(dir.path());
+    let lab = dir.path().join("prezero-lab");
+    std::fs::write(&lab, "#!/bin/sh\necho $$ \"$@\"\nexit 6\n").unwrap();
+    std::fs::set_permissions(&lab, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let arguments = ["bench", "--help", "clear", "--size", "64M", "--", "-h"];
+    let child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("it runs");
+    let expected = format!("{} {}\n", child.id(), arguments.join(" "));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    assert_eq!(output.status.code(), Some(6), "its code is the laboratory's");
+}
+
 #[test]
 fn help_and_version_go_to_standard_output() {
     for (args, part) in [

@@ -9,7 +9,7 @@
 //! have one of their own: [`freeing`] pages, and making page [`tables`]. [`provider`] is where the
 //! providers differ, and [`kernel`] what only that of a kernel with the series needs. [`control`] is
 //! what goes on beside the operations: reloads, [`metrics`], the service [`manager`], and the log's
-//! [`news`]. [`host`] stands beside it all: the machine that it runs on.
+//! [`news`].
 
 mod control;
 mod deputy;
@@ -17,7 +17,6 @@ mod error;
 mod files;
 mod freeing;
 mod held;
-pub mod host;
 mod kernel;
 mod leases;
 mod manager;

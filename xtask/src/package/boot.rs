@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
+use super::Packages;
 use crate::{
     apt, cache, command,
     kernel::Linux,
@@ -23,7 +24,7 @@ const LIMIT: &str = "1200";
 const MEMORY: &str = "2560M";
 
 /// Installs `old`, upgrades to `new`, and so on: see tests/package/run.
-pub(super) fn test(root: &Path, old: &Path, new: &Path) -> Result<ExitCode> {
+pub(super) fn test(root: &Path, old: &Packages, new: &Packages) -> Result<ExitCode> {
     apt::need(&["qemu-system-x86", "binutils"])?;
     let logs = cache::target("package/logs")?;
     let kernel = image_of(&Kernel::Stock, Linux::default())?;
@@ -38,8 +39,11 @@ pub(super) fn test(root: &Path, old: &Path, new: &Path) -> Result<ExitCode> {
     files.add_file(unit, &ours.join("package-test.service"))?;
     let wanted = "/etc/systemd/system/multi-user.target.wants/package-test.service";
     files.add_link(Path::new(wanted), "../package-test.service");
-    files.add_file(Path::new("/test/old.deb"), old)?;
-    files.add_file(Path::new("/test/new.deb"), new)?;
+    for (name, package) in
+        [("old", &old.prezero), ("old-lab", &old.lab), ("new", &new.prezero), ("new-lab", &new.lab)]
+    {
+        files.add_file(Path::new(&format!("/test/{name}.deb")), package)?;
+    }
     files.add_data(Path::new("/etc/fstab"), Vec::new());
     files.write(&overlay)?;
     // The kernel unpacks archives that follow each other.

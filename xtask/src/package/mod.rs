@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask package`: the Debian package, and a test of it on a machine of its own.
+//! `cargo xtask package`: the Debian packages, and a test of them on a machine of its own.
 //!
 //! `root` makes a Debian with systemd, `boot` runs it under QEMU with packages in it and reads what
 //! the test reports.
@@ -23,9 +23,9 @@ const CARGO_DEB: &str = "3.8.0";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Build the package, in release, and print its path.
+    /// Build the packages, in release, and print their paths.
     Build,
-    /// Install, upgrade, remove and purge it on a Debian with systemd in a virtual machine.
+    /// Install, upgrade, remove and purge them on a Debian with systemd in a virtual machine.
     Test,
 }
 
@@ -33,7 +33,8 @@ pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {
         Verb::Build => {
             let made = build(env!("CARGO_PKG_VERSION"))?;
-            say::result(made.display());
+            say::result(made.prezero.display());
+            say::result(made.lab.display());
             Ok(ExitCode::SUCCESS)
         }
         Verb::Test => test(),
@@ -43,13 +44,16 @@ pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
 /// Writes the manual pages of the verbs and the completions below `target/package`.
 pub(crate) fn documents() -> Result<PathBuf> {
     let repo = cache::repo();
-    let words = ["build", "--release", "-p", "prezero-cli", "-p", "prezero-preload"];
-    command::run(&mut command::new(&repo, "cargo", words))?;
+    let mut make = command::new(&repo, "cargo", ["build", "--release"]);
+    for package in ["prezero-cli", "prezero-lab", "prezero-preload"] {
+        make.args(["--package", package]);
+    }
+    command::run(&mut make)?;
     let to = repo.join("target/package");
-    let binary = binary();
-    let man = to.join("man");
-    fs::create_dir_all(&man)?;
-    command::run(command::new(&repo, &binary, ["man"]).arg(&man))?;
+    let binary = built("prezero");
+    for (program, man) in [(&binary, "man"), (&built("prezero-lab"), "lab/man")] {
+        command::run(command::new(&repo, program, ["man"]).arg(to.join(man)))?;
+    }
     let completions = to.join("completions");
     fs::create_dir_all(&completions)?;
     for (shell, file) in [("bash", "prezero"), ("zsh", "_prezero"), ("fish", "prezero.fish")] {
@@ -59,26 +63,35 @@ pub(crate) fn documents() -> Result<PathBuf> {
     Ok(to)
 }
 
-fn binary() -> String {
+fn built(program: &str) -> String {
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
-    cache::repo().join(target).join("release/prezero").display().to_string()
+    cache::repo().join(target).join("release").join(program).display().to_string()
 }
 
-/// Builds the package under that version.
-fn build(version: &str) -> Result<PathBuf> {
+/// What is built: prezero itself, and the laboratory.
+struct Packages {
+    prezero: PathBuf,
+    lab: PathBuf,
+}
+
+/// Builds both packages under that version.
+fn build(version: &str) -> Result<Packages> {
     // What it depends on is read off its libraries by dpkg-shlibdeps.
     apt::need(&["dpkg-dev"])?;
     let to = documents()?;
     capi::link(&to.join("capi"))?;
-    let deb = to.join(format!("prezero_{version}.deb"));
-    let mut make = command::new(
-        &cache::repo(),
-        &cargo_deb()?.display().to_string(),
-        ["--no-build", "--strip"],
-    );
-    make.args(["--package", "prezero-cli", "--deb-version", version, "--output"]).arg(&deb);
-    command::run(&mut make)?;
-    Ok(deb)
+    let tool = cargo_deb()?.display().to_string();
+    let pack = |package: &str, name: &str| {
+        let deb = to.join(format!("{name}_{version}.deb"));
+        let mut make = command::new(&cache::repo(), &tool, ["--no-build", "--strip"]);
+        make.args(["--package", package, "--deb-version", version, "--output"]).arg(&deb);
+        command::run(&mut make)?;
+        Ok::<_, anyhow::Error>(deb)
+    };
+    Ok(Packages {
+        prezero: pack("prezero-cli", "prezero")?,
+        lab: pack("prezero-lab", "prezero-lab")?,
+    })
 }
 
 /// `cargo-deb` of the version we know, installed for this user's checkouts if it is missing.

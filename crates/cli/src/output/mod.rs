@@ -5,37 +5,37 @@
 //! same fields. Field names carry their unit, as on the wire.
 
 pub(crate) mod log;
-pub(crate) mod table;
+pub mod table;
 mod units;
 
-pub(crate) use units::{bytes_per_second, count, rate, seconds};
+pub use units::{bytes_per_second, count, rate, seconds};
 
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
 /// Something that a verb prints.
-pub(crate) trait Record: Serialize {
+pub trait Record: Serialize {
     /// The form for people.
     fn human(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
 /// Which form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
-pub(crate) struct Form {
+pub struct Form {
     /// Print records as JSON instead of text
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 impl Form {
     /// Prints one record that is the whole answer.
-    pub(crate) fn print(self, record: &impl Record) -> io::Result<()> {
+    pub fn print(self, record: &impl Record) -> io::Result<()> {
         self.write(record, &mut io::stdout().lock(), true)
     }
 
     /// Prints one record of a stream: JSON on one line.
-    pub(crate) fn print_next(self, record: &impl Record) -> io::Result<()> {
+    pub fn print_next(self, record: &impl Record) -> io::Result<()> {
         self.write(record, &mut io::stdout().lock(), false)
     }
 
@@ -56,13 +56,13 @@ impl Form {
 }
 
 /// One line on standard error, signed.
-pub(crate) fn note(line: &str) {
+pub fn note(line: &str) {
     // With standard error gone there is nobody left to tell.
     let _ = writeln!(io::stderr().lock(), "prezero: {line}");
 }
 
 /// Whether somebody watches standard error, so that bars and live text make sense.
-pub(crate) fn is_watched() -> bool {
+pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 

@@ -5,20 +5,18 @@ use std::io::{self, Write};
 
 /// Where a column's text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
+    /// Text.
     Left,
+    /// Numbers.
     Right,
 }
 
 /// A heading and how its column is aligned.
-pub(crate) type Column<'a> = (&'a str, Align);
+pub type Column<'a> = (&'a str, Align);
 
 /// Writes the rows below their headings; every row has as many cells as there are columns.
-pub(crate) fn write(
-    out: &mut dyn Write,
-    columns: &[Column<'_>],
-    rows: &[Vec<String>],
-) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, columns: &[Column<'_>], rows: &[Vec<String>]) -> io::Result<()> {
     let width = |index: usize| {
         let cells = rows.iter().map(|row| row[index].chars().count());
         cells.chain([columns[index].0.len()]).max().unwrap_or(0)

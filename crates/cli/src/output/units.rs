@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// `31.2 us`, `4.56 ms`, `1.23 s`.
-pub(crate) fn seconds(time: Duration) -> String {
+pub fn seconds(time: Duration) -> String {
     let s = time.as_secs_f64();
     if s >= 1.0 {
         digits(s, "s")
@@ -17,13 +17,13 @@ pub(crate) fn seconds(time: Duration) -> String {
 
 /// Bytes in a second; 0 for no time at all.
 #[expect(clippy::cast_precision_loss, reason = "a rate is a measurement: 53 bits are plenty")]
-pub(crate) fn bytes_per_second(bytes: u64, time: Duration) -> f64 {
+pub fn bytes_per_second(bytes: u64, time: Duration) -> f64 {
     let s = time.as_secs_f64();
     if s > 0.0 { bytes as f64 / s } else { 0.0 }
 }
 
 /// `25.8 GB/s`, decimal as memory bandwidth is quoted.
-pub(crate) fn rate(bytes_per_second: f64) -> String {
+pub fn rate(bytes_per_second: f64) -> String {
     if bytes_per_second >= 1e9 {
         digits(bytes_per_second / 1e9, "GB/s")
     } else {
@@ -32,7 +32,7 @@ pub(crate) fn rate(bytes_per_second: f64) -> String {
 }
 
 /// `1 page`, `2 pages`.
-pub(crate) fn count(number: u64, what: &str) -> String {
+pub fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 

@@ -5,11 +5,12 @@ use std::io::{self, Write};
 
 use clear::Method;
 use client::Client;
-use daemon::host::doctor::{Finding, Level, examine};
-use daemon::host::{Roots, machine};
+use linux::Roots;
 use serde::Serialize;
 
 use crate::exit::{Exit, Outcome};
+use crate::machine::doctor::{Finding, Level, examine};
+use crate::machine::{self, Machine};
 use crate::output::{Form, Record};
 use crate::shared::Daemon;
 
@@ -66,7 +67,7 @@ fn answering(daemon: &Daemon) -> Finding {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    machine: machine::Machine,
+    machine: Machine,
     findings: Vec<Finding>,
 }
 
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_finding_shows_what_to_change_and_the_command() {
-        let machine = machine::Machine {
+        let machine = Machine {
             vendor: "V".into(),
             cpu: "Model".into(),
             cpus: 2,

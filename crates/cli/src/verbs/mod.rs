@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The verbs, one file each. Each has its arguments, `run`, and the records that it prints.
 
-pub(crate) mod bench;
 pub(crate) mod completions;
-pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod give_back;
+pub(crate) mod lab;
 pub(crate) mod lend;
 pub(crate) mod man;
 pub(crate) mod reserve;

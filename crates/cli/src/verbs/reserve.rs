@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use book::config::{Config, Reserve};
-use daemon::host::boot::{self, Progress};
-use daemon::host::{Roots, machine};
+use linux::{Roots, hugetlb};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::machine::boot::{self, Progress};
 use crate::output::{Form, Record, count, note, seconds};
 use crate::signals::Stop;
 
@@ -82,7 +82,7 @@ fn reserve(args: &Args, wanted: &Reserve, stop: &Stop) -> Result<Reserved, Failu
     };
     let mut progress = boot::grow(&roots, wanted, &mut go_on)?;
     if progress.is_short && args.make_room && !stop.is_set() {
-        machine::make_room(&roots)?;
+        hugetlb::make_room(&roots)?;
         progress = boot::grow(&roots, wanted, &mut go_on)?;
     }
     Ok(Reserved {

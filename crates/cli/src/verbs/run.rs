@@ -10,13 +10,10 @@ use std::process::Command;
 
 use clap::ValueEnum;
 
-use crate::exit::{Failure, Outcome};
+use crate::exit::Outcome;
+use crate::inherited::become_command;
+use crate::installed;
 use crate::shared::Daemon;
-use crate::verbs::lend::become_command;
-
-/// Where a package puts the shim.
-const INSTALLED: &str = "/usr/lib/prezero";
-const NAME: &str = "libprezero_preload.so";
 
 /// What becomes of private memory when the program forks
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -71,7 +68,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     let shim = match &args.preload {
         Some(path) => path.clone(),
-        None => find()?,
+        None => installed::shim()?,
     };
     let socket = std::path::absolute(&args.daemon.socket)?;
     let private = args.private.to_possible_value();
@@ -90,22 +87,6 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
     }
     Err(become_command(&mut command))
-}
-
-/// The shim beside this binary, in the library directory that belongs to it, or where packages
-/// put it.
-pub(crate) fn find() -> Result<PathBuf, Failure> {
-    let binary = std::env::current_exe()?;
-    let beside = binary.parent().map(PathBuf::from).unwrap_or_default();
-    let places = [beside.clone(), beside.join("../lib/prezero"), PathBuf::from(INSTALLED)];
-    let found = places.iter().map(|place| place.join(NAME)).find(|path| path.exists());
-    found.ok_or_else(|| {
-        let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
-        Failure::failed(format!(
-            "{NAME} is not in {}: install it, or name it with --preload",
-            places.join(", ")
-        ))
-    })
 }
 
 /// First of the libraries to preload: whoever comes before it gets the calls first.

@@ -163,7 +163,7 @@ fn options(args: Args) -> Result<daemon::Options, Failure> {
             config(&args).map_err(|failure| failure.to_string())
         })),
         managed: true,
-        roots: daemon::host::Roots::default(),
+        roots: linux::Roots::default(),
     })
 }
 

@@ -4,10 +4,10 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use crate::worker::context::{Context, allowed_cpus};
 use clear::{Chunk, Method};
 use client::Client;
-use daemon::host::Roots;
-use daemon::host::context::{Context, allowed_cpus};
+use linux::Roots;
 use serde::Serialize;
 use units::Bytes;
 use wire::PoolStatus;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clear::calibrate::{self, Choice, Cpu, Use, defaults};
 use clear::{Chunk, Clearer, Method};
-use daemon::host::Roots;
+use linux::Roots;
 
 use crate::exit::Failure;
 use crate::signals::Stop;
@@ -26,19 +26,21 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// What a person insists on.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Forced {
-    pub(crate) method: Option<Method>,
-    pub(crate) chunk: Option<Chunk>,
+pub struct Forced {
+    /// This method.
+    pub method: Option<Method>,
+    /// This chunk.
+    pub chunk: Option<Chunk>,
 }
 
 /// The file of measured choices.
-pub(crate) fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     PathBuf::from(CACHE)
 }
 
 /// Chooses when the first block is to be cleared in place: most workers never clear one.
 #[derive(Debug, Default)]
-pub(crate) struct Engine {
+pub struct Engine {
     forced: Forced,
     may_measure: bool,
     chosen: OnceLock<Clearer>,
@@ -49,7 +51,7 @@ impl Engine {
     ///
     /// # Errors
     /// A forced method that this CPU does not have.
-    pub(crate) fn new(forced: Forced, may_measure: bool) -> Result<Self, Failure> {
+    pub fn new(forced: Forced, may_measure: bool) -> Result<Self, Failure> {
         if let Some(method) = forced.method {
             Clearer::new(method, Chunk::DEFAULT).map_err(Failure::usage)?;
         }
@@ -57,7 +59,7 @@ impl Engine {
     }
 
     /// One that was chosen already.
-    pub(crate) fn of(clearer: Clearer) -> Self {
+    pub fn of(clearer: Clearer) -> Self {
         Self { chosen: clearer.into(), ..Self::default() }
     }
 

@@ -20,11 +20,12 @@
 
 mod allocate;
 mod budget;
-pub(crate) mod engine;
+pub mod context;
+pub mod engine;
 mod in_kernel;
 mod in_place;
 mod poke;
-pub(crate) mod progress;
+pub mod progress;
 
 use std::path::Path;
 use std::thread;
@@ -41,38 +42,48 @@ use crate::worker::poke::Pokes;
 
 /// What a worker is to do.
 #[derive(Debug)]
-pub(crate) struct Crew<'a> {
-    pub(crate) socket: &'a Path,
-    pub(crate) which: Which,
+pub struct Crew<'a> {
+    /// The daemon's socket.
+    pub socket: &'a Path,
+    /// Which pages.
+    pub which: Which,
     /// Only what thresholds ask for.
-    pub(crate) background: bool,
-    pub(crate) threads: usize,
+    pub background: bool,
+    /// How many zero at the same time, at least 1.
+    pub threads: usize,
     /// The most pages; `None` is all there are.
-    pub(crate) limit: Option<u64>,
+    pub limit: Option<u64>,
     /// What clears in place.
-    pub(crate) engine: Engine,
+    pub engine: Engine,
     /// Take a job even if `stop` is set by then: whoever asks again and again, and is interrupted
     /// each time before a worker has started, would get nowhere.
-    pub(crate) at_least_one: bool,
-    pub(crate) stop: &'a Stop,
+    pub at_least_one: bool,
+    /// Ends it at the next page or chunk.
+    pub stop: &'a Stop,
 }
 
 /// What it has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Work {
-    pub(crate) pages: u64,
-    pub(crate) bytes: u64,
+pub struct Work {
+    /// Pages zeroed.
+    pub pages: u64,
+    /// The same in bytes.
+    pub bytes: u64,
     /// Blocks worked on, finished or not.
-    pub(crate) blocks: u64,
-    pub(crate) took: Duration,
-    pub(crate) threads: usize,
+    pub blocks: u64,
+    /// From its start to its end, waiting included.
+    pub took: Duration,
+    /// How many worked on it.
+    pub threads: usize,
 }
 
 /// Why a worker ended early, and what it has done all the same.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
-    pub(crate) work: Work,
-    pub(crate) failure: Failure,
+pub struct Unfinished {
+    /// What was done all the same.
+    pub work: Work,
+    /// The first error.
+    pub failure: Failure,
 }
 
 impl From<Unfinished> for Failure {
@@ -86,7 +97,7 @@ impl From<Unfinished> for Failure {
 ///
 /// # Errors
 /// The first error of any thread, which ends the others at their next page or chunk.
-pub(crate) fn run(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, Unfinished> {
+pub fn run(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, Unfinished> {
     let begin = Instant::now();
     let mut sum = Work { threads: crew.threads, ..Work::default() };
     let ended = work(crew, tick, &mut sum);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar that counts to `total` bytes and shows the rate; hidden where nobody watches.
-pub(crate) fn bytes(total: u64, what: &'static str) -> ProgressBar {
+pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
     let target = if crate::output::is_watched() {
         // Ten times a second: drawing takes a lock that every thread's tick would wait for.
         ProgressDrawTarget::stderr_with_hz(10)

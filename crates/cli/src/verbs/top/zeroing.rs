@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use daemon::host::context::allowed_cpus;
+use crate::worker::context::allowed_cpus;
 use units::Bytes;
 
 use crate::exit::Failure;

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The other parts of prezero, where they are installed.
+
+use std::path::PathBuf;
+
+use crate::exit::{Exit, Failure};
+
+/// Where packages put what nobody starts by name.
+const LIBRARY: &str = "/usr/lib/prezero";
+const SHIM: &str = "libprezero_preload.so";
+const LAB: &str = "prezero-lab";
+
+/// The preload shim.
+///
+/// # Errors
+/// [`Exit::Failed`] if it is nowhere.
+pub fn shim() -> Result<PathBuf, Failure> {
+    find(SHIM).map_err(|missing| {
+        Failure::failed(format!("{missing}: install it, or name it with --preload"))
+    })
+}
+
+/// The laboratory, which measures and shows.
+///
+/// # Errors
+/// [`Exit::NoCommand`] if it is nowhere.
+pub(crate) fn lab() -> Result<PathBuf, Failure> {
+    find(LAB).map_err(|missing| {
+        Failure::new(Exit::NoCommand, format!("{missing}: install the package prezero-lab"))
+    })
+}
+
+/// The file beside this binary, in the library directory that belongs to it, or where packages put
+/// it; else a line with the places that were looked at.
+fn find(name: &str) -> Result<PathBuf, String> {
+    let binary = std::env::current_exe().unwrap_or_default();
+    let beside = binary.parent().map(PathBuf::from).unwrap_or_default();
+    let places = [beside.clone(), beside.join("../lib/prezero"), PathBuf::from(LIBRARY)];
+    let found = places.iter().map(|place| place.join(name)).find(|path| path.exists());
+    found.ok_or_else(|| {
+        let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        format!("{name} is not in {}", places.join(", "))
+    })
+}

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is right and wrong with this machine for prezero, and the command that changes it.
+//!
+//! Every check is one function that reads and reports; none changes anything, but for one: whether
+//! write leases work on hugetlbfs is found out on an empty file of a mount of its own, which is gone
+//! before the check returns and takes no page.
+
+use std::path::Path;
+
+use linux::{
+    BlockDir, Exclusivity, HugetlbMount, NodeId, PageBytes, Result, Roots, cgroup, cpu, exclusive,
+    hugetlb,
+    kernel::{Offer, level},
+    meminfo, mount, numa, psi,
+};
+use serde::Serialize;
+
+use super::is_root;
+
+/// How a finding is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Level {
+    /// As it should be.
+    Ok,
+    /// Works, but not all of it or not at its best.
+    Warn,
+    /// prezero can not do its work until this is changed.
+    Bad,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    /// How it is meant.
+    pub(crate) level: Level,
+    /// What was looked at: one word or two.
+    pub(crate) subject: String,
+    /// What was found, with numbers.
+    pub(crate) found: String,
+    /// What to change, where something should be.
+    pub(crate) change: Option<String>,
+    /// The command for that.
+    pub(crate) command: Option<String>,
+}
+
+impl Finding {
+    /// A finding that asks for nothing.
+    pub(crate) fn new(level: Level, subject: &str, found: impl Into<String>) -> Self {
+        Self { level, subject: subject.into(), found: found.into(), change: None, command: None }
+    }
+
+    /// The same with what to change.
+    #[must_use]
+    pub(crate) fn change(mut self, change: impl Into<String>) -> Self {
+        self.change = Some(change.into());
+        self
+    }
+
+    /// The same with the command for it.
+    #[must_use]
+    pub(crate) fn command(mut self, command: impl Into<String>) -> Self {
+        self.command = Some(command.into());
+        self
+    }
+}
+
+/// Looks at everything. A check that fails is a finding, too: a strange machine is what this is for.
+/// `scratch` is an empty directory that a hugetlbfs may be mounted on for a moment.
+#[must_use]
+pub(crate) fn examine(roots: &Roots, scratch: &Path) -> Vec<Finding> {
+    type Check<'a> = (&'a str, &'a dyn Fn() -> Result<Vec<Finding>>);
+    let checks: [Check<'_>; 9] = [
+        ("kernel", &|| kernel(roots)),
+        ("numa", &|| nodes(roots)),
+        ("huge pages", &|| pools(roots)),
+        ("fragmentation", &|| fragmentation(roots)),
+        ("mounts", &|| mounts(roots)),
+        ("leases", &|| leases(roots, scratch)),
+        ("cgroups", &|| groups(roots)),
+        ("pressure", &|| pressure(roots)),
+        ("thp", &|| Ok(vec![transparent(roots)])),
+    ];
+    let run = |(subject, check): &Check<'_>| {
+        check().unwrap_or_else(|error| vec![Finding::new(Level::Warn, subject, error.to_string())])
+    };
+    let rights = if is_root() {
+        Finding::new(Level::Ok, "rights", "root")
+    } else {
+        Finding::new(
+            Level::Warn,
+            "rights",
+            "not root: huge pages can neither be reserved nor owned",
+        )
+        .change("run the daemon as root; borrowing needs no rights of its own")
+        .command("sudo prezero serve")
+    };
+    std::iter::once(rights).chain(checks.iter().flat_map(run)).collect()
+}
+
+fn kernel(roots: &Roots) -> Result<Vec<Finding>> {
+    let release = cpu::describe(roots)?.kernel_release;
+    Ok(vec![
+        if version(&release) < (5, 14) {
+            Finding::new(Level::Bad, "kernel", release)
+                .change("Linux 5.14 or newer is needed (MADV_POPULATE_WRITE)")
+        } else {
+            Finding::new(Level::Ok, "kernel", release)
+        },
+        provider(&level::probe(roots)?),
+    ])
+}
+
+/// Which provider `serve` picks, and what of the series was found.
+fn provider(offer: &Offer) -> Finding {
+    let subject = "provider";
+    let query = offer.query_bytes.map(|bytes| format!(", query of {bytes} bytes"));
+    let kernel = format!("this kernel: {}{}", offer.kernel, query.unwrap_or_default());
+    if let Some(missing) = offer.missing {
+        return Finding::new(Level::Warn, subject, format!("stock; {kernel}"))
+            .change(format!("{missing}: look at the device's node and its rights"))
+            .command("ls -l /dev/hugepagectl; cat /sys/class/misc/hugepagectl/dev");
+    }
+    match offer.effective() {
+        level::Level::Stock => Finding::new(Level::Ok, subject, format!("stock; {kernel}")),
+        used if offer.kernel > used => Finding::new(
+            Level::Ok,
+            subject,
+            format!("kernel; {kernel}, newer than this prezero knows: {used} is used"),
+        ),
+        _ if !offer.files => {
+            Finding::new(Level::Warn, subject, format!("kernel; {kernel}, but no files in sysfs"))
+                .change("watches and thresholds look once a second instead of being woken")
+        }
+        _ => {
+            Finding::new(Level::Ok, subject, format!("kernel; {kernel}, files that can be polled"))
+        }
+    }
+}
+
+/// `6.1.0-28-amd64` is (6, 1); what has no numbers is (0, 0).
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn nodes(roots: &Roots) -> Result<Vec<Finding>> {
+    let nodes = numa::nodes(roots)?;
+    let each =
+        nodes.iter().map(|&node| Ok(format!("{node}: cpus {}", numa::cpus_of(roots, node)?)));
+    let each = each.collect::<Result<Vec<_>>>()?.join("; ");
+    Ok(vec![Finding::new(Level::Ok, "numa", format!("{} with memory ({each})", nodes.len()))])
+}
+
+fn pools(roots: &Roots) -> Result<Vec<Finding>> {
+    let sizes = hugetlb::page_sizes(roots)?;
+    if sizes.is_empty() {
+        return Ok(vec![
+            Finding::new(Level::Bad, "huge pages", "this kernel has none")
+                .change("a kernel with CONFIG_HUGETLBFS is needed; without it only --plain works"),
+        ]);
+    }
+    let mut findings = Vec::new();
+    let mut total = 0;
+    for node in numa::nodes(roots)? {
+        for &size in &sizes {
+            let pool = hugetlb::counters(roots, size, Some(node))?;
+            total += pool.total;
+            let surplus = if pool.surplus > 0 {
+                format!(", {} surplus", pool.surplus)
+            } else {
+                String::new()
+            };
+            findings.push(Finding::new(
+                Level::Ok,
+                "huge pages",
+                format!("{node}, {size}: {} reserved, {} free{surplus}", pool.total, pool.free),
+            ));
+        }
+    }
+    if total == 0 {
+        let (node, size) = (numa::nodes(roots)?.first().copied().unwrap_or(NodeId(0)), sizes[0]);
+        findings.push(
+            Finding::new(Level::Bad, "huge pages", "none is reserved: there is nothing to lend")
+                .change("reserve some, here 1 GiB of them; at boot 1 GiB pages are surest: hugepagesz=1G hugepages=N")
+                .command(reserve_command(roots, node, size, ((1 << 30) / size.bytes()).max(1))),
+        );
+    }
+    Ok(findings)
+}
+
+fn reserve_command(roots: &Roots, node: NodeId, size: PageBytes, pages: u64) -> String {
+    let per_node = roots.sys.join("devices/system/node").exists();
+    let parent =
+        if per_node { format!("devices/system/node/node{}", node.0) } else { "kernel/mm".into() };
+    format!(
+        "echo {pages} | sudo tee {}/{parent}/hugepages/hugepages-{}kB/nr_hugepages",
+        roots.sys.display(),
+        size.kib()
+    )
+}
+
+fn fragmentation(roots: &Roots) -> Result<Vec<Finding>> {
+    let base = PageBytes::base();
+    let mut findings = Vec::new();
+    for blocks in meminfo::free_blocks(roots)? {
+        let free = blocks.free_bytes(base);
+        for size in hugetlb::page_sizes(roots)? {
+            let pages = blocks.obtainable(size, base);
+            let in_pages = pages * size.bytes();
+            let found = format!(
+                "{}: {} of {} free could be {size} pages now, {pages} of them{}",
+                blocks.node,
+                mib(in_pages),
+                mib(free),
+                if size.bytes() > 64 << 20 { " at most" } else { "" },
+            );
+            // Below half, reserving has to migrate pages and may fail.
+            findings.push(if in_pages >= free / 2 || free < size.bytes() {
+                Finding::new(Level::Ok, "fragmentation", found)
+            } else {
+                Finding::new(Level::Warn, "fragmentation", found)
+                    .change("compact memory before reserving, or reserve at boot")
+                    .command("echo 1 | sudo tee /proc/sys/vm/compact_memory")
+            });
+        }
+    }
+    Ok(findings)
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+fn mounts(roots: &Roots) -> Result<Vec<Finding>> {
+    let mut found = Vec::new();
+    for size in hugetlb::page_sizes(roots)? {
+        let dirs = mount::find(roots, size)?;
+        found.extend(dirs.iter().map(|mount| format!("{size} at {}", mount.dir.display())));
+    }
+    let found = if found.is_empty() { "no hugetlbfs".into() } else { found.join(", ") };
+    Ok(vec![Finding::new(Level::Ok, "mounts", format!("{found}; the daemon mounts its own"))])
+}
+
+fn leases(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
+    let Some(&size) = hugetlb::page_sizes(roots)?.first() else { return Ok(Vec::new()) };
+    if !is_root() {
+        let found = "not tried: mounting a hugetlbfs needs root";
+        return Ok(vec![Finding::new(Level::Ok, "leases", found)]);
+    }
+    let mount = mount::mount(scratch, size)?;
+    let answer = lease_on(&mount);
+    mount.unmount()?;
+    Ok(vec![match answer? {
+        Exclusivity::Sole => Finding::new(
+            Level::Ok,
+            "leases",
+            "write leases work on hugetlbfs: exclusivity can be proven, recycle = \"in-place\" can be had",
+        ),
+        Exclusivity::Shared => {
+            Finding::new(Level::Warn, "leases", "somebody opened the file that was tried: run this again")
+        }
+        Exclusivity::Unsupported => Finding::new(
+            Level::Warn,
+            "leases",
+            "no write leases on hugetlbfs: only recycle = \"fresh\", and returned memory waits for the free counts",
+        )
+        .change("allow file leases")
+        .command("sudo sysctl fs.leases-enable=1"),
+    }])
+}
+
+fn lease_on(mount: &HugetlbMount) -> Result<Exclusivity> {
+    let dir = BlockDir::open(&mount.dir, &["try"], 0o700)?;
+    let file = dir.create("try", "lease")?;
+    let answer = exclusive::prove(&file);
+    dir.unlink("try", "lease")?;
+    answer
+}
+
+fn groups(roots: &Roots) -> Result<Vec<Finding>> {
+    let mounted = cgroup::mounted(roots);
+    if mounted.is_empty() {
+        return Ok(vec![
+            Finding::new(Level::Warn, "cgroups", "none mounted: workers can not be put into one")
+                .change("mount cgroup v2, or leave workers.cgroup unset"),
+        ]);
+    }
+    let kinds: Vec<_> = mounted.iter().map(ToString::to_string).collect();
+    let own: Vec<_> = cgroup::own(roots)?
+        .iter()
+        .map(|group| format!("{} in {}", group.path(), group.kind()))
+        .collect();
+    let hugetlb = mounted.contains(&cgroup::Kind::V1Hugetlb)
+        || own_controllers(roots)
+            .is_some_and(|text| text.split_whitespace().any(|c| c == "hugetlb"));
+    let charge = if hugetlb {
+        "huge pages are charged"
+    } else {
+        "huge pages are not charged (no hugetlb controller)"
+    };
+    Ok(vec![Finding::new(
+        Level::Ok,
+        "cgroups",
+        format!("{}; this process is {}; {charge}", kinds.join(", "), own.join(", ")),
+    )])
+}
+
+fn own_controllers(roots: &Roots) -> Option<String> {
+    std::fs::read_to_string(roots.cgroup.join("cgroup.controllers")).ok()
+}
+
+fn pressure(roots: &Roots) -> Result<Vec<Finding>> {
+    Ok(vec![match psi::cpu(roots)? {
+        Some(now) => Finding::new(
+            Level::Ok,
+            "pressure",
+            format!(
+                "cpu some avg10 is {:.1} %: pause_above_pressure can be used",
+                now.some.avg10_percent
+            ),
+        ),
+        None => Finding::new(Level::Warn, "pressure", "no PSI: pause_above_pressure has no effect")
+            .change("boot with psi=1 (and a kernel with CONFIG_PSI)"),
+    }])
+}
+
+fn transparent(roots: &Roots) -> Finding {
+    let path = roots.sys.join("kernel/mm/transparent_hugepage/enabled");
+    let found = match std::fs::read_to_string(path) {
+        Ok(text) => {
+            let mode = text.split(['[', ']']).nth(1).unwrap_or("unknown").to_owned();
+            format!("transparent huge pages: {mode} (prezero does not use them)")
+        }
+        Err(_) => "no transparent huge pages (prezero does not use them)".into(),
+    };
+    Finding::new(Level::Ok, "thp", found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let roots = Roots {
+            sys: dir.path().join("sys"),
+            proc: dir.path().join("proc"),
+            cgroup: dir.path().join("cgroup"),
+            dev: dir.path().join("dev"),
+        };
+        (dir, roots)
+    }
+
+    const POOL: &str = "sys/devices/system/node/node0/hugepages/hugepages-2048kB";
+
+    #[test]
+    fn an_old_kernel_is_bad_and_a_new_one_is_not() {
+        for (release, level) in
+            [("5.13.19-generic", Level::Bad), ("5.14.0", Level::Ok), ("6.18.5+deb13", Level::Ok)]
+        {
+            let (_dir, roots) = tree(&[
+                ("proc/cpuinfo", "model name : x\n"),
+                ("proc/sys/kernel/osrelease", release),
+                ("sys/devices/system/node/has_memory", "0\n"),
+            ]);
+            assert_eq!(kernel(&roots).unwrap()[0].level, level, "{release}");
+        }
+    }
+
+    #[test]
+    fn an_empty_pool_is_bad_and_names_the_command_that_fills_it() {
+        let (_dir, roots) = tree(&[
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"),
+            ("sys/devices/system/node/has_memory", "0\n"),
+            (&format!("{POOL}/nr_hugepages"), "0"),
+            (&format!("{POOL}/free_hugepages"), "0"),
+            (&format!("{POOL}/surplus_hugepages"), "0"),
+        ]);
+        let findings = pools(&roots).unwrap();
+        let bad = findings.iter().find(|f| f.level == Level::Bad).unwrap();
+        let command = bad.command.as_deref().unwrap();
+        assert!(command.starts_with("echo 512 | sudo tee "), "{command}");
+        assert!(command.ends_with("node0/hugepages/hugepages-2048kB/nr_hugepages"), "{command}");
+    }
+
+    #[test]
+    fn fragmented_memory_is_warned_about() {
+        let line = |counts: &str| format!("Node 0, zone   Normal {counts}\n");
+        for (counts, level) in [
+            ("512 0 0 0 0 0 0 0 0 512 512", Level::Ok),
+            ("262144 0 0 0 0 0 0 0 0 1 0", Level::Warn),
+        ] {
+            let (_dir, roots) = tree(&[
+                ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"),
+                ("proc/buddyinfo", &line(counts)),
+            ]);
+            assert_eq!(fragmentation(&roots).unwrap()[0].level, level, "{counts}");
+        }
+    }
+
+    #[test]
+    fn a_check_that_fails_is_a_finding() {
+        let (dir, roots) = tree(&[("proc/self/mountinfo", "nonsense")]);
+        let findings = examine(&roots, dir.path());
+        let kernel = findings.iter().find(|f| f.subject == "kernel").unwrap();
+        assert_eq!(kernel.level, Level::Warn);
+        assert!(kernel.found.contains("cpuinfo"), "{}", kernel.found);
+    }
+}

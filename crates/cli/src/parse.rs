@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the words of a command line to arguments, or to one line of what is wrong with them.
+
+use std::io::Write;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::exit::Failure;
+
+/// What the command line says; `None` if it asked for help or the version, which are printed.
+pub(crate) fn parse<T: Parser>() -> Result<Option<T>, Failure> {
+    let error = match T::try_parse() {
+        Ok(parsed) => return Ok(Some(parsed)),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            write!(std::io::stdout().lock(), "{}", error.render())?;
+            Ok(None)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // Asked for nothing: the help is the error.
+            let _ = write!(std::io::stderr().lock(), "{}", error.render());
+            Err(Failure::usage("name a verb"))
+        }
+        _ => Err(Failure::usage(one_line(&error.render().to_string()))),
+    }
+}
+
+/// Clap explains an error in paragraphs: the first says what is wrong, tips what is allowed.
+fn one_line(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim);
+    let first: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    let first = first.join(" ");
+    let mut line = first.strip_prefix("error: ").unwrap_or(&first).to_owned();
+    for tip in lines.filter_map(|line| line.strip_prefix("tip: ")) {
+        line = format!("{line}; {tip}");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command_line::Cli;
+
+    #[test]
+    fn errors_are_one_line_with_what_is_allowed() {
+        let error = |line: &str| {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            one_line(&error.render().to_string())
+        };
+        let page_size = error("prezero zero --page-size 3M");
+        assert!(page_size.contains("`3M` is not a page size"), "{page_size}");
+        let size = error("prezero lend 1.5G -- true");
+        assert!(size.contains("write a number with K, M, G or T"), "{size}");
+        let missing = error("prezero lend");
+        assert!(missing.contains("<SIZE>") && missing.contains("<CMD>"), "{missing}");
+        assert!(!missing.contains('\n'));
+    }
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The clearing engine against itself: every method at every chunk, and prezero's choice among them.
+
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+
+use crate::prefault::Anonymous;
+use ::clear::parallel::{Share, clear_shares};
+use ::clear::{Chunk, Clearer, Extent, Method};
+use units::Bytes;
+
+use super::Bench;
+use super::clock::{self, CPU, Rates};
+use super::evidence::{Cell, Clearing};
+use super::figure::{Chart, Labels, Part, Shape};
+use crate::rig::Plan;
+use cli::exit::Failure;
+
+/// Chunks from the smallest page to the extent in one go.
+const CHUNK_KIB: [usize; 5] = [4, 64, 256, 16 << 10, 64 << 10];
+/// Stays in the caches of every CPU that prezero is for.
+const CACHED_BYTES: usize = 4 << 20;
+/// What a thread takes from the queue: the smallest huge page.
+const PAGE_BYTES: usize = 2 << 20;
+/// The label of the lane that clears as prezero would.
+const CHOICE: &str = "prezero's choice";
+/// So many of the best cells run again beside the choice: a best of many noisy medians is too good.
+const FINALISTS: usize = 4;
+
+/// One way to fill an extent.
+struct Lane {
+    labels: Labels,
+    how: How,
+    threads: usize,
+    extent_bytes: usize,
+    /// What the extent holds before.
+    before: u8,
+    rates: Rates,
+}
+
+#[derive(Clone, Copy)]
+enum How {
+    /// Each thread clears its share of the extent.
+    Cell(Clearer),
+    /// As a worker does it: pages from a queue.
+    Choice(Clearer),
+    /// The C library's fill.
+    Fill(u8),
+}
+
+pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
+    let bytes = usize::try_from(bench.size.0).unwrap_or(usize::MAX);
+    let choice = bench.choice;
+    let mut part = Part::new(
+        "clear",
+        "How fast can this machine clear memory that is already mapped, and does prezero choose the best way?",
+        format!(
+            "{} of anonymous memory with transparent huge pages, touched once, cleared by every method with every \
+             chunk, by 1 and by {} threads; 4 MiB again and again for what stays cached; 0xa5 by the C \
+             library. The best {FINALISTS} cells run again beside the choice, {} rounds: the ratio is of these. \
+             By the CPU clock.",
+            bench.size,
+            bench.plan.threads,
+            bench.plan.rounds * 3
+        ),
+    );
+    let clearer = choice.setting.clearer().map_err(Failure::failed)?;
+    let mut memory = Anonymous::map_transparent(Bytes(bytes as u64), true)?;
+    memory.as_mut_slice().fill(0xa5);
+
+    let mut lanes = Vec::new();
+    let mut crews = vec![1];
+    crews.extend((bench.plan.threads > 1).then_some(bench.plan.threads));
+    for &threads in &crews {
+        for method in Method::available() {
+            for chunk in chunks(bytes) {
+                let cell = Clearer::new(method, chunk).map_err(Failure::failed)?;
+                lanes.push(lane(method.name(), chunk, threads, bytes, 0, How::Cell(cell)));
+            }
+        }
+        let how = How::Choice(clearer);
+        lanes.push(lane(CHOICE, choice.setting.chunk, threads, bytes, 0, how));
+        let fill = How::Fill(0xa5);
+        lanes.push(lane("C library, 0xa5", Chunk::WHOLE, threads, bytes, 0xa5, fill));
+    }
+    for method in Method::available() {
+        let cell = Clearer::new(method, Chunk::DEFAULT).map_err(Failure::failed)?;
+        lanes.push(lane(method.name(), Chunk::DEFAULT, 1, CACHED_BYTES, 0, How::Cell(cell)));
+    }
+    lanes.push(lane("C library, 0xa5", Chunk::WHOLE, 1, CACHED_BYTES, 0xa5, How::Fill(0xa5)));
+    lanes.push(lane(CHOICE, choice.setting.chunk, 1, bytes, 0xa5, How::Choice(clearer)));
+    run(&bench.plan, &mut memory, &mut lanes)?;
+
+    let plan = Plan { rounds: bench.plan.rounds * 3, ..bench.plan.clone() };
+    for &threads in &crews {
+        let mut finalists = finalists(&lanes, threads, bytes);
+        for lane in &mut finalists {
+            lane.rates = Rates::default();
+        }
+        run(&plan, &mut memory, &mut finalists)?;
+        let found = clearing(&finalists).ok_or_else(|| "no method is faster than the clock".into());
+        part.rows.extend(finalists.iter().map(|lane| {
+            let mut row = lane.rates.row(lane.labels.clone());
+            row.labels.push(("run", "final".into()));
+            row
+        }));
+        if threads == 1 {
+            bench.evidence.clear = found;
+        } else {
+            bench.evidence.clear_all_threads = found;
+        }
+    }
+    if crews.len() == 1 {
+        bench.evidence.clear_all_threads = Err("there is one thread only".to_owned());
+    }
+    part.rows.extend(lanes.iter().map(|lane| {
+        let mut row = lane.rates.row(lane.labels.clone());
+        row.labels.push(("run", "matrix".into()));
+        row
+    }));
+    part.notes.push(format!("prezero's choice here: {choice}"));
+    for &threads in &crews {
+        part.charts.push(Chart {
+            title: if threads == 1 {
+                "Clearing rate by chunk, 1 thread"
+            } else {
+                "Clearing rate by chunk, all threads"
+            },
+            shape: Shape::Lines,
+            what: CPU,
+            x: &["chunk"],
+            series: &["method"],
+            only: vec![
+                ("run", "matrix".into()),
+                ("threads", threads.to_string()),
+                ("extent", Bytes(bytes as u64).to_string()),
+                ("before", "0x00".into()),
+            ],
+        });
+    }
+    part.charts.push(Chart {
+        title: "4 MiB again and again: what the caches change",
+        shape: Shape::Bars,
+        what: CPU,
+        x: &["method"],
+        series: &[],
+        only: vec![("extent", Bytes(CACHED_BYTES as u64).to_string())],
+    });
+    Ok(part)
+}
+
+/// The choice, and the best of the others.
+fn clearing(finalists: &[Lane]) -> Option<Clearing> {
+    let best = |is_choice: bool| {
+        let lanes = finalists.iter().filter(|lane| matches!(lane.how, How::Choice(_)) == is_choice);
+        let cells = lanes.filter_map(|lane| {
+            let rate = lane.rates.row(Vec::new()).value(CPU)?.stats;
+            let (How::Cell(clearer) | How::Choice(clearer)) = lane.how else { return None };
+            Some(Cell { method: clearer.method().name().to_owned(), chunk: clearer.chunk(), rate })
+        });
+        cells.max_by(|a, b| a.rate.median.total_cmp(&b.rate.median))
+    };
+    Some(Clearing { choice: best(true)?, best: best(false)? })
+}
+
+fn chunks(bytes: usize) -> Vec<Chunk> {
+    let mut chunks: Vec<_> = CHUNK_KIB
+        .iter()
+        .filter(|&&kib| kib << 10 < bytes)
+        .filter_map(|&kib| Chunk::from_bytes(kib << 10).ok())
+        .collect();
+    chunks.push(Chunk::WHOLE);
+    chunks
+}
+
+fn lane(
+    method: &str,
+    chunk: Chunk,
+    threads: usize,
+    extent_bytes: usize,
+    before: u8,
+    how: How,
+) -> Lane {
+    let labels = vec![
+        ("method", method.to_owned()),
+        ("chunk", chunk.to_string()),
+        ("threads", threads.to_string()),
+        ("extent", Bytes(extent_bytes as u64).to_string()),
+        ("before", format!("{before:#04x}")),
+    ];
+    Lane { labels, how, threads, extent_bytes, before, rates: Rates::default() }
+}
+
+/// The best cells and the choice, of those with so many threads on zeroed memory.
+fn finalists(lanes: &[Lane], threads: usize, bytes: usize) -> Vec<Lane> {
+    let rate = |lane: &Lane| lane.rates.row(Vec::new()).median(CPU).unwrap_or(0.0);
+    let fits =
+        |lane: &&Lane| lane.threads == threads && lane.extent_bytes == bytes && lane.before == 0;
+    let mut cells: Vec<_> = lanes.iter().filter(fits).collect();
+    cells.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+    let (choice, mut best): (Vec<_>, Vec<_>) =
+        cells.into_iter().partition(|lane| matches!(lane.how, How::Choice(_)));
+    best.truncate(FINALISTS);
+    best.into_iter().chain(choice).map(Lane::again).collect()
+}
+
+impl Lane {
+    fn again(&self) -> Self {
+        Self { labels: self.labels.clone(), rates: Rates::default(), ..*self }
+    }
+
+    /// Fills the extent as often as makes it worth timing.
+    fn once(&self, memory: &mut [u8]) -> Result<u64, Failure> {
+        let repeats = (64_usize << 20).div_ceil(self.extent_bytes).max(1);
+        let extent = &mut memory[..self.extent_bytes];
+        for _ in 0..repeats {
+            match self.how {
+                How::Fill(byte) => self.fill(black_box(&mut *extent), byte),
+                How::Cell(clearer) => {
+                    let share = self.extent_bytes.div_ceil(self.threads);
+                    clear(&clearer, extent, share.next_multiple_of(4096), self.threads)?;
+                }
+                How::Choice(clearer) => clear(&clearer, extent, PAGE_BYTES, self.threads)?,
+            }
+        }
+        Ok((repeats * self.extent_bytes) as u64)
+    }
+
+    fn fill(&self, extent: &mut [u8], byte: u8) {
+        let share = extent.len().div_ceil(self.threads);
+        if self.threads == 1 {
+            extent.fill(byte);
+            return;
+        }
+        std::thread::scope(|scope| {
+            for part in extent.chunks_mut(share) {
+                scope.spawn(move || part.fill(byte));
+            }
+        });
+    }
+}
+
+/// By one thread on the spot, by several from a queue of pages.
+pub(super) fn clear(
+    clearer: &Clearer,
+    memory: &mut [u8],
+    page_bytes: usize,
+    threads: usize,
+) -> Result<(), Failure> {
+    let page = NonZeroUsize::new(page_bytes).unwrap_or(NonZeroUsize::MIN);
+    let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
+    let extent = Extent::from(memory);
+    let shares = vec![Share { extent, threads, cpus: Vec::new() }];
+    clear_shares(clearer, page, shares, |_| ControlFlow::Continue(())).map_err(Failure::failed)?;
+    Ok(())
+}
+
+fn run(plan: &Plan, memory: &mut Anonymous, lanes: &mut [Lane]) -> Result<(), Failure> {
+    // What the memory holds, so that it is only refilled for lanes that want it otherwise.
+    let mut holds = None;
+    clock::rounds(plan, lanes.len(), |index, counts| {
+        let lane = &mut lanes[index];
+        let memory = memory.as_mut_slice();
+        if holds != Some(lane.before) {
+            memory.fill(lane.before);
+        }
+        let (bytes, took) = clock::time(lane.threads, || lane.once(memory));
+        let bytes = bytes?;
+        holds = match lane.how {
+            How::Fill(_) if lane.extent_bytes < memory.len() => None,
+            How::Fill(byte) => Some(byte),
+            _ if lane.before == 0 => Some(0),
+            _ if lane.extent_bytes == memory.len() => Some(0),
+            _ => None,
+        };
+        if counts {
+            lane.rates.add(bytes, lane.threads, took);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two clocks at once, and rounds that take turns.
+//!
+//! On a machine with other work the clock on the wall measures that work, too. The CPU clock of the
+//! thread (or of the process, where several threads share the work) counts only what was spent on
+//! the measured code, the kernel's part included: it is what ratios are made of.
+
+use std::time::{Duration, Instant};
+
+use crate::machine;
+use linux::Roots;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::figure::{Labels, Row};
+use crate::rig::Plan;
+use cli::exit::Failure;
+
+/// How long something took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Took {
+    pub(super) wall: Duration,
+    pub(super) cpu: Duration,
+}
+
+/// The CPU time of the calling thread.
+pub(super) fn thread_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// The CPU time of all threads of this process, the embedded daemon's included.
+pub(super) fn process_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
+/// Runs `work` against the clock, and the CPU clock of one thread or of all.
+pub(super) fn time<T>(threads: usize, work: impl FnOnce() -> T) -> (T, Took) {
+    let cpu = || if threads == 1 { thread_cpu() } else { process_cpu() };
+    let (begin, cpu_before) = (Instant::now(), cpu());
+    let done = work();
+    let (spent, wall) = (cpu().saturating_sub(cpu_before), begin.elapsed());
+    (done, Took { wall, cpu: spent })
+}
+
+/// What others do while something is measured.
+#[derive(Debug)]
+pub(super) struct Others {
+    since: Instant,
+    used: Duration,
+}
+
+impl Others {
+    /// From now on; `None` where the kernel does not say.
+    pub(super) fn look(roots: &Roots) -> Option<Self> {
+        Some(Self { since: Instant::now(), used: machine::cpu_time_of_others(roots)? })
+    }
+
+    /// How many CPUs they have used since, on average.
+    pub(super) fn cpus(&self, roots: &Roots) -> Option<f64> {
+        let used = machine::cpu_time_of_others(roots)?.saturating_sub(self.used);
+        Some(used.as_secs_f64() / self.since.elapsed().as_secs_f64().max(1e-9))
+    }
+}
+
+/// The rates of one thing in several rounds, by both clocks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rates {
+    wall: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+/// Names of the two values of [`Rates::row`].
+pub(super) const WALL: &str = "wall";
+pub(super) const CPU: &str = "cpu";
+
+impl Rates {
+    /// `bytes` by `threads` threads. By the CPU clock the rate is what it would be if every thread
+    /// had its CPU to itself: bytes over CPU time per thread.
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs three digits")]
+    pub(super) fn add(&mut self, bytes: u64, threads: usize, took: Took) {
+        let giga = bytes as f64 / 1e9;
+        self.wall.push(giga / took.wall.as_secs_f64().max(1e-9));
+        self.cpu.push(giga * threads as f64 / took.cpu.as_secs_f64().max(1e-9));
+    }
+
+    pub(super) fn row(&self, labels: Labels) -> Row {
+        Row::new(labels).with(WALL, "GB/s", &self.wall).with(CPU, "GB/s", &self.cpu)
+    }
+}
+
+/// Calls `one(lane, counts)` for every lane in every round. The first round is a warm-up and does
+/// not count. Every round begins with another lane and goes in other strides, so that a disturbance
+/// meets all, and none always follows the same other one: what follows a slow lane is slower itself
+/// for some 10 ms (Zen 5: non-temporal stores by a fifth, after chunks of 4 KiB).
+pub(super) fn rounds(
+    plan: &Plan,
+    lanes: usize,
+    mut one: impl FnMut(usize, bool) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    for round in 0..=plan.rounds as usize {
+        let stride = strides(lanes).nth(round % strides(lanes).count().max(1)).unwrap_or(1);
+        for turn in 0..lanes {
+            plan.go_on()?;
+            one((turn * stride + round) % lanes, round > 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// The steps by which one gets everywhere in a circle of `lanes`.
+fn strides(lanes: usize) -> impl Iterator<Item = usize> {
+    fn common(a: usize, b: usize) -> usize {
+        if b == 0 { a } else { common(b, a % b) }
+    }
+    (1..lanes.max(2)).filter(move |stride| common(*stride, lanes.max(1)) == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cli::signals::Stop;
+
+    #[test]
+    fn every_lane_is_warmed_up_once_and_counted_in_every_round_each_first_in_turn() {
+        let plan = Plan { rounds: 3, threads: 1, stop: Stop::default() };
+        let mut seen = Vec::new();
+        rounds(&plan, 3, |lane, counts| {
+            seen.push((lane, counts));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen.iter().map(|(lane, _)| *lane).step_by(3).collect::<Vec<_>>(), [0, 1, 2, 0]);
+        assert_eq!(seen.iter().filter(|(lane, counts)| *lane == 1 && *counts).count(), 3);
+        assert_eq!(seen.iter().filter(|(_, counts)| !counts).count(), 3);
+    }
+
+    #[test]
+    fn no_lane_always_follows_the_same_other_one() {
+        let plan = Plan { rounds: 3, threads: 1, stop: Stop::default() };
+        let mut seen = Vec::new();
+        rounds(&plan, 5, |lane, _| {
+            seen.push(lane);
+            Ok(())
+        })
+        .unwrap();
+        let before_2: std::collections::BTreeSet<_> =
+            seen.windows(2).filter(|pair| pair[1] == 2).map(|pair| pair[0]).collect();
+        assert!(before_2.len() >= 3, "{seen:?}");
+    }
+
+    #[test]
+    fn two_threads_that_share_the_work_have_the_rate_of_both() {
+        let mut rates = Rates::default();
+        let second = Duration::from_secs(1);
+        rates.add(10_000_000_000, 2, Took { wall: second, cpu: 2 * second });
+        let row = rates.row(Vec::new());
+        assert_eq!((row.median(WALL), row.median(CPU)), (Some(10.0), Some(10.0)));
+    }
+}

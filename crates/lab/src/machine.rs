@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a measurement asks of the machine, in the words of `units`: what is free, and what others did.
+
+use std::time::Duration;
+
+use linux::{Errno, Error, NodeId, PageBytes, Result, Roots, hugetlb, meminfo, process};
+use units::{Bytes, Node, PageSize};
+
+/// The huge page sizes of this kernel, smallest first.
+///
+/// # Errors
+/// [`linux::Error`] where `/proc` or `/sys` are not as the kernel documents them.
+pub(crate) fn huge_page_sizes(roots: &Roots) -> Result<Vec<PageSize>> {
+    Ok(hugetlb::page_sizes(roots)?.into_iter().filter_map(page_size).collect())
+}
+
+/// Memory that could be had without swapping.
+///
+/// # Errors
+/// [`linux::Error`] where `/proc` or `/sys` are not as the kernel documents them.
+pub(crate) fn available(roots: &Roots) -> Result<Bytes> {
+    Ok(Bytes(meminfo::memory(roots)?.available_bytes))
+}
+
+/// The node with the most free memory: where to reserve pages.
+///
+/// # Errors
+/// [`linux::Error`] where `/proc` or `/sys` are not as the kernel documents them.
+pub(crate) fn roomiest_node(roots: &Roots) -> Result<Node> {
+    let base = PageBytes::base();
+    let blocks = meminfo::free_blocks(roots)?;
+    let roomiest = blocks.iter().max_by_key(|node| node.free_bytes(base));
+    Ok(Node(roomiest.map_or(0, |blocks| blocks.node.0)))
+}
+
+/// Pages of the kernel's pool on `node` that nobody has; promised ones count as free.
+///
+/// # Errors
+/// [`linux::Error::is_not_found`] where there is no such page size or node.
+pub(crate) fn free_pages(roots: &Roots, page: PageSize, node: Node) -> Result<u64> {
+    let counters = hugetlb::counters(roots, page_bytes(page), Some(node_id(node)))?;
+    Ok(counters.free)
+}
+
+/// Runnable and waiting tasks, averaged over the last minute: `/proc/loadavg`.
+///
+/// # Errors
+/// [`linux::Error`] if the file can't be read or is not one.
+pub(crate) fn load_average(roots: &Roots) -> Result<f64> {
+    let path = roots.proc.join("loadavg");
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| call_failed(format!("read({path:?})"), &error, None))?;
+    let first = text.split(' ').next().and_then(|word| word.parse().ok());
+    first.ok_or_else(|| linux::Error::Malformed {
+        path: path.into(),
+        expected: "a load average",
+        found: text.as_str().into(),
+    })
+}
+
+/// CPU time that everybody but this process and its children has used since the machine started,
+/// a virtual machine's host included: between two looks, what others did meanwhile. `None` where
+/// the kernel does not say.
+#[must_use]
+pub(crate) fn cpu_time_of_others(roots: &Roots) -> Option<Duration> {
+    // This order: what is used between the two is nobody else's.
+    let all = process::machine_cpu_time(roots)?;
+    Some(all.saturating_sub(process::cpu_time_with_children(roots)?))
+}
+
+/// An error of the system, in the form of `linux`'s own.
+pub(crate) fn call_failed(
+    call: String,
+    error: &std::io::Error,
+    advice: Option<&'static str>,
+) -> Error {
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    Error::Call { call: call.into(), errno, advice }
+}
+
+/// The same size in the words of `linux`.
+pub(crate) fn page_bytes(page: PageSize) -> PageBytes {
+    // A `PageSize` is a power of two of at least 4 KiB, and `PageBytes` takes those from 1 KiB.
+    PageBytes::new(page.bytes()).unwrap_or_else(PageBytes::base)
+}
+
+/// The same size in the words of `units`; `None` below 4 KiB, which no huge page is.
+pub(crate) fn page_size(page: PageBytes) -> Option<PageSize> {
+    PageSize::new(page.bytes())
+}
+
+pub(crate) fn node_id(node: Node) -> NodeId {
+    NodeId(node.0)
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero-lab`, the laboratory: what `prezero bench` and `prezero demo` run.
+//!
+//! It measures the worker, the daemon and the library as everybody has them, beside the kernel and
+//! what others use ([`bench`]), and shows with real programs what that comes to ([`demo`]). Both
+//! reserve pages and embed a daemon ([`rig`]); [`prefault`] is memory as it is had without prezero,
+//! [`machine`] what a measurement asks of the machine.
+
+mod bench;
+mod demo;
+mod machine;
+mod man;
+mod prefault;
+mod rig;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use cli::exit::{self, Outcome};
+
+/// What prezero comes to, measured and shown.
+///
+/// `prezero bench` and `prezero demo` run this program.
+#[derive(Debug, Parser)]
+#[command(name = "prezero", bin_name = "prezero", version, after_help = exit::TABLE)]
+#[command(max_term_width = 100, arg_required_else_help = true)]
+struct Lab {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Demo(demo::Args),
+    Bench(bench::Args),
+    #[command(hide = true)]
+    Man(man::Args),
+}
+
+impl Verb {
+    fn run(self) -> Outcome {
+        match self {
+            Self::Demo(args) => demo::run(&args),
+            Self::Bench(args) => bench::run(&args),
+            Self::Man(args) => man::run(&args),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    cli::run(|lab: Lab| lab.verb.run())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_verb_shows_an_example() {
+        Lab::command().debug_assert();
+        for verb in Lab::command().get_subcommands() {
+            let name = verb.get_name();
+            let after = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains(&format!("prezero {name}")), "{name} has no example");
+        }
+    }
+}
