@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nobody reads another's bytes: borrowers that die, hang, fork and cheat.
 
-use std::os::fd::AsFd;
-use std::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use linux::testkit::child::{alone, fork};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
+use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
+use rustix::fs::{Mode, OFlags};
 
 /// Both ways of recycling, over both page sizes.
 fn variants() -> impl Iterator<Item = (Page, &'static str)> {
@@ -108,49 +110,212 @@ fn a_descriptor_alone_keeps_a_returned_block_out_of_use() {
     }
 }
 
+/// Runs as user and group `nobody` from here on.
+fn become_nobody() {
+    nix::unistd::setgroups(&[]).expect("root");
+    nix::unistd::setgid(NOBODY.into()).expect("root");
+    nix::unistd::setuid(NOBODY.into()).expect("root");
+}
+
+fn path_of(fd: &dyn AsRawFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// What neither the lease proof nor the daemon sees.
+fn hidden(fd: &dyn AsRawFd) -> OwnedFd {
+    rustix::fs::open(path_of(fd), OFlags::PATH, Mode::empty()).expect("a path to the block")
+}
+
+/// Tries to open a block for `time` by a descriptor kept over its return, changing its mode as its
+/// owner may. Returns whether it ever had a page of it.
+fn reached(kept: &OwnedFd, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        rustix::fs::chmod(path_of(kept), Mode::from_raw_mode(0o666)).ok();
+        let flags = OFlags::RDWR | OFlags::NONBLOCK;
+        if let Ok(fd) = rustix::fs::open(path_of(kept), flags, Mode::empty())
+            // The old file of a fresh pool has no pages any more.
+            && linux::BlockFile::from(fd).allocated_bytes().is_ok_and(|bytes| bytes > 0)
+        {
+            return true;
+        }
+    }
+    false
+}
+
 #[test]
 fn a_path_only_descriptor_opens_nothing_after_the_return() {
-    use rustix::fs::{Mode, OFlags};
-
     let _alone = alone();
     let page = Page::Mib2;
     for recycle in ["fresh", "in-place"] {
         let pool = page.pool(&format!("max = 1\nrecycle = \"{recycle}\""));
-        let config = format!("lend_group = \"65534\"\n{pool}");
+        let config = format!("lend_group = \"{NOBODY}\"\n{pool}");
         let Some(daemon) = Daemon::start(page, 1, &config) else { return };
         daemon.zero("max");
         let cheat = fork(|ready| {
-            nix::unistd::setgroups(&[]).expect("root");
-            nix::unistd::setgid(65534.into()).expect("root");
-            nix::unistd::setuid(65534.into()).expect("root");
-            let loan = daemon.lend(page, 1);
-            let (_, fds) = loan.into_fds();
-            let path = |fd: &dyn std::os::fd::AsRawFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
-            // Neither the lease proof nor the daemon sees an O_PATH descriptor.
-            let hidden = rustix::fs::open(path(&fds[0]), OFlags::PATH, Mode::empty())
-                .expect("a path to the block");
-            drop(fds);
+            become_nobody();
+            let (lease, blocks) = daemon.lend(page, 1).into_fds();
+            let kept = hidden(&blocks[0]);
+            drop((lease, blocks));
             ready.signal();
-            // Until the block is in somebody else's hands.
-            std::thread::sleep(Duration::from_secs(2));
-            let again = rustix::fs::open(path(&hidden), OFlags::RDONLY, Mode::empty());
-            match again {
-                Err(_) => 0,
-                // The old file of a fresh pool may open: it has no pages any more.
-                Ok(fd) => match linux::BlockFile::from(fd).allocated_bytes() {
-                    Ok(0) => 0,
-                    _ => 1,
-                },
-            }
+            // From the very moment of the return on, until it is killed.
+            while !reached(&kept, Duration::from_secs(1)) {}
+            1
         });
         cheat.wait_ready();
         daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
         daemon.zero("max");
         let loan = daemon.lend(page, 1);
         let memory = loan.map().expect("a mapping");
+        assert_zero(&memory);
         soil(&memory, 0x77);
-        assert_eq!(cheat.wait(), Some(0), "{recycle}: the former borrower reached the block");
+        std::thread::sleep(Duration::from_millis(500));
+        assert_soiled(&memory, 0x77);
+        assert!(cheat.is_running(), "{recycle}: the former borrower reached the block");
+        cheat.kill();
     }
+}
+
+#[test]
+fn a_mode_that_is_changed_again_and_again_wins_no_access_in_place() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let pool = page.pool("max = 1\nrecycle = \"in-place\"");
+    let config = format!("lend_group = \"{NOBODY}\"\n{pool}");
+    let Some(daemon) = Daemon::start(page, 1, &config) else { return };
+    for round in 0..10 {
+        daemon.zero("max");
+        let cheat = fork(|ready| {
+            become_nobody();
+            let (lease, blocks) = daemon.lend(page, 1).into_fds();
+            let kept = hidden(&blocks[0]);
+            let path = path_of(&kept);
+            ready.signal();
+            drop((lease, blocks));
+            // Changes the mode all the time, so that one change falls between the daemon's two.
+            let end = Instant::now() + Duration::from_millis(50);
+            while Instant::now() < end {
+                rustix::fs::chmod(&path, Mode::from_raw_mode(0o666)).ok();
+            }
+            i32::from(reached(&kept, Duration::from_millis(20)))
+        });
+        cheat.wait_ready();
+        assert_eq!(cheat.wait(), Some(0), "round {round}: the former borrower reached the block");
+        daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
+    }
+}
+
+#[test]
+fn a_lent_file_is_its_borrowers_alone() {
+    use std::os::unix::fs::MetadataExt;
+
+    let _alone = alone();
+    let page = Page::Mib2;
+    for recycle in ["fresh", "in-place"] {
+        let pool = page.pool(&format!("max = 2\nrecycle = \"{recycle}\""));
+        let config = format!("lend_group = \"{NOBODY}\"\n{pool}");
+        let Some(daemon) = Daemon::start(page, 2, &config) else { return };
+        // One block ready and one a hole.
+        daemon.zero("1");
+        let access = |loan: client::Loan| {
+            let (_lease, blocks) = loan.into_fds();
+            let file = std::fs::File::from(blocks.into_iter().next().expect("a block"));
+            let found = file.metadata().expect("an open file");
+            (found.uid(), found.gid(), found.mode() & 0o7777)
+        };
+        let borrower = fork(|_| {
+            become_nobody();
+            let expected = (NOBODY, NOBODY, 0o600);
+            let both = [daemon.lend(page, 1), daemon.lend(page, 1)];
+            i32::from(both.into_iter().any(|loan| access(loan) != expected))
+        });
+        assert_eq!(borrower.wait(), Some(0), "{recycle}: for nobody else to open");
+        daemon.wait_for("zeroable again", |p| p.zeroable_pages == 2);
+    }
+}
+
+#[test]
+fn a_workers_path_only_descriptor_opens_nothing_after_its_report() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config =
+        format!("zero_group = \"{NOBODY}\"\ntrust_zero_group = true\n{}", page.pool("max = 1"));
+    let Some(daemon) = Daemon::start(page, 1, &config) else { return };
+    let worker = fork(|ready| {
+        become_nobody();
+        let mut client = daemon.client();
+        let job = client.take_zeroing(None, None, false).expect("trusted");
+        let kept = hidden(&job.file().expect("a block"));
+        let early = rustix::fs::open(path_of(&kept), OFlags::RDWR, Mode::empty()).is_ok();
+        let client::Task::Allocate(task) = job.begin().expect("a job") else { return 2 };
+        let done = task.run(&mut |_| std::ops::ControlFlow::Continue(())).expect("a page");
+        let finished = client.report(done).expect("a report");
+        assert_eq!(finished.state, "ready");
+        ready.signal();
+        i32::from(early || reached(&kept, Duration::from_secs(1)))
+    });
+    worker.wait_ready();
+    let loan = daemon.lend(page, 1);
+    assert_eq!(loan.ready_bytes(), page.times(1));
+    assert_eq!(worker.wait(), Some(0), "a worker has its descriptor and nothing else");
+}
+
+#[test]
+fn a_report_of_pages_without_memory_makes_nothing_ready() {
+    let page = Page::Mib2;
+    let pool = page.pool("pages_per_block = 2\nmax = 2");
+    for allocated in [0, 1] {
+        let Some(daemon) = Daemon::start(page, 2, &pool) else { return };
+        let mut client = daemon.client();
+        let job = client.take_zeroing(None, None, false).expect("root");
+        let number = job.id();
+        let client::Task::Allocate(task) = job.begin().expect("a job") else { panic!("new") };
+        // Each lets go of the file, and keeps the job, as one does that reports.
+        let done = if allocated == 0 {
+            let shared = task.share().expect("a mapping");
+            shared.finish(units::Pages(0)).expect("unmapped")
+        } else {
+            task.run(&mut |_| std::ops::ControlFlow::Break(())).expect("a page")
+        };
+        let finished = client.finish_zeroing(number, units::Pages(2)).expect("a report");
+        assert_eq!(finished.state, "zeroable", "with memory for {allocated} of 2 pages");
+        drop(done);
+        assert_eq!(daemon.pool().ready_pages, 0);
+    }
+}
+
+#[test]
+fn a_lease_on_a_lent_file_stops_nobody() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!("lend_group = \"{NOBODY}\"\n{}", page.pool("max = 2"));
+    let Some(mut daemon) = Daemon::start(page, 2, &config) else { return };
+    daemon.zero("max");
+    let borrower = fork(|ready| {
+        become_nobody();
+        let loan = daemon.lend_to("db", Duration::from_secs(60), page, 1);
+        let (lease, blocks) = loan.into_fds();
+        linux::testkit::hold_lease(&blocks[0]).expect("its own file, open once");
+        drop(lease);
+        ready.signal();
+        ready.hold()
+    });
+    borrower.wait_ready();
+    let soon = |what: &str, begun: Instant| {
+        // It would be lease-break-time: 45 s.
+        assert!(begun.elapsed() < Duration::from_secs(10), "{what}: {:?}", begun.elapsed());
+    };
+    let begun = Instant::now();
+    daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+    drop(daemon.lend(page, 1));
+    soon("a loan", begun);
+    daemon.kill();
+    let begun = Instant::now();
+    daemon.launch();
+    daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+    soon("a start", begun);
+    borrower.kill();
+    daemon.wait_for("kept or free", |p| p.lingering_pages == 0);
 }
 
 #[test]

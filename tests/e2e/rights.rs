@@ -79,3 +79,64 @@ fn a_quota_counts_what_is_lent_and_what_is_kept() {
         exceeded(&full) && exceeded(&kept) && again.is_kept()
     });
 }
+
+#[test]
+fn workers_of_the_zeroing_group_get_no_block_that_others_borrow_unless_it_is_trusted() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    for (trusted, expected) in [(false, 0), (true, 2)] {
+        let config = format!(
+            "lend_group = \"{NOBODY}\"\nzero_group = \"{NOBODY}\"\n\
+             trust_zero_group = {trusted}\n{}",
+            page.pool("max = 2")
+        );
+        let Some(daemon) = Daemon::start(page, 2, &config) else { return };
+        as_nobody(|| {
+            let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
+            if trusted {
+                return client.take_zeroing(None, None, false).is_ok();
+            }
+            let refused = [
+                refusal(client.take_zeroing(None, None, false)),
+                refusal(client.finish_zeroing(1, units::Pages(1))),
+            ];
+            refused.iter().all(|e| e.to_string().contains("write to the control tree"))
+        });
+        if trusted {
+            let output = as_user(&daemon, &["zero", "max"]);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        assert_eq!(daemon.pool().ready_pages, expected, "trusted: {trusted}");
+    }
+}
+
+/// A prezero command of user nobody.
+fn as_user(daemon: &Daemon, arguments: &[&str]) -> std::process::Output {
+    use std::os::unix::process::CommandExt;
+    let mut command = daemon.command(arguments);
+    command.uid(NOBODY).gid(NOBODY).output().expect("prezero runs")
+}
+
+#[test]
+fn only_root_changes_how_a_pool_recycles() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 1, &config) else { return };
+    let change = |recycle: Option<&str>| wire::PoolChange {
+        page_bytes: page.size().bytes(),
+        pages_per_block: 1,
+        ready_high: Some(1),
+        recycle: recycle.map(ToOwned::to_owned),
+        ..wire::PoolChange::default()
+    };
+    as_nobody(|| {
+        let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
+        let refused = refusal(client.configure(change(Some("in-place"))));
+        matches!(refused, wire::Error::NotPermitted { uid: NOBODY, .. })
+            && client.configure(change(None)).is_ok()
+    });
+    let pool = daemon.pool();
+    assert_eq!((pool.recycle.as_str(), pool.ready_high), ("fresh", 1));
+    daemon.client().configure(change(Some("in-place"))).expect("root may");
+}

@@ -208,6 +208,10 @@ pub struct Config {
     pub lend_group: Option<String>,
     /// A group, by name or number, whose members may zero and configure besides root.
     pub zero_group: Option<String>,
+    /// Whether workers of `zero_group` may have blocks in their hands that others borrow. They can
+    /// read and write all that is lent then, as root can. Default: no; they zero through the
+    /// control tree, where a worker of the daemon's does it in their place and context.
+    pub trust_zero_group: bool,
     /// The most bytes that one user may hold, kept content included; default: no bound.
     #[serde(with = "optional_text")]
     pub quota: Option<Bytes>,
@@ -239,6 +243,7 @@ impl Default for Config {
             provider: Provider::Auto,
             lend_group: None,
             zero_group: None,
+            trust_zero_group: false,
             quota: None,
             quota_of: BTreeMap::new(),
             share_page_tables: true,

@@ -69,6 +69,9 @@ pub enum Error {
     /// A block whose file nobody knows.
     #[error("{0} has no file")]
     NoFile(units::BlockId),
+    /// A block that was to be lent, and that somebody else has open.
+    #[error("{0} is open elsewhere: it is not lent before that has ended")]
+    Reached(units::BlockId),
     /// The thread of an embedded daemon is gone.
     #[error("the embedded daemon ended before it was ready")]
     Gone,

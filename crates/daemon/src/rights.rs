@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 pub(crate) struct Groups {
     lend: Option<u32>,
     zero: Option<u32>,
+    /// Whether the zeroing group is trusted as root is.
+    zero_trusted: bool,
 }
 
 impl Groups {
@@ -23,7 +25,7 @@ impl Groups {
         let zero = config.zero_group.as_deref();
         let lend = lend.map(|group| number("lend_group", group)).transpose()?;
         let zero = zero.map(|group| number("zero_group", group)).transpose()?;
-        Ok(Self { lend, zero })
+        Ok(Self { lend, zero, zero_trusted: config.trust_zero_group })
     }
 }
 
@@ -83,6 +85,30 @@ impl Rights {
     /// Whether it may borrow, and look.
     pub(crate) fn may_lend(&self) -> Result<(), wire::Error> {
         self.demand(self.groups.get().lend, "lend_group", "borrow")
+    }
+
+    /// Whether blocks that others borrow may be in its hands. A worker can keep a page of them
+    /// pinned, and read and write what its next borrower has there; no proof sees that, and no
+    /// look at its work helps against it.
+    pub(crate) fn may_fill(&self) -> Result<(), wire::Error> {
+        self.may_zero("zero")?;
+        if self.is_master() || self.groups.get().zero_trusted {
+            return Ok(());
+        }
+        let action = "have blocks in its hands that others borrow".to_owned();
+        let needed = "write to the control tree, where a worker of the daemon's zeroes in your place \
+                      and context; root may trust the group with all lent memory by trust_zero_group";
+        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed: needed.to_owned() })
+    }
+
+    /// Whether it may change how blocks are recycled: what isolates borrowers is root's to say.
+    pub(crate) fn may_change_recycling(&self) -> Result<(), wire::Error> {
+        if self.is_master() {
+            return Ok(());
+        }
+        let action = "change how a pool recycles".to_owned();
+        let needed = "only root may, as it decides what isolates borrowers".to_owned();
+        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
     }
 
     /// Whether it may zero, configure and give back.

@@ -130,7 +130,7 @@ impl Service {
 
     /// Takes a worker's report. The worker must have let go of the block's file before.
     async fn finish_zeroing(&mut self, job: u64, pages_done: u64) -> Result<Finished, Error> {
-        self.rights.may_zero("zero")?;
+        may_work(&self.shell, &self.rights)?;
         let tables = self.shell.borrow().making_tables(JobId(job));
         let state = self.shell.borrow_mut().finish_zeroing(JobId(job), Pages(pages_done));
         let state = state.ok_or(Error::NoSuchJob { job })?;
@@ -158,6 +158,9 @@ impl Service {
     /// Changes a pool's thresholds, or adds a pool.
     async fn configure(&mut self, change: PoolChange) -> Result<(), Error> {
         self.rights.may_zero("configure")?;
+        if change.recycle.is_some() {
+            self.rights.may_change_recycling()?;
+        }
         configure(&self.shell, &change)
     }
 
@@ -325,6 +328,11 @@ pub(crate) async fn watch_lease(shell: Shared, lease: LeaseId, end: linux::Daemo
     }
 }
 
+/// Over a kernel that keeps the zeroed pages itself no worker gets hold of any.
+fn may_work(shell: &Shared, rights: &Rights) -> Result<(), Error> {
+    if shell.borrow().is_over_kernel() { rights.may_zero("zero") } else { rights.may_fill() }
+}
+
 fn take_zeroing(
     shell: &Shared,
     rights: &Rights,
@@ -332,7 +340,7 @@ fn take_zeroing(
     page_bytes: Option<u64>,
     who: Who,
 ) -> Result<(Job, Vec<OwnedFd>), Error> {
-    rights.may_zero("zero")?;
+    may_work(shell, rights)?;
     let page_size = page_size(page_bytes)?;
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
         .map_err(|e| Error::Failed { what: format!("pipe2(O_CLOEXEC|O_NONBLOCK) = {e}") })?;

@@ -151,11 +151,23 @@ impl Store {
                         dir.unlink(state.as_str(), &name)?;
                         continue;
                     };
-                    let file = dir.open_block(state.as_str(), &name)?;
+                    let file = match dir.open_block(state.as_str(), &name) {
+                        Ok(file) => Some(file),
+                        Err(error) if error.is_leased() => None,
+                        Err(error) => return Err(error.into()),
+                    };
+                    let (reach, bytes) = match &file {
+                        Some(file) if state == StateName::Lent => {
+                            (Reach::Shared, file.allocated_bytes()?)
+                        }
+                        Some(file) => reach_without_access(file)?,
+                        // As lent or lingering as it looks; asked again when it settles.
+                        None => (Reach::Shared, 0),
+                    };
                     found.push(Found {
                         state,
-                        allocated: Pages(file.allocated_bytes()? / page_size.bytes()),
-                        reach: reach(&file),
+                        allocated: Pages(bytes / page_size.bytes()),
+                        reach,
                         lease_alive: entry.part.as_ref().is_some_and(|p| lease_alive(p.lease.0)),
                         entry: entry.clone(),
                     });
@@ -253,10 +265,33 @@ impl Store {
         Ok(self.dir(place.page_size)?.open_block(place.state.as_str(), &place.name)?)
     }
 
+    /// Opens a block that is to be lent, after a last proof that nobody else has it. An open that was
+    /// allowed before access was taken away may return only after the proof that followed.
+    ///
+    /// # Errors
+    /// [`Error::Reached`].
+    pub(crate) fn open_to_lend(&self, block: BlockId) -> Result<BlockFile> {
+        let open = || self.try_open(block)?.ok_or(Error::Reached(block));
+        let (proof, file) = match self.tables.as_ref().and_then(|t| t.before_lending(block)) {
+            // Page tables that are made in advance are of a description of their own: asked for
+            // that, before there is another.
+            Some(mapped) => (reach(&mapped), open()?),
+            None => {
+                let file = open()?;
+                (reach(&file), file)
+            }
+        };
+        if proof == Reach::Shared || !file.is_private()? {
+            return Err(Error::Reached(block));
+        }
+        Ok(file)
+    }
+
     /// Who can reach a block that a worker has reported, and the pages it has memory for.
     pub(crate) fn reach(&self, block: BlockId, size: PageSize) -> Result<(Reach, Pages)> {
-        let file = self.open_block(block)?;
-        Ok((reach(&file), Pages(file.allocated_bytes()? / size.bytes())))
+        let Some(file) = self.try_open(block)? else { return Ok((Reach::Shared, Pages::ZERO)) };
+        let (reach, bytes) = reach_without_access(&file)?;
+        Ok((reach, Pages(bytes / size.bytes())))
     }
 
     /// Who can reach a block that is lent, its page tables made in advance apart.
@@ -264,25 +299,31 @@ impl Store {
         if let Some(tables) = &self.tables {
             tables.drop_of(block);
         }
-        Ok(reach(&self.open_block(block)?))
+        Ok(self.try_open(block)?.map_or(Reach::Shared, |file| reach(&file)))
     }
 
-    /// Who can reach a block that a client has returned, and the pages it has memory for: none if
-    /// its length is not what was lent.
-    ///
-    /// Access by others is taken away first: a descriptor opened with `O_PATH` is invisible to
-    /// the lease proof and could be opened for real later.
+    /// The same of a block that a client has returned: it has memory for no page if its length is
+    /// not what was lent.
     pub(crate) fn reach_after_loan(
         &self,
         block: BlockId,
         size: PageSize,
         lent: Pages,
     ) -> Result<(Reach, Pages)> {
-        let file = self.open_block(block)?;
-        file.set_access(None)?;
+        let Some(file) = self.try_open(block)? else { return Ok((Reach::Shared, Pages::ZERO)) };
+        let (reach, bytes) = reach_without_access(&file)?;
+        // After the proof, as the memory is: before it, its borrower may still cut the file.
         let as_lent = file.len()? == lent.bytes(size).0;
-        let allocated = Pages(file.allocated_bytes()? / size.bytes());
-        Ok((reach(&file), if as_lent { allocated } else { Pages::ZERO }))
+        Ok((reach, if as_lent { Pages(bytes / size.bytes()) } else { Pages::ZERO }))
+    }
+
+    /// `None` while somebody has a lease on the file, who has it open, too.
+    fn try_open(&self, block: BlockId) -> Result<Option<BlockFile>> {
+        match self.open_block(block) {
+            Ok(file) => Ok(Some(file)),
+            Err(Error::Kernel(error)) if error.is_leased() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Pages of a block that have memory.
@@ -318,6 +359,14 @@ fn is_of(root: &OwnedFd, page: PageBytes) -> bool {
 /// The size as the kernel's interface takes it.
 pub(crate) fn page_bytes(page_size: PageSize) -> PageBytes {
     PageBytes::new(page_size.bytes()).expect("both types take powers of two")
+}
+
+/// Who can reach a file once nobody may open it anew, and then the bytes that it has memory for:
+/// where that is [`Reach::Sole`], nothing can change any more.
+fn reach_without_access(file: &BlockFile) -> Result<(Reach, u64)> {
+    file.take_access()?;
+    let reach = reach(file);
+    Ok((reach, file.allocated_bytes()?))
 }
 
 fn reach(file: &BlockFile) -> Reach {

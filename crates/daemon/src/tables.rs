@@ -31,14 +31,21 @@ const SHARED: usize = 1 << 30;
 /// A block to map.
 struct Order {
     block: BlockId,
-    file: BlockFile,
+    file: Arc<BlockFile>,
     bytes: u64,
     page: PageBytes,
     node: NodeId,
 }
 
-/// `None` while the thread has yet to map it.
-type Wanted = BTreeMap<BlockId, Option<Mapping>>;
+/// A block that is mapped, or is to be: `mapping` is `None` while the thread has yet to do it.
+#[derive(Debug)]
+struct Slot {
+    mapping: Option<Mapping>,
+    /// The one description by which the daemon has the block open.
+    file: Arc<BlockFile>,
+}
+
+type Wanted = BTreeMap<BlockId, Slot>;
 
 /// The thread, and what it has mapped.
 #[derive(Debug)]
@@ -61,7 +68,8 @@ pub(crate) struct Making {
 impl Making {
     /// Waits until they are made, or nobody wants them any more.
     pub(crate) async fn end(mut self) {
-        let ended = |(): &()| !matches!(lock(&self.wanted).get(&self.block), Some(None));
+        let ended =
+            |(): &()| lock(&self.wanted).get(&self.block).is_none_or(|slot| slot.mapping.is_some());
         // An error is the thread's end, after which nothing is made.
         drop(self.made.wait_for(ended).await);
     }
@@ -80,7 +88,7 @@ impl Tables {
                 match filled {
                     Ok(mapping) => {
                         if let Some(slot) = wanted.get_mut(&order.block) {
-                            *slot = mapping;
+                            slot.mapping = mapping;
                         }
                     }
                     // The client's own faults do it then.
@@ -88,9 +96,10 @@ impl Tables {
                         tracing::debug!(%error, block = %order.block, "no page tables in advance");
                     }
                 }
-                if matches!(wanted.get(&order.block), Some(None)) {
+                if wanted.get(&order.block).is_some_and(|slot| slot.mapping.is_none()) {
                     wanted.remove(&order.block);
                 }
+                drop(order);
                 drop(wanted);
                 tell.send_replace(());
             }
@@ -111,7 +120,8 @@ impl Tables {
 
     /// Has the page tables of a ready block made. Does not wait.
     pub(crate) fn keep(&self, block: &Block, file: BlockFile) {
-        let pool = block.pool();
+        let (pool, file) = (block.pool(), Arc::new(file));
+        let slot = Slot { mapping: None, file: Arc::clone(&file) };
         let order = Order {
             block: block.id(),
             file,
@@ -119,7 +129,7 @@ impl Tables {
             page: page_bytes(pool.page_size),
             node: NodeId(pool.node.0),
         };
-        lock(&self.wanted).insert(order.block, None);
+        lock(&self.wanted).insert(order.block, slot);
         // The thread ends only with this value.
         drop(self.orders.as_ref().map(|orders| orders.send(order)));
     }
@@ -129,10 +139,23 @@ impl Tables {
         Making { block, wanted: Arc::clone(&self.wanted), made: self.made.subscribe() }
     }
 
+    /// The description by which a block that is about to be lent is mapped. What has yet to be
+    /// mapped is given up: with its borrower's locks in the way, the thread, and whoever waits
+    /// for it, would wait for that borrower.
+    pub(crate) fn before_lending(&self, block: BlockId) -> Option<Arc<BlockFile>> {
+        let mut wanted = lock(&self.wanted);
+        let slot = wanted.get(&block)?;
+        let (file, is_made) = (Arc::clone(&slot.file), slot.mapping.is_some());
+        if !is_made {
+            wanted.remove(&block);
+        }
+        Some(file)
+    }
+
     /// Unmaps a block. What the thread has just begun to map it drops within 0.3 ms.
     pub(crate) fn drop_of(&self, block: BlockId) {
-        let mapping = lock(&self.wanted).remove(&block);
-        drop(mapping);
+        let slot = lock(&self.wanted).remove(&block);
+        drop(slot);
     }
 }
 
@@ -156,12 +179,20 @@ fn lock(wanted: &Mutex<Wanted>) -> MutexGuard<'_, Wanted> {
 /// `None` if nobody wants it any more, or the file is not whole.
 fn fill(order: &Order, wanted: &Mutex<Wanted>) -> linux::Result<Option<Mapping>> {
     let is_wanted = || lock(wanted).contains_key(&order.block);
-    if !is_wanted() || order.file.allocated_bytes()? != order.bytes {
+    if order.file.allocated_bytes()? != order.bytes {
         return Ok(None);
     }
     // The tables lie where the pages do, as they would if the client had made them there.
     numa::bind_thread_to(order.node).or_else(|_| numa::reset_policy())?;
-    let mapping = Mapping::map(&order.file, order.bytes, order.page)?;
+    let mapping = {
+        // `mmap` waits for the file's inode lock, with this process's own lock on its mappings
+        // held. So it is called while nobody else has the file, and none is lent meanwhile.
+        let wanted = lock(wanted);
+        if !wanted.contains_key(&order.block) {
+            return Ok(None);
+        }
+        Mapping::map(&order.file, order.bytes, order.page)?
+    };
     let mut done = 0;
     while done < mapping.len() {
         if !is_wanted() {

@@ -105,7 +105,7 @@ impl BlockDir {
         Ok(names)
     }
 
-    /// Makes an empty file that is not there yet, mode 0666 whatever the umask.
+    /// Makes an empty file that is not there yet, mode 0600 whatever the umask.
     ///
     /// # Errors
     /// EEXIST if the name is taken.
@@ -113,21 +113,31 @@ impl BlockDir {
         check_name(name)?;
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o666);
+        let mode = Mode::RUSR | Mode::WUSR;
         let fd = rustix::fs::openat(self.state(state)?, name, flags, mode).or_call(|| {
-            format!("openat({:?}, {name:?}, O_RDWR|O_CREAT|O_EXCL, 0666)", self.path.join(state))
+            format!("openat({:?}, {name:?}, O_RDWR|O_CREAT|O_EXCL, 0600)", self.path.join(state))
         })?;
-        rustix::fs::fchmod(&fd, mode).or_call(|| format!("fchmod({name:?}, 0666)"))?;
+        rustix::fs::fchmod(&fd, mode).or_call(|| format!("fchmod({name:?}, 0600)"))?;
         Ok(BlockFile::from(fd))
     }
 
-    /// Opens a file again: a *new* description, which the lease proof counts apart.
+    /// Opens a file again: a *new* description, which the lease proof counts apart. Waits for
+    /// nobody.
+    ///
+    /// # Errors
+    /// [`Error::is_leased`] while somebody has a lease on the file, as its owner may take one.
     pub fn open_block(&self, state: &str, name: &str) -> Result<BlockFile> {
         check_name(name)?;
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(self.state(state)?, name, flags, Mode::empty())
-            .map(BlockFile::from)
-            .or_call(|| format!("openat({:?}, {name:?}, O_RDWR)", self.path.join(state)))
+        // Without O_NONBLOCK it would wait for the lease's holder, for lease-break-time: 45 s.
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd =
+            rustix::fs::openat(self.state(state)?, name, flags, Mode::empty()).or_call(|| {
+                format!("openat({:?}, {name:?}, O_RDWR|O_NONBLOCK)", self.path.join(state))
+            })?;
+        // It means nothing to a file's memory, but its borrower would see it.
+        rustix::fs::fcntl_setfl(&fd, OFlags::RDWR)
+            .or_call(|| format!("fcntl({name:?}, F_SETFL, O_RDWR)"))?;
+        Ok(BlockFile::from(fd))
     }
 
     /// Moves a file to another state and name in one step; descriptors and mappings stay good.

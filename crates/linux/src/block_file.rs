@@ -148,32 +148,70 @@ impl BlockFile {
         Ok(None)
     }
 
-    /// Who may open the file anew through `/proc/self/fd`: `Some((uid, gid))` that user alone,
-    /// `None` nobody but the caller.
+    /// Gives the file to one user, who alone may open it anew through `/proc/self/fd`: owner and
+    /// mode 0600. Waits while somebody else holds the file's inode lock.
     ///
-    /// A descriptor opened with `O_PATH` is invisible to the lease proof and can be opened for real
-    /// later, if the file's mode lets its holder. So take access away before proving, and give it
-    /// to the next borrower only.
+    /// A caller that may not give files away keeps it: a descriptor that it passes on is as good,
+    /// and opens nothing anew.
     ///
     /// # Errors
-    /// [`Error::is_denied`] when `uid` is another user's and the caller lacks `CAP_CHOWN`.
-    pub fn set_access(&self, user: Option<(u32, u32)>) -> Result<()> {
-        let name = || name_of(self.as_fd());
-        rustix::fs::fchmod(&self.0, Mode::empty()).or_call(|| format!("fchmod({}, 0)", name()))?;
-        let (uid, gid) = user.unwrap_or_else(|| {
-            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
-        });
+    /// Those of `fchmod` and `fchown`; the file is the caller's then.
+    pub fn give_access(&self, (uid, gid): (u32, u32)) -> Result<()> {
+        // The mode first: from the change of the owner on it is the borrower's to change.
+        if self.stat()?.st_mode & 0o7777 != 0o600 {
+            self.make_private()?;
+        }
+        match self.chown(uid, gid) {
+            Err(error)
+                if error.errno() == Some(Errno::PERM) && !rustix::process::geteuid().is_root() =>
+            {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Takes the file back: the caller's, mode 0600. Waits while somebody else holds the file's
+    /// inode lock.
+    ///
+    /// A descriptor opened with `O_PATH` is invisible to the lease proof and can be opened for real
+    /// later, if the file's mode lets its holder. So take access away before proving. The owner goes
+    /// first: as long as a borrower is the owner, it can change the mode by way of that descriptor.
+    ///
+    /// # Errors
+    /// Those of `fchown` and `fchmod`, and a file that is not [private](Self::is_private) after both.
+    pub fn take_access(&self) -> Result<()> {
+        if !self.is_private()? {
+            self.chown(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())?;
+            self.make_private()?;
+        }
+        if self.is_private()? {
+            return Ok(());
+        }
+        Err(Error::invalid("access", name_of(self.as_fd()), "was changed while it was taken away"))
+    }
+
+    /// Whether nobody but the caller, and root, may open the file anew. Waits for nobody.
+    ///
+    /// An `open` that passed its permission check before access was taken away, and has yet to
+    /// return, is seen by no proof made meanwhile: so look, and prove, again before the next use.
+    pub fn is_private(&self) -> Result<bool> {
+        let stat = self.stat()?;
+        let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+        Ok(ours && stat.st_mode & 0o7777 == 0o600)
+    }
+
+    fn chown(&self, uid: u32, gid: u32) -> Result<()> {
         let owner = Some(rustix::fs::Uid::from_raw(uid));
         let group = Some(rustix::fs::Gid::from_raw(gid));
         rustix::fs::fchown(&self.0, owner, group)
-            .or_call(|| format!("fchown({}, {uid}, {gid})", name()))
-            .advise(Errno::PERM, "lending to another user needs CAP_CHOWN")?;
-        // Root opens a file of no mode at all; another user has to leave a way in for itself.
-        if user.is_some() || !rustix::process::geteuid().is_root() {
-            let mode = Mode::RUSR | Mode::WUSR;
-            rustix::fs::fchmod(&self.0, mode).or_call(|| format!("fchmod({}, 0600)", name()))?;
-        }
-        Ok(())
+            .or_call(|| format!("fchown({}, {uid}, {gid})", name_of(self.as_fd())))
+            .advise(Errno::PERM, "lending to another user needs CAP_CHOWN")
+    }
+
+    fn make_private(&self) -> Result<()> {
+        rustix::fs::fchmod(&self.0, Mode::RUSR | Mode::WUSR)
+            .or_call(|| format!("fchmod({}, 0600)", name_of(self.as_fd())))
     }
 
     fn stat(&self) -> Result<Stat> {

@@ -73,6 +73,11 @@ impl Error {
         matches!(self.errno(), Some(Errno::PERM | Errno::ACCESS))
     }
 
+    /// Somebody has a lease on the file (fcntl(2), F_SETLEASE): it is open elsewhere.
+    pub fn is_leased(&self) -> bool {
+        self.errno() == Some(Errno::AGAIN)
+    }
+
     pub(crate) fn invalid(
         what: &'static str,
         value: impl fmt::Display,

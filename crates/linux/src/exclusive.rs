@@ -10,7 +10,7 @@
 //! What it does not see:
 //! - a duplicate of the prover's own descriptor (the same description): never hand one out;
 //! - a descriptor opened with `O_PATH`, which can become a real one later if the file's mode lets
-//!   its holder: [`BlockFile::set_access`] first;
+//!   its holder: [`BlockFile::take_access`] first;
 //! - pages pinned by the kernel for I/O (vmsplice, io_uring, VFIO): those hold pages, not files.
 //!
 //! While the lease is held, for microseconds, an open of the file by somebody else waits, and the

@@ -83,6 +83,9 @@ pub(crate) struct Args {
     /// Members of this group may zero and configure, besides root
     #[arg(long, value_name = "GROUP")]
     zero_group: Option<String>,
+    /// Trust that group as root: its workers get blocks that others borrow (default: false)
+    #[arg(long, value_name = "BOOL")]
+    trust_zero_group: Option<bool>,
     /// Mount the control tree here (default: tree in the run directory, if it can be mounted)
     #[arg(long, value_name = "DIR", conflicts_with = "no_tree")]
     tree: Option<PathBuf>,
@@ -184,6 +187,7 @@ fn merge(mut config: Config, args: Args) -> Config {
     over(&mut workers.pause_above_pressure, args.pause_above_pressure.map(Some));
     over(&mut config.lend_group, args.lend_group.map(Some));
     over(&mut config.zero_group, args.zero_group.map(Some));
+    over(&mut config.trust_zero_group, args.trust_zero_group);
     let tree = &mut config.tree;
     let named = args.tree.is_some().then_some(true);
     over(&mut tree.enabled, named.or(args.no_tree.then_some(false)).map(Some));

@@ -114,6 +114,12 @@ impl Child {
         rustix::io::retry_on_intr(wait).expect("a child that was not waited for");
     }
 
+    /// Whether it has not ended yet.
+    pub fn is_running(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        matches!(rustix::process::waitid(WaitId::Pid(self.pid), options), Ok(None))
+    }
+
     /// Waits for its end and returns the exit status, `None` if a signal ended it.
     pub fn wait(mut self) -> Option<i32> {
         self.reap().and_then(WaitStatus::exit_status)

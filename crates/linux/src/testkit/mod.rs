@@ -10,3 +10,12 @@ mod tree;
 pub use lock::MOUNTS_PREFIX;
 pub use skip::{GIB_PAGES, NO_SKIP, SKIP_LOG, skip, skip_for_ever, skipped};
 pub use tree::{Tree, tree};
+
+/// Takes a write lease on a file and keeps it, deaf to the signal by which the kernel asks for it.
+///
+/// # Errors
+/// EAGAIN if the file is open elsewhere, EACCES if it is not the caller's.
+pub fn hold_lease(file: impl std::os::fd::AsFd) -> Result<(), crate::Errno> {
+    crate::raw::set_lease_signal(file.as_fd(), libc::SIGURG)?;
+    crate::raw::set_lease(file.as_fd(), libc::F_WRLCK)
+}

@@ -59,7 +59,7 @@ fn modes_keep_paths_closed_and_descriptors_open() {
         let mode =
             |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&state), 0o700);
-        assert_eq!(mode(&state.join("a")), 0o666, "whatever the umask is");
+        assert_eq!(mode(&state.join("a")), 0o600, "whatever the umask is");
     });
 }
 

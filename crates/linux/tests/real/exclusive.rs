@@ -143,16 +143,63 @@ fn a_path_descriptor_is_not_seen_but_opens_only_for_whom_the_file_is_for() {
         assert_eq!(prove(&file).unwrap(), Sole, "O_PATH is no open of the file");
 
         let may_open = |uid| opens_again(&kept, uid);
-        assert!(may_open(NOBODY), "mode 0666: why access is taken away before the proof");
-        file.set_access(None).unwrap();
-        assert!(!may_open(NOBODY));
-        file.set_access(Some((1234, 1234))).unwrap();
+        assert!(file.is_private().unwrap() && !may_open(NOBODY), "as it was made");
+        file.give_access((1234, 1234)).unwrap();
+        assert!(!file.is_private().unwrap());
         assert!(may_open(1234), "the borrower can open it by /proc/self/fd");
-        assert!(!may_open(NOBODY), "the one before cannot");
+        assert!(!may_open(NOBODY), "nobody else can");
         assert_eq!(soon(&file), Sole, "the owner may ask about a file that it gave to a user");
-        file.set_access(None).unwrap();
-        assert!(!may_open(1234));
+        // As its owner may by way of the descriptor, whatever the mode says.
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o666)).unwrap();
+        assert!(may_open(NOBODY));
+        file.take_access().unwrap();
+        assert!(file.is_private().unwrap() && !may_open(1234) && !may_open(NOBODY));
         assert_eq!(soon(&file), Sole);
+    });
+}
+
+#[test]
+fn a_borrower_that_changes_the_mode_all_the_time_loses_its_access_each_time() {
+    const BORROWER: u32 = 1234;
+    Memory::each(1, |memory| {
+        if !rustix::process::geteuid().is_root() {
+            return skip("lending to another user needs root");
+        }
+        let file = memory.block("a", 1);
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let kept = rustix::fs::open(memory.path().join("ready/a"), flags, Mode::empty()).unwrap();
+        let path = format!("/proc/self/fd/{}", kept.as_raw_fd());
+        let cheat = child::fork(|ready| {
+            rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(BORROWER)).unwrap();
+            ready.signal();
+            loop {
+                // Refused whenever it is not the owner.
+                rustix::fs::chmod(&path, Mode::from_raw_mode(0o666)).ok();
+            }
+        });
+        cheat.wait_ready();
+        let mut opened = 0;
+        for _ in 0..MEETINGS * 10 {
+            file.give_access((BORROWER, BORROWER)).unwrap();
+            std::thread::yield_now();
+            opened += u32::from(!file.is_private().unwrap());
+            file.take_access().unwrap();
+            assert!(file.is_private().unwrap());
+        }
+        assert!(opened > 0);
+        cheat.kill();
+    });
+}
+
+#[test]
+fn a_lease_of_its_owner_is_not_waited_for() {
+    Memory::each(1, |memory| {
+        let file = memory.block("a", 1);
+        linux::testkit::hold_lease(&file).unwrap();
+        let begun = Instant::now();
+        let error = memory.dir.open_block("ready", "a").unwrap_err();
+        assert!(error.is_leased(), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "lease-break-time is 45 s");
     });
 }
 
@@ -178,8 +225,9 @@ fn an_open_in_the_moment_of_the_proof_harms_nobody() {
         let opener = child::fork(|ready| {
             ready.signal();
             loop {
-                if memory.dir.open_block("ready", "a").is_err() {
-                    return 1;
+                match memory.dir.open_block("ready", "a") {
+                    Err(error) if !error.is_leased() => return 1,
+                    _ => {}
                 }
             }
         });
