@@ -47,7 +47,7 @@ fn reserved_huge_pages_are_lent_to_a_program_that_forks() {
     }
     // mimalloc reserves pages of 1 GiB; a copy for the fork may be of ordinary ones.
     let page = Page::Gib1;
-    let Some(reserved) = hugepages::reserve(page.bytes(), 1) else { return };
+    let Some(reserved) = hugepages::reserve(page.size(), 1) else { return };
     let daemon = Daemon::start_with(Some(reserved), &page.pool(""), &[]);
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("shim.log");

@@ -31,7 +31,7 @@ fn for_two_seconds() -> Command {
 #[test]
 fn testpmd_forwards_on_lent_pages() {
     let Some(program) = is_wanted("dpdk-testpmd", "dpdk-dev") else { return };
-    let Some(reserved) = hugepages::reserve(PAGE.bytes(), PAGES) else { return };
+    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
     forward(for_two_seconds().arg(&program));
     let daemon = Daemon::start_with(Some(reserved), &PAGE.pool("leave_free = 20"), &[]);
     daemon.zero("max");

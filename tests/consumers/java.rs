@@ -49,7 +49,7 @@ fn java(command: &mut Command, dir: &Path, words: &[&str]) -> (String, Duration)
 #[test]
 fn a_heap_of_large_pages_is_lent_used_collected_and_returned() {
     let Some(program) = is_wanted("java", "openjdk-17-jdk-headless") else { return };
-    let Some(reserved) = hugepages::reserve(PAGE.bytes(), PAGES) else { return };
+    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("Work.java"), PROGRAM).expect("a file");
     let compiled = Command::new(program.with_file_name("javac"))

@@ -34,7 +34,7 @@ fn a_buffer_pool_of_large_pages_is_lent_filled_and_returned() {
     if is_wanted("mariadb", "mariadb-client").is_none() {
         return;
     }
-    let Some(reserved) = hugepages::reserve(PAGE.bytes(), PAGES) else { return };
+    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
     let mut install = Command::new("mariadb-install-db");

@@ -123,7 +123,7 @@ fn it_starts_loads_answers_and_restarts_after_a_crash() {
         return;
     }
     let Some(bin) = programs() else { return };
-    let Some(reserved) = hugepages::reserve(PAGE.bytes(), PAGES) else { return };
+    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
     let cluster = Cluster::make(bin);
     let postgres = cluster.bin.join("postgres");
 
@@ -195,15 +195,14 @@ fn a_benchmark_that_is_stopped_or_killed_leaves_no_server_no_files_and_no_pages(
     if is_wanted("setpriv", "util-linux").is_none() || programs().is_none() {
         return;
     }
-    let Some(_reserved) = hugepages::reserve(PAGE.bytes(), 128) else { return };
+    let Some(_reserved) = hugepages::reserve(PAGE.size(), 128) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let (temporary, log) = (dir.path().join("tmp"), dir.path().join("bench.log"));
     fs::create_dir(&temporary).expect("a directory");
     for path in [dir.path(), &temporary] {
         fs::set_permissions(path, Permissions::from_mode(0o711)).expect("our own directory");
     }
-    let total =
-        || hugetlb::counters(&Roots::default(), PAGE.bytes(), None).expect("counters").total;
+    let total = || hugetlb::counters(&Roots::default(), PAGE.size(), None).expect("counters").total;
     let left = || fs::read_dir(&temporary).expect("our own directory").count();
     let before = total();
 

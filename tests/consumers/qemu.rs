@@ -37,7 +37,7 @@ impl Stage {
     /// A daemon with `pages` ready in one block, and a guest.
     fn set(pages: u64) -> Option<Self> {
         installed("qemu-system-x86_64", "qemu-system-x86")?;
-        let reserved = hugepages::reserve(PAGE.bytes(), pages)?;
+        let reserved = hugepages::reserve(PAGE.size(), pages)?;
         let config = PAGE.pool(&format!("pages_per_block = {pages}"));
         let daemon = Daemon::start_with(Some(reserved), &config, &[]);
         let dir = tempfile::tempdir().expect("a directory");
@@ -134,7 +134,7 @@ fn a_memfd_of_its_own_is_lent_memory_and_can_be_passed_on() {
     assert_eq!(stage.daemon.pool().lent_pages, PAGES);
 
     let passed = lent_file_of(qemu.pid(), &stage.daemon.run_dir());
-    let memory = client::Mapping::map(passed.as_fd(), PAGE.times(PAGES).0, PAGE.bytes());
+    let memory = client::Mapping::map(passed.as_fd(), PAGE.times(PAGES).0, PAGE.size());
     let memory = memory.expect("a mapping");
     drop(passed);
     assert_eq!(at::<4>(&memory, FIRST), MARK, "a backend sees what the guest wrote");

@@ -26,7 +26,7 @@ fn a_cache_finds_its_content_after_a_restart_and_nobody_else_does() {
     if is_wanted("gcc", "gcc").is_none() {
         return;
     }
-    let Some(reserved) = hugepages::reserve(page.bytes(), 8) else { return };
+    let Some(reserved) = hugepages::reserve(page.size(), 8) else { return };
     let daemon = Daemon::start_with(Some(reserved), &page.pool("pages_per_block = 8"), &[]);
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("cache", dir.path(), &[]);
@@ -46,7 +46,7 @@ fn another_owner_gets_zeros() {
     if is_wanted("gcc", "gcc").is_none() {
         return;
     }
-    let Some(reserved) = hugepages::reserve(page.bytes(), 16) else { return };
+    let Some(reserved) = hugepages::reserve(page.size(), 16) else { return };
     let daemon = Daemon::start_with(Some(reserved), &page.pool("pages_per_block = 8"), &[]);
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("cache", dir.path(), &[]);

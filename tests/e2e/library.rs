@@ -37,7 +37,7 @@ fn in_rust(socket: &Path) -> String {
             .expect("a string");
     }
     let (fd, part) = loan.parts().last().expect("blocks");
-    let last = Mapping::map(fd, part.bytes, PAGE.bytes()).expect("a mapping");
+    let last = Mapping::map(fd, part.bytes, PAGE.size()).expect("a mapping");
     writeln!(out, "the last block: sum {}", sum(&last)).expect("a string");
     writeln!(out, "no such block: EINVAL: the loan has fewer blocks").expect("a string");
     status(&mut out, &mut client);
@@ -129,7 +129,7 @@ fn on_a_daemon(body: impl FnOnce(&Path) -> String) -> String {
 
 #[test]
 fn c_programs_get_what_rust_programs_get() {
-    let Some(pages) = hugepages::reserve(PAGE.bytes(), 8) else { return };
+    let Some(pages) = hugepages::reserve(PAGE.size(), 8) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
     let library = dir.path().to_str().expect("a plain path");

@@ -77,7 +77,7 @@ fn a_ready_gibibyte_of_small_huge_pages_maps_at_one_fault() {
         let loan = daemon.client().lend(&LendRequest::new(page.times(1024))).expect("a loan");
         assert_eq!((loan.parts().len(), loan.ready_bytes()), (2, loan.bytes()));
         let memory = loan.map().expect("a mapping");
-        let faults = faults_of_touching(&memory, page.bytes().bytes());
+        let faults = faults_of_touching(&memory, page.size().bytes());
         assert!(faults <= 16, "{faults} faults for 1024 pages");
         assert_zero_but_first(&memory, page);
     };
@@ -99,7 +99,7 @@ fn a_ready_gibibyte_of_small_huge_pages_maps_at_one_fault() {
 
 /// Every byte but the first of each page, which was written.
 fn assert_zero_but_first(memory: &client::Mapping, page: Page) {
-    let step = usize::try_from(page.bytes().bytes()).expect("fits");
+    let step = usize::try_from(page.size().bytes()).expect("fits");
     for at in (0..memory.len()).step_by(step) {
         memory.fill(at..at + 1, 0);
     }
@@ -113,7 +113,7 @@ fn with_page_tables_of_its_own_a_loan_is_the_same() {
     let Some(daemon) = Daemon::start(page, 512, &config) else { return };
     daemon.zero("max");
     let memory = daemon.lend(page, 512).map().expect("a mapping");
-    assert!(faults_of_touching(&memory, page.bytes().bytes()) >= 512);
+    assert!(faults_of_touching(&memory, page.size().bytes()) >= 512);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn several_blocks_are_mapped_in_a_row_in_order() {
     assert_eq!(memory.len() as u64, page.times(7).0);
     assert_zero(&memory);
     for (index, (fd, part)) in loan.parts().enumerate() {
-        let alone = client::Mapping::map(fd, part.bytes, page.bytes()).expect("one block");
+        let alone = client::Mapping::map(fd, part.bytes, page.size()).expect("one block");
         let byte = u8::try_from(index + 1).expect("few blocks");
         alone.fill(0..alone.len(), byte);
     }

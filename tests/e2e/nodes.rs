@@ -3,7 +3,7 @@
 
 use client::{Error, LendRequest};
 use linux::testkit::hugepages;
-use linux::{NodeId, Roots, numa};
+use linux::{Roots, numa};
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use units::Node;
@@ -15,7 +15,7 @@ fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
         linux::testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
-    let wanted = [0, 1].map(|node| (page.bytes(), Some(NodeId(node)), pages));
+    let wanted = [0, 1].map(|node| (page.size(), Some(Node(node)), pages));
     let guard = hugepages::reserve_all(&wanted)?;
     let config = format!("{}{}", page.pool("node = 0"), page.pool("node = 1"));
     Some(Daemon::start_with(Some(guard), &config, &[]))
@@ -33,7 +33,7 @@ fn each_loan_lies_on_the_node_that_was_asked_for() {
         assert!(loan.parts().all(|(_, part)| part.node == node));
         let memory = loan.map().expect("a mapping");
         assert_zero(&memory);
-        let places = numa::nodes_of(&memory, page.bytes()).expect("mapped pages have a node");
+        let places = numa::nodes_of(&memory, page.size()).expect("mapped pages have a node");
         assert!(places.iter().all(|place| place.0 == node), "{places:?} instead of {node}");
     }
 }

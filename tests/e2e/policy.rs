@@ -89,7 +89,7 @@ fn the_last_pages_are_left_free_and_given_back_when_others_take_them() {
         .expect("a memfd of huge pages"),
     );
     file.set_len(page.times(2).0).expect("two pages");
-    let other = Mapping::map(&file, page.times(2).0, page.bytes()).expect("a mapping");
+    let other = Mapping::map(&file, page.times(2).0, page.size()).expect("a mapping");
     other.populate().expect("two pages");
     daemon.wait_for("given back", |p| p.ready_pages == 3);
     assert_eq!(daemon.kernel_free(page), 3);
@@ -142,8 +142,7 @@ fn a_watch_reports_each_fall_below_its_threshold_once() {
 #[test]
 fn idle_with_4096_blocks_the_daemon_is_small() {
     let page = Page::Mib2;
-    let Some(guard) = hugepages::reserve_all(&[(page.bytes(), Some(linux::NodeId(0)), 4096)])
-    else {
+    let Some(guard) = hugepages::reserve_all(&[(page.size(), Some(units::Node(0)), 4096)]) else {
         return;
     };
     let daemon = Daemon::start_with(Some(guard), &page.pool(""), &[]);
@@ -155,6 +154,6 @@ fn idle_with_4096_blocks_the_daemon_is_small() {
     let kib: u64 = rss.trim().trim_end_matches(" kB").parse().expect("a number");
     eprintln!("resident with 4096 blocks: {kib} KiB");
     assert!(kib <= 20 << 10, "{kib} KiB");
-    let counters = hugetlb::counters(&Roots::default(), page.bytes(), None).expect("counters");
+    let counters = hugetlb::counters(&Roots::default(), page.size(), None).expect("counters");
     assert_eq!(counters.free, 0);
 }

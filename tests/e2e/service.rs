@@ -229,7 +229,7 @@ fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() 
     }
     let Some(mut daemon) = unstarted(page, 4, &page.pool("")) else { return };
     // What is mounted in the test's own namespace would be found there.
-    let mounts = linux::mount::find(&linux::Roots::default(), page.bytes()).expect("mounts");
+    let mounts = linux::mount::find(&linux::Roots::default(), page.size()).expect("mounts");
     for mount in mounts.into_iter().filter(|mount| mount.dir.starts_with(daemon.scratch())) {
         mount.detach().expect("our own mount");
     }
@@ -330,10 +330,10 @@ fn the_log_names_pools_fillings_refusals_and_what_is_missing() {
 #[test]
 fn reserve_grows_the_kernels_pool_and_never_makes_it_smaller() {
     let page = Page::Mib2;
-    let node = linux::NodeId(0);
-    let Some(_guard) = hugepages::reserve_all(&[(page.bytes(), Some(node), 2)]) else { return };
+    let node = units::Node(0);
+    let Some(_guard) = hugepages::reserve_all(&[(page.size(), Some(node), 2)]) else { return };
     let total = || {
-        let counters = linux::hugetlb::counters(&linux::Roots::default(), page.bytes(), Some(node));
+        let counters = linux::hugetlb::counters(&linux::Roots::default(), page.size(), Some(node));
         counters.expect("a pool").total
     };
     let before = total();

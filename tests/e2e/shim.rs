@@ -7,11 +7,11 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use linux::NodeId;
 use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::{Daemon, Page, c};
+use units::Node;
 
 mod environment;
 mod nodes;
@@ -26,7 +26,7 @@ const STALLED: &str = "--private=copy";
 
 /// Free pages on node 0, where the pools are; `None` is a skip, which was counted.
 fn reserve(page: Page, pages: u64) -> Option<hugepages::Guard> {
-    hugepages::reserve_all(&[(page.bytes(), Some(NodeId(0)), pages)])
+    hugepages::reserve_all(&[(page.size(), Some(Node(0)), pages)])
 }
 
 /// A program under the shim; its log is at `log`.
@@ -164,7 +164,7 @@ fn one_page_is_the_same(page: Page) {
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("page_size", dir.path(), &[]);
     let program = program.to_str().expect("a plain path");
-    let shift = page.bytes().bytes().trailing_zeros().to_string();
+    let shift = page.size().bytes().trailing_zeros().to_string();
     let kinds = ["shared", "private", "shared-row", "private-row", "memfd"];
     let expected = kinds.map(|kind| {
         text(&Command::new(program).args([&shift, kind]).output().expect("the program runs"))

@@ -44,7 +44,7 @@ fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
     let job = take(&mut client);
     let size = page.times(2).0;
     let hidden =
-        client::Mapping::map(job.file().expect("a block"), size, page.bytes()).expect("a mapping");
+        client::Mapping::map(job.file().expect("a block"), size, page.size()).expect("a mapping");
     let done = allocate(job, 2);
     assert_eq!(client.report(done).expect("booked").state, "lingering");
     assert_eq!(daemon.pool().ready_pages, 0);

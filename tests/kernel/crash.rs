@@ -94,7 +94,7 @@ fn ready_files_of_a_stock_daemon_go_back_to_the_kernel() {
     if !support::has_series() {
         return;
     }
-    let Some(guard) = hugepages::reserve_all(&[(page.bytes(), Some(linux::NodeId(0)), 6)]) else {
+    let Some(guard) = hugepages::reserve_all(&[(page.size(), Some(units::Node(0)), 6)]) else {
         return;
     };
     soil_pool(page, 6);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use client::LendRequest;
 use linux::testkit::hugepages;
-use linux::{NodeId, Roots, numa};
+use linux::{Roots, numa};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
 use units::{Bytes, Node, Pages};
@@ -119,7 +119,7 @@ fn a_quota_counts_loans() {
     if !support::has_series() {
         return;
     }
-    let Some(guard) = hugepages::reserve(page.bytes(), 4) else { return };
+    let Some(guard) = hugepages::reserve(page.size(), 4) else { return };
     let config = format!("quota = \"4M\"\n{}", page.pool(""));
     let daemon = Daemon::start_with(Some(guard), &config, &[]);
     daemon.zero("max");
@@ -137,7 +137,7 @@ fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
         linux::testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
-    let wanted = [0, 1].map(|node| (page.bytes(), Some(NodeId(node)), pages));
+    let wanted = [0, 1].map(|node| (page.size(), Some(Node(node)), pages));
     let guard = hugepages::reserve_all(&wanted)?;
     soil_pool(page, pages);
     let config = format!("{}{}", page.pool("node = 0"), page.pool("node = 1"));
@@ -155,7 +155,7 @@ fn each_loan_lies_on_the_node_that_was_asked_for() {
         assert_eq!(loan.ready_bytes(), page.times(4));
         let memory = loan.map().expect("a mapping");
         assert_zero(&memory);
-        let places = numa::nodes_of(&memory, page.bytes()).expect("mapped pages have a node");
+        let places = numa::nodes_of(&memory, page.size()).expect("mapped pages have a node");
         assert!(places.iter().all(|place| place.0 == node), "{places:?} instead of {node}");
     }
 }
@@ -174,7 +174,7 @@ fn a_library_loan_takes_from_both_nodes_if_it_must() {
     assert_eq!((large.parts().len(), large.ready_bytes()), (2, page.times(7)));
     let memory = large.map().expect("one range over both nodes");
     assert_zero(&memory);
-    let places = numa::nodes_of(&memory, page.bytes()).expect("mapped pages have a node");
+    let places = numa::nodes_of(&memory, page.size()).expect("mapped pages have a node");
     assert!(places.iter().any(|n| n.0 == 0) && places.iter().any(|n| n.0 == 1), "{places:?}");
 }
 

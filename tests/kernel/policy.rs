@@ -74,13 +74,13 @@ fn the_workers_cpu_time_is_their_cgroups() {
     let group = "/sys/fs/cgroup/prezero-kernel-test";
     // CPU time is counted per group only where the controller is on.
     std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu").expect("cgroup v2");
-    let wanted = [(page.bytes(), Some(linux::NodeId(0)), pages)];
+    let wanted = [(page.size(), Some(units::Node(0)), pages)];
     let Some(guard) = linux::testkit::hugepages::reserve_all(&wanted) else { return };
     // What so many pages cost on this machine, in this thread.
     support::soil_pool(page, pages);
     let before = thread_time();
     let device = Device::open(&Roots::default()).expect("a kernel with the series");
-    device.zero(linux::NodeId(0), page.bytes(), pages).expect("dirty pages");
+    device.zero(units::Node(0), page.size(), pages).expect("dirty pages");
     let cost = thread_time() - before;
     support::soil_pool(page, pages);
     let config = format!(

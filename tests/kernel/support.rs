@@ -4,8 +4,9 @@
 use client::Mapping;
 use linux::kernel::{Device, Level, PoolCounts, level};
 use linux::testkit::{hugepages, skip_for_ever};
-use linux::{BlockFile, NodeId, Roots};
+use linux::{BlockFile, Roots};
 use prezero_tests::{Daemon, Page};
+use units::Node;
 
 /// Whether this kernel has the series; if not, that is a counted skip.
 pub(crate) fn has_series() -> bool {
@@ -22,7 +23,7 @@ pub(crate) fn daemon(page: Page, pages: u64, fields: &str) -> Option<Daemon> {
     if !has_series() {
         return None;
     }
-    let guard = hugepages::reserve_all(&[(page.bytes(), Some(NodeId(0)), pages)])?;
+    let guard = hugepages::reserve_all(&[(page.size(), Some(Node(0)), pages)])?;
     soil_pool(page, pages);
     Some(Daemon::start_with(Some(guard), &page.pool(fields), &[]))
 }
@@ -39,7 +40,7 @@ pub(crate) fn soil_pool(page: Page, pages: u64) {
 /// What the kernel says of its pool.
 pub(crate) fn kernel(page: Page, node: u32) -> PoolCounts {
     let device = Device::open(&Roots::default()).expect("a kernel with the series");
-    device.query(NodeId(node), page.bytes()).expect("a pool of that node")
+    device.query(Node(node), page.size()).expect("a pool of that node")
 }
 
 /// A program that knows nothing of prezero and has so many huge pages of node 0.
@@ -59,8 +60,8 @@ impl Program {
         let file = BlockFile::from(file.expect("a memfd of huge pages"));
         let bytes = page.times(pages).0;
         file.set_len(bytes).expect("whole pages");
-        linux::numa::bind_thread_to(NodeId(0)).expect("node 0 has memory");
-        let memory = Mapping::map(&file, bytes, page.bytes()).expect("free pages");
+        linux::numa::bind_thread_to(Node(0)).expect("node 0 has memory");
+        let memory = Mapping::map(&file, bytes, page.size()).expect("free pages");
         memory.populate().expect("free pages");
         linux::numa::reset_policy().expect("the default policy");
         Self { memory }

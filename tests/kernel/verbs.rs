@@ -38,7 +38,7 @@ fn serve_picks_the_kernels_pool_by_itself_and_stock_if_told() {
         (&["--provider", "kernel"], "kernel"),
         (&["--provider", "stock"], "stock"),
     ] {
-        let Some(guard) = hugepages::reserve(page.bytes(), 1) else { return };
+        let Some(guard) = hugepages::reserve(page.size(), 1) else { return };
         let daemon = Daemon::start_with(Some(guard), &page.pool(""), arguments);
         let status = json(&run(daemon.command(&["status", "--json"])));
         assert_eq!(status["provider"], provider, "{arguments:?}");

@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
+use linux::Roots;
 use linux::testkit::MOUNTS_PREFIX;
 use linux::testkit::hugepages::{self, Guard};
-use linux::{NodeId, PageBytes, Roots};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use units::{Bytes, Owner, PageSize, Pages};
+use units::{Bytes, Node, Owner, PageSize, Pages};
 use wire::{PoolStatus, Status};
 
 /// How long anything that ought to happen may take before the test fails.
@@ -38,15 +38,6 @@ impl Page {
             Self::Mib2 => PageSize::MIB_2,
             Self::Gib1 => PageSize::GIB_1,
         }
-    }
-
-    /// As the kernel's.
-    ///
-    /// # Panics
-    /// Never: both are powers of two.
-    #[must_use]
-    pub fn bytes(self) -> PageBytes {
-        PageBytes::new(self.size().bytes()).expect("a power of two")
     }
 
     /// So many pages of it, in bytes.
@@ -93,7 +84,7 @@ impl Daemon {
     #[must_use]
     pub fn start(page: Page, pages: u64, config: &str) -> Option<Self> {
         // Node 0 is the pools' default, and where machines with several nodes must have them.
-        let guard = hugepages::reserve_all(&[(page.bytes(), Some(NodeId(0)), pages)])?;
+        let guard = hugepages::reserve_all(&[(page.size(), Some(Node(0)), pages)])?;
         Some(Self::start_with(Some(guard), config, &[]))
     }
 
@@ -368,7 +359,7 @@ impl Daemon {
     /// If the test reserved none.
     #[must_use]
     pub fn kernel_free(&self, page: Page) -> u64 {
-        self.pages.as_ref().expect("reserved pages").free(page.bytes())
+        self.pages.as_ref().expect("reserved pages").free(page.size())
     }
 
     fn unmount(&self) {
@@ -377,7 +368,7 @@ impl Daemon {
             tree.detach().expect("our own mount");
         }
         for page in Page::ALL {
-            let mounts = linux::mount::find(&Roots::default(), page.bytes()).unwrap_or_default();
+            let mounts = linux::mount::find(&Roots::default(), page.size()).unwrap_or_default();
             for mounted in mounts.into_iter().filter(|m| m.dir.starts_with(self.dir.path())) {
                 mounted.detach().expect("our own mount");
             }

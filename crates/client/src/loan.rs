@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use linux::{Mapping, PageBytes};
+use linux::Mapping;
 use units::{Bytes, Node, Owner, PageSize};
 use wire::{Lent, LentPart};
 
@@ -123,13 +123,8 @@ impl Loan {
     /// [`Error::Kernel`], as when the address space is full, or `ENOMEM` when the kernel cannot
     /// reserve the pages of a hole.
     pub fn map(&self) -> Result<Mapping> {
-        let page = PageBytes::new(self.page_size.bytes()).ok_or(Error::Descriptors {
-            method: "Lend",
-            got: self.parts.len(),
-            expected: self.parts.len(),
-        })?;
         let row: Vec<_> = self.parts.iter().map(|(fd, part)| (fd.as_fd(), part.bytes)).collect();
-        Ok(Mapping::map_row(&row, page)?)
+        Ok(Mapping::map_row(&row, self.page_size)?)
     }
 
     /// Its descriptors: the lease, then the blocks in order.

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux::kernel::Device;
-use linux::{BlockFile, Mapping, NodeId, PageBytes, Roots, numa};
+use linux::{BlockFile, Mapping, Roots, numa};
 use units::{Node, PageSize, Pages};
 use wire::{Finished, ZeroBy};
 
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Job {
     order: wire::Job,
-    page: PageBytes,
+    page: PageSize,
     /// `None` where the kernel keeps the pages.
     file: Option<BlockFile>,
     /// Open for as long as the job runs: the daemon sees its end when the process dies.
@@ -86,7 +86,7 @@ impl Job {
     pub(crate) fn from_reply(order: wire::Job, fds: Vec<OwnedFd>) -> Result<Self> {
         let expected = if order.by == ZeroBy::Kernel { 1 } else { 2 };
         let wrong = || Error::Descriptors { method: "TakeZeroing", got: fds.len(), expected };
-        let page = PageBytes::new(order.page_bytes).ok_or_else(wrong)?;
+        let page = PageSize::new(order.page_bytes).ok_or_else(wrong)?;
         let (block, job) = (order.block_fd.map(|fd| fd as usize), order.job_fd as usize);
         let last = block.map_or(job, |block| block.max(job));
         if block == Some(job) || last >= fds.len() || block.is_none() != (expected == 1) {
@@ -115,7 +115,7 @@ impl Job {
     /// The size of its pages.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
-        PageSize::new(self.order.page_bytes).unwrap_or(PageSize::KIB_4)
+        self.page
     }
 
     /// The node on which its pages must lie.
@@ -196,7 +196,7 @@ impl Allocate {
         let Self(job) = self;
         let (page, order) = (job.page, &job.order);
         let (from, to) = (order.first_page * order.page_bytes, order.pages * order.page_bytes);
-        numa::bind_thread_to(NodeId(order.node))?;
+        numa::bind_thread_to(Node(order.node))?;
         let file = job.file.as_ref().expect("a job on a block has its file");
         let allocated = file.allocate_pages(from..to, page, &mut |bytes| {
             progress(Pages(order.first_page + bytes / order.page_bytes))
@@ -242,7 +242,7 @@ impl Shared {
         let (Ok(start), Ok(end)) = (offset(pages.start), offset(pages.end)) else {
             panic!("{pages:?} is outside the block");
         };
-        numa::bind_thread_to(NodeId(self.job.order.node))?;
+        numa::bind_thread_to(Node(self.job.order.node))?;
         let filled = self.mapping.populate_range(start..end);
         numa::reset_policy()?;
         Ok(filled?)
@@ -300,7 +300,7 @@ impl InKernel {
     /// # Errors
     /// [`Error::Kernel`], as `EPERM` without `CAP_SYS_ADMIN`.
     pub fn zero(&self, pages: Pages) -> Result<ZeroedNow> {
-        let node = NodeId(self.job.order.node);
+        let node = Node(self.job.order.node);
         let zeroed = self.device.zero(node, self.job.page, pages.0)?;
         // Short of what was asked for without a signal: there was nothing left. Who was interrupted
         // after some pages can not tell, and asks once more.

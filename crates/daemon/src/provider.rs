@@ -8,12 +8,11 @@
 use book::Book;
 use book::config::{self, Config};
 use linux::kernel::{Level, level};
-use linux::{NodeId, Roots, hugetlb, meminfo};
-use units::{Node, PageSize, Pages};
+use linux::{Roots, hugetlb, meminfo};
+use units::{Bytes, Node, PageSize, Pages};
 
 use crate::error::{Error, Result};
 use crate::kernel::KernelPool;
-use crate::store::page_bytes;
 
 /// The provider of one daemon.
 #[derive(Debug)]
@@ -89,12 +88,11 @@ impl Provider {
             // Plain memory has no pool of its own: a quarter of the machine stays for others.
             let memory = meminfo::memory(roots)?;
             let free = memory.available_bytes.saturating_sub(memory.total_bytes / 4);
-            let pages = Pages(free / page_size.bytes());
+            let pages = Bytes(free).whole_pages(page_size);
             return Ok((pages, pages));
         }
-        let page = page_bytes(page_size);
-        let here = hugetlb::counters(roots, page, Some(NodeId(node.0)))?;
-        let all = hugetlb::counters(roots, page, None)?;
+        let here = hugetlb::counters(roots, page_size, Some(node))?;
+        let all = hugetlb::counters(roots, page_size, None)?;
         Ok((Pages(here.free), Pages(here.free.min(all.unreserved_free()))))
     }
 }

@@ -28,7 +28,7 @@ use crate::kernel::Fill;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
 use crate::provider::Provider;
-use crate::store::{Store, directory_name, page_bytes};
+use crate::store::{Store, directory_name};
 
 /// How old the kernel's counts may be when a loan or job relies on them. A read is three files of
 /// sysfs, about 10 us; a loan from ready memory needs none.
@@ -402,7 +402,7 @@ impl Shell {
 
     /// The CPUs of a node, for workers that nobody placed.
     pub(crate) fn cpus_of(&self, node: Node) -> Option<String> {
-        linux::numa::cpus_of(&self.roots, linux::NodeId(node.0)).ok().map(|cpus| cpus.to_string())
+        linux::numa::cpus_of(&self.roots, node).ok().map(|cpus| cpus.to_string())
     }
 
     /// Removes every file and mount.
@@ -422,7 +422,7 @@ fn page_sizes(config: &Config, roots: &Roots, plain: bool) -> Result<Vec<PageSiz
     }
     let known = hugetlb::page_sizes(roots)?;
     for page in &sizes {
-        if !known.contains(&page_bytes(*page)) {
+        if !known.contains(page) {
             let known = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Err(Error::NoSuchPages { page: *page, known });
         }

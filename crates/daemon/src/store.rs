@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use book::block::{Reach, StateName};
 use book::journal;
 use book::{Book, Effect, Found};
-use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, PageBytes, exclusive, mount};
-use units::{BlockId, PageSize, Pages};
+use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, exclusive, mount};
+use units::{BlockId, Bytes, PageSize, Pages};
 
 use crate::error::{Error, Result};
 use crate::freeing::Freeing;
@@ -78,23 +78,23 @@ impl Store {
         if self.has(page_size) {
             return Ok(());
         }
-        let (name, page) = (directory_name(page_size), page_bytes(page_size));
+        let name = directory_name(page_size);
         let path = self.run_dir.join(&name);
         if self.plain {
             crate::files::make_dir(&path)?;
         } else {
             // A mount that an earlier daemon left is taken over, files and all.
-            let mounted = path.exists() && mount::is_hugetlbfs(&path)? == Some(page);
-            if let Some(root) = stored.filter(|root| !mounted && is_of(root, page)) {
+            let mounted = path.exists() && mount::is_hugetlbfs(&path)? == Some(page_size);
+            if let Some(root) = stored.filter(|root| !mounted && is_of(root, page_size)) {
                 tracing::info!(%name, "goes on with the mount of another mount namespace");
                 let dir = BlockDir::open_root(root, &path, &states(), 0o700)?;
                 self.dirs.insert(page_size, dir);
                 return Ok(());
             }
             self.mounts.push(if mounted {
-                HugetlbMount { dir: path.clone(), page }
+                HugetlbMount { dir: path.clone(), page: page_size }
             } else {
-                mount::mount(&path, page)?
+                mount::mount(&path, page_size)?
             });
         }
         self.dirs.insert(page_size, BlockDir::open(&path, &states(), 0o700)?);
@@ -166,7 +166,7 @@ impl Store {
                     };
                     found.push(Found {
                         state,
-                        allocated: Pages(bytes / page_size.bytes()),
+                        allocated: Bytes(bytes).whole_pages(*page_size),
                         reach,
                         lease_alive: entry.part.as_ref().is_some_and(|p| lease_alive(p.lease.0)),
                         entry: entry.clone(),
@@ -291,7 +291,7 @@ impl Store {
     pub(crate) fn reach(&self, block: BlockId, size: PageSize) -> Result<(Reach, Pages)> {
         let Some(file) = self.try_open(block)? else { return Ok((Reach::Shared, Pages::ZERO)) };
         let (reach, bytes) = reach_without_access(&file)?;
-        Ok((reach, Pages(bytes / size.bytes())))
+        Ok((reach, Bytes(bytes).whole_pages(size)))
     }
 
     /// Who can reach a block that is lent, its page tables made in advance apart.
@@ -314,7 +314,7 @@ impl Store {
         let (reach, bytes) = reach_without_access(&file)?;
         // After the proof, as the memory is: before it, its borrower may still cut the file.
         let as_lent = file.len()? == lent.bytes(size).0;
-        Ok((reach, if as_lent { Pages(bytes / size.bytes()) } else { Pages::ZERO }))
+        Ok((reach, if as_lent { Bytes(bytes).whole_pages(size) } else { Pages::ZERO }))
     }
 
     /// `None` while somebody has a lease on the file, who has it open, too.
@@ -328,7 +328,7 @@ impl Store {
 
     /// Pages of a block that have memory.
     pub(crate) fn allocated(&self, block: BlockId, page_size: PageSize) -> Result<Pages> {
-        Ok(Pages(self.open_block(block)?.allocated_bytes()? / page_size.bytes()))
+        Ok(Bytes(self.open_block(block)?.allocated_bytes()?).whole_pages(page_size))
     }
 
     /// Removes every file and mount: the kernel has its pages back.
@@ -352,13 +352,8 @@ impl Store {
     }
 }
 
-fn is_of(root: &OwnedFd, page: PageBytes) -> bool {
+fn is_of(root: &OwnedFd, page: PageSize) -> bool {
     matches!(mount::is_on_hugetlbfs(root), Ok(Some(found)) if found == page)
-}
-
-/// The size as the kernel's interface takes it.
-pub(crate) fn page_bytes(page_size: PageSize) -> PageBytes {
-    PageBytes::new(page_size.bytes()).expect("both types take powers of two")
 }
 
 /// Who can reach a file once nobody may open it anew, and then the bytes that it has memory for:

@@ -18,12 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use book::block::Block;
-use linux::{BlockFile, Mapping, NodeId, PageBytes, numa};
+use linux::{BlockFile, Mapping, numa};
 use tokio::sync::watch;
-use units::BlockId;
+use units::{BlockId, Node, PageSize};
 
 use crate::error::{Error, Result};
-use crate::store::page_bytes;
 
 /// A table of the level above 2 MiB pages covers so much: what can be shared.
 const SHARED: usize = 1 << 30;
@@ -33,8 +32,8 @@ struct Order {
     block: BlockId,
     file: Arc<BlockFile>,
     bytes: u64,
-    page: PageBytes,
-    node: NodeId,
+    page: PageSize,
+    node: Node,
 }
 
 /// A block that is mapped, or is to be: `mapping` is `None` while the thread has yet to do it.
@@ -126,8 +125,8 @@ impl Tables {
             block: block.id(),
             file,
             bytes: block.pages().bytes(pool.page_size).0,
-            page: page_bytes(pool.page_size),
-            node: NodeId(pool.node.0),
+            page: pool.page_size,
+            node: pool.node,
         };
         lock(&self.wanted).insert(order.block, slot);
         // The thread ends only with this value.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use linux::{Errno, Error, NodeId, PageBytes, Result, Roots, hugetlb, meminfo, process};
+use linux::{Errno, Error, Result, Roots, hugetlb, meminfo, process};
 use units::{Bytes, Node, PageSize};
 
 /// The huge page sizes of this kernel, smallest first.
@@ -11,7 +11,7 @@ use units::{Bytes, Node, PageSize};
 /// # Errors
 /// [`linux::Error`] where `/proc` or `/sys` are not as the kernel documents them.
 pub(crate) fn huge_page_sizes(roots: &Roots) -> Result<Vec<PageSize>> {
-    Ok(hugetlb::page_sizes(roots)?.into_iter().filter_map(page_size).collect())
+    hugetlb::page_sizes(roots)
 }
 
 /// Memory that could be had without swapping.
@@ -27,10 +27,10 @@ pub(crate) fn available(roots: &Roots) -> Result<Bytes> {
 /// # Errors
 /// [`linux::Error`] where `/proc` or `/sys` are not as the kernel documents them.
 pub(crate) fn roomiest_node(roots: &Roots) -> Result<Node> {
-    let base = PageBytes::base();
+    let base = meminfo::base_page();
     let blocks = meminfo::free_blocks(roots)?;
     let roomiest = blocks.iter().max_by_key(|node| node.free_bytes(base));
-    Ok(Node(roomiest.map_or(0, |blocks| blocks.node.0)))
+    Ok(roomiest.map_or(Node(0), |blocks| blocks.node))
 }
 
 /// Pages of the kernel's pool on `node` that nobody has; promised ones count as free.
@@ -38,7 +38,7 @@ pub(crate) fn roomiest_node(roots: &Roots) -> Result<Node> {
 /// # Errors
 /// [`linux::Error::is_not_found`] where there is no such page size or node.
 pub(crate) fn free_pages(roots: &Roots, page: PageSize, node: Node) -> Result<u64> {
-    let counters = hugetlb::counters(roots, page_bytes(page), Some(node_id(node)))?;
+    let counters = hugetlb::counters(roots, page, Some(node))?;
     Ok(counters.free)
 }
 
@@ -76,19 +76,4 @@ pub(crate) fn call_failed(
 ) -> Error {
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     Error::Call { call: call.into(), errno, advice }
-}
-
-/// The same size in the words of `linux`.
-pub(crate) fn page_bytes(page: PageSize) -> PageBytes {
-    // A `PageSize` is a power of two of at least 4 KiB, and `PageBytes` takes those from 1 KiB.
-    PageBytes::new(page.bytes()).unwrap_or_else(PageBytes::base)
-}
-
-/// The same size in the words of `units`; `None` below 4 KiB, which no huge page is.
-pub(crate) fn page_size(page: PageBytes) -> Option<PageSize> {
-    PageSize::new(page.bytes())
-}
-
-pub(crate) fn node_id(node: Node) -> NodeId {
-    NodeId(node.0)
 }

@@ -9,7 +9,8 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use linux::testkit::hugepages::{self, GIB_1, MIB_2};
-use linux::{BlockDir, BlockFile, LeaseDir, Mapping, PageBytes, exclusive, numa};
+use linux::{BlockDir, BlockFile, LeaseDir, Mapping, exclusive, numa};
+use units::PageSize;
 
 const ROUNDS: usize = 21;
 const BLOCK_BYTES: u64 = 2 << 30;
@@ -29,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-fn block(page: PageBytes) -> Result<(), Box<dyn Error>> {
+fn block(page: PageSize) -> Result<(), Box<dyn Error>> {
     let Some(_guard) = hugepages::reserve(page, BLOCK_BYTES / page.bytes()) else { return Ok(()) };
     let Some(mount) = hugepages::mounted(page) else { return Ok(()) };
     let dir = BlockDir::open(mount.path(), &["ready", "lent"], 0o700)?;
@@ -60,7 +61,7 @@ fn block(page: PageBytes) -> Result<(), Box<dyn Error>> {
     })
 }
 
-fn map(file: &BlockFile, page: PageBytes) -> Result<Mapping, Box<dyn Error>> {
+fn map(file: &BlockFile, page: PageSize) -> Result<Mapping, Box<dyn Error>> {
     Ok(Mapping::map(file, BLOCK_BYTES, page)?)
 }
 

@@ -14,18 +14,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
+use units::PageSize;
 
 use crate::block_file::BlockFile;
 use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::meminfo;
 use crate::mount::hugetlb_page;
-use crate::units::PageBytes;
 
 /// An opened directory with its state subdirectories.
 #[derive(Debug)]
 pub struct BlockDir {
     path: PathBuf,
     root: OwnedFd,
-    page: PageBytes,
+    page: PageSize,
     states: Vec<(String, OwnedFd)>,
 }
 
@@ -44,7 +45,7 @@ impl BlockDir {
     pub fn open_root(root: OwnedFd, path: &Path, states: &[&str], mode: u32) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let stat = rustix::fs::fstatfs(&root).or_call(|| format!("fstatfs({path:?})"))?;
-        let page = hugetlb_page(&stat).unwrap_or_else(PageBytes::base);
+        let page = hugetlb_page(&stat).unwrap_or_else(meminfo::base_page);
         let mode = Mode::from_raw_mode(mode);
         let open_state = |&state: &&str| {
             check_name(state)?;
@@ -74,7 +75,7 @@ impl BlockDir {
     }
 
     /// The size of the pages that its files are made of: the hugetlbfs's, elsewhere plain pages.
-    pub fn page(&self) -> PageBytes {
+    pub fn page(&self) -> PageSize {
         self.page
     }
 

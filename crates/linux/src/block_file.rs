@@ -12,9 +12,9 @@ use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, Stat};
+use units::PageSize;
 
 use crate::error::{Advise, Context, Errno, Error, Result};
-use crate::units::PageBytes;
 
 /// Bytes looked at between two reads when searching for a byte that is not zero.
 const SEARCH_BYTES: usize = 64 << 10;
@@ -88,7 +88,7 @@ impl BlockFile {
     pub fn allocate_pages(
         &self,
         range: Range<u64>,
-        page: PageBytes,
+        page: PageSize,
         each: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<u64> {
         let whole = |bytes: u64| bytes.is_multiple_of(page.bytes());

@@ -8,10 +8,11 @@
 
 use std::path::PathBuf;
 
+use units::{Node, PageSize};
+
 use crate::error::{Advise, Errno, Error, Result};
 use crate::files;
 use crate::roots::Roots;
-use crate::units::{NodeId, PageBytes};
 
 /// The pages of one size, on one node or on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ impl Counters {
 }
 
 /// The hugetlb page sizes of this kernel, smallest first; empty where it was built without them.
-pub fn page_sizes(roots: &Roots) -> Result<Vec<PageBytes>> {
+pub fn page_sizes(roots: &Roots) -> Result<Vec<PageSize>> {
     let dir = roots.sys.join("kernel/mm/hugepages");
     let names = match files::names(&dir) {
         Ok(names) => names,
@@ -47,7 +48,7 @@ pub fn page_sizes(roots: &Roots) -> Result<Vec<PageBytes>> {
             .strip_prefix("hugepages-")
             .and_then(|rest| rest.strip_suffix("kB"))
             .and_then(|kib| kib.parse().ok())
-            .and_then(PageBytes::from_kib)
+            .and_then(PageSize::from_kib)
             .ok_or_else(|| Error::malformed(&dir, "names like hugepages-2048kB", name))?;
         sizes.push(size);
     }
@@ -59,7 +60,7 @@ pub fn page_sizes(roots: &Roots) -> Result<Vec<PageBytes>> {
 ///
 /// # Errors
 /// [`Error::is_not_found`] where the kernel has no such page size or node.
-pub fn counters(roots: &Roots, page: PageBytes, node: Option<NodeId>) -> Result<Counters> {
+pub fn counters(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<Counters> {
     let dir = pool_dir(roots, page, node);
     Ok(Counters {
         total: files::read_number(&dir.join("nr_hugepages"))?,
@@ -90,7 +91,7 @@ fn promised(reserved: u64) -> u64 {
 ///
 /// # Errors
 /// [`Error::is_denied`] without root.
-pub fn set_total(roots: &Roots, page: PageBytes, node: Option<NodeId>, pages: u64) -> Result<u64> {
+pub fn set_total(roots: &Roots, page: PageSize, node: Option<Node>, pages: u64) -> Result<u64> {
     let file = pool_dir(roots, page, node).join("nr_hugepages");
     match files::write(&file, &pages.to_string()) {
         Err(error) if error.errno() == Some(Errno::INTR) => {}
@@ -115,16 +116,16 @@ pub fn make_room(roots: &Roots) -> Result<()> {
 }
 
 /// How many surplus pages the kernel may make on demand beyond the pool, for the whole machine.
-pub fn overcommit(roots: &Roots, page: PageBytes) -> Result<u64> {
+pub fn overcommit(roots: &Roots, page: PageSize) -> Result<u64> {
     files::read_number(&pool_dir(roots, page, None).join("nr_overcommit_hugepages"))
 }
 
 /// A kernel without NUMA has no node directories; its node 0 is the whole machine.
-pub(crate) fn pool_dir(roots: &Roots, page: PageBytes, node: Option<NodeId>) -> PathBuf {
+pub(crate) fn pool_dir(roots: &Roots, page: PageSize, node: Option<Node>) -> PathBuf {
     let nodes = roots.sys.join("devices/system/node");
     let parent = match node {
-        Some(NodeId(0)) if !nodes.exists() => roots.sys.join("kernel/mm"),
-        Some(NodeId(number)) => nodes.join(format!("node{number}")),
+        Some(Node(0)) if !nodes.exists() => roots.sys.join("kernel/mm"),
+        Some(Node(number)) => nodes.join(format!("node{number}")),
         None => roots.sys.join("kernel/mm"),
     };
     parent.join(format!("hugepages/hugepages-{}kB", page.kib()))

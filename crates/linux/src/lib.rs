@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Everything prezero asks of the Linux kernel, and nothing it decides.
 //!
-//! Each module is one subject and stands alone; none knows another crate of the workspace. What is
+//! Each module is one subject and stands alone; none knows another crate of the workspace but `units`. What is
 //! read or written below `/sys`, `/proc` and the cgroup mount is reached through [`Roots`], so that a
 //! test can put a literal tree in their place. System calls go through `rustix`; the few it lacks
 //! are in the private module `raw`, the only other file with `unsafe` being [`mapping`].
@@ -39,7 +39,6 @@ pub mod psi;
 mod raw;
 mod roots;
 pub mod sched;
-mod units;
 
 #[cfg(feature = "test-support")]
 pub mod testkit;
@@ -55,4 +54,3 @@ pub use mapping::Mapping;
 pub use mount::HugetlbMount;
 pub use peer::Peer;
 pub use roots::Roots;
-pub use units::{NodeId, PageBytes};

@@ -31,9 +31,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use units::PageSize;
 
 use crate::error::{Advise, Context, Errno, Error, Result};
-use crate::units::PageBytes;
 
 /// What one page table of the level above 2 MiB pages covers, with 4 KiB tables.
 const SHARED_TABLE: u64 = 1 << 30;
@@ -58,14 +58,14 @@ impl Mapping {
     /// # Errors
     /// EINVAL if `len` is not whole pages of the file; ENOMEM if the file has a hole and the pool
     /// too few free pages for it.
-    pub fn map(fd: impl AsFd, len: u64, page: PageBytes) -> Result<Self> {
+    pub fn map(fd: impl AsFd, len: u64, page: PageSize) -> Result<Self> {
         Self::map_row(&[(fd.as_fd(), len)], page)
     }
 
     /// Maps the first `len` bytes of each file, one behind the other without a gap.
     ///
     /// All or nothing: if one cannot be mapped, none is.
-    pub fn map_row(files: &[(BorrowedFd<'_>, u64)], page: PageBytes) -> Result<Self> {
+    pub fn map_row(files: &[(BorrowedFd<'_>, u64)], page: PageSize) -> Result<Self> {
         let mut total: u64 = 0;
         for &(_, len) in files {
             if len == 0 || !len.is_multiple_of(page.bytes()) {
@@ -84,7 +84,7 @@ impl Mapping {
     }
 
     /// Address space alone: nothing can be read or written there yet.
-    fn reserve(len: u64, page: PageBytes) -> Result<Self> {
+    fn reserve(len: u64, page: PageSize) -> Result<Self> {
         let fits = |bytes: u64| usize::try_from(bytes).map_err(|_| too_long(len));
         if len == 0 {
             return Err(Error::invalid("length", len, "is not a whole number of pages"));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How much memory there is, and how much of it could still become huge pages.
 
+use units::{Node, PageSize};
+
 use crate::error::{Error, Result};
 use crate::files;
 use crate::roots::Roots;
-use crate::units::{NodeId, PageBytes};
 
 /// The fields of `/proc/meminfo` that prezero reports or decides by, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,15 @@ pub struct Memory {
     /// All hugetlb pages of all sizes, used or not; `None` without hugetlb.
     pub hugetlb_bytes: Option<u64>,
     /// The size that a hugetlb mapping gets when it names none; `None` without hugetlb.
-    pub default_huge_page: Option<PageBytes>,
+    pub default_huge_page: Option<PageSize>,
+}
+
+/// The page size of plain memory on this machine, 4 KiB on x86-64.
+///
+/// # Panics
+/// On a kernel whose pages are smaller than 4 KiB, which Linux has none of.
+pub fn base_page() -> PageSize {
+    PageSize::new(rustix::param::page_size() as u64).expect("a power of two of at least 4 KiB")
 }
 
 /// Reads `/proc/meminfo`.
@@ -42,7 +51,7 @@ pub fn memory(roots: &Roots) -> Result<Memory> {
         free_bytes: required("MemFree")?,
         available_bytes: required("MemAvailable")?,
         hugetlb_bytes: optional("Hugetlb")?,
-        default_huge_page: optional("Hugepagesize")?.and_then(PageBytes::new),
+        default_huge_page: optional("Hugepagesize")?.and_then(PageSize::new),
     })
 }
 
@@ -50,14 +59,14 @@ pub fn memory(roots: &Roots) -> Result<Memory> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeBlocks {
     /// Where.
-    pub node: NodeId,
+    pub node: Node,
     /// How many free blocks of each order: `[k]` counts runs of `2^k` base pages.
     pub by_order: Vec<u64>,
 }
 
 impl FreeBlocks {
     /// Bytes in all free blocks.
-    pub fn free_bytes(&self, base: PageBytes) -> u64 {
+    pub fn free_bytes(&self, base: PageSize) -> u64 {
         self.sum(base, 0)
     }
 
@@ -65,13 +74,13 @@ impl FreeBlocks {
     ///
     /// For sizes above the largest block that the allocator keeps (4 MiB on x86-64, so for 1 GiB
     /// pages) this is an upper bound: the kernel does not say which largest blocks are neighbours.
-    pub fn obtainable(&self, page: PageBytes, base: PageBytes) -> u64 {
+    pub fn obtainable(&self, page: PageSize, base: PageSize) -> u64 {
         let order = (page.bytes() / base.bytes()).max(1).trailing_zeros() as usize;
         let top = self.by_order.len().saturating_sub(1);
         self.sum(base, order.min(top)) / page.bytes()
     }
 
-    fn sum(&self, base: PageBytes, from_order: usize) -> u64 {
+    fn sum(&self, base: PageSize, from_order: usize) -> u64 {
         let blocks = self.by_order.iter().enumerate().skip(from_order);
         blocks.map(|(order, count)| (count << order) * base.bytes()).sum()
     }
@@ -86,7 +95,7 @@ pub fn free_blocks(roots: &Roots) -> Result<Vec<FreeBlocks>> {
         let mut words = line.split_whitespace();
         let node = match (words.next(), words.next(), words.next(), words.next()) {
             (Some("Node"), Some(number), Some("zone"), Some(_)) => {
-                NodeId(files::parse(&path, "a node", number.trim_end_matches(','))?)
+                Node(files::parse(&path, "a node", number.trim_end_matches(','))?)
             }
             _ => return Err(Error::malformed(&path, "Node N, zone NAME COUNTS", line)),
         };

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatFs;
 use rustix::mount::{MountFlags, UnmountFlags};
+use units::PageSize;
 
 use crate::error::{Advise, Context, Errno, Error, Result};
 use crate::mountinfo;
 use crate::roots::Roots;
-use crate::units::PageBytes;
 
 /// A mounted hugetlbfs. Dropping this leaves it mounted: the files on it outlive the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct HugetlbMount {
     /// Where it is mounted.
     pub dir: PathBuf,
     /// The size of its pages.
-    pub page: PageBytes,
+    pub page: PageSize,
 }
 
 /// Mounts a hugetlbfs of one page size on `dir`, mode 0700, `nosuid,nodev,noexec`. The directory is
@@ -28,7 +28,7 @@ pub struct HugetlbMount {
 ///
 /// # Errors
 /// [`Error::is_denied`] without `CAP_SYS_ADMIN`; EINVAL where the kernel has no such page size.
-pub fn mount(dir: &Path, page: PageBytes) -> Result<HugetlbMount> {
+pub fn mount(dir: &Path, page: PageSize) -> Result<HugetlbMount> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -67,7 +67,7 @@ impl HugetlbMount {
 }
 
 /// The hugetlbfs mounts of one page size that this process sees, in the order they were mounted.
-pub fn find(roots: &Roots, page: PageBytes) -> Result<Vec<HugetlbMount>> {
+pub fn find(roots: &Roots, page: PageSize) -> Result<Vec<HugetlbMount>> {
     let mut mounts = Vec::new();
     for entry in mountinfo::read(roots)?.into_iter().filter(|entry| entry.kind == "hugetlbfs") {
         let mut options = entry.options.split(',');
@@ -80,33 +80,33 @@ pub fn find(roots: &Roots, page: PageBytes) -> Result<Vec<HugetlbMount>> {
 }
 
 /// The page size of the hugetlbfs that `path` lies on; `None` for every other file system.
-pub fn is_hugetlbfs(path: &Path) -> Result<Option<PageBytes>> {
+pub fn is_hugetlbfs(path: &Path) -> Result<Option<PageSize>> {
     let stat = rustix::fs::statfs(path).or_call(|| format!("statfs({path:?})"))?;
     Ok(hugetlb_page(&stat))
 }
 
 /// The same for a directory that is open.
-pub fn is_on_hugetlbfs(dir: impl std::os::fd::AsFd) -> Result<Option<PageBytes>> {
+pub fn is_on_hugetlbfs(dir: impl std::os::fd::AsFd) -> Result<Option<PageSize>> {
     let stat = rustix::fs::fstatfs(dir).or_call(|| "fstatfs(directory)".into())?;
     Ok(hugetlb_page(&stat))
 }
 
 /// hugetlbfs reports its page size as the block size.
-pub(crate) fn hugetlb_page(stat: &StatFs) -> Option<PageBytes> {
+pub(crate) fn hugetlb_page(stat: &StatFs) -> Option<PageSize> {
     #[expect(clippy::unnecessary_cast, reason = "the types differ between architectures")]
     let (kind, size) = (stat.f_type as i64, u64::try_from(stat.f_bsize).ok()?);
     #[expect(clippy::unnecessary_cast, reason = "the type differs between architectures")]
     let hugetlbfs = libc::HUGETLBFS_MAGIC as i64;
-    if kind == hugetlbfs { PageBytes::new(size) } else { None }
+    if kind == hugetlbfs { PageSize::new(size) } else { None }
 }
 
 /// `2M`, `1024M`, `64K`: the kernel prints KiB below 1 MiB and MiB above.
-fn parse_size(text: &str) -> Option<PageBytes> {
+fn parse_size(text: &str) -> Option<PageSize> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' => (&text[..text.len() - 1], 10),
         b'M' => (&text[..text.len() - 1], 20),
         b'G' => (&text[..text.len() - 1], 30),
         _ => (text, 0),
     };
-    PageBytes::new(digits.parse::<u64>().ok()?.checked_mul(1 << shift)?)
+    PageSize::new(digits.parse::<u64>().ok()?.checked_mul(1 << shift)?)
 }

@@ -9,31 +9,32 @@
 
 use std::ffi::c_void;
 
+use units::{Node, PageSize};
+
 use crate::cpuset::CpuSet;
 use crate::error::{Advise, Context, Errno, Error, Result};
 use crate::files;
 use crate::mapping::Mapping;
 use crate::raw::{self, Mask};
 use crate::roots::Roots;
-use crate::units::{NodeId, PageBytes};
 
 /// The nodes that have memory, in rising order; node 0 alone on a kernel without NUMA.
-pub fn nodes(roots: &Roots) -> Result<Vec<NodeId>> {
+pub fn nodes(roots: &Roots) -> Result<Vec<Node>> {
     let path = roots.sys.join("devices/system/node/has_memory");
     match files::read_if_there(&path)? {
         Some(text) => {
             let list = text.parse::<CpuSet>();
             let list = list.map_err(|_| Error::malformed(&path, "a list like 0-1", &text))?;
-            Ok(list.iter().map(NodeId).collect())
+            Ok(list.iter().map(Node).collect())
         }
-        None => Ok(vec![NodeId(0)]),
+        None => Ok(vec![Node(0)]),
     }
 }
 
 /// The CPUs of `node`, empty for a node of memory only; on a kernel without NUMA all that are online.
-pub fn cpus_of(roots: &Roots, node: NodeId) -> Result<CpuSet> {
+pub fn cpus_of(roots: &Roots, node: Node) -> Result<CpuSet> {
     let nodes = roots.sys.join("devices/system/node");
-    let path = if node == NodeId(0) && !nodes.exists() {
+    let path = if node == Node(0) && !nodes.exists() {
         roots.sys.join("devices/system/cpu/online")
     } else {
         nodes.join(format!("node{}/cpulist", node.0))
@@ -48,7 +49,7 @@ pub fn cpus_of(roots: &Roots, node: NodeId) -> Result<CpuSet> {
 ///
 /// # Errors
 /// EINVAL for a node without memory or outside the thread's cpuset.
-pub fn bind_thread_to(node: NodeId) -> Result<()> {
+pub fn bind_thread_to(node: Node) -> Result<()> {
     let bind = raw::set_mempolicy(libc::MPOL_BIND, &Mask::of([node.0]));
     without_numa(bind, node, ())
         .or_call(|| format!("set_mempolicy(MPOL_BIND, {{{}}})", node.0))
@@ -57,14 +58,14 @@ pub fn bind_thread_to(node: NodeId) -> Result<()> {
 
 /// Gives the calling thread the default policy back: the node of the CPU it runs on.
 pub fn reset_policy() -> Result<()> {
-    without_numa(raw::set_mempolicy(libc::MPOL_DEFAULT, &Mask::of([])), NodeId(0), ())
+    without_numa(raw::set_mempolicy(libc::MPOL_DEFAULT, &Mask::of([])), Node(0), ())
         .or_call(|| "set_mempolicy(MPOL_DEFAULT)".into())
 }
 
 /// The nodes that the calling thread is bound to; `None` unless its policy is `MPOL_BIND`.
-pub fn bound_to() -> Result<Option<Vec<NodeId>>> {
+pub fn bound_to() -> Result<Option<Vec<Node>>> {
     match raw::get_mempolicy() {
-        Ok((libc::MPOL_BIND, nodes)) => Ok(Some(nodes.bits().map(NodeId).collect())),
+        Ok((libc::MPOL_BIND, nodes)) => Ok(Some(nodes.bits().map(Node).collect())),
         Ok(_) | Err(Errno::NOSYS) => Ok(None),
         Err(errno) => Err(errno).or_call(|| "get_mempolicy()".into()),
     }
@@ -77,7 +78,7 @@ pub fn bound_to() -> Result<Option<Vec<NodeId>>> {
 ///
 /// # Errors
 /// EFAULT if a hole could not be filled.
-pub fn nodes_of(mapping: &Mapping, page: PageBytes) -> Result<Vec<NodeId>> {
+pub fn nodes_of(mapping: &Mapping, page: PageSize) -> Result<Vec<Node>> {
     let step = usize::try_from(page.bytes())
         .map_err(|_| Error::invalid("page size", page, "is larger than the address space"))?;
     let addresses = (0..mapping.len())
@@ -90,23 +91,23 @@ pub fn nodes_of(mapping: &Mapping, page: PageBytes) -> Result<Vec<NodeId>> {
         .iter()
         .zip(found)
         .map(|(&address, node)| match u32::try_from(node) {
-            Ok(node) => Ok(NodeId(node)),
+            Ok(node) => Ok(Node(node)),
             Err(_) => one_node(address),
         })
         .collect()
 }
 
-fn one_node(address: *const c_void) -> Result<NodeId> {
-    without_numa(raw::node_of_address(address), NodeId(0), 0)
+fn one_node(address: *const c_void) -> Result<Node> {
+    without_numa(raw::node_of_address(address), Node(0), 0)
         .and_then(|node| u32::try_from(node).map_err(|_| Errno::FAULT))
-        .map(NodeId)
+        .map(Node)
         .or_call(|| format!("get_mempolicy({address:?}, MPOL_F_NODE|MPOL_F_ADDR)"))
 }
 
 /// What asks for node 0 is already true on a kernel without NUMA.
-fn without_numa<T>(result: Result<T, Errno>, node: NodeId, on_node_0: T) -> Result<T, Errno> {
+fn without_numa<T>(result: Result<T, Errno>, node: Node, on_node_0: T) -> Result<T, Errno> {
     match result {
-        Err(Errno::NOSYS) if node == NodeId(0) => Ok(on_node_0),
+        Err(Errno::NOSYS) if node == Node(0) => Ok(on_node_0),
         result => result,
     }
 }

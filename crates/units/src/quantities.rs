@@ -76,6 +76,34 @@ pub struct Node(pub u32);
 #[serde(try_from = "u64", into = "u64")]
 pub struct PageSize(u64);
 
+impl Bytes {
+    /// The whole pages of `size` that fit into so many bytes; what is left over is cut off, see
+    /// [`PageSize::pages_in`] for when there may be nothing left over.
+    #[must_use]
+    pub const fn whole_pages(self, size: PageSize) -> Pages {
+        Pages(self.0 / size.0)
+    }
+}
+
+impl std::ops::Add for Bytes {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl std::ops::AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl std::iter::Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self(0), |a, b| a + b)
+    }
+}
+
 impl Pages {
     /// No pages.
     pub const ZERO: Self = Self(0);
@@ -100,6 +128,19 @@ impl std::ops::Add for Pages {
     }
 }
 
+impl std::ops::AddAssign for Pages {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl std::ops::Mul<u64> for Pages {
+    type Output = Self;
+    fn mul(self, times: u64) -> Self {
+        Self(self.0.saturating_mul(times))
+    }
+}
+
 impl std::iter::Sum for Pages {
     fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
         iter.fold(Self::ZERO, |a, b| a + b)
@@ -116,19 +157,28 @@ impl PageSize {
 
     /// A page size of `bytes`, if that is a power of two of at least 4 KiB.
     #[must_use]
-    pub fn new(bytes: u64) -> Option<Self> {
-        (bytes >= Self::KIB_4.0 && bytes.is_power_of_two()).then_some(Self(bytes))
+    pub const fn new(bytes: u64) -> Option<Self> {
+        if bytes >= Self::KIB_4.0 && bytes.is_power_of_two() { Some(Self(bytes)) } else { None }
+    }
+
+    /// A page size of `kib` KiB, the unit of `/sys/kernel/mm/hugepages`.
+    #[must_use]
+    pub const fn from_kib(kib: u64) -> Option<Self> {
+        match kib.checked_mul(1 << 10) {
+            Some(bytes) => Self::new(bytes),
+            None => None,
+        }
     }
 
     /// In bytes.
     #[must_use]
-    pub fn bytes(self) -> u64 {
+    pub const fn bytes(self) -> u64 {
         self.0
     }
 
     /// In KiB, as sysfs names its directories.
     #[must_use]
-    pub fn kib(self) -> u64 {
+    pub const fn kib(self) -> u64 {
         self.0 >> 10
     }
 
@@ -249,6 +299,33 @@ mod tests {
         for text in ["3M", "1K", "0"] {
             assert!(text.parse::<PageSize>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_page_size_is_a_power_of_two_of_at_least_4_kib() {
+        for bytes in [0, 512, 2048, 3 << 20, u64::MAX] {
+            assert_eq!(PageSize::new(bytes), None, "{bytes}");
+        }
+        assert_eq!(PageSize::from_kib(u64::MAX), None);
+        assert_eq!(PageSize::from_kib(2048), Some(PageSize::MIB_2));
+    }
+
+    #[test]
+    fn a_page_size_prints_in_its_largest_unit() {
+        let print = |bytes| PageSize::new(bytes).map(|page| page.to_string());
+        for (bytes, text) in [(4096, "4K"), (2 << 20, "2M"), (512 << 20, "512M"), (16 << 30, "16G")]
+        {
+            assert_eq!(print(bytes).as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn arithmetic_stays_at_its_bounds() {
+        assert_eq!(Pages(u64::MAX) + Pages(1), Pages(u64::MAX));
+        assert_eq!(Pages(u64::MAX) * 2, Pages(u64::MAX));
+        assert_eq!(Pages(u64::MAX).bytes(PageSize::GIB_1), Bytes(u64::MAX));
+        assert_eq!(Pages(1).saturating_sub(Pages(2)), Pages::ZERO);
+        assert_eq!(Bytes(3 << 20).whole_pages(PageSize::MIB_2), Pages(1));
     }
 
     #[test]

@@ -8,8 +8,9 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use linux::testkit::{hugepages, skip_for_ever};
-use linux::{NodeId, Roots, numa};
+use linux::{Roots, numa};
 use prezero_tests::{Daemon, c};
+use units::Node;
 
 use super::{PAGE, assert_same, logged, served, shim, shimmed, text};
 
@@ -22,7 +23,7 @@ fn two_nodes() -> Option<hugepages::Guard> {
         skip_for_ever("this machine has one NUMA node");
         return None;
     }
-    let wanted = [0, 1].map(|node| (PAGE.bytes(), Some(NodeId(node)), READY + 8));
+    let wanted = [0, 1].map(|node| (PAGE.size(), Some(Node(node)), READY + 8));
     hugepages::reserve_all(&wanted)
 }
 

@@ -57,8 +57,8 @@ impl Book {
         self.counters.hit_bytes += ready.bytes(domain.page_size).0;
         self.counters.miss_bytes += hole.bytes(domain.page_size).0;
         let counts = self.lent_so_far.entry(domain).or_default();
-        counts.hits = counts.hits + ready;
-        counts.misses = counts.misses + hole;
+        counts.hits += ready;
+        counts.misses += hole;
     }
 
     /// The counts of every domain, as a watch reports them.

@@ -17,7 +17,7 @@
 
 use std::collections::BTreeMap;
 
-use units::{BlockId, Domain, JobId, Node, PageSize, Pages, PoolKey};
+use units::{BlockId, Bytes, Domain, JobId, Node, PageSize, Pages, PoolKey};
 
 use super::{Book, Pool, Who};
 use crate::block::{Block, StateName};
@@ -25,7 +25,7 @@ use crate::config::{ConfigError, PoolConfig, Recycle};
 
 /// What a worker gets in one job: 0.1 s of work at 2.5 GB/s, and no more is out of sight between two
 /// reports.
-const JOB_BYTES: u64 = 256 << 20;
+const JOB_BYTES: Bytes = Bytes(256 << 20);
 
 /// What the kernel's own pool has of one node and page size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,7 +89,7 @@ pub(super) fn merged(
                 // Without any it stays what `ready_high` is, whenever that changes.
                 let low = sum.ready_low.or(pool.ready_low).map(|_| sum.low() + pool.low());
                 sum.ready_low = low;
-                sum.ready_high = sum.ready_high + pool.ready_high;
+                sum.ready_high += pool.ready_high;
                 sum.max = sum.max.zip(pool.max).map(|(a, b)| a + b);
                 sum.leave_free = sum.leave_free.max(pool.leave_free);
             }
@@ -212,7 +212,7 @@ impl Book {
             })?;
         let job = JobId(self.next_job);
         self.next_job += 1;
-        let most = Pages((JOB_BYTES / key.page_size.bytes()).max(1));
+        let most = JOB_BYTES.whole_pages(key.page_size).max(Pages(1));
         let order = KernelOrder { job, pool: key, pages: wanted.min(most) };
         self.kernel.as_mut()?.jobs.insert(job, order);
         Some(order)
@@ -245,6 +245,6 @@ impl Book {
         let domain = Domain { node: pool.node, page_size: pool.page_size };
         let counts = self.lent_so_far.entry(domain).or_default();
         counts.hits = counts.hits.saturating_sub(short);
-        counts.misses = counts.misses + short;
+        counts.misses += short;
     }
 }

@@ -272,7 +272,7 @@ impl Book {
             if plan.blocks.len() >= MAX_PARTS
                 && let Some((_, pages)) = plan.blocks.pop()
             {
-                left = left + pages;
+                left += pages;
             }
             let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
             let room = |node: &&Node| self.room(**node, page_size, &spare) >= left;
@@ -299,7 +299,7 @@ impl Book {
         if left > Pages::ZERO {
             let room = |t: &&mut Taken| self.room(t.pool.node, page_size, &[]) >= t.pages + left;
             let largest = taken.iter_mut().find(room)?;
-            largest.pages = largest.pages + left;
+            largest.pages += left;
         }
         taken.retain(|t| t.pages > Pages::ZERO);
         Some(Plan { blocks: Vec::new(), taken })
@@ -375,7 +375,7 @@ impl Book {
             }
             parts.push(LoanPart { block: *id, node, pages: *pages, ready: shape.min(*pages) });
         }
-        let need = Pages(request.bytes.0 / page_size.bytes());
+        let need = request.bytes.whole_pages(page_size);
         for Taken { pool, pages, zeroed } in plan.taken {
             // A block that is grown covers it all.
             let covered: Pages = parts.iter().map(|p| p.pages).sum();

@@ -313,7 +313,7 @@ impl Book {
             _ => Pages::ZERO,
         };
         let dirty: Pages = self.takeable(key).map(left).sum();
-        dirty + Pages(self.creatable(key) * key.pages_per_block.0)
+        dirty + key.pages_per_block * self.creatable(key)
     }
 
     /// A pool's dirty blocks whose missing pages the kernel can give.

@@ -111,10 +111,10 @@ impl Book {
             }
             let Some(block) = self.blocks.remove(id) else { continue };
             let PoolKey { node, page_size, .. } = block.pool();
-            given = given + size;
+            given += size;
             bytes += size.bytes(page_size).0;
             if let Some(available) = self.available.get_mut(&(node, page_size)) {
-                *available = *available + size;
+                *available += size;
             }
             effects.push(Effect::Remove(id));
         }

@@ -109,12 +109,12 @@ impl Shelves {
         self.states.entry(state).or_default().insert(block.id());
         let sum = self.sums.entry((pool, state)).or_default();
         sum.blocks += 1;
-        sum.pages = sum.pages + block.pages();
+        sum.pages += block.pages();
         match block.state() {
             State::Ready(_) => {
                 let shelf = self.ready.entry((pool.node, pool.page_size)).or_default();
                 if shelf.blocks.insert((block.pages(), block.id())) {
-                    shelf.pages = shelf.pages + block.pages();
+                    shelf.pages += block.pages();
                 }
             }
             State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {

@@ -9,8 +9,6 @@ use book::config::Reserve;
 use linux::{Result, Roots, hugetlb};
 use units::Pages;
 
-use super::{node_id, page_bytes};
-
 /// One step: 1 GiB takes the kernel up to a second where it has to move memory out of the way.
 const STEP_BYTES: u64 = 1 << 30;
 
@@ -37,7 +35,7 @@ pub(crate) fn grow(
     wanted: &Reserve,
     mut go_on: impl FnMut(Progress) -> bool,
 ) -> Result<Progress> {
-    let (size, at) = (page_bytes(wanted.page_size), Some(node_id(wanted.node)));
+    let (size, at) = (wanted.page_size, Some(wanted.node));
     let look = || {
         let now = hugetlb::counters(roots, size, at)?;
         // Surplus pages are programs' own and vanish with them.

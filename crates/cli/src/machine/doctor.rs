@@ -8,12 +8,12 @@
 use std::path::Path;
 
 use linux::{
-    BlockDir, Exclusivity, HugetlbMount, NodeId, PageBytes, Result, Roots, cgroup, cpu, exclusive,
-    hugetlb,
+    BlockDir, Exclusivity, HugetlbMount, Result, Roots, cgroup, cpu, exclusive, hugetlb,
     kernel::{Offer, level},
     meminfo, mount, numa, psi,
 };
 use serde::Serialize;
+use units::{Node, PageSize};
 
 use super::is_root;
 
@@ -147,7 +147,7 @@ fn version(release: &str) -> (u32, u32) {
 fn nodes(roots: &Roots) -> Result<Vec<Finding>> {
     let nodes = numa::nodes(roots)?;
     let each =
-        nodes.iter().map(|&node| Ok(format!("{node}: cpus {}", numa::cpus_of(roots, node)?)));
+        nodes.iter().map(|&node| Ok(format!("node {node}: cpus {}", numa::cpus_of(roots, node)?)));
     let each = each.collect::<Result<Vec<_>>>()?.join("; ");
     Ok(vec![Finding::new(Level::Ok, "numa", format!("{} with memory ({each})", nodes.len()))])
 }
@@ -174,12 +174,15 @@ fn pools(roots: &Roots) -> Result<Vec<Finding>> {
             findings.push(Finding::new(
                 Level::Ok,
                 "huge pages",
-                format!("{node}, {size}: {} reserved, {} free{surplus}", pool.total, pool.free),
+                format!(
+                    "node {node}, {size}: {} reserved, {} free{surplus}",
+                    pool.total, pool.free
+                ),
             ));
         }
     }
     if total == 0 {
-        let (node, size) = (numa::nodes(roots)?.first().copied().unwrap_or(NodeId(0)), sizes[0]);
+        let (node, size) = (numa::nodes(roots)?.first().copied().unwrap_or(Node(0)), sizes[0]);
         findings.push(
             Finding::new(Level::Bad, "huge pages", "none is reserved: there is nothing to lend")
                 .change("reserve some, here 1 GiB of them; at boot 1 GiB pages are surest: hugepagesz=1G hugepages=N")
@@ -189,10 +192,10 @@ fn pools(roots: &Roots) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-fn reserve_command(roots: &Roots, node: NodeId, size: PageBytes, pages: u64) -> String {
+fn reserve_command(roots: &Roots, node: Node, size: PageSize, pages: u64) -> String {
     let per_node = roots.sys.join("devices/system/node").exists();
     let parent =
-        if per_node { format!("devices/system/node/node{}", node.0) } else { "kernel/mm".into() };
+        if per_node { format!("devices/system/node/node{node}") } else { "kernel/mm".into() };
     format!(
         "echo {pages} | sudo tee {}/{parent}/hugepages/hugepages-{}kB/nr_hugepages",
         roots.sys.display(),
@@ -201,7 +204,7 @@ fn reserve_command(roots: &Roots, node: NodeId, size: PageBytes, pages: u64) -> 
 }
 
 fn fragmentation(roots: &Roots) -> Result<Vec<Finding>> {
-    let base = PageBytes::base();
+    let base = meminfo::base_page();
     let mut findings = Vec::new();
     for blocks in meminfo::free_blocks(roots)? {
         let free = blocks.free_bytes(base);
@@ -209,7 +212,7 @@ fn fragmentation(roots: &Roots) -> Result<Vec<Finding>> {
             let pages = blocks.obtainable(size, base);
             let in_pages = pages * size.bytes();
             let found = format!(
-                "{}: {} of {} free could be {size} pages now, {pages} of them{}",
+                "node {}: {} of {} free could be {size} pages now, {pages} of them{}",
                 blocks.node,
                 mib(in_pages),
                 mib(free),

@@ -3,7 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use linux::{CpuSet, NodeId, Result, Roots, cgroup, numa, sched};
+use linux::{CpuSet, Result, Roots, cgroup, numa, sched};
 use units::Node;
 
 /// The CPUs, nice value, policy and group of a worker; what is absent stays as it is.
@@ -54,7 +54,7 @@ impl Context {
         if let Some(cpus) = &self.cpus {
             sched::set_affinity(&cpus.parse::<CpuSet>()?)?;
         } else if let Some(node) = self.near {
-            let near = numa::cpus_of(roots, NodeId(node.0))?.intersection(&sched::affinity()?);
+            let near = numa::cpus_of(roots, node)?.intersection(&sched::affinity()?);
             if !near.is_empty() {
                 sched::set_affinity(&near)?;
             }

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use linux::Roots;
 use linux::kernel::files::{CountFile, Name};
 use linux::kernel::{Device, WatchFor};
-use linux::{NodeId, Roots};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
@@ -22,7 +22,6 @@ use units::{Node, PageSize, Pages};
 use super::polled::{Polled, register};
 use crate::error::{Error, Result};
 use crate::service::Shared;
-use crate::store::page_bytes;
 
 /// The least time between two looks for one reason, whatever wakes us.
 const SPACING: Duration = Duration::from_millis(50);
@@ -60,7 +59,7 @@ impl Events {
             let domain = self.domains.entry((node, page_size)).or_insert_with(|| {
                 let files = [Name::Zeroed, Name::Zeroable];
                 let tasks = files.map(|name| {
-                    let file = CountFile::open(&roots, page_bytes(page_size), NodeId(node.0), name);
+                    let file = CountFile::open(&roots, page_size, node, name);
                     tokio::task::spawn_local(follow(Rc::clone(shell), file))
                 });
                 Domain { tasks: tasks.into(), watch: None }
@@ -94,7 +93,7 @@ impl Domain {
             }
         };
         let condition = WatchFor { min_zeroed: low.0, only_if_zeroable: true, min_interval_ms: 0 };
-        let set = fd.get_ref().0.watch(NodeId(node.0), page_bytes(page_size), condition);
+        let set = fd.get_ref().0.watch(node, page_size, condition);
         // Not set, it is tried again.
         let low = if set.is_ok() { low } else { Pages::ZERO };
         self.watch = Some((fd, low));

@@ -14,11 +14,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use linux::kernel::Device;
-use linux::{BlockFile, NodeId, PageBytes, numa};
-use units::{BlockId, Node, PageSize, Pages};
+use linux::{BlockFile, numa};
+use units::{BlockId, Bytes, Node, PageSize, Pages};
 
 use super::KernelPool;
-use crate::store::page_bytes;
 
 /// Between two looks, at least a page: what the daemon may have to clear if it loses a race.
 const STEP_BYTES: u64 = 32 << 20;
@@ -32,8 +31,8 @@ pub(crate) struct Fill {
     pub(crate) pages: Pages,
     device: Arc<Device>,
     file: BlockFile,
-    node: NodeId,
-    page: PageBytes,
+    node: Node,
+    page: PageSize,
 }
 
 impl Fill {
@@ -41,10 +40,9 @@ impl Fill {
         pool: &KernelPool,
         block: BlockId,
         file: BlockFile,
-        (node, page_size): (Node, PageSize),
+        (node, page): (Node, PageSize),
         pages: Pages,
     ) -> Self {
-        let (node, page) = (NodeId(node.0), page_bytes(page_size));
         Self { block, pages, device: Arc::clone(&pool.device), file, node, page }
     }
 
@@ -61,7 +59,7 @@ impl Fill {
                 tracing::warn!(%error, block = %self.block, "a loan stays a hole");
             }
             let there = self.file.allocated_bytes().unwrap_or_default();
-            Pages(there / self.page.bytes())
+            Bytes(there).whole_pages(self.page)
         })
     }
 

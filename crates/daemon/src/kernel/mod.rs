@@ -8,14 +8,13 @@ mod polled;
 use std::sync::Arc;
 
 use book::ZeroedCounts;
+use linux::Roots;
 use linux::kernel::Device;
-use linux::{NodeId, Roots};
 use units::{Node, PageSize, Pages};
 
 pub(crate) use self::events::Events;
 pub(crate) use self::fill::Fill;
 use crate::error::Result;
-use crate::store::page_bytes;
 
 /// The kernel's pool of every node and page size.
 #[derive(Debug, Clone)]
@@ -30,7 +29,7 @@ impl KernelPool {
 
     /// What is ready and what could be, at one instant. One system call.
     pub(crate) fn counts(&self, node: Node, page_size: PageSize) -> Result<ZeroedCounts> {
-        let counts = self.device.query(NodeId(node.0), page_bytes(page_size))?;
+        let counts = self.device.query(node, page_size)?;
         Ok(ZeroedCounts {
             zeroed: Pages(counts.zeroed),
             zeroing: Pages(counts.zeroing),

@@ -10,7 +10,6 @@ use wire::Status;
 use super::{DomainInKernel, Shell};
 use crate::error::Result;
 use crate::provider::Provider;
-use crate::store::page_bytes;
 
 impl Shell {
     pub(crate) fn status(&mut self) -> Status {
@@ -62,9 +61,8 @@ impl Shell {
             let (free, _) = self.provider.free_pages(&self.roots, node, page_size)?;
             (free, Pages::ZERO, free + ours.lent)
         } else {
-            let page = page_bytes(page_size);
-            let here = hugetlb::counters(&self.roots, page, Some(linux::NodeId(node.0)))?;
-            let all = hugetlb::counters(&self.roots, page, None)?;
+            let here = hugetlb::counters(&self.roots, page_size, Some(node))?;
+            let all = hugetlb::counters(&self.roots, page_size, None)?;
             (Pages(here.free), Pages(all.reserved.unwrap_or_default()), Pages(here.total))
         };
         let in_work =

@@ -25,7 +25,7 @@ use linux::{Error, Result, Roots, hugetlb};
 use rustix::fs::FlockOperation;
 use units::{Node, PageSize, Pages};
 
-use crate::machine::{call_failed, node_id, page_bytes};
+use crate::machine::call_failed;
 
 /// A pool's size as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Reservation {
     /// # Errors
     /// [`linux::Error::is_denied`] without root, EINVAL where a size can be had at boot only.
     pub(crate) fn grow(&mut self, page: PageSize, node: Node, pages: Pages) -> Result<Pages> {
-        let (size, at) = (page_bytes(page), Some(node_id(node)));
+        let (size, at) = (page, Some(node));
         let now = hugetlb::counters(&self.roots, size, at)?;
         // Promised pages are counted for the whole machine only; on one node they may all lie here.
         let promised = hugetlb::counters(&self.roots, size, None)?.reserved.unwrap_or(0);
@@ -111,7 +111,7 @@ impl Reservation {
         let mut failed = Vec::new();
         // Last changed first, so that one pool's pages are free when another wants them back.
         for before in self.before.drain(..).rev() {
-            let (size, at) = (page_bytes(before.page), Some(node_id(before.node)));
+            let (size, at) = (before.page, Some(before.node));
             if let Err(error) = hugetlb::set_total(&self.roots, size, at, before.total.0) {
                 failed.push(before);
                 result = result.and(Err(error));

@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use units::{Node, PageSize};
 use zerocopy::IntoBytes;
 
 use crate::error::{Advise, Context, Errno, Error, Result};
 use crate::hugepagectl::{Argument, Query, Request, WATCH_ZEROABLE, Watch, Zero};
 use crate::raw;
 use crate::roots::Roots;
-use crate::units::{NodeId, PageBytes};
 
 /// Bytes of a query that asks how large the kernel's own struct is: more than any version has.
 const PROBE_SIZE: u32 = 512;
@@ -99,7 +99,7 @@ impl Device {
     ///
     /// # Errors
     /// ENODEV: no such node, or no pages of that size. ENOTTY: the file is something else.
-    pub fn query(&self, node: NodeId, page: PageBytes) -> Result<PoolCounts> {
+    pub fn query(&self, node: Node, page: PageSize) -> Result<PoolCounts> {
         let (node, page_shift) = domain(node, page)?;
         let mut query = Query { node, page_shift, ..Query::default() };
         self.call(&mut query)?;
@@ -112,7 +112,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`Device::query`]; E2BIG from a kernel whose versions do not follow the header's rules.
-    pub fn query_size(&self, node: NodeId, page: PageBytes) -> Result<u32> {
+    pub fn query_size(&self, node: Node, page: PageSize) -> Result<u32> {
         let (node, page_shift) = domain(node, page)?;
         let query = Query { size: PROBE_SIZE, node, page_shift, ..Query::default() };
         let mut bytes = [0; PROBE_SIZE as usize];
@@ -131,7 +131,7 @@ impl Device {
     ///
     /// # Errors
     /// EPERM without `CAP_SYS_ADMIN`; ENODEV as for [`Device::query`], also when the node goes away.
-    pub fn zero(&self, node: NodeId, page: PageBytes, pages: u64) -> Result<Zeroed> {
+    pub fn zero(&self, node: Node, page: PageSize, pages: u64) -> Result<Zeroed> {
         let (node, page_shift) = domain(node, page)?;
         let mut zero = Zero { node, page_shift, pages, ..Zero::default() };
         match self.call(&mut zero) {
@@ -150,7 +150,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`Device::zero`].
-    pub fn watch(&self, node: NodeId, page: PageBytes, condition: WatchFor) -> Result<()> {
+    pub fn watch(&self, node: Node, page: PageSize, condition: WatchFor) -> Result<()> {
         let (node, page_shift) = domain(node, page)?;
         let mut watch = Watch {
             node,
@@ -185,7 +185,7 @@ impl AsFd for Device {
 }
 
 /// The two numbers by which the interface names a pool.
-fn domain(node: NodeId, page: PageBytes) -> Result<(i32, u32)> {
+fn domain(node: Node, page: PageSize) -> Result<(i32, u32)> {
     let number = i32::try_from(node.0)
         .map_err(|_| Error::invalid("node", node, "is larger than any that a kernel has"))?;
     Ok((number, page.bytes().trailing_zeros()))

@@ -9,6 +9,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use units::{Node, PageSize};
+
 use super::device::{Device, WatchFor};
 use super::files;
 use crate::error::Result;
@@ -16,7 +18,6 @@ use crate::hugepagectl::{Argument, Query};
 use crate::hugetlb;
 use crate::numa;
 use crate::roots::Roots;
-use crate::units::{NodeId, PageBytes};
 
 /// What a kernel's pool can do, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,7 +104,7 @@ pub fn probe(roots: &Roots) -> Result<Offer> {
 }
 
 /// The same of one device, which may be any file.
-pub(super) fn ask(device: &Device, node: NodeId, page: PageBytes, files: bool) -> Offer {
+pub(super) fn ask(device: &Device, node: Node, page: PageSize, files: bool) -> Offer {
     let Ok(bytes) = device.query_size(node, page) else {
         return Offer::stock(files, Some("/dev/hugepagectl does not answer HUGEPAGECTL_QUERY"));
     };
@@ -143,7 +144,7 @@ mod tests {
     fn a_file_that_is_no_device_is_stock_and_says_so() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let device = Device::open_at(file.path()).unwrap();
-        let offer = ask(&device, NodeId(0), PageBytes::new(2 << 20).unwrap(), false);
+        let offer = ask(&device, Node(0), PageSize::MIB_2, false);
         assert_eq!(offer.kernel, Level::Stock);
         assert!(offer.missing.unwrap().contains("HUGEPAGECTL_QUERY"));
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
 use tempfile::TempDir;
+use units::{Node, PageSize};
 
 use super::lock::{Before, Lock, MOUNTS_PREFIX};
 use super::{GIB_PAGES, skip, skip_for_ever};
@@ -24,12 +25,11 @@ use crate::mapping::Mapping;
 use crate::meminfo;
 use crate::mount::{self, HugetlbMount};
 use crate::roots::Roots;
-use crate::units::{NodeId, PageBytes};
 
 /// 2 MiB.
-pub const MIB_2: PageBytes = PageBytes::new(2 << 20).unwrap();
+pub const MIB_2: PageSize = PageSize::MIB_2;
 /// 1 GiB.
-pub const GIB_1: PageBytes = PageBytes::new(1 << 30).unwrap();
+pub const GIB_1: PageSize = PageSize::GIB_1;
 
 /// How often the pool is asked to grow: the kernel fails to find 1 GiB in one piece now and then.
 const ATTEMPTS: u32 = 5;
@@ -39,7 +39,7 @@ const ATTEMPTS: u32 = 5;
 pub struct Guard {
     before: Vec<Before>,
     /// Free pages that are not this test's, how many of each size.
-    excess: Vec<(PageBytes, u64, Mapping)>,
+    excess: Vec<(PageSize, u64, Mapping)>,
     lock: Lock,
 }
 
@@ -47,7 +47,7 @@ pub struct Guard {
 ///
 /// # Panics
 /// If they are not to be had and skipping is a failure.
-pub fn reserve(page: PageBytes, pages: u64) -> Option<Guard> {
+pub fn reserve(page: PageSize, pages: u64) -> Option<Guard> {
     reserve_all(&[(page, None, pages)])
 }
 
@@ -55,7 +55,7 @@ pub fn reserve(page: PageBytes, pages: u64) -> Option<Guard> {
 ///
 /// # Panics
 /// If they are not to be had and skipping is a failure.
-pub fn reserve_all(wanted: &[(PageBytes, Option<NodeId>, u64)]) -> Option<Guard> {
+pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
     if !rustix::process::geteuid().is_root() {
         skip("changing the hugetlb pool needs root");
         return None;
@@ -93,13 +93,13 @@ impl Guard {
     ///
     /// # Panics
     /// If the kernel has no such size.
-    pub fn free(&self, page: PageBytes) -> u64 {
+    pub fn free(&self, page: PageSize) -> u64 {
         let aside = self.excess.iter().filter(|e| e.0 == page).map(|e| e.1).sum();
         let counters = hugetlb::counters(&Roots::default(), page, None);
         counters.expect("a page size of this kernel").free.saturating_sub(aside)
     }
 
-    fn grow(&mut self, page: PageBytes, node: Option<NodeId>, pages: u64) -> Result<bool> {
+    fn grow(&mut self, page: PageSize, node: Option<Node>, pages: u64) -> Result<bool> {
         let roots = Roots::default();
         let now = hugetlb::counters(&roots, page, node)?;
         let before = Before { page, node, total: now.total };
@@ -123,7 +123,7 @@ impl Guard {
         Ok(false)
     }
 
-    fn set_aside_beyond(&mut self, page: PageBytes, pages: u64) -> Result<()> {
+    fn set_aside_beyond(&mut self, page: PageSize, pages: u64) -> Result<()> {
         let free = hugetlb::counters(&Roots::default(), page, None)?.unreserved_free();
         let excess = free.saturating_sub(pages);
         if excess > 0 {
@@ -179,7 +179,7 @@ pub struct Mounted {
 ///
 /// # Panics
 /// If it cannot be mounted and skipping is a failure.
-pub fn mounted(page: PageBytes) -> Option<Mounted> {
+pub fn mounted(page: PageSize) -> Option<Mounted> {
     let dir = tempfile::Builder::new().prefix(MOUNTS_PREFIX).tempdir();
     let dir = dir.expect("a temporary directory");
     match mount::mount(&dir.path().join("huge"), page) {

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal};
+use units::{Node, PageSize};
 
 use crate::error::Result;
 use crate::hugetlb;
 use crate::mountinfo;
 use crate::roots::Roots;
-use crate::units::{NodeId, PageBytes};
 
 /// How the names of directories begin, in the temporary directory, on which tests mount things.
 pub const MOUNTS_PREFIX: &str = "prezero-test-";
@@ -31,8 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The size that a pool had before a test: of the whole machine, or of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Before {
-    pub(super) page: PageBytes,
-    pub(super) node: Option<NodeId>,
+    pub(super) page: PageSize,
+    pub(super) node: Option<Node>,
     pub(super) total: u64,
 }
 
@@ -59,10 +59,10 @@ impl Before {
 
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
-        let page = PageBytes::new(words.next()?.parse().ok()?)?;
+        let page = PageSize::new(words.next()?.parse().ok()?)?;
         let node = match words.next()? {
             "-" => None,
-            node => Some(NodeId(node.parse().ok()?)),
+            node => Some(Node(node.parse().ok()?)),
         };
         Some(Self { page, node, total: words.next()?.parse().ok()? })
     }
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn a_line_says_which_pool_and_what_size_it_had() {
-        let page = PageBytes::new(2 << 20).unwrap();
-        for node in [None, Some(NodeId(3))] {
+        let page = PageSize::MIB_2;
+        for node in [None, Some(Node(3))] {
             let before = Before { page, node, total: 7 };
             assert_eq!(Before::parse(before.line().trim_end()), Some(before));
         }

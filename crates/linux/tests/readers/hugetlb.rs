@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use linux::hugetlb::{self, Counters};
 use linux::testkit::tree;
-use linux::{NodeId, PageBytes};
+use units::{Node, PageSize};
 
-pub(crate) const MIB_2: PageBytes = PageBytes::new(2 << 20).unwrap();
-const GIB_1: PageBytes = PageBytes::new(1 << 30).unwrap();
+pub(crate) const MIB_2: PageSize = PageSize::new(2 << 20).unwrap();
+const GIB_1: PageSize = PageSize::new(1 << 30).unwrap();
 
 #[test]
 fn lists_page_sizes_from_small_to_large() {
@@ -46,13 +46,13 @@ fn reads_the_machine_and_each_node() {
     let machine = hugetlb::counters(&roots, MIB_2, None).unwrap();
     assert_eq!(machine, Counters { total: 12, free: 7, surplus: 1, reserved: Some(3) });
     assert_eq!(machine.unreserved_free(), 4);
-    let node = hugetlb::counters(&roots, MIB_2, Some(NodeId(1))).unwrap();
+    let node = hugetlb::counters(&roots, MIB_2, Some(Node(1))).unwrap();
     assert_eq!(node, Counters { total: 8, free: 2, surplus: 0, reserved: None });
     assert_eq!(node.unreserved_free(), 2);
     assert_eq!(hugetlb::overcommit(&roots, MIB_2).unwrap(), 5);
 
     assert!(hugetlb::counters(&roots, GIB_1, None).unwrap_err().is_not_found());
-    assert!(hugetlb::counters(&roots, MIB_2, Some(NodeId(0))).unwrap_err().is_not_found());
+    assert!(hugetlb::counters(&roots, MIB_2, Some(Node(0))).unwrap_err().is_not_found());
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn node_0_of_a_kernel_without_numa_is_the_machine() {
         ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "4\n"),
         ("sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hugepages", "0\n"),
     ]);
-    assert_eq!(hugetlb::counters(&tree.roots(), MIB_2, Some(NodeId(0))).unwrap().total, 4);
-    assert!(hugetlb::counters(&tree.roots(), MIB_2, Some(NodeId(1))).unwrap_err().is_not_found());
+    assert_eq!(hugetlb::counters(&tree.roots(), MIB_2, Some(Node(0))).unwrap().total, 4);
+    assert!(hugetlb::counters(&tree.roots(), MIB_2, Some(Node(1))).unwrap_err().is_not_found());
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn sets_the_pool_of_the_machine_or_of_one_node() {
     let node = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
     let tree = tree(&[(machine, ""), (node, "")]);
     assert_eq!(hugetlb::set_total(&tree.roots(), MIB_2, None, 16).unwrap(), 16);
-    assert_eq!(hugetlb::set_total(&tree.roots(), MIB_2, Some(NodeId(1)), 9).unwrap(), 9);
+    assert_eq!(hugetlb::set_total(&tree.roots(), MIB_2, Some(Node(1)), 9).unwrap(), 9);
     assert_eq!((tree.content(machine), tree.content(node)), ("16".into(), "9".into()));
 }
 

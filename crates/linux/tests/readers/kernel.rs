@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
+use linux::Errno;
 use linux::kernel::files::{CountFile, Name, are_there};
 use linux::kernel::{Level, level};
 use linux::testkit::tree;
-use linux::{Errno, NodeId};
+use units::Node;
 
 use super::hugetlb::MIB_2;
 
@@ -54,7 +55,7 @@ fn a_device_that_is_none_is_stock_and_says_so() {
     assert_eq!(offer.kernel, Level::Stock);
     assert!(offer.missing.unwrap().contains("HUGEPAGECTL_QUERY"), "{offer:?}");
     let device = linux::kernel::Device::open(&tree.roots()).unwrap();
-    let error = device.query(NodeId(1), MIB_2).unwrap_err();
+    let error = device.query(Node(1), MIB_2).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::NOTTY));
     assert!(error.to_string().contains("node: 1, page_shift: 21"), "{error}");
 }
@@ -63,14 +64,14 @@ fn a_device_that_is_none_is_stock_and_says_so() {
 fn the_files_are_read_again_and_again() {
     let tree = tree(&[(&file("zeroed_hugepages"), "3\n"), (&file("zeroable_hugepages"), "x\n")]);
     let roots = tree.roots();
-    assert!(are_there(&roots, MIB_2, NodeId(1)));
-    assert!(!are_there(&roots, MIB_2, NodeId(0)));
-    let mut zeroed = CountFile::open(&roots, MIB_2, NodeId(1), Name::Zeroed).unwrap();
+    assert!(are_there(&roots, MIB_2, Node(1)));
+    assert!(!are_there(&roots, MIB_2, Node(0)));
+    let mut zeroed = CountFile::open(&roots, MIB_2, Node(1), Name::Zeroed).unwrap();
     assert_eq!(zeroed.read().unwrap(), 3);
     std::fs::write(roots.sys.join(&file("zeroed_hugepages")["sys/".len()..]), "12\n").unwrap();
     assert_eq!(zeroed.read().unwrap(), 12);
-    let mut nonsense = CountFile::open(&roots, MIB_2, NodeId(1), Name::Zeroable).unwrap();
+    let mut nonsense = CountFile::open(&roots, MIB_2, Node(1), Name::Zeroable).unwrap();
     assert!(nonsense.read().unwrap_err().to_string().contains("a number of pages"));
-    let absent = CountFile::open(&roots, MIB_2, NodeId(0), Name::Zeroed).unwrap_err();
+    let absent = CountFile::open(&roots, MIB_2, Node(0), Name::Zeroed).unwrap_err();
     assert!(absent.is_not_found(), "{absent}");
 }

@@ -14,4 +14,3 @@ mod mount;
 mod numa;
 mod peer;
 mod psi;
-mod units;

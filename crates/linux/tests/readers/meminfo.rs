@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use linux::meminfo::{self, FreeBlocks};
 use linux::testkit::tree;
-use linux::{NodeId, PageBytes};
+use units::{Node, PageSize};
 
-const KIB_4: PageBytes = PageBytes::new(4 << 10).unwrap();
-const MIB_2: PageBytes = PageBytes::new(2 << 20).unwrap();
-const GIB_1: PageBytes = PageBytes::new(1 << 30).unwrap();
+const KIB_4: PageSize = PageSize::new(4 << 10).unwrap();
+const MIB_2: PageSize = PageSize::new(2 << 20).unwrap();
+const GIB_1: PageSize = PageSize::new(1 << 30).unwrap();
 
 #[test]
 fn reads_memory_in_bytes() {
@@ -50,8 +50,8 @@ fn adds_up_the_zones_of_a_node() {
     assert_eq!(
         nodes,
         [
-            FreeBlocks { node: NodeId(0), by_order: vec![1, 2, 0, 1, 1, 2, 1, 3, 2, 123, 4337] },
-            FreeBlocks { node: NodeId(1), by_order: vec![8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] },
+            FreeBlocks { node: Node(0), by_order: vec![1, 2, 0, 1, 1, 2, 1, 3, 2, 123, 4337] },
+            FreeBlocks { node: Node(1), by_order: vec![8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] },
         ]
     );
     // 2 MiB is order 9: 123 blocks, and two pages in each of the 4337 blocks of order 10.

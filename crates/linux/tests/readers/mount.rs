@@ -2,10 +2,11 @@
 use std::path::Path;
 
 use linux::testkit::tree;
-use linux::{FuseMount, HugetlbMount, PageBytes, fuse, mount};
+use linux::{FuseMount, HugetlbMount, fuse, mount};
+use units::PageSize;
 
-const MIB_2: PageBytes = PageBytes::new(2 << 20).unwrap();
-const GIB_1: PageBytes = PageBytes::new(1 << 30).unwrap();
+const MIB_2: PageSize = PageSize::new(2 << 20).unwrap();
+const GIB_1: PageSize = PageSize::new(1 << 30).unwrap();
 
 const MOUNTINFO: &str = r"24 30 0:22 / /proc rw,nosuid - proc proc rw
 31 24 0:28 / /dev/hugepages rw,relatime shared:15 - hugetlbfs hugetlbfs rw,pagesize=2M
@@ -20,7 +21,7 @@ fn finds_the_mounts_of_a_page_size_in_order() {
     let at = |dir: &str, page| HugetlbMount { dir: Path::new(dir).into(), page };
     assert_eq!(found(MIB_2), [at("/dev/hugepages", MIB_2), at("/mnt/with space", MIB_2)]);
     assert_eq!(found(GIB_1), [at("/mnt/giant", GIB_1)]);
-    assert_eq!(found(PageBytes::new(64 << 10).unwrap()), []);
+    assert_eq!(found(PageSize::new(64 << 10).unwrap()), []);
 }
 
 #[test]

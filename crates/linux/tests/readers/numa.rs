@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
+use linux::numa;
 use linux::testkit::tree;
-use linux::{NodeId, numa};
+use units::Node;
 
 #[test]
 fn lists_nodes_with_memory_and_their_cpus() {
@@ -11,19 +12,19 @@ fn lists_nodes_with_memory_and_their_cpus() {
         ("sys/devices/system/node/node2/cpulist", "\n"),
     ]);
     let roots = tree.roots();
-    assert_eq!(numa::nodes(&roots).unwrap(), [NodeId(0), NodeId(2)]);
-    assert_eq!(numa::cpus_of(&roots, NodeId(0)).unwrap().to_string(), "0-3,8-11");
-    assert!(numa::cpus_of(&roots, NodeId(2)).unwrap().is_empty());
-    assert!(numa::cpus_of(&roots, NodeId(5)).unwrap_err().is_not_found());
+    assert_eq!(numa::nodes(&roots).unwrap(), [Node(0), Node(2)]);
+    assert_eq!(numa::cpus_of(&roots, Node(0)).unwrap().to_string(), "0-3,8-11");
+    assert!(numa::cpus_of(&roots, Node(2)).unwrap().is_empty());
+    assert!(numa::cpus_of(&roots, Node(5)).unwrap_err().is_not_found());
 }
 
 #[test]
 fn a_kernel_without_numa_is_node_0() {
     let tree = tree(&[("sys/devices/system/cpu/online", "0-1\n")]);
     let roots = tree.roots();
-    assert_eq!(numa::nodes(&roots).unwrap(), [NodeId(0)]);
-    assert_eq!(numa::cpus_of(&roots, NodeId(0)).unwrap().len(), 2);
-    assert!(numa::cpus_of(&roots, NodeId(1)).unwrap_err().is_not_found());
+    assert_eq!(numa::nodes(&roots).unwrap(), [Node(0)]);
+    assert_eq!(numa::cpus_of(&roots, Node(0)).unwrap().len(), 2);
+    assert!(numa::cpus_of(&roots, Node(1)).unwrap_err().is_not_found());
 }
 
 #[test]

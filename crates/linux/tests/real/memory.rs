@@ -6,13 +6,14 @@ use std::sync::MutexGuard;
 
 use linux::testkit::child;
 use linux::testkit::hugepages::{self, GIB_1, Guard, MIB_2, Mounted};
-use linux::{BlockDir, BlockFile, NodeId, PageBytes};
+use linux::{BlockDir, BlockFile};
 use tempfile::TempDir;
+use units::{Node, PageSize};
 
 /// A block directory on one kind of memory. Fields are dropped in order: descriptors, mount, pages.
 pub(crate) struct Memory {
     pub(crate) dir: BlockDir,
-    pub(crate) page: PageBytes,
+    pub(crate) page: PageSize,
     place: Place,
     guard: Option<Guard>,
     _alone: MutexGuard<'static, ()>,
@@ -29,10 +30,10 @@ impl Memory {
         let alone = child::alone();
         let place = tempfile::tempdir_in("/dev/shm").expect("/dev/shm is writable");
         let dir = open(place.path());
-        assert_eq!(dir.page(), PageBytes::base());
+        assert_eq!(dir.page(), linux::meminfo::base_page());
         Self {
             dir,
-            page: PageBytes::base(),
+            page: linux::meminfo::base_page(),
             place: Place::Plain(place),
             guard: None,
             _alone: alone,
@@ -40,12 +41,12 @@ impl Memory {
     }
 
     /// hugetlbfs with at least `pages` free pages, or nothing where the test is skipped.
-    pub(crate) fn huge(page: PageBytes, pages: u64) -> Option<Self> {
+    pub(crate) fn huge(page: PageSize, pages: u64) -> Option<Self> {
         Self::huge_on(None, page, pages)
     }
 
     /// The same with the free pages on one node.
-    pub(crate) fn huge_on(node: Option<NodeId>, page: PageBytes, pages: u64) -> Option<Self> {
+    pub(crate) fn huge_on(node: Option<Node>, page: PageSize, pages: u64) -> Option<Self> {
         let alone = child::alone();
         let guard = hugepages::reserve_all(&[(page, node, pages)])?;
         let place = hugepages::mounted(page)?;

@@ -3,7 +3,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use linux::testkit::child;
 use linux::testkit::hugepages::{self, GIB_1, MIB_2};
-use linux::{Errno, PageBytes, Roots, mount};
+use linux::{Errno, Roots, mount};
+use units::PageSize;
 
 #[test]
 fn what_is_mounted_is_found_by_its_page_size() {
@@ -35,6 +36,6 @@ fn an_open_file_keeps_it_mounted() {
 fn a_page_size_that_the_kernel_lacks_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let error =
-        mount::mount(&dir.path().join("huge"), PageBytes::new(8 << 20).unwrap()).unwrap_err();
+        mount::mount(&dir.path().join("huge"), PageSize::new(8 << 20).unwrap()).unwrap_err();
     assert!(error.to_string().contains("\"pagesize=8388608,mode=0700\") = E"), "{error}");
 }

@@ -4,7 +4,8 @@
 
 use linux::testkit::hugepages::{GIB_1, MIB_2};
 use linux::testkit::{child, skip};
-use linux::{Mapping, NodeId, Roots, numa};
+use linux::{Mapping, Roots, numa};
+use units::Node;
 
 use crate::memory::Memory;
 
@@ -20,7 +21,7 @@ fn pages_are_on_the_node_that_the_thread_is_bound_to() {
     }
 }
 
-fn bound(node: NodeId, memory: &Memory) {
+fn bound(node: Node, memory: &Memory) {
     // The policy is the thread's: one of its own, which ends with it.
     std::thread::scope(|scope| {
         let fill = || {
@@ -49,7 +50,7 @@ fn asking_for_the_nodes_of_a_full_block_takes_no_page() {
 #[test]
 fn a_node_that_is_not_there_is_refused() {
     // 1023 is the highest node that any architecture's kernel can be built for.
-    let error = numa::bind_thread_to(NodeId(1023)).unwrap_err().to_string();
+    let error = numa::bind_thread_to(Node(1023)).unwrap_err().to_string();
     assert!(error.starts_with("set_mempolicy(MPOL_BIND, {1023}) = "), "{error}");
     assert_eq!(numa::bound_to().unwrap(), None);
 }
@@ -59,9 +60,9 @@ fn binding_is_the_threads_own() {
     let _alone = child::alone();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            numa::bind_thread_to(NodeId(0)).unwrap();
+            numa::bind_thread_to(Node(0)).unwrap();
             match numa::bound_to().unwrap() {
-                Some(nodes) => assert_eq!(nodes, [NodeId(0)]),
+                Some(nodes) => assert_eq!(nodes, [Node(0)]),
                 None => skip("this kernel has no NUMA"),
             }
             numa::reset_policy().unwrap();
