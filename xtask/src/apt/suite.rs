@@ -21,13 +21,28 @@ use crate::{cache, command, say};
 #[derive(Debug)]
 pub(crate) struct Suite {
     name: String,
+    /// Another architecture than the system's.
+    architecture: Option<String>,
     dir: PathBuf,
 }
 
 impl Suite {
     /// Writes the configuration; nothing is downloaded yet.
     pub(crate) fn open(name: &str) -> Result<Self> {
-        let dir = cache::shared("apt")?.join(name);
+        Self::create(name, None)
+    }
+
+    /// The system's own release for another architecture.
+    pub(crate) fn of_the_system(architecture: &str) -> Result<Self> {
+        Self::create(&codename(Path::new("/"))?, Some(architecture))
+    }
+
+    fn create(name: &str, architecture: Option<&str>) -> Result<Self> {
+        let dir = match architecture {
+            None => name.to_owned(),
+            Some(architecture) => format!("{name}-{architecture}"),
+        };
+        let dir = cache::shared("apt")?.join(dir);
         for below in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(dir.join(below))?;
         }
@@ -37,7 +52,8 @@ impl Suite {
             sources += &format!("Signed-By: {key}\n");
         }
         fs::write(dir.join("suite.sources"), sources)?;
-        Ok(Self { name: name.to_owned(), dir })
+        let architecture = architecture.map(str::to_owned);
+        Ok(Self { name: name.to_owned(), architecture, dir })
     }
 
     /// Downloads the list of packages.
@@ -81,8 +97,20 @@ impl Suite {
         for option in options {
             apt.args(["-o", &option]);
         }
+        if let Some(architecture) = &self.architecture {
+            apt.args(["-o", &format!("APT::Architecture={architecture}")]);
+            apt.args(["-o", &format!("APT::Architectures={architecture}")]);
+        }
         apt
     }
+}
+
+/// The system's release, of `etc/os-release` below `root`.
+fn codename(root: &Path) -> Result<String> {
+    let release = fs::read_to_string(root.join("etc/os-release"))?;
+    let name = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let name = name.context("/etc/os-release names no VERSION_CODENAME: is this Debian?")?;
+    Ok(name.trim_matches('"').to_owned())
 }
 
 /// Where the system gets its own release.
@@ -94,14 +122,9 @@ struct Mirror {
 }
 
 impl Mirror {
-    /// Reads `etc/os-release` and `etc/apt` below `root`.
+    /// Reads `etc/apt` below `root`.
     fn of_the_system(root: &Path) -> Result<Self> {
-        let release = fs::read_to_string(root.join("etc/os-release"))?;
-        let codename = release
-            .lines()
-            .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-            .context("/etc/os-release names no VERSION_CODENAME: is this Debian?")?
-            .trim_matches('"');
+        let codename = &codename(root)?;
         let mut files = vec![root.join("etc/apt/sources.list")];
         if let Ok(parts) = fs::read_dir(root.join("etc/apt/sources.list.d")) {
             files.extend(parts.filter_map(|entry| Some(entry.ok()?.path())));

@@ -21,6 +21,7 @@ use rustix::{
 };
 
 use super::{
+    arch::Arch,
     linux::{self, Linux},
     series::{self, Files, Series},
     source::Source,
@@ -31,6 +32,7 @@ use crate::{cache, command, say};
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Flavour {
     pub(crate) linux: Linux,
+    pub(crate) arch: Arch,
     /// `default`, or a fragment that is merged over it.
     pub(crate) config: String,
     pub(crate) patched: bool,
@@ -39,33 +41,40 @@ pub(crate) struct Flavour {
 impl fmt::Display for Flavour {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.patched { "patched-" } else { "pristine-" })?;
-        f.write_str(&self.config)
+        f.write_str(&self.config)?;
+        match self.arch {
+            Arch::X86_64 => Ok(()),
+            other => write!(f, "-{other}"),
+        }
     }
 }
 
-/// Builds the image, or finds it in the cache; returns the path of `bzImage`.
+/// Builds the image, or finds it in the cache; returns its path.
 pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
     let fragments = fragments(flavour)?;
     let source = Source::get(flavour.linux)?;
     let series = if flavour.patched { Series::read(flavour.linux)? } else { Series::default() };
     let files = series.result(&source)?;
 
-    let done = cache::shared("kernel/images")?.join(key(&source, &fragments, &files)?);
-    let image = done.join("bzImage");
+    flavour.arch.need_compiler()?;
+    let key = key(&source, flavour.arch, &fragments, &files)?;
+    let done = cache::shared("kernel/images")?.join(key);
+    let made = Path::new(flavour.arch.image());
+    let name = made.file_name().unwrap_or_default();
+    let image = done.join(name);
     if image.exists() {
         return Ok(image);
     }
-    let tree = Tree::prepare(&source, &flavour.to_string(), &files)?;
-    tree.configure("tinyconfig", &fragments.concat())?;
+    let tree = Tree::prepare(&source, &flavour.to_string(), &files)?
+        .cross(flavour.arch.name(), flavour.arch.prefix());
+    tree.configure(Base::Target("tinyconfig"), &fragments.concat())?;
     say::step(format_args!("building {flavour} from {source} as {}", done.display()));
-    tree.make(&["bzImage"])?;
+    tree.make(&[&name.to_string_lossy()])?;
 
     let staging = tempfile::tempdir_in(cache::shared("kernel/images")?)?;
-    for (from, to) in
-        [("arch/x86/boot/bzImage", "bzImage"), ("System.map", "System.map"), (".config", "config")]
-    {
-        fs::copy(tree.dir.join(from), staging.path().join(to))?;
-    }
+    fs::copy(tree.dir.join(made), staging.path().join(name))?;
+    fs::copy(tree.dir.join("System.map"), staging.path().join("System.map"))?;
+    fs::copy(tree.dir.join(".config"), staging.path().join("config"))?;
     match fs::rename(staging.path(), &done) {
         Err(_) if image.exists() => {}
         renamed => renamed.with_context(|| format!("cannot create {}", done.display()))?,
@@ -74,10 +83,11 @@ pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
 }
 
 /// Everything that decides what the image contains.
-fn key(source: &Source, fragments: &[String], files: &Files) -> Result<String> {
+fn key(source: &Source, arch: Arch, fragments: &[String], files: &Files) -> Result<String> {
     let mut key = cache::Key::default();
     key.add("source", source.version.as_bytes());
-    let compiler = command::stdout(&mut command::new(Path::new("/"), "gcc", ["--version"]))?;
+    let gcc = format!("{}gcc", arch.prefix());
+    let compiler = command::stdout(&mut command::new(Path::new("/"), &gcc, ["--version"]))?;
     key.add("compiler", compiler.as_bytes());
     for fragment in fragments {
         key.add("config", fragment.as_bytes());
@@ -92,7 +102,7 @@ fn key(source: &Source, fragments: &[String], files: &Files) -> Result<String> {
 }
 
 /// The config fragments of a flavour, in the order in which they are merged.
-fn fragments(flavour: &Flavour) -> Result<Vec<String>> {
+pub(super) fn fragments(flavour: &Flavour) -> Result<Vec<String>> {
     let mut names = vec!["default"];
     if flavour.config != "default" {
         names.push(&flavour.config);
@@ -103,19 +113,30 @@ fn fragments(flavour: &Flavour) -> Result<Vec<String>> {
     }
     let mut fragments = Vec::new();
     for name in names {
-        // What every tree has, then what only this one has.
-        let places = [linux::home(), flavour.linux.home()].map(|home| home.join("configs"));
+        // What every tree has, then what only this one has; the same for architectures.
         let before = fragments.len();
-        for path in places.map(|dir| dir.join(format!("{name}.config"))) {
-            if path.exists() {
-                fragments.push(fs::read_to_string(&path)?);
+        for file in [format!("{name}.config"), format!("{name}.{}.config", flavour.arch)] {
+            for home in [linux::home(), flavour.linux.home()] {
+                let path = home.join("configs").join(&file);
+                if path.exists() {
+                    fragments.push(fs::read_to_string(&path)?);
+                }
             }
         }
         if fragments.len() == before {
-            bail!("no configuration {name}: kernel/configs has no {name}.config");
+            bail!("no configuration {name} for {}: see kernel/configs", flavour.arch);
         }
     }
     Ok(fragments)
+}
+
+/// What a configuration begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Base<'a> {
+    /// A target of kbuild, for example `defconfig`.
+    Target(&'a str),
+    /// A whole configuration.
+    Config(&'a str),
 }
 
 /// A build tree. Whoever holds it is alone with it.
@@ -124,6 +145,8 @@ pub(crate) struct Tree {
     pub(crate) dir: PathBuf,
     /// `ARCH=` and `CROSS_COMPILE=`, for every `make`.
     variables: Vec<String>,
+    /// What the compiler's name begins with.
+    prefix: String,
     _lock: fs::File,
 }
 
@@ -155,7 +178,7 @@ impl Tree {
             }
             fs::rename(&staging, &dir)?;
         }
-        let tree = Self { dir, variables: Vec::new(), _lock: lock };
+        let tree = Self { dir, variables: Vec::new(), prefix: String::new(), _lock: lock };
         tree.sync(source, files)?;
         Ok(tree)
     }
@@ -163,6 +186,7 @@ impl Tree {
     /// Compiles for another architecture.
     pub(crate) fn cross(mut self, arch: &str, prefix: &str) -> Self {
         self.variables = vec![format!("ARCH={arch}"), format!("CROSS_COMPILE={prefix}")];
+        prefix.clone_into(&mut self.prefix);
         self
     }
 
@@ -204,16 +228,27 @@ impl Tree {
         Ok(())
     }
 
-    /// The target `base` plus `fragment`; fails if a line of the latter is lost.
-    pub(crate) fn configure(&self, base: &str, fragment: &str) -> Result<()> {
-        let wanted = format!("# {base}\n{fragment}");
+    /// `base` plus `fragment`; fails if a line of the latter is lost.
+    pub(crate) fn configure(&self, base: Base<'_>, fragment: &str) -> Result<()> {
+        let begin = match base {
+            Base::Target(name) => format!("# {name}\n"),
+            Base::Config(text) => {
+                let mut key = cache::Key::default();
+                key.add("config", text.as_bytes());
+                format!("# {}\n", key.name())
+            }
+        };
+        let wanted = begin + fragment;
         let merged = self.dir.join(".prezero-config");
         if fs::read_to_string(&merged).is_ok_and(|old| old == wanted)
             && self.dir.join(".config").exists()
         {
             return self.make(&["olddefconfig"]);
         }
-        self.make(&[base])?;
+        match base {
+            Base::Target(name) => self.make(&[name])?,
+            Base::Config(text) => fs::write(self.dir.join(".config"), text)?,
+        }
         let file = tempfile::NamedTempFile::new()?;
         fs::write(file.path(), &wanted)?;
         let mut merge = command::new(
@@ -228,7 +263,8 @@ impl Tree {
         let settings = settings(&config);
         for (symbol, value) in self::settings(&wanted) {
             let got = settings.get(symbol).copied().unwrap_or("n");
-            if got != value {
+            // Of a string that is empty, a symbol may be left out.
+            if got != value && !(value == "\"\"" && got == "n") {
                 bail!("the config asks for {symbol}={value}, the kernel makes it {got}");
             }
         }
@@ -246,9 +282,9 @@ impl Tree {
         let jobs = thread::available_parallelism().map_or(1, usize::from);
         let mut make = command::new(&self.dir, "make", ["-s"]);
         make.arg(format!("-j{jobs}")).args(&self.variables);
-        if self.variables.is_empty() && Path::new("/usr/bin/ccache").exists() {
+        if Path::new("/usr/bin/ccache").exists() {
             // Depend mode: a miss costs no second run of the preprocessor.
-            make.arg("CC=ccache gcc").env("CCACHE_DEPEND", "1");
+            make.arg(format!("CC=ccache {}gcc", self.prefix)).env("CCACHE_DEPEND", "1");
         }
         // The same sources give the same image, whoever builds them and when.
         make.env("KBUILD_BUILD_TIMESTAMP", "1970-01-01")

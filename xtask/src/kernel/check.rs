@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Result, bail};
 
 use super::{
-    build::Tree,
+    build::{Base, Tree},
     export,
     linux::Linux,
     series::{self, Files, Series},
@@ -206,7 +206,7 @@ fn bisect(source: &Source, series: &Series) -> Result<usize> {
         let known =
             |line: &&str| !later.iter().any(|name| line.starts_with(&format!("CONFIG_{name}=")));
         let fragment: Vec<&str> = target.fragment.lines().filter(known).collect();
-        tree.configure(target.base, &(fragment.join("\n") + "\n"))?;
+        tree.configure(Base::Target(target.base), &(fragment.join("\n") + "\n"))?;
         tree.make(&["prepare"])?;
         findings += compile(&tree, target.name, &target.objects(&tree, &files))?;
     }
@@ -322,7 +322,7 @@ impl Target {
         apt::need(self.packages)?;
         let tree = Tree::prepare(source, &format!("check-{}", self.name), files)?
             .cross(self.arch, self.prefix);
-        tree.configure(self.base, self.fragment)?;
+        tree.configure(Base::Target(self.base), self.fragment)?;
         say::step(format_args!("{}: preparing", self.name));
         tree.make(&["prepare"])?;
         let objects = self.objects(&tree, files);

@@ -8,8 +8,10 @@
 //! takes the commits back, `export` writes what `git am` reads, `check` asks
 //! checkpatch, sparse and the cross compilers.
 
+mod arch;
 mod build;
 mod check;
+mod deb;
 mod edit;
 mod export;
 mod linux;
@@ -23,6 +25,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+pub(crate) use arch::Arch;
 pub(crate) use build::{Flavour, image as build};
 pub(crate) use linux::Linux;
 pub(crate) use overlay::Overlay;
@@ -43,6 +46,8 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+    /// Build Debian packages of Debian's cloud kernel with the series.
+    Deb(DebArgs),
     /// Ask checkpatch, sparse and the compilers of other architectures.
     Check {
         /// Which kernel's series; all of them if none is named.
@@ -74,6 +79,9 @@ pub(crate) struct BuildArgs {
     /// Which kernel.
     #[arg(long, value_name = "LINUX", default_value_t)]
     tree: Linux,
+    /// What for.
+    #[arg(long, default_value_t)]
+    arch: Arch,
     /// Which fragment of kernel/configs to add to `default`.
     #[arg(long, default_value = "default")]
     config: String,
@@ -82,10 +90,30 @@ pub(crate) struct BuildArgs {
     pristine: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct DebArgs {
+    /// Which kernel.
+    #[arg(long, value_name = "LINUX", default_value_t)]
+    tree: Linux,
+    /// Only the modules of kernel/configs/deb.modules: enough for a virtual machine.
+    #[arg(long)]
+    reduced: bool,
+    /// A configuration of kernel/configs instead of Debian's: the smallest package, for --test.
+    #[arg(long, value_name = "NAME", conflicts_with = "reduced")]
+    config: Option<String>,
+    /// Where the packages go.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Install the image on a Debian in a virtual machine, boot it, and look for the kernel
+    /// provider there.
+    #[arg(long)]
+    test: bool,
+}
+
 pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
-        Verb::Build(BuildArgs { tree, config, pristine }) => {
-            let image = build(&Flavour { linux: tree, config, patched: !pristine })?;
+        Verb::Build(BuildArgs { tree, arch, config, pristine }) => {
+            let image = build(&Flavour { linux: tree, arch, config, patched: !pristine })?;
             say::result(image.display());
         }
         Verb::Export { tree, out } => {
@@ -95,6 +123,24 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
             };
             let mails = export::write(tree, &dir)?;
             say::result(format_args!("{mails} patches in {}", dir.display()));
+        }
+        Verb::Deb(DebArgs { tree, reduced, config, out, test }) => {
+            let kind = match config {
+                Some(config) => deb::Kind::Small(config),
+                None if reduced => deb::Kind::Reduced,
+                None => deb::Kind::Debian,
+            };
+            let out = match out {
+                Some(out) => out,
+                None => crate::cache::target("kernel")?.join(format!("deb-{tree}")),
+            };
+            let made = deb::build(tree, &kind, &out)?;
+            for package in &made.all {
+                say::result(package.display());
+            }
+            if test {
+                return deb::test(&made.image);
+            }
         }
         Verb::Check { trees, only } => return check::run(&trees, &only),
         Verb::Tree { tree, dir } => edit::make_tree(tree, &dir)?,

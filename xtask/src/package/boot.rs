@@ -11,38 +11,35 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::Packages;
-use crate::{
-    apt, cache, command,
-    kernel::Linux,
-    say,
-    vm::{Initramfs, Kernel, image_of},
-};
+use crate::{apt, cache, command, say, vm::Initramfs};
 
 /// Emulation is slow; what hangs is ended by the machine itself after 20 minutes.
 const LIMIT: &str = "1200";
 const MEMORY: &str = "2560M";
 
-/// Installs `old`, upgrades to `new`, and so on: see tests/package/run.
-pub(super) fn test(root: &Path, old: &Packages, new: &Packages) -> Result<ExitCode> {
+/// Runs `script` of tests/package with the packages, by their names, beside it.
+pub(super) fn test(
+    name: &str,
+    kernel: &Path,
+    root: &Path,
+    script: &str,
+    debs: &[(&str, &Path)],
+) -> Result<ExitCode> {
     apt::need(&["qemu-system-x86", "binutils"])?;
-    let logs = cache::target("package/logs")?;
-    let kernel = image_of(&Kernel::Stock, Linux::default())?;
+    let logs = cache::target(&format!("{name}/logs"))?;
     let scratch = tempfile::tempdir()?;
     let archive = scratch.path().join("initramfs.cpio");
     let overlay = scratch.path().join("overlay.cpio");
 
     let mut files = Initramfs::default();
     let ours = cache::repo().join("tests/package");
-    files.add_file(Path::new("/test/run"), &ours.join("run"))?;
+    files.add_file(Path::new("/test/run"), &ours.join(script))?;
     let unit = Path::new("/etc/systemd/system/package-test.service");
     files.add_file(unit, &ours.join("package-test.service"))?;
     let wanted = "/etc/systemd/system/multi-user.target.wants/package-test.service";
     files.add_link(Path::new(wanted), "../package-test.service");
-    for (name, package) in
-        [("old", &old.prezero), ("old-lab", &old.lab), ("new", &new.prezero), ("new-lab", &new.lab)]
-    {
-        files.add_file(Path::new(&format!("/test/{name}.deb")), package)?;
+    for (name, deb) in debs {
+        files.add_file(&Path::new("/test").join(name), deb)?;
     }
     files.add_data(Path::new("/etc/fstab"), Vec::new());
     files.write(&overlay)?;
@@ -59,7 +56,7 @@ pub(super) fn test(root: &Path, old: &Packages, new: &Packages) -> Result<ExitCo
         .args(["-m", MEMORY, "-serial"])
         .arg(format!("file:{}", console.display()))
         .args(["-serial", "stdio", "-kernel"])
-        .arg(&kernel.kernel)
+        .arg(kernel)
         .arg("-initrd")
         .arg(&archive)
         .args([

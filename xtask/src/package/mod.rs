@@ -16,7 +16,12 @@ use std::{
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
 
-use crate::{apt, cache, capi, command, say};
+use crate::{
+    apt, cache, capi, command,
+    kernel::{Arch, Linux},
+    say,
+    vm::{Kernel, image_of},
+};
 
 /// The version that the metadata in crates/cli/Cargo.toml was written for.
 const CARGO_DEB: &str = "3.8.0";
@@ -114,6 +119,14 @@ fn cargo_deb() -> Result<PathBuf> {
     Ok(program)
 }
 
+/// Boots `kernel` on that Debian with its own package `image` and prezero's: tests/package/kernel.
+pub(crate) fn boot_kernel(kernel: &Path, image: &Path) -> Result<ExitCode> {
+    let prezero = build(env!("CARGO_PKG_VERSION"))?;
+    let root = root::archive().context("no Debian to install the package on")?;
+    let debs = [("kernel.deb", image), ("prezero.deb", prezero.prezero.as_path())];
+    boot::test("kernel-package", kernel, &root, "kernel", &debs)
+}
+
 fn test() -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         // Files of a root file system belong to root.
@@ -125,5 +138,12 @@ fn test() -> Result<ExitCode> {
     let old = build(&old)?;
     let new = build(&new)?;
     let root = root::archive().context("no Debian to install the package on")?;
-    boot::test(&root, &old, &new)
+    let stock = image_of(&Kernel::Stock, Linux::default(), Arch::default())?;
+    let debs = [
+        ("old.deb", old.prezero.as_path()),
+        ("old-lab.deb", old.lab.as_path()),
+        ("new.deb", new.prezero.as_path()),
+        ("new-lab.deb", new.lab.as_path()),
+    ];
+    boot::test("package", &stock.kernel, &root, "run", &debs)
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use super::requirements::Kernel;
 use crate::{
     apt, cache, command,
-    kernel::{Flavour, Linux, build},
+    kernel::{Arch, Flavour, Linux, build},
     say,
 };
 
@@ -24,14 +24,15 @@ pub(crate) struct Image {
 }
 
 /// Builds or downloads it, unless the cache has it.
-pub(crate) fn of(kernel: &Kernel, linux: Linux) -> Result<Image> {
+pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {
     let (config, patched) = match kernel {
-        Kernel::Stock => return stock(linux),
+        Kernel::Stock => return stock(linux, arch),
         Kernel::Patched => ("default", true),
         Kernel::PatchedDebug => ("debug", true),
+        Kernel::Patched64k => ("64k", true),
         Kernel::Pristine => ("default", false),
     };
-    let kernel = build(&Flavour { linux, config: config.to_owned(), patched })?;
+    let kernel = build(&Flavour { linux, arch, config: config.to_owned(), patched })?;
     Ok(Image { kernel, modules: None })
 }
 
@@ -39,9 +40,9 @@ pub(crate) fn of(kernel: &Kernel, linux: Linux) -> Result<Image> {
 const STOCK: &str = "linux-image-6.12-cloud-amd64";
 
 /// Downloads Debian's image and unpacks it; it is never installed.
-fn stock(linux: Linux) -> Result<Image> {
-    if linux != Linux::V6_12 {
-        bail!("Debian's own kernel is booted for 6.12 only, not for {linux}");
+fn stock(linux: Linux, arch: Arch) -> Result<Image> {
+    if (linux, arch) != (Linux::V6_12, Arch::X86_64) {
+        bail!("Debian's own kernel is booted for 6.12 on x86_64 only, not for {linux} on {arch}");
     }
     let package = apt::dependency(STOCK, "linux-image-6.12")?;
     let dir = cache::shared("kernel/stock")?.join(&package);

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use cpio::newc;
 
-use crate::command;
+use crate::{command, kernel::Arch};
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
@@ -26,11 +26,17 @@ const LINK: u32 = 0o120_777;
 #[derive(Debug, Default)]
 pub(crate) struct Initramfs {
     entries: BTreeMap<PathBuf, (u32, Vec<u8>)>,
+    arch: Arch,
     /// Programs and libraries of the host that are already in.
     copied: BTreeSet<PathBuf>,
 }
 
 impl Initramfs {
+    /// For programs of this architecture.
+    pub(crate) fn of(arch: Arch) -> Self {
+        Self { arch, ..Self::default() }
+    }
+
     /// A file with this content.
     pub(crate) fn add_data(&mut self, at: &Path, content: Vec<u8>) {
         self.add(at, DATA, content);
@@ -53,14 +59,17 @@ impl Initramfs {
     /// library that it loads, at the paths where the program looks for them.
     pub(crate) fn add_program(&mut self, at: &Path, host: &Path) -> Result<()> {
         let stripped = tempfile::NamedTempFile::new()?;
-        let mut strip = command::new(Path::new("/"), "strip", ["--strip-debug", "-o"]);
+        let strip = format!("{}strip", self.arch.prefix());
+        let mut strip = command::new(Path::new("/"), &strip, ["--strip-debug", "-o"]);
         strip.arg(stripped.path()).arg(host);
         // A script is no ELF file: it goes in as it is.
         let from =
             if command::output(&mut strip)?.status.success() { stripped.path() } else { host };
         let content = fs::read(from).with_context(|| format!("cannot read {}", host.display()))?;
         self.add(at, PROGRAM, content);
-        let mut libraries = libraries(host)?;
+        // Programs of another architecture are static.
+        let mut libraries =
+            if self.arch == Arch::default() { libraries(host)? } else { Vec::new() };
         if !libraries.is_empty() {
             // glibc loads it by name when a thread is cancelled or unwound.
             libraries.push(unwinder()?);

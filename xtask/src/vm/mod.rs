@@ -33,7 +33,11 @@ use self::{
 pub(crate) use self::{
     image::of as image_of, initramfs::Initramfs, requirements::Kernel, verdict::Count,
 };
-use crate::{cache, kernel::Linux, say};
+use crate::{
+    cache,
+    kernel::{Arch, Linux},
+    say,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -49,6 +53,9 @@ pub(crate) enum Verb {
         /// Which Linux.
         #[arg(long, value_name = "LINUX", default_value_t)]
         tree: Linux,
+        /// What for.
+        #[arg(long, default_value_t)]
+        arch: Arch,
     },
     /// Run a program of this host in a VM, with everything it prints.
     Run(RunArgs),
@@ -84,8 +91,8 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Kernel { kernel, tree } => {
-            say::result(image::of(&kernel, tree)?.kernel.display());
+        Verb::Kernel { kernel, tree, arch } => {
+            say::result(image::of(&kernel, tree, arch)?.kernel.display());
             Ok(ExitCode::SUCCESS)
         }
         Verb::Run(RunArgs { like, argv }) => {
@@ -139,7 +146,7 @@ fn finish(cases: &[Case], verbose: bool) -> Result<ExitCode> {
 /// What all machines of one run share.
 struct Hall {
     workshop: Workshop,
-    images: BTreeMap<(Kernel, Linux), Image>,
+    images: BTreeMap<(Kernel, Linux, Arch), Image>,
     logs: PathBuf,
     /// By suite.
     matrices: BTreeMap<String, Matrix>,
@@ -153,16 +160,16 @@ impl Hall {
         name: &str,
         requirements: &Requirements,
     ) -> Result<(Count, Vec<(String, Count)>)> {
-        let Requirements { kernel, linux, .. } = requirements;
-        let kernel = match self.images.entry((*kernel, *linux)) {
+        let &Requirements { kernel, linux, arch, .. } = requirements;
+        let kernel = match self.images.entry((kernel, linux, arch)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(image::of(kernel, *linux)?),
+            Entry::Vacant(new) => new.insert(image::of(&kernel, linux, arch)?),
         };
         let mut vm = Vm::new(requirements.clone());
         let compared = case.same_as.is_some();
         let mut cells = BTreeMap::new();
         for program in &case.programs {
-            for made in self.workshop.make(program, *linux)? {
+            for made in self.workshop.make(program, linux, arch)? {
                 if let Some(cell) = &made.matrix {
                     cells.insert(made.program.name.clone(), cell.clone());
                 }
@@ -171,7 +178,8 @@ impl Hall {
         }
         let mut verdict = Verdict::new(name, &requirements.expect_log, compared, self.verbose);
         cells.keys().for_each(|program| verdict.keep_output_of(program));
-        vm.run(kernel, &self.workshop.init, &self.logs.join(name), |event| verdict.see(event))?;
+        let init = self.workshop.init(arch)?;
+        vm.run(kernel, &init, &self.logs.join(name), |event| verdict.see(event))?;
         for (program, output) in verdict.outputs() {
             let Some(cell) = cells.get(program) else { continue };
             self.matrices.entry(cell.suite.clone()).or_default().add(&cell.provider, output);

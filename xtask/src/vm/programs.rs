@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -16,17 +17,15 @@ use super::{
 };
 use crate::{
     apt, cache, command,
-    kernel::{self, Linux, Overlay},
+    kernel::{self, Arch, Linux, Overlay},
     say,
 };
 
 /// Where programs are made, and the init.
 #[derive(Debug)]
 pub(crate) struct Workshop {
-    /// The guest's PID 1, statically linked.
-    pub(crate) init: PathBuf,
     bin: PathBuf,
-    cargo: BTreeMap<String, Vec<Executable>>,
+    cargo: BTreeMap<(Arch, String), Vec<Executable>>,
 }
 
 /// A program that cargo built.
@@ -41,8 +40,6 @@ struct Executable {
 
 /// Where the series has its selftests, in the kernel's tree.
 const SELFTESTS: &str = "tools/testing/selftests/mm";
-
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Where the guest has dynamic C programs; tests find them by a variable (`tests/src/c.rs`).
 const DYNAMIC: &str = "/programs";
@@ -59,23 +56,28 @@ enum Link {
 }
 
 impl Workshop {
-    /// Builds the init.
     pub(crate) fn open() -> Result<Self> {
-        apt::need(&["gcc", "libc6-dev"])?;
+        Arch::X86_64.need_compiler()?;
+        Ok(Self { bin: cache::target("vm/bin")?, cargo: BTreeMap::new() })
+    }
+
+    /// Builds the guest's PID 1, statically linked.
+    pub(crate) fn init(&self, arch: Arch) -> Result<PathBuf> {
         let dir = cache::target("vm/cargo")?;
         let mut build = command::new(&cache::repo(), "cargo", ["build", "--quiet"]);
-        build.args(["--package", "vm-guest", "--bin", "vm-init", "--target", TARGET]);
-        build.arg("--target-dir").arg(&dir);
-        // The guest has no libraries of its own.
-        build.env("RUSTFLAGS", "-C target-feature=+crt-static");
-        command::run(&mut build)?;
-        let init = dir.join(TARGET).join("debug/vm-init");
-        Ok(Self { init, bin: cache::target("vm/bin")?, cargo: BTreeMap::new() })
+        build.args(["--package", "vm-guest", "--bin", "vm-init"]);
+        command::run(for_guest(&mut build, arch)?)?;
+        Ok(dir.join(arch.rust()).join("debug/vm-init"))
     }
 
     /// Makes what a line of the table names: one program, or several for the
     /// tests of a package.
-    pub(crate) fn make(&mut self, program: &Program, linux: Linux) -> Result<Vec<Made>> {
+    pub(crate) fn make(
+        &mut self,
+        program: &Program,
+        linux: Linux,
+        arch: Arch,
+    ) -> Result<Vec<Made>> {
         let one = |name: &str, at: String, host: PathBuf| -> Vec<Made> {
             let mut argv = vec![at.clone()];
             argv.extend(program.args.iter().cloned());
@@ -85,12 +87,15 @@ impl Workshop {
         let bits = if matches!(program.origin, Origin::C32(_)) { 32 } else { 64 };
         let mut all = match &program.origin {
             Origin::C(name) | Origin::C32(name) => {
-                let host = self.compile(linux, name, Link::Static { bits })?;
+                let host = self.compile(linux, arch, name, Link::Static { bits })?;
                 // Both may be in one machine.
                 let name = if bits == 32 { format!("{name}-32") } else { name.clone() };
                 one(&with_args(&name, program), format!("/bin/{name}"), host)
             }
             Origin::Selftest(name) => {
+                if arch != Arch::default() {
+                    bail!("selftest:{name}: the kernel's own selftests are built for this host");
+                }
                 let host = kernel::selftest(linux, name)?;
                 one(&with_args(name, program), format!("/selftests/{name}"), host)
             }
@@ -103,7 +108,7 @@ impl Workshop {
                 let argv = ["/bin/sh", "-c", line].map(str::to_owned).to_vec();
                 let mut binaries = BTreeMap::new();
                 for package in &program.binaries {
-                    for executable in self.cargo(package)?.iter().filter(|one| !one.is_test) {
+                    for executable in self.cargo(arch, package)?.iter().filter(|one| !one.is_test) {
                         let at = Path::new("/bin").join(&executable.name);
                         binaries.insert(at, executable.path.clone());
                     }
@@ -114,15 +119,15 @@ impl Workshop {
                 let host = fs::canonicalize(path).with_context(|| format!("no program {path}"))?;
                 one(path, host.to_string_lossy().into_owned(), host)
             }
-            Origin::CargoTests(package) => self.tests_of(package, program)?,
+            Origin::CargoTests(package) => self.tests_of(arch, package, program)?,
         };
         let Some(first) = all.first_mut() else { return Ok(all) };
         for other in &program.with {
-            let host = self.compile(linux, other, Link::Static { bits })?;
+            let host = self.compile(linux, arch, other, Link::Static { bits })?;
             first.programs.insert(format!("/bin/{other}").into(), host);
         }
         for other in &program.dynamic {
-            let host = self.compile(linux, other, Link::Dynamic)?;
+            let host = self.compile(linux, arch, other, Link::Dynamic)?;
             first.programs.insert(Path::new(DYNAMIC).join(other), host);
             first.program.env.insert("PREZERO_TEST_PROGRAMS".to_owned(), DYNAMIC.to_owned());
         }
@@ -130,11 +135,13 @@ impl Workshop {
     }
 
     /// A program from one C file.
-    fn compile(&self, linux: Linux, name: &str, link: Link) -> Result<PathBuf> {
+    fn compile(&self, linux: Linux, arch: Arch, name: &str, link: Link) -> Result<PathBuf> {
+        arch.need_compiler()?;
         let repo = cache::repo();
         let source = find_c(linux, name)?;
-        let mut program = self.bin.join(format!("{name}-{linux}"));
-        let mut gcc = command::new(&repo, "gcc", ["-std=gnu11", "-O2", "-g", "-pthread"]);
+        let mut program = self.bin.join(format!("{name}-{linux}-{arch}"));
+        let gcc = format!("{}gcc", arch.prefix());
+        let mut gcc = command::new(&repo, &gcc, ["-std=gnu11", "-O2", "-g", "-pthread"]);
         match link {
             Link::Static { bits: 32 } => {
                 apt::need(&["gcc-multilib"])?;
@@ -160,7 +167,7 @@ impl Workshop {
 
     /// The test programs of `PACKAGE` or `PACKAGE/TARGET`, each beside the
     /// binaries that it starts.
-    fn tests_of(&mut self, what: &str, program: &Program) -> Result<Vec<Made>> {
+    fn tests_of(&mut self, arch: Arch, what: &str, program: &Program) -> Result<Vec<Made>> {
         let (package, target) = match what.split_once('/') {
             Some((package, target)) => (package, Some(target)),
             None => (what, None),
@@ -168,12 +175,12 @@ impl Workshop {
         // Tests find binaries at the path where cargo built them.
         let mut binaries = BTreeMap::new();
         for other in program.binaries.iter().map(String::as_str).chain([package]) {
-            for executable in self.cargo(other)?.iter().filter(|one| !one.is_test) {
+            for executable in self.cargo(arch, other)?.iter().filter(|one| !one.is_test) {
                 binaries.insert(executable.path.clone(), executable.path.clone());
             }
         }
         let mut all = Vec::new();
-        for test in self.cargo(package)?.iter().filter(|one| one.is_test) {
+        for test in self.cargo(arch, package)?.iter().filter(|one| one.is_test) {
             if target.is_some_and(|target| target != test.name) {
                 continue;
             }
@@ -192,12 +199,13 @@ impl Workshop {
     }
 
     /// What cargo builds of a package, built once.
-    fn cargo(&mut self, package: &str) -> Result<&[Executable]> {
-        if !self.cargo.contains_key(package) {
-            say::step(format_args!("building {package} and its tests"));
-            self.cargo.insert(package.to_owned(), cargo_build(package)?);
+    fn cargo(&mut self, arch: Arch, package: &str) -> Result<&[Executable]> {
+        let key = (arch, package.to_owned());
+        if !self.cargo.contains_key(&key) {
+            say::step(format_args!("building {package} and its tests for {arch}"));
+            self.cargo.insert(key.clone(), cargo_build(arch, package)?);
         }
-        Ok(&self.cargo[package])
+        Ok(&self.cargo[&key])
     }
 }
 
@@ -266,12 +274,38 @@ struct Profile {
     test: bool,
 }
 
-fn cargo_build(package: &str) -> Result<Vec<Executable>> {
+/// Makes cargo build for a guest that has no libraries of its own.
+fn for_guest(build: &mut Command, arch: Arch) -> Result<&mut Command> {
+    arch.need_compiler()?;
+    let target = arch.rust();
+    build.args(["--target", target]).arg("--target-dir").arg(cache::target("vm/cargo")?);
+    build.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    if arch != Arch::default() {
+        let libraries = command::stdout(&mut command::new(
+            Path::new("/"),
+            "rustc",
+            ["--print", "target-libdir", "--target", target],
+        ))?;
+        if !Path::new(libraries.trim()).exists() {
+            bail!("rustc has no library for {target}: `rustup target add {target}`");
+        }
+        let variable = target.to_uppercase().replace('-', "_");
+        let linker = format!("{}gcc", arch.prefix());
+        build.env(format!("CARGO_TARGET_{variable}_LINKER"), linker);
+    }
+    Ok(build)
+}
+
+fn cargo_build(arch: Arch, package: &str) -> Result<Vec<Executable>> {
     let mut executables = Vec::new();
     // `test --no-run` names a package's binaries only if a test needs them.
     for verb in [&["build"][..], &["test", "--no-run"]] {
         let mut build = command::new(&cache::repo(), "cargo", verb);
         build.args(["--quiet", "--package", package]);
+        // This host's programs take their libraries along.
+        if arch != Arch::default() {
+            for_guest(&mut build, arch)?;
+        }
         let messages = command::stdout(build.arg("--message-format=json-render-diagnostics"))?;
         for line in messages.lines() {
             let artifact: Artifact = serde_json::from_str(line).context("message of cargo")?;

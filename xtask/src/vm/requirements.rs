@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::kernel::Linux;
+use crate::kernel::{Arch, Linux};
 
 /// Which kernel boots.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, clap::ValueEnum)]
@@ -15,6 +15,10 @@ pub(crate) enum Kernel {
     Patched,
     /// The same with KASAN, lockdep and the other checkers.
     PatchedDebug,
+    /// Ours with base pages of 64 KiB, on arm64.
+    #[serde(rename = "patched-64k")]
+    #[value(name = "patched-64k")]
+    Patched64k,
     /// Our config without the series: what a difference is measured against.
     Pristine,
 }
@@ -25,6 +29,7 @@ pub(crate) enum Kernel {
 pub(crate) enum Preempt {
     None,
     Voluntary,
+    Lazy,
     Full,
 }
 
@@ -33,6 +38,7 @@ impl Preempt {
         match self {
             Self::None => "none",
             Self::Voluntary => "voluntary",
+            Self::Lazy => "lazy",
             Self::Full => "full",
         }
     }
@@ -42,7 +48,7 @@ impl Preempt {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Pool {
-    /// 2048 or 1048576. Pages of 1 GiB are asked for on the command line.
+    /// 2048 or 1048576 on x86-64. Pages of 32 MiB and more are asked for on the command line.
     pub(crate) page_kib: u64,
     /// How many on node 0, node 1, ...
     pub(crate) pages: Vec<u64>,
@@ -56,6 +62,8 @@ pub(crate) struct Requirements {
     /// The tree that the kernel is of. The table's `on` sets it.
     #[serde(skip)]
     pub(crate) linux: Linux,
+    #[serde(default)]
+    pub(crate) arch: Arch,
     /// Default: what the kernel was built with.
     #[serde(default)]
     pub(crate) preempt: Option<Preempt>,
@@ -91,15 +99,20 @@ fn two_nodes() -> Vec<u64> {
     vec![640, 640]
 }
 
-/// 1 GiB in KiB: pools of this page size or larger are filled at boot.
-const GIGANTIC_KIB: u64 = 1 << 20;
+/// 32 MiB in KiB: pools of this page size or larger are filled at boot.
+const GIGANTIC_KIB: u64 = 32 << 10;
 
 impl Requirements {
     /// The kernel's command line.
     pub(crate) fn command_line(&self) -> String {
         // panic=-1 with QEMU's -no-reboot ends the machine at once; without
         // address randomisation the gigabyte that a pool needs stays free.
-        let mut line = "console=ttyS0 panic=-1 oops=panic reboot=t nokaslr rdinit=/init".to_owned();
+        let mut line = match self.arch {
+            Arch::X86_64 => "console=ttyS0 reboot=t",
+            Arch::Arm64 => "console=ttyAMA0",
+        }
+        .to_owned();
+        line += " panic=-1 oops=panic nokaslr rdinit=/init";
         if let Some(model) = self.preempt {
             line += &format!(" preempt={}", model.name());
         }

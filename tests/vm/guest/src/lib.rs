@@ -14,8 +14,9 @@ pub use plan::{Plan, Program, Setting};
 /// Where the plan lies in the initramfs.
 pub const PLAN: &str = "/plan.json";
 
-/// The second serial port: events leave here.
-pub const EVENTS: &str = "/dev/ttyS1";
+/// The second serial port: events leave here. QEMU's board for arm64 has one port, which is no
+/// `ttyS`, and the second is a PCI card.
+pub const EVENTS: &str = if cfg!(target_arch = "aarch64") { "/dev/ttyS0" } else { "/dev/ttyS1" };
 
 /// Lines of this prefix in the kernel log say which program runs:
 /// `prezero-vm: begin NAME` and `prezero-vm: end NAME`.

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The architectures that kernels are booted for.
+
+use std::fmt;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use crate::apt;
+
+/// What an image runs on.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, ValueEnum,
+)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Arch {
+    /// This host's.
+    #[default]
+    #[serde(rename = "x86_64")]
+    #[value(name = "x86_64")]
+    X86_64,
+    /// Pages of 4 or 64 KiB, huge ones of many sizes.
+    Arm64,
+}
+
+impl Arch {
+    /// What kbuild calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// What the programs of the cross tools begin with; nothing for the host's own.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Self::X86_64 => "",
+            Self::Arm64 => "aarch64-linux-gnu-",
+        }
+    }
+
+    /// The bootable image below the build tree.
+    pub(crate) fn image(self) -> &'static str {
+        match self {
+            Self::X86_64 => "arch/x86/boot/bzImage",
+            Self::Arm64 => "arch/arm64/boot/Image",
+        }
+    }
+
+    /// What rustc calls it.
+    pub(crate) fn rust(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64-unknown-linux-gnu",
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
+    /// Makes sure that there is a C compiler for it.
+    pub(crate) fn need_compiler(self) -> Result<()> {
+        match self {
+            Self::X86_64 => apt::need(&["gcc", "libc6-dev"]),
+            Self::Arm64 => apt::need(&["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"]),
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
