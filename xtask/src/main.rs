@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Repository automation: `cargo xtask kernel ...` builds, exports and checks
 //! the kernel series; `cargo xtask vm ...` runs tests under QEMU; `cargo
-//! xtask package ...` builds and tests the Debian package.
+//! xtask package ...` builds and tests the Debian packages; `cargo xtask
+//! perf` holds a benchmark's report against what is wanted.
 //!
 //! Everything here drives other programs (apt, git, make, QEMU) as processes;
 //! what a program needs is installed by name when it is missing and we are
@@ -13,6 +14,7 @@ mod capi;
 mod command;
 mod kernel;
 mod package;
+mod perf;
 mod say;
 mod vm;
 
@@ -39,6 +41,8 @@ enum Verb {
     Package(package::Verb),
     /// Write the manual pages and completions that packages install.
     Man,
+    /// Hold a report of `prezero bench --json` against tests/perf.toml.
+    Perf(perf::Args),
     /// Run tests in virtual machines.
     #[command(subcommand)]
     Vm(vm::Verb),
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
             say::result(to.display());
             ExitCode::SUCCESS
         }),
+        Verb::Perf(args) => perf::run(&args),
         Verb::Vm(verb) => vm::run(verb),
     };
     match done {

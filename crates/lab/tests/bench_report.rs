@@ -41,17 +41,16 @@ fn the_json_ends_in_the_ratios_and_the_page_loads_nothing() {
     let ratio = json["ratios"]["clear_choice_over_best"].as_f64().expect("measured");
     assert!(ratio > 0.05 && ratio < 20.0, "{ratio}");
     assert!(json["ratios"]["inplace_over_populate_1g"].is_null(), "that part was not asked for");
-    // Each ratio is judged, and what is missing says why, in the page as well.
-    let verdicts = json["verdicts"].as_array().expect("verdicts");
-    assert_eq!(verdicts.len(), json["ratios"].as_object().expect("an object").len());
-    for verdict in verdicts {
-        let name = verdict["name"].as_str().expect("a name");
-        assert_eq!(verdict["measured"], json["ratios"][name], "{verdict}");
-        assert_eq!(verdict["met"].is_null(), verdict["measured"].is_null(), "{verdict}");
-        assert_eq!(verdict["why"].is_null(), verdict["met"] == true, "{verdict}");
+    // Each says what was possible here, and what is missing says why, in the page as well.
+    let reached = json["reached"].as_array().expect("a list");
+    assert_eq!(reached.len(), json["ratios"].as_object().expect("an object").len());
+    for reach in reached {
+        let name = reach["name"].as_str().expect("a name");
+        assert_eq!(reach["measured"], json["ratios"][name], "{reach}");
+        assert_eq!(reach["fraction"].is_null(), reach["measured"].is_null(), "{reach}");
     }
     let missing = "part populate was not run";
-    assert_eq!(verdicts.iter().filter(|verdict| verdict["why"] == missing).count(), 2);
+    assert_eq!(reached.iter().filter(|reach| reach["figures"] == missing).count(), 2);
     assert_eq!(page.matches(missing).count(), 2);
     let rows = json["parts"][0]["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["values"][1]["median"].as_f64().is_some_and(|v| v > 0.0)));

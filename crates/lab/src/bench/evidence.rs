@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The figures that the ratios are made of, and with them the reasons why one is not met.
+//! The figures that the ratios are made of, and with them what was possible.
 //!
 //! Each part sets what is its, or why it could not be measured: a ratio that is missing says so.
 
@@ -141,7 +141,7 @@ impl Populating {
     }
 }
 
-/// What the benchmark must show; `None` where it was not measured.
+/// What the benchmark shows; `None` where it was not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Ratios {
     /// prezero's method and chunk over the best cell of the matrix, 1 thread.

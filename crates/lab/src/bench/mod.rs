@@ -7,7 +7,7 @@
 //! 2. Each part is one file with one `measure`: it returns a [`figure::Part`], rows of figures with
 //!    their labels, and sets the [`evidence::Evidence`] that is its: what the ratios are made of.
 //! 3. [`clock`] has the two clocks and the rounds that take turns; [`figure`] medians and quartiles.
-//! 4. [`verdict`] holds each ratio against its bound, and says why one is missed.
+//! 4. [`reach`] puts each ratio beside what memory and kernel made possible in the same run.
 //! 5. [`report`] prints tables or JSON of the parts; [`page`] makes one HTML file of them, with the
 //!    charts of [`chart`].
 //!
@@ -28,10 +28,10 @@ mod locality;
 mod page;
 mod populate;
 mod postgres;
+mod reach;
 mod report;
 mod start;
 mod throttle;
-mod verdict;
 
 use std::path::PathBuf;
 

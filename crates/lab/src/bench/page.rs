@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 use super::chart;
 use super::figure::Part;
+use super::reach::Reach;
 use super::report::{DISTURBED, Report, columns};
-use super::verdict::Verdict;
 
 const STYLE: &str = "
 :root { color-scheme: light; }
@@ -20,8 +20,7 @@ figure { margin: 1rem 0; } svg { display: block; width: 100%; height: auto; }
 .warning { background: #fff4e0; border-left: 4px solid #e69f00; padding: .5rem .75rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .6rem .2rem 0; text-align: left; border-bottom: 1px solid #eee; white-space: nowrap; }
-td.number, th.number { text-align: right; } .yes { color: #00734f; font-weight: 600; } .no { color: #b34700; font-weight: 600; }
-#ratios td:last-child { white-space: normal; } td.why { color: #555; padding-left: 1rem; }
+td.number, th.number { text-align: right; } #ratios td.why { white-space: normal; } td.why { color: #555; padding-left: 1rem; }
 summary { cursor: pointer; }
 ";
 
@@ -47,9 +46,9 @@ pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
             escape(&disturbance)
         )?;
     }
-    out += "<div class=\"wide\"><table id=\"ratios\">\n<tr><th>ratio<th class=\"number\">measured<th class=\"number\">wanted<th>met</tr>\n";
-    for verdict in &report.verdicts {
-        judged(&mut out, verdict)?;
+    out += "<div class=\"wide\"><table id=\"ratios\">\n<tr><th>ratio<th class=\"number\">measured<th class=\"number\">possible here<th class=\"number\">reached</tr>\n";
+    for reach in &report.reached {
+        ratio(&mut out, reach)?;
     }
     out += "</table></div>\n";
     for part in &report.parts {
@@ -59,22 +58,17 @@ pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
     Ok(out)
 }
 
-/// A row of the table, and its reason in one of its own.
-fn judged(out: &mut String, verdict: &Verdict) -> Result<(), Box<dyn Error>> {
-    let class = match verdict.met {
-        Some(true) => "yes",
-        Some(false) => "no",
-        None => "",
-    };
-    let cells = verdict.cells();
-    let [name, measured, wanted, met] = [0, 1, 2, 3].map(|at| escape(&cells[at]));
+/// A row of the table, and what is behind it in one of its own.
+fn ratio(out: &mut String, reach: &Reach) -> Result<(), Box<dyn Error>> {
+    let cells = reach.cells();
+    let [name, measured, possible, reached] = [0, 1, 2, 3].map(|at| escape(&cells[at]));
     writeln!(
         out,
-        "<tr><td>{name}<td class=\"number\">{measured}<td class=\"number\">{wanted}<td class=\"{class}\">{met}</tr>"
+        "<tr><td>{name}<td class=\"number\">{measured}<td class=\"number\">{possible}\
+         <td class=\"number\">{reached}</tr>\n\
+         <tr><td class=\"why\" colspan=\"4\">{}</tr>",
+        escape(&reach.figures)
     )?;
-    if let Some(why) = &verdict.why {
-        writeln!(out, "<tr><td class=\"why\" colspan=\"4\">{}</tr>", escape(why))?;
-    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Bench;
 use super::evidence::{Evidence, Ratios};
 use super::figure::{Part, Row, Value, short};
-use super::verdict::{self, Verdict};
+use super::reach::{self, Reach};
 use cli::output::Record;
 use cli::output::table::{self, Align};
 
@@ -37,8 +37,8 @@ pub(super) struct Report {
     pub(super) parts: Vec<Part>,
     /// How many measurements could not be made here.
     pub(super) skipped: usize,
-    /// Each ratio against what is wanted, with the reason where it is missed.
-    pub(super) verdicts: Vec<Verdict>,
+    /// Each ratio beside what memory and kernel made possible in this run.
+    pub(super) reached: Vec<Reach>,
     pub(super) ratios: Ratios,
 }
 
@@ -55,7 +55,7 @@ impl Report {
             choice: bench.choice.to_string(),
             parts: Vec::new(),
             skipped: 0,
-            verdicts: Vec::new(),
+            reached: Vec::new(),
             ratios: Ratios::default(),
         }
     }
@@ -63,7 +63,7 @@ impl Report {
     pub(super) fn conclude(&mut self, evidence: &Evidence, cpus_used_by_others: Option<f64>) {
         self.cpus_used_by_others = cpus_used_by_others;
         self.ratios = evidence.ratios();
-        self.verdicts = verdict::judge(evidence, self.disturbance().as_deref());
+        self.reached = reach::all(evidence);
         self.skipped = self.parts.iter().map(|part| part.skipped.len()).sum();
     }
 
@@ -165,13 +165,13 @@ impl Record for Report {
         let columns = [
             ("RATIO", Align::Left),
             ("MEASURED", Align::Right),
-            ("WANTED", Align::Right),
-            ("MET", Align::Left),
+            ("POSSIBLE HERE", Align::Right),
+            ("REACHED", Align::Right),
         ];
-        let rows: Vec<_> = self.verdicts.iter().map(Verdict::line).collect();
+        let rows: Vec<_> = self.reached.iter().map(Reach::cells).collect();
         table::write(out, &columns, &rows)?;
-        for sentence in self.verdicts.iter().filter_map(Verdict::sentence) {
-            writeln!(out, "  {sentence}")?;
+        for reach in &self.reached {
+            writeln!(out, "  {}", reach.sentence())?;
         }
         if self.skipped > 0 {
             writeln!(out, "{} measurements were skipped", self.skipped)?;

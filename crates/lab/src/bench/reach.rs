@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What each ratio is beside what memory and kernel made possible in the same run, and how much of
+//! that was reached.
+//!
+//! No bound is here: what the project wants of itself is in its repository (`tests/perf.toml`), and
+//! a machine that is not ours need not have it.
+
+use ::clear::Chunk;
+use serde::Serialize;
+
+use super::evidence::{Cancelling, Cell, Clearing, Evidence, Found, Populating, Slowdown};
+use super::figure::{Stats, short};
+
+/// One ratio, and how far it could have gone.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Reach {
+    pub(super) name: &'static str,
+    pub(super) measured: Option<f64>,
+    /// What the best method would have had here, by figures of the same run; `None` where none say.
+    pub(super) possible: Option<f64>,
+    /// How much of the possible was reached, 1 for all of it.
+    pub(super) fraction: Option<f64>,
+    /// The figures behind it, or why it was not measured.
+    pub(super) figures: String,
+}
+
+/// What can be had at most or at least, and the figures behind it.
+struct Limit {
+    possible: Option<f64>,
+    figures: String,
+}
+
+/// Whether a larger figure is a better one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Better {
+    Larger,
+    Smaller,
+}
+
+impl Reach {
+    fn new<T>(
+        (name, measured, better): (&'static str, Option<f64>, Better),
+        found: &Found<T>,
+        limit: impl FnOnce(&T) -> Limit,
+    ) -> Self {
+        let limit = match (found, measured) {
+            (Ok(found), Some(_)) => limit(found),
+            (Ok(_), None) => {
+                Limit { possible: None, figures: "the clock was too coarse for it".to_owned() }
+            }
+            (Err(missing), _) => Limit { possible: None, figures: missing.clone() },
+        };
+        let Limit { possible, figures } = limit;
+        let fraction = measured.zip(possible).map(|(measured, possible)| match better {
+            Better::Larger => measured / possible,
+            Better::Smaller => possible / measured,
+        });
+        Self { name, measured, possible, fraction, figures }
+    }
+
+    /// Name, figure, what was possible, and how much of it was reached, for a table.
+    pub(super) fn cells(&self) -> Vec<String> {
+        let number =
+            |value: Option<f64>| value.map_or("-".into(), |v| format!("{:.*}", digits(v), v));
+        vec![
+            self.name.to_owned(),
+            self.measured.map_or("not measured".into(), |value| number(Some(value))),
+            number(self.possible),
+            self.fraction.map_or("-".into(), |part| format!("{:.0}%", part * 100.0)),
+        ]
+    }
+
+    /// A line that says what is behind the figures.
+    pub(super) fn sentence(&self) -> String {
+        format!("{}: {}", self.name, self.figures)
+    }
+}
+
+/// Three digits, and no more than four behind the point.
+fn digits(value: f64) -> usize {
+    if value.abs() < 0.1 { 4 } else { 3 }
+}
+
+/// All of them, in the order of the ratios.
+pub(super) fn all(evidence: &Evidence) -> Vec<Reach> {
+    use Better::{Larger, Smaller};
+    let ratios = evidence.ratios();
+    let memory = evidence.limit();
+    let populating = |name, ratio, found, page| {
+        Reach::new((name, ratio, Larger), found, |found| populating(found, page, memory))
+    };
+    vec![
+        Reach::new(
+            ("clear_choice_over_best", ratios.clear_choice_over_best, Larger),
+            &evidence.clear,
+            clearing,
+        ),
+        Reach::new(
+            (
+                "clear_choice_over_best_all_threads",
+                ratios.clear_choice_over_best_all_threads,
+                Larger,
+            ),
+            &evidence.clear_all_threads,
+            clearing,
+        ),
+        populating(
+            "inplace_over_populate_1g",
+            ratios.inplace_over_populate_1g,
+            &evidence.populate_1g,
+            "1 GiB",
+        ),
+        populating(
+            "inplace_over_populate_2m",
+            ratios.inplace_over_populate_2m,
+            &evidence.populate_2m,
+            "2 MiB",
+        ),
+        Reach::new(("cancel_p99_ms", ratios.cancel_p99_ms, Smaller), &evidence.cancel, |found| {
+            cancelling(found, memory)
+        }),
+        Reach::new(
+            ("neighbour_slowdown_percent", ratios.neighbour_slowdown_percent, Smaller),
+            &evidence.neighbour,
+            neighbour,
+        ),
+    ]
+}
+
+fn cell(cell: &Cell) -> String {
+    let chunk = if cell.chunk == Chunk::WHOLE {
+        "in one go".to_owned()
+    } else {
+        format!("{} at a time", cell.chunk)
+    };
+    format!("{}, {chunk}", cell.method)
+}
+
+fn rate(stats: &Stats) -> String {
+    match stats.spread_percent() {
+        spread if stats.samples > 1 && spread.is_finite() => {
+            format!("{} GB/s ±{spread:.0}%", short(stats.median))
+        }
+        _ => format!("{} GB/s", short(stats.median)),
+    }
+}
+
+/// The best of the matrix is what is possible, so the ratio is the fraction.
+fn clearing(Clearing { choice, best }: &Clearing) -> Limit {
+    let overlap = choice.rate.high >= best.rate.low;
+    let figures = format!(
+        "{} cleared {}, {} cleared {}{}",
+        cell(choice),
+        rate(&choice.rate),
+        cell(best),
+        rate(&best.rate),
+        if overlap { ", and their quartiles overlap" } else { "" }
+    );
+    Limit { possible: Some(1.0), figures }
+}
+
+/// What a faster method could reach is what any reached in the same run.
+fn populating(found: &Populating, page: &str, memory: Option<&Cell>) -> Limit {
+    let Populating { kernel, in_place } = found;
+    let zeroed = format!(
+        "this kernel zeroed {page} pages at {}, prezero cleared them in place at {}",
+        rate(kernel),
+        rate(in_place)
+    );
+    let Some(memory) = memory else {
+        let figures = format!("{zeroed}; what memory takes is what part clear measures");
+        return Limit { possible: None, figures };
+    };
+    // What was reached on these very pages is possible as well.
+    let most = memory.rate.median.max(in_place.median);
+    Limit {
+        possible: Some(most / kernel.median),
+        figures: format!(
+            "{zeroed}, and memory took {} GB/s at most ({})",
+            short(most),
+            cell(memory)
+        ),
+    }
+}
+
+/// No signal is noticed before the chunk at hand is cleared.
+fn cancelling(found: &Cancelling, memory: Option<&Cell>) -> Limit {
+    let Cancelling { chunk, samples, median, worst, .. } = found;
+    let times = format!(
+        "half of {samples} signals took {} ms or less, the worst {} ms",
+        short(*median),
+        short(*worst)
+    );
+    let Some(memory) = memory.filter(|_| *chunk != Chunk::WHOLE) else {
+        return Limit { possible: None, figures: times };
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a chunk's bytes; three digits are shown")]
+    let chunk_ms = chunk.bytes() as f64 / (memory.rate.median * 1e6);
+    Limit {
+        possible: Some(chunk_ms),
+        figures: format!(
+            "{times}; a chunk of {chunk} takes {} ms, the rest is the wait for a CPU",
+            short(chunk_ms)
+        ),
+    }
+}
+
+/// That nothing is lost is possible, and no fraction of nothing can be reached.
+fn neighbour(Slowdown { wall, per_cpu_second, zeroed }: &Slowdown) -> Limit {
+    let figures = format!(
+        "zeroing got {}; the quartiles of {} pairs are {} and {} %; in a second of CPU time the \
+         neighbour did {} % less, which is bandwidth and caches, and the rest is CPU time that it \
+         did not get",
+        rate(zeroed),
+        wall.samples,
+        short(wall.low),
+        short(wall.high),
+        short(per_cpu_second.median)
+    );
+    Limit { possible: None, figures }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::clear::Method;
+    use ::clear::calibrate::{Basis, Choice, Setting};
+
+    use super::*;
+
+    fn stats(median: f64) -> Stats {
+        Stats::of(&[median * 0.99, median, median * 1.01])
+    }
+
+    fn cell(method: &str, rate: f64) -> Cell {
+        Cell { method: method.into(), chunk: Chunk::DEFAULT, rate: stats(rate) }
+    }
+
+    fn evidence() -> Evidence {
+        let clearing = || Clearing { choice: cell("avx512", 97.0), best: cell("sse2", 98.0) };
+        Evidence {
+            race: Some(cell("clzero", 92.0)),
+            clear: Ok(clearing()),
+            clear_all_threads: Ok(clearing()),
+            populate_1g: Ok(Populating { kernel: stats(25.0), in_place: stats(90.0) }),
+            populate_2m: Ok(Populating { kernel: stats(20.0), in_place: stats(90.0) }),
+            cancel: Ok(Cancelling {
+                chunk: Chunk::DEFAULT,
+                samples: 100,
+                median: 0.01,
+                p99: 0.03,
+                worst: 0.3,
+            }),
+            neighbour: Ok(Slowdown {
+                wall: stats(-0.1),
+                per_cpu_second: stats(0.0),
+                zeroed: stats(1.7),
+            }),
+        }
+    }
+
+    fn nothing() -> Evidence {
+        let setting =
+            Setting { method: Method::Portable, near: Method::Portable, chunk: Chunk::DEFAULT };
+        Evidence::none(&Choice { setting, basis: Basis::NotMeasured })
+    }
+
+    fn reach(evidence: &Evidence, name: &str) -> Reach {
+        all(evidence).into_iter().find(|reach| reach.name == name).expect("one of the six")
+    }
+
+    #[track_caller]
+    fn assert_says(reach: &Reach, parts: &[&str]) {
+        for part in parts {
+            assert!(reach.sentence().contains(part), "{part:?} is not in {:?}", reach.sentence());
+        }
+    }
+
+    #[track_caller]
+    fn assert_close(value: Option<f64>, expected: f64) {
+        assert!(value.is_some_and(|value| (value - expected).abs() < 0.005), "{value:?}");
+    }
+
+    #[test]
+    fn what_was_not_run_is_not_measured_and_names_the_part() {
+        for (reach, part) in all(&nothing()).iter().zip([
+            "clear",
+            "clear",
+            "populate",
+            "populate",
+            "cancel",
+            "interference",
+        ]) {
+            assert_eq!((reach.measured, reach.possible, reach.fraction), (None, None, None));
+            assert_eq!(reach.cells()[1..], ["not measured", "-", "-"]);
+            assert_eq!(reach.figures, format!("part {part} was not run"));
+        }
+    }
+
+    #[test]
+    fn a_measurement_that_gave_no_number_is_not_measured() {
+        let mut evidence = evidence();
+        evidence.cancel.as_mut().unwrap().p99 = f64::NAN;
+        let reach = reach(&evidence, "cancel_p99_ms");
+        assert_eq!((reach.measured, reach.fraction), (None, None));
+        assert_says(&reach, &["too coarse"]);
+    }
+
+    #[test]
+    fn a_ratio_is_a_fraction_of_what_the_kernels_rate_and_the_memorys_make_possible() {
+        let mut evidence = evidence();
+        evidence.populate_2m = Ok(Populating { kernel: stats(28.0), in_place: stats(84.0) });
+        let reach = reach(&evidence, "inplace_over_populate_2m");
+        assert_close(reach.measured, 3.0);
+        assert_close(reach.possible, 3.5);
+        assert_close(reach.fraction, 84.0 / 98.0);
+        assert_eq!(reach.cells()[1..], ["3.000", "3.500", "86%"]);
+        assert_says(&reach, &["2 MiB pages at 28.0 GB/s", "84.0 GB/s", "98.0 GB/s at most (sse2"]);
+    }
+
+    #[test]
+    fn what_was_reached_in_place_is_never_above_what_is_called_possible() {
+        let mut evidence = evidence();
+        evidence.populate_1g = Ok(Populating { kernel: stats(50.0), in_place: stats(105.0) });
+        let reach = reach(&evidence, "inplace_over_populate_1g");
+        assert_close(reach.possible, 2.1);
+        assert_close(reach.fraction, 1.0);
+    }
+
+    #[test]
+    fn without_the_matrix_the_race_says_what_memory_takes() {
+        let mut evidence = evidence();
+        evidence.clear = nothing().clear;
+        evidence.populate_1g = Ok(Populating { kernel: stats(46.0), in_place: stats(80.0) });
+        let by_race = reach(&evidence, "inplace_over_populate_1g");
+        assert_close(by_race.possible, 2.0);
+        assert_says(&by_race, &["92.0 GB/s at most (clzero, 256KiB at a time)"]);
+        // A race that was faster than the matrix, too: the machine could do it a moment before.
+        evidence.clear = self::evidence().clear;
+        evidence.race = Some(cell("clzero", 115.0));
+        assert_close(reach(&evidence, "inplace_over_populate_1g").possible, 2.5);
+    }
+
+    #[test]
+    fn without_the_matrix_and_the_race_nothing_is_said_about_what_memory_takes() {
+        let mut evidence = evidence();
+        (evidence.race, evidence.clear) = (None, nothing().clear);
+        let reach = reach(&evidence, "inplace_over_populate_1g");
+        assert_close(reach.measured, 3.6);
+        assert_eq!((reach.possible, reach.fraction), (None, None));
+        assert!(!reach.figures.contains("at most"), "{}", reach.figures);
+        assert_says(&reach, &["part clear measures"]);
+    }
+
+    #[test]
+    fn a_choice_that_is_beaten_names_both_and_whether_they_can_be_told_apart() {
+        let mut evidence = evidence();
+        evidence.clear = Ok(Clearing { choice: cell("avx2", 77.0), best: cell("sse2", 98.0) });
+        let beaten = reach(&evidence, "clear_choice_over_best");
+        assert_close(beaten.fraction, 77.0 / 98.0);
+        assert_says(
+            &beaten,
+            &[
+                "avx2, 256KiB at a time cleared 77.0",
+                "sse2, 256KiB at a time cleared 98.0 GB/s ±1%",
+            ],
+        );
+        assert!(!beaten.figures.contains("overlap"), "{}", beaten.figures);
+        evidence.clear.as_mut().unwrap().choice.rate.high = 98.5;
+        assert_says(&reach(&evidence, "clear_choice_over_best"), &["overlap"]);
+    }
+
+    #[test]
+    fn no_signal_can_be_heeded_before_its_chunk_is_cleared() {
+        let reach = reach(&evidence(), "cancel_p99_ms");
+        assert_close(reach.possible, 0.0027);
+        assert_close(reach.fraction, 0.0027 / 0.03);
+        assert_says(&reach, &["half of 100 signals", "256KiB takes 0.0027 ms"]);
+    }
+
+    #[test]
+    fn a_neighbour_s_loss_names_its_noise_and_its_part_that_is_no_cpu_time() {
+        let mut evidence = evidence();
+        let slowdown = evidence.neighbour.as_mut().unwrap();
+        slowdown.wall = Stats::of(&[1.0, 2.0, 5.0, 8.0, 9.0]);
+        slowdown.per_cpu_second = stats(2.0);
+        let reach = reach(&evidence, "neighbour_slowdown_percent");
+        assert_eq!((reach.measured, reach.possible), (Some(5.0), None));
+        assert_says(&reach, &["5 pairs are 2.00 and 8.00 %", "1.70 GB/s", "did 2.00 % less"]);
+    }
+}
