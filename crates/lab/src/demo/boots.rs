@@ -2,16 +2,19 @@
 //! A real kernel in the guest, to the first line of its userspace.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Read};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ChildStdout;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cpio::newc;
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
 use serde::Serialize;
 
-use super::cpio::Archive;
 use crate::rig::qemu::{Boot, Memory, Qemu};
 use crate::rig::{Plan, Scene};
 use cli::exit::Failure;
@@ -162,36 +165,34 @@ fn static_busybox() -> Option<Vec<u8>> {
     })
 }
 
-/// Whether a 64-bit little-endian ELF program names a dynamic linker (`PT_INTERP`); elf(5).
-fn asks_for_interpreter(elf: &[u8]) -> Option<bool> {
-    const PT_INTERP: u32 = 3;
-    let number = |at: usize, bytes: usize| -> Option<u64> {
-        let mut value = [0; 8];
-        value[..bytes].copy_from_slice(elf.get(at..at.checked_add(bytes)?)?);
-        Some(u64::from_le_bytes(value))
-    };
-    if elf.get(..6)? != b"\x7fELF\x02\x01" {
-        return None;
-    }
-    let (table, entry, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-    for index in 0..count {
-        let at = usize::try_from(table.checked_add(index * entry)?).ok()?;
-        if number(at, 4)? == u64::from(PT_INTERP) {
-            return Some(true);
-        }
-    }
-    Some(false)
+/// Whether a 64-bit ELF program names a dynamic linker; `None` if it is no such program.
+fn asks_for_interpreter(program: &[u8]) -> Option<bool> {
+    let header = FileHeader64::<Endianness>::parse(program).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, program).ok()?;
+    Some(segments.iter().any(|segment| segment.p_type(endian) == elf::PT_INTERP))
 }
 
 fn write_initramfs(path: &Path, busybox: &[u8]) -> Result<(), Failure> {
-    let mut archive = Archive::new(BufWriter::new(File::create(path)?));
-    archive.directory("bin")?;
-    archive.directory("dev")?;
-    // The kernel opens it for the first process before anything could make it.
-    archive.device("dev/console", (5, 1))?;
-    archive.program("bin/busybox", busybox)?;
-    archive.program("init", INIT)?;
-    archive.finish()?;
+    const DIRECTORY: u32 = 0o040_755;
+    const PROGRAM: u32 = 0o100_755;
+    const CONSOLE: u32 = 0o020_600;
+    let console = newc::Builder::new("dev/console").rdev_major(5).rdev_minor(1);
+    let mut archive = BufWriter::new(File::create(path)?);
+    for (entry, mode, content) in [
+        (newc::Builder::new("bin"), DIRECTORY, &[][..]),
+        (newc::Builder::new("dev"), DIRECTORY, &[]),
+        // The kernel opens it for the first process before anything could make it.
+        (console, CONSOLE, &[]),
+        (newc::Builder::new("bin/busybox"), PROGRAM, busybox),
+        (newc::Builder::new("init"), PROGRAM, INIT),
+    ] {
+        let bytes = u32::try_from(content.len()).map_err(Failure::failed)?;
+        let mut entry = entry.mode(mode).nlink(1).write(archive, bytes);
+        entry.write_all(content)?;
+        archive = entry.finish()?;
+    }
+    newc::trailer(archive)?.flush()?;
     Ok(())
 }
 

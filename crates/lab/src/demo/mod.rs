@@ -17,7 +17,6 @@
 //! from it, gives all back, and lets the kernel's users have them.
 
 mod boots;
-mod cpio;
 mod maps;
 mod report;
 
