@@ -371,3 +371,50 @@ fn a_borrower_that_cuts_or_punches_its_file_costs_nobody_anything() {
     daemon.zero("max");
     assert_zero(&daemon.lend(page, 4).map().expect("a mapping"));
 }
+
+#[test]
+fn a_borrower_that_holds_its_files_lock_holds_up_nobody_else() {
+    const PAGES: u64 = 256;
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!("lend_group = \"{NOBODY}\"\n{}", page.pool("max = 2"));
+    let Some(daemon) = Daemon::start(page, PAGES, &config) else { return };
+    daemon.zero("max");
+    let one_cpu = || linux::sched::set_affinity(&"0".parse().expect("a CPU")).expect("CPU 0");
+    let hogs = [(); 3].map(|()| {
+        fork(|_| {
+            one_cpu();
+            loop {
+                std::hint::spin_loop();
+            }
+        })
+    });
+    let holder = fork(|ready| {
+        one_cpu();
+        become_nobody();
+        let (lease, mut blocks) = daemon.lend(page, 1).into_fds();
+        let file = linux::BlockFile::from(blocks.pop().expect("a block"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                drop(lease);
+                ready.signal();
+            });
+            // `fallocate` holds the inode's lock, and an idle thread hardly gets on beside others.
+            linux::sched::set_idle().expect("everybody may be idle");
+            file.allocate(0, (PAGES - 8) * page.size().bytes()).expect("free pages");
+        });
+        0
+    });
+    holder.wait_ready();
+    let begun = Instant::now();
+    daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+    assert_eq!(daemon.lend(page, 1).ready_bytes(), page.times(1));
+    let took = begun.elapsed();
+    assert!(holder.is_running(), "the lock was to be held longer than {took:?}");
+    assert!(took < Duration::from_secs(5), "others waited {took:?}");
+    assert_eq!(daemon.pool().lingering_pages, 1, "what is held up shows");
+    drop(hogs);
+    assert_eq!(holder.wait(), Some(0));
+    daemon.wait_for("returned", |p| p.lingering_pages == 0);
+}

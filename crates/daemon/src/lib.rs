@@ -6,7 +6,7 @@
 //! is the other one, [`store`] the block files, [`leases`] the leases' names, [`held`] the loans that
 //! need none, [`workers`] the daemon's
 //! own workers, [`deputy`] those that work in others' place. Two things would hold that thread up and
-//! have one of their own: [`freeing`] pages, and making page [`tables`]. [`provider`] is where the
+//! have one of their own: the [`lanes`] of users, and making page [`tables`]. [`provider`] is where the
 //! providers differ, and [`kernel`] what only that of a kernel with the series needs. [`control`] is
 //! what goes on beside the operations: reloads, [`metrics`], the service [`manager`], and the log's
 //! [`news`].
@@ -15,9 +15,9 @@ mod control;
 mod deputy;
 mod error;
 mod files;
-mod freeing;
 mod held;
 mod kernel;
+mod lanes;
 mod leases;
 mod manager;
 mod metrics;

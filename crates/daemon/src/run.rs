@@ -27,7 +27,7 @@ use crate::manager::{Inherited, Manager};
 use crate::rights::Groups;
 use crate::server;
 use crate::service::{Shared, watch_lease};
-use crate::shell::{Shell, boot_seconds};
+use crate::shell::{ReturnedBlocks, Shell, Started, boot_seconds};
 use crate::tree::{Settings, Tree};
 use crate::workers::Crew;
 
@@ -184,12 +184,13 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
         let Options { config, run_dir, roots, plain, .. } = options;
         Shell::start(config, &run_dir, roots, plain, inherited.stored)
     });
-    let (shell, leases) = started.inspect_err(|_| socket.remove())?;
+    let Started { shell, leases, returned } = started.inspect_err(|_| socket.remove())?;
     // After the threads that work aside, which keep the nice value they were started with.
     if let Err(error) = linux::sched::set_nice(nice.into()) {
         tracing::debug!(%error, "the daemon competes with its clients");
     }
     let shell: Shared = Rc::new(RefCell::new(shell));
+    tokio::task::spawn_local(settle(Rc::clone(&shell), returned));
     for (lease, end) in leases {
         tokio::task::spawn_local(watch_lease(Rc::clone(&shell), lease, end));
     }
@@ -250,6 +251,13 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
         shell.borrow_mut().clean_up()?;
     }
     Ok(())
+}
+
+/// Takes what the lanes find out about returned blocks.
+async fn settle(shell: Shared, mut returned: ReturnedBlocks) {
+    while let Some(block) = returned.recv().await {
+        shell.borrow_mut().settled(&block);
+    }
 }
 
 /// The listening socket, and its path if it is the daemon's own. That of a socket unit stays, and

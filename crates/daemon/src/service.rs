@@ -88,7 +88,8 @@ impl Service {
     async fn get_status(&mut self) -> Result<Status, Error> {
         self.rights.may_lend()?;
         // A report in which pages are neither a block's nor free would be no report.
-        drop(timeout(STATUS_PATIENCE, all_freed(&self.shell)).await);
+        let mut in_transit = self.shell.borrow().in_transit();
+        drop(timeout(STATUS_PATIENCE, in_transit.wait_for(|tasks| *tasks == 0)).await);
         Ok(self.shell.borrow_mut().status())
     }
 

@@ -18,7 +18,7 @@ use book::block::StateName;
 use book::config::{Config, PoolConfig};
 use book::{Book, DomainCounts, Effect, JobOrder, KernelOrder, Loan, ZeroedCounts};
 use linux::{Roots, hugetlb};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use units::{BlockId, Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
 use wire::Level;
 
@@ -28,7 +28,13 @@ use crate::kernel::Fill;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
 use crate::provider::Provider;
-use crate::store::{Store, directory_name};
+use crate::store::{Returned, Store, directory_name};
+
+/// What lanes found out about returned blocks, for [`Shell::settled`].
+pub(crate) type ReturnedBlocks = mpsc::UnboundedReceiver<Returned>;
+
+/// How long a start waits until it knows what became of the blocks that it has found.
+const START_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How old the kernel's counts may be when a loan or job relies on them. A read is three files of
 /// sysfs, about 10 us; a loan from ready memory needs none.
@@ -68,6 +74,15 @@ pub(crate) struct DomainInKernel {
     pub(crate) reserved: Pages,
     /// All pages there are.
     pub(crate) total: Pages,
+}
+
+/// A shell that has taken over what an earlier daemon left.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) shell: Shell,
+    /// The leases that are alive, to be watched.
+    pub(crate) leases: Vec<(LeaseId, linux::DaemonEnd)>,
+    pub(crate) returned: ReturnedBlocks,
 }
 
 /// The daemon's state. See the module's documentation.
@@ -111,14 +126,14 @@ fn failed(error: &Error) -> wire::Error {
 }
 
 impl Shell {
-    /// Takes over what an earlier daemon left under `run_dir`. Returns the leases that are alive.
+    /// Takes over what an earlier daemon left under `run_dir`.
     pub(crate) fn start(
         config: Config,
         run_dir: &std::path::Path,
         roots: Roots,
         plain: bool,
         mut stored: BTreeMap<String, OwnedFd>,
-    ) -> Result<(Self, Vec<(LeaseId, linux::DaemonEnd)>)> {
+    ) -> Result<Started> {
         config.check()?;
         let provider = Provider::choose(config.provider, plain, &roots)?;
         let sizes = page_sizes(&config, &roots, plain)?;
@@ -127,7 +142,8 @@ impl Shell {
             let changed = changed.clone();
             move || changed.send_modify(|generation| *generation += 1)
         };
-        let mut store = Store::open(run_dir, plain, config.share_page_tables, freed)?;
+        let (tell, mut returned) = mpsc::unbounded_channel();
+        let mut store = Store::open(run_dir, plain, config.share_page_tables, freed, tell)?;
         for page_size in sizes {
             store.add(page_size, stored.remove(&directory_name(page_size)))?;
         }
@@ -170,7 +186,11 @@ impl Shell {
         }
         alive.retain(|lease, _| known.contains(lease));
         shell.settle_all();
-        Ok((shell, alive.into_iter().collect()))
+        shell.store.lanes().wait(START_PATIENCE);
+        while let Ok(block) = returned.try_recv() {
+            shell.settled(&block);
+        }
+        Ok(Started { shell, leases: alive.into_iter().collect(), returned })
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -270,7 +290,7 @@ impl Shell {
 
     /// Looks at the kernel's counts, unless that was done a moment ago.
     pub(crate) fn observe(&mut self) {
-        let freed = self.store.freeing().has_freed();
+        let freed = self.store.has_freed();
         if !freed && self.observed.is_some_and(|at| at.elapsed() < OBSERVE_EVERY) {
             return;
         }

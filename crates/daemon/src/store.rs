@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The block files: makes the file system agree with the book.
 //!
+//! No call of the daemon's thread waits for a borrower: what takes a file's inode lock is done in a
+//! lane ([`crate::lanes`]) for every file that a borrower has had and may have still.
+//!
 //! One directory of block files per page size, each a private hugetlbfs mount (or a tmpfs
 //! directory in plain mode), with a subdirectory per state. What is where is remembered here, so
 //! that an effect only says which block changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
 use book::journal;
 use book::{Book, Effect, Found};
 use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, exclusive, mount};
+use tokio::sync::mpsc;
 use units::{BlockId, Bytes, PageSize, Pages};
 
 use crate::error::{Error, Result};
-use crate::freeing::Freeing;
+use crate::lanes::{Lane, Lanes};
 use crate::leases::Leases;
-use crate::tables::{Making, Tables};
+use crate::tables::{Making, Slot, Tables};
 
 /// Where a block's file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,20 +35,51 @@ struct Place {
     name: String,
 }
 
-/// The files. See the module's documentation.
+/// Blocks that nobody knows any more, and whose pages the kernel has yet to get.
+const GONE: &str = "gone";
+
+/// How long a start waits for files of the layout before this one that their borrowers hold up.
+const WRAP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the end waits for files that their borrowers hold up.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a lane found out about a block that was returned.
 #[derive(Debug)]
+pub(crate) struct Returned {
+    pub(crate) block: BlockId,
+    pub(crate) reach: Reach,
+    /// The pages it has memory for; none if its length is not what was lent.
+    pub(crate) memory: Pages,
+}
+
+/// Called, on another thread, whenever pages of a removed file became free.
+type Freed = Arc<dyn Fn() + Send + Sync>;
+
+/// The files. See the module's documentation.
 pub(crate) struct Store {
     run_dir: PathBuf,
     plain: bool,
-    dirs: BTreeMap<PageSize, BlockDir>,
+    dirs: BTreeMap<PageSize, Arc<BlockDir>>,
     mounts: Vec<HugetlbMount>,
     places: BTreeMap<BlockId, Place>,
     tables: Option<Tables>,
-    freeing: Freeing,
+    lanes: Lanes,
+    /// Returned blocks that a lane looks at.
+    looked_at: BTreeSet<BlockId>,
+    returned: mpsc::UnboundedSender<Returned>,
+    freed: Freed,
+    has_freed: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("dirs", &self.dirs).finish_non_exhaustive()
+    }
 }
 
 fn states() -> Vec<&'static str> {
-    StateName::ALL.iter().map(|s| s.as_str()).collect()
+    StateName::ALL.iter().map(|s| s.as_str()).chain([GONE]).collect()
 }
 
 /// A page size's directory below the run directory, and its name where descriptors have names.
@@ -51,12 +89,13 @@ pub(crate) fn directory_name(page_size: PageSize) -> String {
 
 impl Store {
     /// No directories yet. `freed` is called, on another thread, whenever pages of a removed file
-    /// became free.
+    /// became free; `returned` gets what becomes of [`look_at`](Self::look_at).
     pub(crate) fn open(
         run_dir: &Path,
         plain: bool,
         share_tables: bool,
-        freed: impl Fn() + Send + 'static,
+        freed: impl Fn() + Send + Sync + 'static,
+        returned: mpsc::UnboundedSender<Returned>,
     ) -> Result<Self> {
         Ok(Self {
             run_dir: run_dir.to_owned(),
@@ -65,7 +104,11 @@ impl Store {
             mounts: Vec::new(),
             places: BTreeMap::new(),
             tables: if share_tables && !plain { Some(Tables::start()?) } else { None },
-            freeing: Freeing::start(freed)?,
+            lanes: Lanes::new(),
+            looked_at: BTreeSet::new(),
+            returned,
+            freed: Arc::new(freed),
+            has_freed: Arc::default(),
         })
     }
 
@@ -88,7 +131,7 @@ impl Store {
             if let Some(root) = stored.filter(|root| !mounted && is_of(root, page_size)) {
                 tracing::info!(%name, "goes on with the mount of another mount namespace");
                 let dir = BlockDir::open_root(root, &path, &states(), 0o700)?;
-                self.dirs.insert(page_size, dir);
+                self.dirs.insert(page_size, Arc::new(dir));
                 return Ok(());
             }
             self.mounts.push(if mounted {
@@ -97,7 +140,7 @@ impl Store {
                 mount::mount(&path, page_size)?
             });
         }
-        self.dirs.insert(page_size, BlockDir::open(&path, &states(), 0o700)?);
+        self.dirs.insert(page_size, Arc::new(BlockDir::open(&path, &states(), 0o700)?));
         Ok(())
     }
 
@@ -117,9 +160,14 @@ impl Store {
         self.tables.as_ref().map(|tables| tables.making(block))
     }
 
-    /// Pages on their way to the kernel.
-    pub(crate) fn freeing(&self) -> &Freeing {
-        &self.freeing
+    /// Returned blocks and pages on their way to the kernel.
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    /// Whether pages became free since this was asked last.
+    pub(crate) fn has_freed(&self) -> bool {
+        self.has_freed.swap(false, Ordering::Acquire)
     }
 
     /// Whether this kernel proves that a file is held by nobody, tried on a file of no pages.
@@ -140,38 +188,77 @@ impl Store {
         Ok(true)
     }
 
-    /// Every file there is. Names that are nobody's are removed: only a daemon writes here.
-    pub(crate) fn scan(&mut self, lease_alive: &dyn Fn(u64) -> bool) -> Result<Vec<Found>> {
-        let mut found = Vec::new();
+    /// Takes over the files of the layout before this one: without directories, mode 0666. Those
+    /// whose borrowers hold them up are left for the next start, with everything that they have.
+    fn wrap(&self) -> Result<()> {
         for (page_size, dir) in &self.dirs {
             for state in StateName::ALL {
+                dir.end_wrapping(state.as_str())?;
+                for name in dir.bare(state.as_str())? {
+                    let dir = Arc::clone(dir);
+                    let lane = lane_of(&name, *page_size, state);
+                    self.lanes.submit(lane, move || {
+                        let wrapped = dir.wrap(state.as_str(), &name).and_then(|()| {
+                            if state == StateName::Lent {
+                                return Ok(());
+                            }
+                            dir.open_block(state.as_str(), &name)?.take_access()
+                        });
+                        if let Err(error) = wrapped {
+                            tracing::warn!(%error, %name, "a file is not taken over");
+                        }
+                    });
+                }
+            }
+        }
+        self.lanes.wait(WRAP_PATIENCE);
+        Ok(())
+    }
+
+    /// Every file there is. Names that are nobody's are removed: only a daemon writes here.
+    pub(crate) fn scan(&mut self, lease_alive: &dyn Fn(u64) -> bool) -> Result<Vec<Found>> {
+        self.wrap()?;
+        let mut found = Vec::new();
+        for (page_size, dir) in self.dirs.clone() {
+            for name in dir.list(GONE)? {
+                self.free(page_size, &dir, name, None);
+            }
+            for state in StateName::ALL {
+                let late = dir.bare(state.as_str())?;
                 for name in dir.list(state.as_str())? {
-                    let Some(entry) = journal::parse(&name, *page_size) else {
+                    if late.contains(&name) {
+                        tracing::warn!(%name, %state, "held by its borrower: left for another start");
+                        continue;
+                    }
+                    let Some(entry) = journal::parse(&name, page_size) else {
                         tracing::warn!(%name, %state, "a file that no daemon made is removed");
                         dir.unlink(state.as_str(), &name)?;
                         continue;
                     };
-                    let file = match dir.open_block(state.as_str(), &name) {
-                        Ok(file) => Some(file),
-                        Err(error) if error.is_leased() => None,
+                    let bytes = match dir.allocated_bytes(state.as_str(), &name) {
+                        Ok(bytes) => bytes,
+                        Err(error) if error.is_not_found() => {
+                            // Of a crash between the directory and its file, or their end.
+                            dir.unlink(state.as_str(), &name)?;
+                            continue;
+                        }
                         Err(error) => return Err(error.into()),
                     };
-                    let (reach, bytes) = match &file {
-                        Some(file) if state == StateName::Lent => {
-                            (Reach::Shared, file.allocated_bytes()?)
+                    let reach = match state {
+                        StateName::Ready | StateName::Kept => {
+                            reach_of(dir.open_block(state.as_str(), &name))?
                         }
-                        Some(file) => reach_without_access(file)?,
-                        // As lent or lingering as it looks; asked again when it settles.
-                        None => (Reach::Shared, 0),
+                        // Asked when it is settled.
+                        _ => Reach::Shared,
                     };
                     found.push(Found {
                         state,
-                        allocated: Bytes(bytes).whole_pages(*page_size),
+                        allocated: Bytes(bytes).whole_pages(page_size),
                         reach,
                         lease_alive: entry.part.as_ref().is_some_and(|p| lease_alive(p.lease.0)),
                         entry: entry.clone(),
                     });
-                    let place = Place { page_size: *page_size, state, name };
+                    let place = Place { page_size, state, name };
                     self.places.insert(entry.block, place);
                 }
             }
@@ -179,7 +266,28 @@ impl Store {
         Ok(found)
     }
 
-    fn dir(&self, page_size: PageSize) -> Result<&BlockDir> {
+    /// Gives the pages of a block to the kernel that has been moved to [`GONE`].
+    fn free(&self, page_size: PageSize, dir: &Arc<BlockDir>, name: String, slot: Option<Slot>) {
+        let lane = lane_of(&name, page_size, StateName::Lingering);
+        let dir = Arc::clone(dir);
+        let (freed, flag) = (Arc::clone(&self.freed), Arc::clone(&self.has_freed));
+        self.lanes.submit(lane, move || {
+            drop(slot);
+            // Whoever still has the file gets its pages taken away, so that nothing outlives the
+            // name except pages that the kernel itself pins.
+            let emptied = dir.open_block(GONE, &name).and_then(|file| file.set_len(0));
+            if let Err(error) = emptied {
+                tracing::warn!(%error, "pages are free only when their last user is gone");
+            }
+            if let Err(error) = dir.unlink(GONE, &name) {
+                tracing::error!(%error, "a file stays until the next start");
+            }
+            flag.store(true, Ordering::Release);
+            freed();
+        });
+    }
+
+    fn dir(&self, page_size: PageSize) -> Result<&Arc<BlockDir>> {
         self.dirs.get(&page_size).ok_or_else(|| Error::NoSuchPages {
             page: page_size,
             known: self.dirs.keys().map(ToString::to_string).collect::<Vec<_>>().join(", "),
@@ -209,43 +317,49 @@ impl Store {
             }
             Effect::Move(block) => {
                 let Some((state, name)) = book.place(*block) else { return Ok(None) };
-                self.drop_tables(*block, state);
+                let slot = self.unneeded_tables(*block, state);
                 let Some(place) = self.places.get(block) else { return Ok(None) };
                 if (place.state, &place.name) != (state, &name) {
                     let dir = self.dir(place.page_size)?;
                     dir.rename(&place.name, place.state.as_str(), &name, state.as_str())?;
-                    let page_size = place.page_size;
+                    let (page_size, lane) =
+                        (place.page_size, lane_of(&name, place.page_size, state));
                     self.places.insert(*block, Place { page_size, state, name });
+                    if let Some(slot) = slot {
+                        // Unmapping waits for locks that its borrower may hold.
+                        self.lanes.submit(lane, move || drop(slot));
+                    }
                 }
                 self.make_tables(book, *block, state);
                 Ok(None)
             }
             Effect::Resize { block, pages } => {
                 let Some(place) = self.places.get(block) else { return Ok(None) };
-                self.open_block(*block)?.set_len(pages.bytes(place.page_size).0)?;
+                let (file, bytes) = (self.open_block(*block)?, pages.bytes(place.page_size).0);
+                // Nearly always: then no lock is taken.
+                if file.len()? != bytes {
+                    file.set_len(bytes)?;
+                }
                 Ok(None)
             }
             Effect::Remove(block) => {
-                let Some(place) = self.places.remove(block) else { return Ok(None) };
-                if let Some(tables) = &self.tables {
-                    tables.drop_of(*block);
-                }
-                let dir = self.dir(place.page_size)?;
-                let file = dir.open_block(place.state.as_str(), &place.name)?;
-                dir.unlink(place.state.as_str(), &place.name)?;
-                self.freeing.free(file);
+                let Some(place) = self.places.get(block).cloned() else { return Ok(None) };
+                let slot = self.tables.as_ref().and_then(|tables| tables.take(*block));
+                let dir = Arc::clone(self.dir(place.page_size)?);
+                // A name that says whose it was, and that no other block ever has.
+                dir.rename(&place.name, place.state.as_str(), &place.name, GONE)?;
+                self.places.remove(block);
+                self.looked_at.remove(block);
+                self.free(place.page_size, &dir, place.name, slot);
                 Ok(None)
             }
         }
     }
 
     /// A block that is neither ready nor lent is nobody's to map: the lease proof must not see it.
-    fn drop_tables(&self, block: BlockId, state: StateName) {
-        if let Some(tables) = &self.tables
-            && !matches!(state, StateName::Ready | StateName::Lent)
-        {
-            tables.drop_of(block);
-        }
+    fn unneeded_tables(&self, block: BlockId, state: StateName) -> Option<Slot> {
+        let is_over = !matches!(state, StateName::Ready | StateName::Lent);
+        self.tables.as_ref().filter(|_| is_over).and_then(|tables| tables.take(block))
     }
 
     fn make_tables(&self, book: &Book, block: BlockId, state: StateName) {
@@ -287,34 +401,56 @@ impl Store {
         Ok(file)
     }
 
-    /// Who can reach a block that a worker has reported, and the pages it has memory for.
+    /// Who can reach a block that a worker has reported, and the pages it has memory for. Nobody
+    /// was ever given access to it since it was proven last.
     pub(crate) fn reach(&self, block: BlockId, size: PageSize) -> Result<(Reach, Pages)> {
         let Some(file) = self.try_open(block)? else { return Ok((Reach::Shared, Pages::ZERO)) };
-        let (reach, bytes) = reach_without_access(&file)?;
-        Ok((reach, Bytes(bytes).whole_pages(size)))
+        let proof = if file.is_private()? { reach(&file) } else { Reach::Shared };
+        Ok((proof, Bytes(file.allocated_bytes()?).whole_pages(size)))
     }
 
     /// Who can reach a block that is lent, its page tables made in advance apart.
     pub(crate) fn reach_while_lent(&self, block: BlockId) -> Result<Reach> {
-        if let Some(tables) = &self.tables {
-            tables.drop_of(block);
+        if let Some(slot) = self.tables.as_ref().and_then(|tables| tables.take(block)) {
+            let place = self.places.get(&block).ok_or(Error::NoFile(block))?;
+            let lane = lane_of(&place.name, place.page_size, place.state);
+            self.lanes.submit(lane, move || drop(slot));
+            return Ok(Reach::Shared);
         }
         Ok(self.try_open(block)?.map_or(Reach::Shared, |file| reach(&file)))
     }
 
-    /// The same of a block that a client has returned: it has memory for no page if its length is
-    /// not what was lent.
-    pub(crate) fn reach_after_loan(
-        &self,
-        block: BlockId,
-        size: PageSize,
-        lent: Pages,
-    ) -> Result<(Reach, Pages)> {
-        let Some(file) = self.try_open(block)? else { return Ok((Reach::Shared, Pages::ZERO)) };
-        let (reach, bytes) = reach_without_access(&file)?;
-        // After the proof, as the memory is: before it, its borrower may still cut the file.
-        let as_lent = file.len()? == lent.bytes(size).0;
-        Ok((reach, if as_lent { Bytes(bytes).whole_pages(size) } else { Pages::ZERO }))
+    /// Has its user's lane take access to a returned block away, and then find out who still reaches
+    /// it. Does not wait; no-op while that is being done.
+    ///
+    /// Access by others goes first: a descriptor opened with `O_PATH` is invisible to the lease
+    /// proof and could be opened for real later.
+    pub(crate) fn look_at(&mut self, block: BlockId, lent: Pages) -> Result<()> {
+        if self.looked_at.contains(&block) {
+            return Ok(());
+        }
+        let Some(file) = self.try_open(block)? else { return Ok(()) };
+        let Some(place) = self.places.get(&block) else { return Ok(()) };
+        let (size, returned) = (place.page_size, self.returned.clone());
+        let lane = lane_of(&place.name, size, place.state);
+        self.looked_at.insert(block);
+        self.lanes.submit(lane, move || {
+            let found = reach_after_loan(&file, size, lent).unwrap_or_else(|error| {
+                tracing::warn!(%error, %block, "can not tell who holds a block");
+                (Reach::Shared, Pages::ZERO)
+            });
+            // Closed before anybody acts on it: a proof made meanwhile would see it.
+            drop(file);
+            let (reach, memory) = found;
+            // Nobody hears it when the daemon ends.
+            returned.send(Returned { block, reach, memory }).ok();
+        });
+        Ok(())
+    }
+
+    /// A lane is done with a block.
+    pub(crate) fn looked(&mut self, block: BlockId) {
+        self.looked_at.remove(&block);
     }
 
     /// `None` while somebody has a lease on the file, who has it open, too.
@@ -328,7 +464,10 @@ impl Store {
 
     /// Pages of a block that have memory.
     pub(crate) fn allocated(&self, block: BlockId, page_size: PageSize) -> Result<Pages> {
-        Ok(Bytes(self.open_block(block)?.allocated_bytes()?).whole_pages(page_size))
+        let place = self.places.get(&block).ok_or(Error::NoFile(block))?;
+        let bytes =
+            self.dir(place.page_size)?.allocated_bytes(place.state.as_str(), &place.name)?;
+        Ok(Bytes(bytes).whole_pages(page_size))
     }
 
     /// Removes every file and mount: the kernel has its pages back.
@@ -336,13 +475,20 @@ impl Store {
     /// Memory that somebody still maps stays theirs until they let go; the kernel frees it then.
     pub(crate) fn clean_up(&mut self) -> Result<()> {
         self.tables = None;
-        for dir in self.dirs.values() {
-            for state in states() {
-                for name in dir.list(state)? {
-                    dir.unlink(state, &name)?;
+        for (page_size, dir) in self.dirs.clone() {
+            for state in StateName::ALL {
+                for name in dir.list(state.as_str())? {
+                    dir.rename(&name, state.as_str(), &name, GONE)?;
+                    self.free(page_size, &dir, name, None);
                 }
             }
         }
+        // What a borrower holds up goes with its file, which has no path any more.
+        let end = Instant::now() + END_PATIENCE;
+        while *self.lanes.ours().borrow() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.lanes.wait(end.saturating_duration_since(Instant::now()));
         self.places.clear();
         self.dirs.clear();
         for mounted in self.mounts.drain(..) {
@@ -356,12 +502,33 @@ fn is_of(root: &OwnedFd, page: PageSize) -> bool {
     matches!(mount::is_on_hugetlbfs(root), Ok(Some(found)) if found == page)
 }
 
-/// Who can reach a file once nobody may open it anew, and then the bytes that it has memory for:
-/// where that is [`Reach::Sole`], nothing can change any more.
-fn reach_without_access(file: &BlockFile) -> Result<(Reach, u64)> {
+/// The lane of the user whose block it is or was.
+fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
+    if matches!(state, StateName::Ready | StateName::Zeroable | StateName::Zeroing) {
+        return None;
+    }
+    journal::parse(name, page_size).and_then(|entry| entry.part).map(|part| part.uid)
+}
+
+/// Who can reach a returned file once nobody may open it anew, and then the pages that it has
+/// memory for: where that is [`Reach::Sole`], nothing can change any more.
+fn reach_after_loan(file: &BlockFile, size: PageSize, lent: Pages) -> Result<(Reach, Pages)> {
     file.take_access()?;
     let reach = reach(file);
-    Ok((reach, file.allocated_bytes()?))
+    // After the proof: before it, its borrower may still cut the file.
+    let as_lent = file.len()? == lent.bytes(size).0;
+    let memory = Bytes(file.allocated_bytes()?).whole_pages(size);
+    Ok((reach, if as_lent { memory } else { Pages::ZERO }))
+}
+
+/// Who can reach a file that is found at start, without waiting for anybody.
+fn reach_of(opened: linux::Result<BlockFile>) -> Result<Reach> {
+    match opened {
+        Ok(file) if file.is_private()? => Ok(reach(&file)),
+        Ok(_) => Ok(Reach::Shared),
+        Err(error) if error.is_leased() => Ok(Reach::Shared),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn reach(file: &BlockFile) -> Reach {

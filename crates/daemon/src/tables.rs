@@ -38,7 +38,7 @@ struct Order {
 
 /// A block that is mapped, or is to be: `mapping` is `None` while the thread has yet to do it.
 #[derive(Debug)]
-struct Slot {
+pub(crate) struct Slot {
     mapping: Option<Mapping>,
     /// The one description by which the daemon has the block open.
     file: Arc<BlockFile>,
@@ -151,10 +151,10 @@ impl Tables {
         Some(file)
     }
 
-    /// Unmaps a block. What the thread has just begun to map it drops within 0.3 ms.
-    pub(crate) fn drop_of(&self, block: BlockId) {
-        let slot = lock(&self.wanted).remove(&block);
-        drop(slot);
+    /// What is mapped of a block, which dropping it unmaps. What the thread has just begun to map it
+    /// drops within 0.3 ms.
+    pub(crate) fn take(&self, block: BlockId) -> Option<Slot> {
+        lock(&self.wanted).remove(&block)
     }
 }
 

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A directory of blocks: one file is one block, one subdirectory one state, one rename one move.
+//! A directory of blocks: one subdirectory is one state, in it one directory is one block, which
+//! holds the one file of its pages; one rename is one move.
+//!
+//! What is renamed is the block's directory, since a rename waits for the inode lock of what it
+//! moves: that of the file is held by whoever fills it, for as long as it takes; that of the
+//! directory by nobody, since no descriptor of a file leads to it. The same holds for opening a file
+//! and asking for its length and memory. Only [`BlockDir::unlink`], and what changes the file's
+//! length, owner or mode, waits for those who have the file open.
 //!
 //! The file system is the journal. A rename never replaces a file (`RENAME_NOREPLACE`), so a block
 //! cannot be lost to a name used twice. All calls are relative to directories held open, so that a
@@ -13,13 +20,19 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use units::PageSize;
 
 use crate::block_file::BlockFile;
 use crate::error::{Advise, Context, Errno, Error, Result};
 use crate::meminfo;
 use crate::mount::hugetlb_page;
+
+/// The name of the file in a block's directory.
+const PAGES: &str = "pages";
+
+/// What a bare file becomes while it is given a directory.
+const WRAPPING: char = '~';
 
 /// An opened directory with its state subdirectories.
 #[derive(Debug)]
@@ -115,9 +128,18 @@ impl BlockDir {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let fd = rustix::fs::openat(self.state(state)?, name, flags, mode).or_call(|| {
-            format!("openat({:?}, {name:?}, O_RDWR|O_CREAT|O_EXCL, 0600)", self.path.join(state))
-        })?;
+        let dir = self.state(state)?;
+        rustix::fs::mkdirat(dir, name, Mode::RWXU)
+            .or_call(|| format!("mkdirat({:?}, {name:?}, 0700)", self.path.join(state)))?;
+        let fd = rustix::fs::openat(dir, in_block(name), flags, mode)
+            .inspect_err(|_| {
+                // The error that counts is the first; an empty directory is no block.
+                rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).ok();
+            })
+            .or_call(|| {
+                let path = self.path.join(state).join(name);
+                format!("openat({path:?}, {PAGES:?}, O_RDWR|O_CREAT|O_EXCL, 0600)")
+            })?;
         rustix::fs::fchmod(&fd, mode).or_call(|| format!("fchmod({name:?}, 0600)"))?;
         Ok(BlockFile::from(fd))
     }
@@ -131,17 +153,70 @@ impl BlockDir {
         check_name(name)?;
         // Without O_NONBLOCK it would wait for the lease's holder, for lease-break-time: 45 s.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd =
-            rustix::fs::openat(self.state(state)?, name, flags, Mode::empty()).or_call(|| {
-                format!("openat({:?}, {name:?}, O_RDWR|O_NONBLOCK)", self.path.join(state))
-            })?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let dir = self.state(state)?;
+        let opened = rustix::fs::openat2(dir, in_block(name), flags, Mode::empty(), resolve);
+        let fd = opened.or_call(|| {
+            let path = self.path.join(state).join(name);
+            format!("openat2({path:?}, {PAGES:?}, O_RDWR|O_NONBLOCK, RESOLVE_NO_SYMLINKS)")
+        })?;
         // It means nothing to a file's memory, but its borrower would see it.
         rustix::fs::fcntl_setfl(&fd, OFlags::RDWR)
             .or_call(|| format!("fcntl({name:?}, F_SETFL, O_RDWR)"))?;
         Ok(BlockFile::from(fd))
     }
 
-    /// Moves a file to another state and name in one step; descriptors and mappings stay good.
+    /// Bytes of a block that have memory, without opening it. Waits for nobody.
+    pub fn allocated_bytes(&self, state: &str, name: &str) -> Result<u64> {
+        check_name(name)?;
+        let stat =
+            rustix::fs::statat(self.state(state)?, in_block(name), AtFlags::SYMLINK_NOFOLLOW)
+                .or_call(|| {
+                    format!("newfstatat({:?}, {PAGES:?})", self.path.join(state).join(name))
+                })?;
+        crate::block_file::allocated(&stat)
+    }
+
+    /// The names in `state` that are bare files, as blocks were before they had directories.
+    pub fn bare(&self, state: &str) -> Result<Vec<String>> {
+        let dir = self.state(state)?;
+        let is_bare = |name: &String| {
+            let stat = rustix::fs::statat(dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+            stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
+        };
+        Ok(self.list(state)?.into_iter().filter(is_bare).collect())
+    }
+
+    /// Gives a bare file the directory of a block. Waits for those who have the file open.
+    pub fn wrap(&self, state: &str, name: &str) -> Result<()> {
+        check_name(name)?;
+        let (dir, half) = (self.state(state)?, format!("{name}{WRAPPING}"));
+        let call = || format!("renameat2({:?}, {name:?})", self.path.join(state));
+        match rustix::fs::mkdirat(dir, &half, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno).or_call(call),
+        }
+        rustix::fs::renameat_with(dir, name, dir, in_block(&half), RenameFlags::NOREPLACE)
+            .or_call(call)?;
+        self.rename(&half, state, name, state)
+    }
+
+    /// Ends what a crash left of [`wrap`](Self::wrap). Waits for nobody.
+    pub fn end_wrapping(&self, state: &str) -> Result<()> {
+        let dir = self.state(state)?;
+        for half in self.list(state)?.iter().filter(|name| name.ends_with(WRAPPING)) {
+            let empty = rustix::fs::statat(dir, in_block(half), AtFlags::SYMLINK_NOFOLLOW).is_err();
+            if empty {
+                rustix::fs::unlinkat(dir, half.as_str(), AtFlags::REMOVEDIR)
+                    .or_call(|| format!("unlinkat({:?}, {half:?})", self.path.join(state)))?;
+            } else {
+                self.rename(half, state, half.trim_end_matches(WRAPPING), state)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a block to another state and name in one step; descriptors and mappings stay good.
     ///
     /// # Errors
     /// EEXIST if `new_name` is taken in `to`, ENOENT if `name` is not in `from`; nothing moved.
@@ -160,11 +235,20 @@ impl BlockDir {
             )
     }
 
-    /// Removes the name; the pages go when the last description and mapping does.
+    /// Removes a block, or whatever else has that name; the pages go when the last description and
+    /// mapping does. Waits for those who have the file open.
     pub fn unlink(&self, state: &str, name: &str) -> Result<()> {
         check_name(name)?;
-        rustix::fs::unlinkat(self.state(state)?, name, AtFlags::empty())
-            .or_call(|| format!("unlinkat({:?}, {name:?})", self.path.join(state)))
+        let dir = self.state(state)?;
+        let call = || format!("unlinkat({:?}, {name:?})", self.path.join(state));
+        match rustix::fs::unlinkat(dir, in_block(name), AtFlags::empty()) {
+            // A crash may have come between the two.
+            Ok(()) | Err(Errno::NOENT) => {
+                rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).or_call(call)
+            }
+            Err(Errno::NOTDIR) => rustix::fs::unlinkat(dir, name, AtFlags::empty()).or_call(call),
+            Err(errno) => Err(errno).or_call(call),
+        }
     }
 
     fn state(&self, state: &str) -> Result<BorrowedFd<'_>> {
@@ -177,6 +261,11 @@ impl BlockDir {
             )
         })
     }
+}
+
+/// The path of a block's file from its state's directory.
+fn in_block(name: &str) -> String {
+    format!("{name}/{PAGES}")
 }
 
 /// One path component, nothing that leads elsewhere.

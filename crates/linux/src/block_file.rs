@@ -46,11 +46,7 @@ impl BlockFile {
 
     /// Bytes that have memory.
     pub fn allocated_bytes(&self) -> Result<u64> {
-        let stat = self.stat()?;
-        // POSIX leaves the unit open, Linux counts 512 bytes on every file system.
-        u64::try_from(stat.st_blocks)
-            .map(|blocks| blocks * 512)
-            .map_err(|_| Error::invalid("block count", stat.st_blocks, "is negative"))
+        allocated(&self.stat()?)
     }
 
     /// Makes it `bytes` long. Shorter: pages behind the new end return to the pool at once. Longer:
@@ -241,6 +237,14 @@ impl From<BlockFile> for OwnedFd {
     fn from(file: BlockFile) -> Self {
         file.0
     }
+}
+
+/// The bytes that have memory.
+pub(crate) fn allocated(stat: &Stat) -> Result<u64> {
+    // POSIX leaves the unit open, Linux counts 512 bytes on every file system.
+    u64::try_from(stat.st_blocks)
+        .map(|blocks| blocks * 512)
+        .map_err(|_| Error::invalid("block count", stat.st_blocks, "is negative"))
 }
 
 /// A descriptor as `strace -y` prints it: `7</run/prezero/huge/ready/3>`. For error texts only.

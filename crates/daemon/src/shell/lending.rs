@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use book::block::{Reach, Settled, StateName};
+use book::block::{Reach, StateName};
 use book::{LendRequest, Loan, Refusal};
 use tokio::sync::watch;
 use units::{BlockId, JobId, LeaseId, PageSize, Pages};
@@ -13,6 +13,7 @@ use units::{BlockId, JobId, LeaseId, PageSize, Pages};
 use super::{HELD_AGE, Handover, Shell, boot_seconds, failed};
 use crate::error::{Error, Result};
 use crate::kernel::Fill;
+use crate::store::Returned;
 
 /// So many times a loan is tried when a block of it turns out to be reached by somebody.
 const SUSPICIONS: usize = 4;
@@ -163,35 +164,46 @@ impl Shell {
         }
     }
 
-    pub(super) fn settle(&mut self, block: BlockId) -> Option<Settled> {
-        let known = self.book.block(block)?;
-        if known.state_name() != StateName::Lingering {
-            return None;
+    /// Has it looked at who reaches a lingering block; [`settled`](Self::settled) takes the answer.
+    pub(super) fn settle(&mut self, block: BlockId) {
+        let lingers = |b: &&book::block::Block| b.state_name() == StateName::Lingering;
+        let Some(lent) = self.book.block(block).filter(lingers).map(book::block::Block::pages)
+        else {
+            return;
+        };
+        if let Err(error) = self.store.look_at(block, lent) {
+            tracing::warn!(%error, %block, "can not tell who holds a block");
         }
-        // A client can cut its file, grow it, or punch holes into it.
-        let (page_size, lent) = (known.pool().page_size, known.pages());
-        let (reach, memory) =
-            self.store.reach_after_loan(block, page_size, lent).unwrap_or_else(|error| {
-                tracing::warn!(%error, %block, "can not tell who holds a block");
-                (Reach::Shared, Pages::ZERO)
-            });
-        self.book.note_memory(block, memory);
-        let (settled, effects) = self.book.settle(block, reach, boot_seconds())?;
-        self.carry_out(&effects);
-        Some(settled)
     }
 
-    /// Looks at every lingering block again. Returns how many still linger.
+    /// A lane has found out who reaches a lingering block.
+    pub(crate) fn settled(&mut self, found: &Returned) {
+        self.store.looked(found.block);
+        // A client can cut its file, grow it, or punch holes into it.
+        self.book.note_memory(found.block, found.memory);
+        let settled = self.book.settle(found.block, found.reach, boot_seconds());
+        if let Some((_, effects)) = settled {
+            self.carry_out(&effects);
+        }
+    }
+
+    /// Looks at every lingering block again. Returns how many there are.
     pub(crate) fn settle_all(&mut self) -> usize {
         self.end_unheld(HELD_AGE);
         let lingering: Vec<_> = self.book.in_state(StateName::Lingering).map(|b| b.id()).collect();
-        let still = |shell: &mut Self, id| shell.settle(id) == Some(Settled::Lingering);
-        lingering.into_iter().filter(|id| still(self, *id)).count()
+        lingering.iter().for_each(|id| self.settle(*id));
+        lingering.len()
     }
 
-    /// Counts the files whose pages are on their way to the kernel: wait until there are none.
+    /// Counts the files whose pages are on their way to the kernel, held up by nobody: wait until
+    /// there are none.
     pub(crate) fn freeing(&self) -> watch::Receiver<usize> {
-        self.store.freeing().waiting()
+        self.store.lanes().ours()
+    }
+
+    /// The same of all files, and of returned blocks: a user may hold up his own.
+    pub(crate) fn in_transit(&self) -> watch::Receiver<usize> {
+        self.store.lanes().all()
     }
 
     /// What to wait for until the page tables of a job's block are made.
@@ -207,7 +219,7 @@ impl Shell {
         let ended = self.end_unheld(Duration::ZERO);
         let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
         ended
-            || self.store.freeing().is_busy()
+            || self.store.lanes().is_busy()
             || states.any(|state| self.book.in_state(state).next().is_some())
     }
 

@@ -59,7 +59,8 @@ fn modes_keep_paths_closed_and_descriptors_open() {
         let mode =
             |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&state), 0o700);
-        assert_eq!(mode(&state.join("a")), 0o600, "whatever the umask is");
+        assert_eq!(mode(&state.join("a")), 0o700);
+        assert_eq!(mode(&state.join("a/pages")), 0o600, "whatever the umask is");
     });
 }
 
@@ -109,5 +110,55 @@ fn an_unlinked_block_lives_until_its_last_description_closes() {
         assert_eq!(std::fs::metadata(memory.path().join("ready")).unwrap().nlink(), 2);
         drop(file);
         assert_eq!(memory.free().unwrap(), free);
+    });
+}
+
+#[test]
+fn a_move_and_an_opening_wait_for_nobody_who_fills_the_file() {
+    use std::time::{Duration, Instant};
+    const PAGES: u64 = 64;
+    let Some(memory) = Memory::huge(units::PageSize::MIB_2, PAGES) else { return };
+    let file = memory.dir.create("ready", "a").unwrap();
+    let mut longest = Duration::ZERO;
+    std::thread::scope(|scope| {
+        let filling = scope.spawn(|| {
+            // Idle: beside a busy thread it hardly runs, and keeps the inode's lock meanwhile.
+            linux::sched::set_idle().unwrap();
+            file.allocate(0, memory.bytes(PAGES)).unwrap();
+        });
+        let mut at = "ready";
+        while !filling.is_finished() {
+            let begun = Instant::now();
+            let to = if at == "ready" { "lent" } else { "ready" };
+            memory.dir.rename("a", at, "a", to).unwrap();
+            drop(memory.dir.open_block(to, "a").unwrap());
+            memory.dir.allocated_bytes(to, "a").unwrap();
+            at = to;
+            longest = longest.max(begun.elapsed());
+        }
+    });
+    assert!(longest < Duration::from_millis(500), "a move took {longest:?}");
+}
+
+#[test]
+fn a_bare_file_gets_a_directory_and_keeps_its_pages_and_borrowers() {
+    Memory::each(1, |memory| {
+        let dir = &memory.dir;
+        drop(memory.block("a", 1));
+        let bare = memory.path().join("ready/b7-n0-p1");
+        std::fs::rename(memory.path().join("ready/a/pages"), &bare).unwrap();
+        std::fs::remove_dir(memory.path().join("ready/a")).unwrap();
+        assert_eq!(dir.bare("ready").unwrap(), ["b7-n0-p1"]);
+        dir.wrap("ready", "b7-n0-p1").unwrap();
+        assert_eq!(dir.bare("ready").unwrap(), [""; 0]);
+        assert_eq!(dir.list("ready").unwrap(), ["b7-n0-p1"]);
+        assert_eq!(dir.allocated_bytes("ready", "b7-n0-p1").unwrap(), memory.bytes(1));
+        // Killed between two steps.
+        let half = memory.path().join("ready/b7-n0-p1~");
+        std::fs::rename(memory.path().join("ready/b7-n0-p1"), &half).unwrap();
+        std::fs::create_dir(memory.path().join("ready/b8-n0-p1~")).unwrap();
+        dir.end_wrapping("ready").unwrap();
+        assert_eq!(dir.list("ready").unwrap(), ["b7-n0-p1"]);
+        assert_eq!(dir.allocated_bytes("ready", "b7-n0-p1").unwrap(), memory.bytes(1));
     });
 }

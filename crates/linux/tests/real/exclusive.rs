@@ -50,7 +50,7 @@ fn another_description_is_seen_whatever_its_mode() {
         assert_eq!(prove(&file).unwrap(), Shared);
         drop(other);
         assert_eq!(soon(&file), Sole);
-        let reader = std::fs::File::open(memory.path().join("ready/a")).unwrap();
+        let reader = std::fs::File::open(memory.path().join("ready/a/pages")).unwrap();
         assert_eq!(prove(&file).unwrap(), Shared);
         drop(reader);
         assert_eq!(soon(&file), Sole);
@@ -139,7 +139,8 @@ fn a_path_descriptor_is_not_seen_but_opens_only_for_whom_the_file_is_for() {
         }
         let file = memory.block("a", 1);
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let kept = rustix::fs::open(memory.path().join("ready/a"), flags, Mode::empty()).unwrap();
+        let kept =
+            rustix::fs::open(memory.path().join("ready/a/pages"), flags, Mode::empty()).unwrap();
         assert_eq!(prove(&file).unwrap(), Sole, "O_PATH is no open of the file");
 
         let may_open = |uid| opens_again(&kept, uid);
@@ -167,7 +168,8 @@ fn a_borrower_that_changes_the_mode_all_the_time_loses_its_access_each_time() {
         }
         let file = memory.block("a", 1);
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let kept = rustix::fs::open(memory.path().join("ready/a"), flags, Mode::empty()).unwrap();
+        let kept =
+            rustix::fs::open(memory.path().join("ready/a/pages"), flags, Mode::empty()).unwrap();
         let path = format!("/proc/self/fd/{}", kept.as_raw_fd());
         let cheat = child::fork(|ready| {
             rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(BORROWER)).unwrap();
