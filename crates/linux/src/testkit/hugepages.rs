@@ -4,6 +4,9 @@
 //! The pool is the machine's, so only one test at a time may change it ([`super::lock`]). A test that
 //! needs two sizes asks for both at once.
 //!
+//! The kernel's own counters are compared before and after: a page in use, or promised, that nobody
+//! had before fails the test, whoever left it.
+//!
 //! Pages that are free already are used: a runner that reserves what its tests need before it
 //! compiles them finds 1 GiB pages on machines where later none can be made. What is free beyond a
 //! test's own pages is promised to a mapping that nobody touches, so that a test has exactly as
@@ -11,7 +14,7 @@
 //! machine of several runs the tests with empty pools.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
 use tempfile::TempDir;
@@ -31,6 +34,9 @@ pub const MIB_2: PageSize = PageSize::MIB_2;
 /// 1 GiB.
 pub const GIB_1: PageSize = PageSize::GIB_1;
 
+/// How long pages may be on their way back after a test's last process is gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// How often the pool is asked to grow: the kernel fails to find 1 GiB in one piece now and then.
 const ATTEMPTS: u32 = 5;
 
@@ -38,6 +44,8 @@ const ATTEMPTS: u32 = 5;
 #[derive(Debug)]
 pub struct Guard {
     before: Vec<Before>,
+    /// What others had of every size when the lock was taken.
+    held: Vec<Held>,
     /// Free pages that are not this test's, how many of each size.
     excess: Vec<(PageSize, u64, Mapping)>,
     lock: Lock,
@@ -67,7 +75,8 @@ pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
         skip_for_ever(&format!("memory is too scattered for {gigantic} pages of 1 GiB"));
         return None;
     }
-    let mut guard = Guard { before: Vec::new(), excess: Vec::new(), lock: Lock::take() };
+    let lock = Lock::take();
+    let mut guard = Guard { before: Vec::new(), held: Held::now(), excess: Vec::new(), lock };
     for &(page, node, pages) in wanted {
         match guard.grow(page, node, pages) {
             Ok(true) => {}
@@ -86,6 +95,49 @@ pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
         guard.set_aside_beyond(page, pages).expect("free pages can be promised");
     }
     Some(guard)
+}
+
+/// Pages of one size that somebody has, and those that somebody was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    page: PageSize,
+    used: u64,
+    reserved: u64,
+}
+
+impl Held {
+    fn now() -> Vec<Self> {
+        let roots = Roots::default();
+        let sizes = hugetlb::page_sizes(&roots).unwrap_or_default();
+        let held = |page| {
+            let counters = hugetlb::counters(&roots, page, None).ok()?;
+            let used = counters.total.saturating_sub(counters.free);
+            Some(Self { page, used, reserved: counters.reserved.unwrap_or(0) })
+        };
+        sizes.into_iter().filter_map(held).collect()
+    }
+
+    /// Those of which there are more than `before`.
+    fn beyond(before: &[Self]) -> Vec<(Self, Self)> {
+        let now = Self::now();
+        let pairs = before.iter().filter_map(|before| {
+            let now = now.iter().find(|now| now.page == before.page)?;
+            Some((*before, *now))
+        });
+        pairs.filter(|(old, new)| new.used > old.used || new.reserved > old.reserved).collect()
+    }
+
+    /// The same as soon as the kernel has freed what was just let go of.
+    fn beyond_soon(before: &[Self]) -> Vec<(Self, Self)> {
+        let begun = Instant::now();
+        loop {
+            let beyond = Self::beyond(before);
+            if beyond.is_empty() || begun.elapsed() > PATIENCE {
+                return beyond;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 impl Guard {
@@ -144,6 +196,10 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.excess.clear();
+        let leaked = match std::thread::panicking() {
+            true => Vec::new(),
+            false => Held::beyond_soon(&self.held),
+        };
         let mut left = Vec::new();
         for before in self.before.iter().rev() {
             let restored = before.restore();
@@ -155,6 +211,7 @@ impl Drop for Guard {
         // A test that leaked pages must not pass; one that already failed keeps its own message.
         if !std::thread::panicking() {
             assert!(left.is_empty(), "pages left in the pool, somebody still has them: {left:?}");
+            assert!(leaked.is_empty(), "pages or promises that nobody had before: {leaked:?}");
         }
     }
 }
