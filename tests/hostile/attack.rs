@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The one way in which attacks are run, so that each is judged by the same questions:
+//!
+//! - *What does the attacker get?* The error that it says it got; harm fails the test.
+//! - *What does a victim notice?* Never an error, no byte that is not its own, and how long its
+//!   calls take: the 99th percentile of calls timed in windows without and with the attack, in
+//!   turns.
+//! - *What is left?* No descriptor, no memory, no file, no page and no promise of one, by the counts
+//!   of the kernel before and after.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use linux::testkit::child::{Child, alone, fork};
+use prezero_tests::Daemon;
+
+use crate::scene::{Got, Scene};
+use crate::stage::Stage;
+use crate::users::User;
+use crate::victim::{LEND, STATUS, Victim};
+
+/// How long one look lasts, without the attack and with it.
+const WINDOW: Duration = Duration::from_millis(250);
+/// How many of both.
+const WINDOWS: usize = 2;
+/// With an attack a call may take so many times as long as without.
+const TIMES: u32 = 5;
+/// Below this nothing is judged: what two CPUs with other work on them do to anybody.
+const NOISE: Duration = Duration::from_millis(100);
+/// What is slow is looked at again: an attack is slow each time, the machine's other work is not.
+const LOOKS: usize = 3;
+/// An attacker has to end so soon after it is over.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The pool that most attacks are about: its own workers make pages ready as fast as they can.
+pub(crate) const POOL: &str =
+    "[[pool]]\npage_size = \"2M\"\nmax = 8\nready_low = 6\nready_high = 8\n";
+/// ... so that a busy machine does not decide what is ready.
+pub(crate) const WORKERS: &str = "[workers]\nsched_idle = false\nnice = 0\n";
+
+/// One attack; [`Attack::run`] runs it.
+pub(crate) struct Attack<'a> {
+    name: String,
+    by: User,
+    attackers: usize,
+    pages: u64,
+    config: String,
+    victims: Vec<Victim>,
+    window: Duration,
+    act: Box<dyn Fn(&mut Scene<'_>) -> Got + 'a>,
+}
+
+impl<'a> Attack<'a> {
+    /// An attack by one process of that user on a daemon with [`POOL`] and 16 pages; `act` sets up,
+    /// says so by [`Scene::set_up`], and ends when the scene is over.
+    pub(crate) fn new(
+        name: impl Into<String>,
+        by: User,
+        act: impl Fn(&mut Scene<'_>) -> Got + 'a,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            by,
+            attackers: 1,
+            pages: 16,
+            config: format!("{POOL}{WORKERS}"),
+            victims: vec![LEND, STATUS],
+            window: WINDOW,
+            act: Box::new(act),
+        }
+    }
+
+    /// By so many processes.
+    pub(crate) fn attackers(self, attackers: usize) -> Self {
+        Self { attackers, ..self }
+    }
+
+    /// On that many pages with that configuration.
+    pub(crate) fn on(self, pages: u64, config: &str) -> Self {
+        Self { pages, config: config.to_owned(), ..self }
+    }
+
+    /// Somebody else who must not notice it.
+    pub(crate) fn also(mut self, victim: Victim) -> Self {
+        self.victims.push(victim);
+        self
+    }
+
+    /// Nobody else than that one has to be served: an attack that may take all free pages.
+    pub(crate) fn only(self, victim: Victim) -> Self {
+        Self { victims: vec![victim], ..self }
+    }
+
+    /// Each window so long.
+    pub(crate) fn windows_of(self, window: Duration) -> Self {
+        Self { window, ..self }
+    }
+
+    /// Runs it, prints its line of the table, and fails if it did any harm. `None` is a skip.
+    ///
+    /// # Panics
+    /// If it did.
+    pub(crate) fn run(self) -> Option<()> {
+        let _alone = alone();
+        let mut stage = Stage::set(self.pages, &self.config)?;
+        // A first use grows the daemon's memory once and for all.
+        for victim in &self.victims {
+            victim.watch(&stage.daemon, WINDOW / 5).took().unwrap_or_else(|harm| {
+                panic!("{} without any attack: {harm}\n{}", self.name, stage.daemon.log())
+            });
+        }
+        stage.remember();
+        let mut times = vec![Times::default(); self.victims.len()];
+        let (mut got, mut harm) = (Vec::new(), Vec::new());
+        for look in 1..=LOOKS {
+            for _ in 0..WINDOWS {
+                for (victim, times) in self.watch(&stage.daemon).into_iter().zip(&mut times) {
+                    match victim {
+                        Ok(took) => times.quiet.extend(took),
+                        Err(error) => panic!("{}, before the attack: {error}", self.name),
+                    }
+                }
+                let attackers: Vec<_> =
+                    (0..self.attackers).map(|_| self.attack(&stage.daemon)).collect();
+                attackers.iter().for_each(Attacker::wait_until_set_up);
+                for (victim, times) in self.watch(&stage.daemon).into_iter().zip(&mut times) {
+                    match victim {
+                        Ok(took) => times.attacked.extend(took),
+                        Err(error) => harm.push(error),
+                    }
+                }
+                for attacker in attackers {
+                    match attacker.got() {
+                        Ok(what) if got.contains(&what) => {}
+                        Ok(what) => got.push(what),
+                        Err(error) => harm.push(error),
+                    }
+                }
+            }
+            if !harm.is_empty() || times.iter().all(Times::is_fair) || look == LOOKS {
+                break;
+            }
+            // The next look stands for itself.
+            times.iter_mut().for_each(|times| *times = Times::default());
+        }
+        self.judge(stage, &times, &got, &harm)
+    }
+
+    fn judge(self, stage: Stage, times: &[Times], got: &[String], harm: &[String]) -> Option<()> {
+        let log = stage.daemon.log();
+        let tail = log.len().saturating_sub(4000);
+        assert!(harm.is_empty(), "{}: {}\n{}", self.name, harm.join("\n"), &log[tail..]);
+        let left = stage.left();
+        let noticed: Vec<_> = (self.victims.iter().zip(times))
+            .map(|(victim, times)| format!("{} {}", victim.what, times.text()))
+            .collect();
+        let (got, noticed) = (got.join("; "), noticed.join("; "));
+        say(&[&self.name, self.by.name(), &got, &noticed, &left.to_string()]);
+        for (victim, times) in self.victims.iter().zip(times) {
+            let Times { quiet, attacked } = times;
+            assert!(!quiet.is_empty() && !attacked.is_empty(), "{} was not tried", victim.what);
+            assert!(times.is_fair(), "{}: {} was slow: {}", self.name, victim.what, times.text());
+        }
+        assert!(left.is_nothing(), "{} left {left}", self.name);
+        Some(())
+    }
+
+    fn watch(&self, daemon: &Daemon) -> Vec<Result<Vec<Duration>, String>> {
+        let watched: Vec<_> =
+            self.victims.iter().map(|victim| victim.watch(daemon, self.window)).collect();
+        watched.into_iter().map(crate::victim::Watched::took).collect()
+    }
+
+    fn attack(&self, daemon: &Daemon) -> Attacker {
+        let flags = rustix::pipe::PipeFlags::CLOEXEC;
+        let (report, answer) = rustix::pipe::pipe_with(flags).expect("a pipe");
+        let child = fork(|ready| {
+            self.by.become_it();
+            let mut scene = Scene::new(daemon, ready, self.window);
+            let (mark, text) = match (self.act)(&mut scene) {
+                Ok(got) => ('+', got),
+                Err(harm) => ('-', harm),
+            };
+            let text = format!("{mark}{}", text.replace('\n', " "));
+            rustix::io::write(&answer, text.as_bytes()).expect("the test reads");
+            0
+        });
+        Attacker { child, report, begun: Instant::now() }
+    }
+}
+
+/// A line of the table, also where the harness swallows what tests print.
+pub(crate) fn say(cells: &[&str]) {
+    let line = format!("| {} |\n", cells.join(" | "));
+    std::io::stdout().write_all(line.as_bytes()).expect("standard output can be written");
+}
+
+/// A process that attacks.
+struct Attacker {
+    child: Child,
+    report: OwnedFd,
+    begun: Instant,
+}
+
+impl Attacker {
+    fn wait_until_set_up(&self) {
+        self.child.wait_ready();
+    }
+
+    fn got(self) -> Got {
+        let mut polled = [rustix::event::PollFd::new(&self.report, rustix::event::PollFlags::IN)];
+        let left = PATIENCE.saturating_sub(self.begun.elapsed());
+        let left = rustix::event::Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        if rustix::event::poll(&mut polled, Some(&left)) != Ok(1) {
+            // What it waits for is the daemon's: its own doing, if victims are served.
+            self.child.kill();
+            return Ok("no answer".to_owned());
+        }
+        let mut text = String::new();
+        std::fs::File::from(self.report).read_to_string(&mut text).expect("text");
+        let status = self.child.wait();
+        match text.split_at_checked(1) {
+            Some(("+", got)) => Ok(got.to_owned()),
+            Some((_, harm)) => Err(harm.to_owned()),
+            None => Err(format!("the attacker itself failed: {status:?}")),
+        }
+    }
+}
+
+/// How long a victim's calls took.
+#[derive(Debug, Clone, Default)]
+struct Times {
+    quiet: Vec<Duration>,
+    attacked: Vec<Duration>,
+}
+
+impl Times {
+    fn p99(times: &[Duration]) -> Duration {
+        let mut times = times.to_vec();
+        times.sort_unstable();
+        times.get((times.len() * 99).div_ceil(100).max(1) - 1).copied().unwrap_or_default()
+    }
+
+    fn is_fair(&self) -> bool {
+        Self::p99(&self.attacked) <= (Self::p99(&self.quiet) * TIMES).max(NOISE)
+    }
+
+    fn text(&self) -> String {
+        let ms = |times: &[Duration]| Self::p99(times).as_secs_f64() * 1e3;
+        format!("{:.1} / {:.1} ms", ms(&self.quiet), ms(&self.attacked))
+    }
+}

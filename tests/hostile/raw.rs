@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! System calls that only somebody hostile makes, each behind a safe function.
+//!
+//! # Safety
+//!
+//! Every buffer is a live local or slice, or a [`Mapping`] that outlives the call, and its length is
+//! passed from the same value. The kernel keeps a reference to the pages of a mapping after
+//! `vmsplice` and `register_buffers`, which is what these attacks are about, but it never writes
+//! through it to memory that is the test's own by then.
+#![expect(unsafe_code, reason = "system calls of attackers")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use client::Mapping;
+use libc::c_int;
+
+fn check(ret: i64) -> io::Result<i64> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// `fcntl(fd, command, argument)` for the commands that take an int.
+pub(crate) fn fcntl(fd: impl AsFd, command: c_int, argument: c_int) -> io::Result<i64> {
+    // SAFETY: the descriptor is borrowed; the commands used take an int, no pointer.
+    check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, argument) }.into())
+}
+
+/// Puts a page of lent memory into a pipe without copying it: the pipe holds the page from then on.
+pub(crate) fn pin_in_pipe(pipe: impl AsFd, memory: &Mapping) -> io::Result<()> {
+    let piece = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: 4096 };
+    // SAFETY: the one iovec describes the first 4096 bytes of a live mapping.
+    let ret = unsafe { libc::vmsplice(pipe.as_fd().as_raw_fd(), &raw const piece, 1, 0) };
+    check(ret as i64).map(drop)
+}
+
+/// A ring that has the mapping's first 4096 bytes registered: they are pinned as long as it lives.
+pub(crate) fn pin_in_ring(memory: &Mapping) -> io::Result<io_uring::IoUring> {
+    let ring = io_uring::IoUring::new(4)?;
+    let piece = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: 4096 };
+    // SAFETY: the iovec describes a live mapping; the kernel pins its pages, whatever becomes of it.
+    unsafe { ring.submitter().register_buffers(&[piece]) }?;
+    Ok(ring)
+}
+
+/// Has the ring copy 4096 bytes out of its registered buffer, `at` which it was mapped, to a pipe.
+pub(crate) fn read_pinned(
+    ring: &mut io_uring::IoUring,
+    at: usize,
+    into: impl AsFd,
+) -> io::Result<()> {
+    let into = io_uring::types::Fd(into.as_fd().as_raw_fd());
+    let write = io_uring::opcode::WriteFixed::new(into, at as *const u8, 4096, 0);
+    // SAFETY: the buffer is the registered one, which the kernel holds; the descriptor is open.
+    unsafe { ring.submission().push(&write.build()) }.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    let result = ring.completion().next().map_or(-1, |done| done.result());
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
+}
+
+/// `open(path)` by a ring, in the hope that somebody else's rights apply there.
+pub(crate) fn open_by_ring(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    let mut ring = io_uring::IoUring::new(4)?;
+    let at = io_uring::types::Fd(libc::AT_FDCWD);
+    let open = io_uring::opcode::OpenAt::new(at, path.as_ptr()).flags(libc::O_RDWR);
+    // SAFETY: the path lives until the operation is complete, which is waited for.
+    unsafe { ring.submission().push(&open.build()) }.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    let result = ring.completion().next().map_or(-libc::EIO, |done| done.result());
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(result) })
+}
+
+/// `madvise(memory, advice)`.
+pub(crate) fn advise(memory: &Mapping, advice: c_int) -> io::Result<()> {
+    // SAFETY: a live mapping; the advices used either are refused or concern this mapping's pages
+    // only, into which no reference of Rust's points.
+    check(unsafe { libc::madvise(memory.as_ptr().cast(), memory.len(), advice) }.into()).map(drop)
+}
+
+/// `mlock` of all of it.
+pub(crate) fn lock(memory: &Mapping) -> io::Result<()> {
+    // SAFETY: a live mapping, whose content does not change.
+    check(unsafe { libc::mlock(memory.as_ptr().cast(), memory.len()) }.into()).map(drop)
+}
+
+/// `ptrace(PTRACE_SEIZE, pid)`.
+pub(crate) fn seize(pid: u32) -> io::Result<()> {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: PTRACE_SEIZE takes no pointer.
+    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, none, none) }).map(drop)
+}
+
+/// `pidfd_getfd(pidfd_open(pid), fd)`.
+pub(crate) fn steal(pid: u32, fd: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let process = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let process = c_int::try_from(process).map_err(io::Error::other)?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    let process = unsafe { OwnedFd::from_raw_fd(process) };
+    // SAFETY: takes no pointer.
+    let got = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(c_int::try_from(got).map_err(io::Error::other)?) })
+}
+
+/// `process_madvise(pidfd_open(pid), MADV_PAGEOUT)` at an address of that process.
+pub(crate) fn page_out(pid: u32, at: usize) -> io::Result<()> {
+    // SAFETY: takes no pointer.
+    let process = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let process = c_int::try_from(process).map_err(io::Error::other)?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    let process = unsafe { OwnedFd::from_raw_fd(process) };
+    let piece = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 4096 };
+    let (fd, call) = (process.as_raw_fd(), libc::SYS_process_madvise);
+    // SAFETY: one live iovec, whose address is another process's and is not followed here.
+    let ret = unsafe { libc::syscall(call, fd, &raw const piece, 1, libc::MADV_PAGEOUT, 0) };
+    check(ret).map(drop)
+}
+
+/// `process_vm_readv(pid)` of a page there.
+pub(crate) fn peek(pid: u32, at: usize) -> io::Result<()> {
+    let mut page = [0_u8; 4096];
+    let here = libc::iovec { iov_base: page.as_mut_ptr().cast(), iov_len: page.len() };
+    let there = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: page.len() };
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: the local iovec is a live local of that length; the other is not followed here.
+    let ret = unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) };
+    check(ret as i64).map(drop)
+}
+
+/// `userfaultfd`, for this process's own faults only.
+pub(crate) fn userfaultfd() -> io::Result<OwnedFd> {
+    const USER_MODE_ONLY: c_int = 1;
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+    // SAFETY: takes no pointer.
+    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(c_int::try_from(fd).map_err(io::Error::other)?) })
+}
+
+/// Registers a mapping there, so that nobody fills its holes: true if the kernel let it.
+pub(crate) fn watch_faults(fd: &OwnedFd, memory: &Mapping) -> io::Result<()> {
+    // include/uapi/linux/userfaultfd.h
+    const API: libc::c_ulong = 0xc018_aa3f;
+    const REGISTER: libc::c_ulong = 0xc020_aa00;
+    let mut api: [u64; 3] = [0xaa, 0, 0];
+    // SAFETY: struct uffdio_api is three u64, of which the kernel writes two.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), API as _, api.as_mut_ptr()) }.into())?;
+    let mut range: [u64; 4] = [memory.as_ptr().addr() as u64, memory.len() as u64, 1, 0];
+    // SAFETY: struct uffdio_register is four u64; the range is a live mapping's.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), REGISTER as _, range.as_mut_ptr()) }.into())
+        .map(drop)
+}
+
+/// `fanotify_init(class)`, and a mark on that path if it is granted.
+pub(crate) fn fanotify(class: u32, mask: u64, path: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let fd = check(unsafe { libc::fanotify_init(class, libc::O_RDONLY as u32) }.into())?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    let fd = unsafe { OwnedFd::from_raw_fd(c_int::try_from(fd).map_err(io::Error::other)?) };
+    let (at, add) = (libc::AT_FDCWD, libc::FAN_MARK_ADD);
+    // SAFETY: the path is a live C string.
+    check(unsafe { libc::fanotify_mark(fd.as_raw_fd(), add, mask, at, path.as_ptr()) }.into())?;
+    Ok(fd)
+}
+
+/// The calling thread gets CPU time only when nobody else wants it.
+pub(crate) fn idle() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a live parameter of the right type.
+    let ret = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+    assert_eq!(ret, 0, "everybody may be idle");
+}
+
+/// `unshare(flags)`.
+pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
+    // SAFETY: takes no pointer; the caller is a child of its own with one thread.
+    check(unsafe { libc::unshare(flags) }.into()).map(drop)
+}

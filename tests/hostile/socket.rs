@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The socket: crowds, halves, floods, and those who do not read.
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use client::Mapping;
+use linux::testkit::child::fork;
+use prezero_tests::{Daemon, Page};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use rustix::process::{Resource, Rlimit};
+use serde_json::{Value, json};
+
+use crate::attack::{Attack, POOL, WORKERS};
+use crate::scene::{Got, Scene, call, errno, error_of, message};
+use crate::users::User;
+use crate::victim::Victim;
+
+/// The most descriptors in one message (`SCM_MAX_FD`).
+const MOST: usize = 253;
+
+/// Sends bytes with descriptors.
+pub(crate) fn send_descriptors(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "at most {MOST} descriptors");
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
+}
+
+/// An answer with its descriptors.
+pub(crate) fn receive(socket: &UnixStream) -> (Value, Vec<OwnedFd>) {
+    let (mut answer, mut fds) = (Vec::new(), Vec::new());
+    while answer.last() != Some(&0) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 4096];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let pieces = &mut [IoSliceMut::new(&mut bytes)];
+        let got = rustix::net::recvmsg(socket, pieces, &mut control, flags).map_or(0, |m| m.bytes);
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if got == 0 {
+            return (json!({ "error": "hung up" }), fds);
+        }
+        answer.extend(&bytes[..got]);
+    }
+    answer.pop();
+    (serde_json::from_slice(&answer).expect("JSON"), fds)
+}
+
+/// As many descriptors as the machine lets anybody have.
+pub(crate) fn as_many_as_can_be() {
+    let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
+    let most = Rlimit { current: maximum, maximum };
+    rustix::process::setrlimit(Resource::Nofile, most).expect("up to the hard limit");
+}
+
+/// Connections as many as asked for or there are, and how many of them are hung up on.
+fn crowd(scene: &Scene<'_>, wanted: usize) -> Vec<UnixStream> {
+    as_many_as_can_be();
+    let mut crowd = Vec::new();
+    while crowd.len() < wanted {
+        match scene.socket() {
+            Ok(stream) => crowd.push(stream),
+            Err(_) => break,
+        }
+    }
+    crowd
+}
+
+fn hung_up(crowd: &[UnixStream]) -> usize {
+    let ended = |stream: &&UnixStream| {
+        stream.set_nonblocking(true).expect("a socket");
+        let mut byte = [0];
+        !matches!(Read::read(&mut &**stream, &mut byte),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    crowd.iter().filter(ended).count()
+}
+
+fn flood_with_descriptors(scene: &mut Scene<'_>) -> Got {
+    as_many_as_can_be();
+    let stream = scene.socket().expect("everybody may connect");
+    let null = std::fs::File::open("/dev/null").expect("there is one");
+    let fds = [null.as_fd(); MOST];
+    let (mut sent, mut refused) = (0, String::new());
+    for round in 0..400 {
+        match send_descriptors(&stream, b"[", &fds) {
+            Ok(_) => sent += fds.len(),
+            Err(error) => refused = error.kind().to_string(),
+        }
+        if round == 100 {
+            scene.set_up();
+        }
+        if !refused.is_empty() && round > 100 {
+            break;
+        }
+    }
+    scene.wait();
+    let most = if sent > 40_000 { "its descriptors closed" } else { "hung up on" };
+    Ok(most.to_owned())
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn descriptors_in_an_unfinished_message_are_nobodys_shortage() {
+    for user in [User::Stranger, User::Borrower] {
+        let name = format!("descriptors in an unfinished message, {}", user.name());
+        if Attack::new(name, user, flood_with_descriptors).run().is_none() {
+            return;
+        }
+    }
+}
+
+fn idle_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
+    let crowd = crowd(scene, wanted);
+    scene.set_up();
+    scene.wait();
+    let ended = hung_up(&crowd);
+    Ok(format!("{} of {} hung up on", ended, crowd.len()))
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn idle_crowds_lock_nobody_out() {
+    for user in [User::Stranger, User::Borrower, User::Zeroer] {
+        let name = format!("4200 idle connections of a {}", user.name());
+        if Attack::new(name, user, |scene| idle_crowd(scene, 4200)).run().is_none() {
+            return;
+        }
+    }
+}
+
+fn half_messages(scene: &mut Scene<'_>, wanted: usize) -> Got {
+    let crowd = crowd(scene, wanted);
+    let half = vec![b'['; 60_000];
+    for mut stream in &crowd {
+        stream.set_nonblocking(true).expect("a socket");
+        let _ = stream.write_all(&half);
+    }
+    scene.set_up();
+    scene.wait();
+    let ended = hung_up(&crowd);
+    Ok(format!("{ended} of {} hung up on", crowd.len()))
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn half_messages_cost_no_memory_for_good() {
+    for user in [User::Stranger, User::Borrower] {
+        let name = format!("1000 halves of 60 kB by a {}", user.name());
+        if Attack::new(name, user, |scene| half_messages(scene, 1000)).run().is_none() {
+            return;
+        }
+    }
+}
+
+/// Asks again and again and reads no answer, until the daemon stops reading.
+fn deaf_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
+    let crowd = crowd(scene, wanted);
+    let asked: Vec<u8> = message("GetStatus", &json!({})).repeat(600);
+    scene.set_up();
+    while !scene.over() {
+        for mut stream in &crowd {
+            stream.set_nonblocking(true).expect("a socket");
+            let _ = stream.write(&asked);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok("its answers, unread".to_owned())
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn those_who_do_not_read_hold_up_nobody() {
+    for user in [User::Stranger, User::Borrower] {
+        let name = format!("400 deaf pipelining connections of a {}", user.name());
+        let attack = Attack::new(name, user, |scene| deaf_crowd(scene, 400));
+        if attack.windows_of(Duration::from_secs(1)).run().is_none() {
+            return;
+        }
+    }
+}
+
+/// One that asks as fast as it can and reads all answers.
+fn ask_for_ever(scene: &mut Scene<'_>) -> Got {
+    let stream = scene.socket().expect("everybody may connect");
+    let asked: Vec<u8> = message("GetStatus", &json!({})).repeat(64);
+    let mut answers = vec![0; 1 << 16];
+    scene.set_up();
+    stream.set_nonblocking(true).expect("a socket");
+    let mut got = 0;
+    while !scene.over() {
+        let _ = (&stream).write(&asked);
+        while let Ok(read @ 1..) = (&stream).read(&mut answers) {
+            got += answers[..read].iter().filter(|byte| **byte == 0).count();
+        }
+    }
+    Ok(if got > 0 { "its answers".to_owned() } else { "hung up on".to_owned() })
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn those_who_ask_for_ever_hold_up_nobody() {
+    Attack::new("pipelining without end", User::Borrower, ask_for_ever).run();
+}
+
+/// Calls that wait for pages, while blocks are held that were returned.
+fn linger_and_wait(scene: &mut Scene<'_>) -> Got {
+    const LINGERING: u64 = 100;
+    as_many_as_can_be();
+    let mut held = Vec::new();
+    for _ in 0..LINGERING {
+        let loan = scene.borrow(|request| request.single = false);
+        let memory = loan.map().expect("lent memory");
+        memory.fill(0..1, 1);
+        held.push(memory);
+    }
+    let crowd = crowd(scene, 150);
+    let asked = message("Lend", &json!({ "bytes": Page::Mib2.times(130).0 }));
+    scene.set_up();
+    let mut answered = 0;
+    while !scene.over() {
+        for mut stream in &crowd {
+            stream.set_nonblocking(true).expect("a socket");
+            let mut answer = [0; 4096];
+            answered += usize::from(matches!(stream.read(&mut answer), Ok(1..)));
+            let _ = stream.write(&asked);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop((crowd, held));
+    Ok(if answered > 0 { "NotEnough" } else { "no answer" }.to_owned())
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn waiting_for_lingering_blocks_holds_up_nobody() {
+    let config = format!("{}{WORKERS}", POOL.replace("max = 8", "max = 128"));
+    let attack = Attack::new("100 lingering blocks, 150 waiting loans", User::Borrower, |scene| {
+        linger_and_wait(scene)
+    });
+    attack.on(140, &config).windows_of(Duration::from_millis(500)).run();
+}
+
+/// Sockets in states in which no client leaves them.
+fn odd_sockets(scene: &mut Scene<'_>) -> Got {
+    as_many_as_can_be();
+    scene.set_up();
+    let mut held = Vec::new();
+    while !scene.over() {
+        let Ok(mut stream) = scene.socket() else { continue };
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 256 << 20);
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, 256 << 20);
+        stream.set_nonblocking(true).expect("a socket");
+        match held.len() % 5 {
+            0 => drop(stream.shutdown(Shutdown::Write)),
+            1 => drop(stream.shutdown(Shutdown::Read)),
+            2 => {
+                let _ = stream.write_all(&message("GetStatus", &json!({})));
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            3 => {
+                // The daemon's own socket, sent to the daemon.
+                let copy = stream.try_clone().expect("a copy");
+                let _ = send_descriptors(&stream, b"[", &[copy.as_fd(), stream.as_fd()]);
+            }
+            _ => {
+                let _ = stream.write_all(&message("Watch", &json!({ "interval_ms": 0 })));
+            }
+        }
+        held.push(stream);
+        if held.len() > 200 {
+            held.clear();
+        }
+    }
+    Ok("nothing".to_owned())
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn half_closed_and_oversized_sockets_hold_up_nobody() {
+    for user in [User::Stranger, User::Borrower] {
+        let name = format!("half-closed, huge and self-sent sockets of a {}", user.name());
+        if Attack::new(name, user, odd_sockets).run().is_none() {
+            return;
+        }
+    }
+}
+
+/// A crowd that borrows what is there and dies with the answer in its queue.
+fn lend_and_die(scene: &mut Scene<'_>) -> Got {
+    scene.set_up();
+    while !scene.over() {
+        for _ in 0..4 {
+            let Ok(mut stream) = scene.socket() else { continue };
+            let _ = stream.write_all(&message("Lend", &json!({ "bytes": 2 << 20 })));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok("loans that nobody took".to_owned())
+}
+
+#[test]
+fn answers_that_nobody_takes_return_what_they_lent() {
+    Attack::new("loans whose answer nobody reads", User::Borrower, lend_and_die)
+        .on(32, &format!("{POOL}{WORKERS}"))
+        .run();
+}
+
+/// A stranger's watch, which is a full report each time something changes.
+fn watch_without_rights(scene: &mut Scene<'_>) -> Got {
+    let mut stream = scene.socket().expect("everybody may connect");
+    let mut asked = json!({ "method": "io.prezero.Watch", "parameters": {}, "more": true })
+        .to_string()
+        .into_bytes();
+    asked.push(0);
+    let _ = stream.write_all(&asked);
+    scene.set_up();
+    scene.wait();
+    let mut answer = vec![0; 4096];
+    let read = stream.read(&mut answer).unwrap_or(0);
+    let answer = String::from_utf8_lossy(&answer[..read]);
+    if answer.contains("ready_pages") {
+        return Err(format!("a stranger is told {answer}"));
+    }
+    Ok(if read == 0 { "hung up on".to_owned() } else { "NotPermitted".to_owned() })
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn a_stranger_is_told_nothing() {
+    Attack::new("Watch without rights", User::Stranger, watch_without_rights).run();
+    let all = |scene: &mut Scene<'_>| {
+        scene.set_up();
+        let calls = [
+            ("GetStatus", json!({})),
+            ("Lend", json!({ "bytes": 2 << 20 })),
+            ("TakeZeroing", json!({})),
+            ("FinishZeroing", json!({ "job": 1, "pages_done": 1 })),
+            ("GiveBack", json!({})),
+            (
+                "Configure",
+                json!({ "change":
+                { "node": 0, "page_bytes": 2 << 20, "pages_per_block": 1 } }),
+            ),
+        ];
+        let mut got = Vec::new();
+        for (method, parameters) in calls {
+            let mut stream = scene.socket().expect("everybody may connect");
+            let error = error_of(&call(&mut stream, method, &parameters));
+            if error.starts_with("granted") {
+                return Err(format!("{method} by a stranger: {error}"));
+            }
+            got.push(error);
+        }
+        scene.wait();
+        got.dedup();
+        Ok(got.join(", "))
+    };
+    Attack::new("each method without rights", User::Stranger, all).run();
+}
+
+/// Memory mapped from a descriptor that somebody else was sent.
+#[test]
+fn a_mapping_of_a_lease_is_refused() {
+    let attack = |scene: &mut Scene<'_>| {
+        let loan = scene.borrow(|_| {});
+        scene.set_up();
+        let mapped = Mapping::map(loan.lease(), 2 << 20, Page::Mib2.size());
+        scene.wait();
+        match mapped {
+            Ok(_) => Err("the lease can be mapped".to_owned()),
+            refused => Ok(errno(refused)),
+        }
+    };
+    Attack::new("mmap of the lease", User::Borrower, attack).run();
+}
+
+/// Watches that are never read: each change is a report for each.
+fn watch_and_not_read(scene: &mut Scene<'_>) -> Got {
+    let crowd = crowd(scene, 300);
+    let asked = json!({
+        "method": "io.prezero.Watch", "parameters": { "interval_ms": 0 }, "more": true,
+    });
+    let asked = [asked.to_string().as_bytes(), &[0]].concat();
+    for mut stream in &crowd {
+        let _ = stream.write_all(&asked);
+    }
+    scene.set_up();
+    scene.wait();
+    Ok("its reports, unread".to_owned())
+}
+
+#[test]
+fn watches_that_nobody_reads_hold_up_nobody() {
+    Attack::new("300 unread watches", User::Borrower, watch_and_not_read).run();
+}
+
+/// Whoever sends to a socket wakes all who wait for it: here a hundred thousand.
+fn wake_many(scene: &mut Scene<'_>) -> Got {
+    as_many_as_can_be();
+    let stream = scene.socket().expect("everybody may connect");
+    let copies: Vec<_> = (0..15_000).map_while(|_| stream.try_clone().ok()).collect();
+    let sleepers: Vec<_> = (0..8)
+        .map(|_| {
+            fork(|ready| {
+                use rustix::event::epoll::{CreateFlags, EventData, EventFlags, add, create};
+                let set = create(CreateFlags::CLOEXEC).expect("a set");
+                let flags = EventFlags::IN | EventFlags::ET;
+                for copy in &copies {
+                    if add(&set, copy, EventData::new_u64(0), flags).is_err() {
+                        break;
+                    }
+                }
+                ready.signal();
+                ready.hold()
+            })
+        })
+        .collect();
+    sleepers.iter().for_each(linux::testkit::child::Child::wait_ready);
+    let asked: Vec<u8> = message("GetStatus", &json!({})).repeat(16);
+    let mut answers = vec![0; 1 << 16];
+    scene.set_up();
+    stream.set_nonblocking(true).expect("a socket");
+    while !scene.over() {
+        let _ = (&stream).write(&asked);
+        while let Ok(1..) = (&stream).read(&mut answers) {}
+    }
+    drop(sleepers);
+    Ok(format!("{} watchers of one socket", copies.len() * 8))
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn a_socket_that_wakes_many_holds_up_nobody() {
+    Attack::new("epoll watchers of one socket", User::Borrower, wake_many).run();
+}
+
+/// One place for all: only one test at a time has a daemon.
+fn metrics() -> PathBuf {
+    std::env::temp_dir().join("prezero-test-metrics.socket")
+}
+
+/// The metrics, as Prometheus asks for them.
+fn scrape(_: &Daemon) -> Result<Duration, String> {
+    let begun = Instant::now();
+    let scraped = || {
+        let mut stream = UnixStream::connect(metrics())?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text)
+    };
+    match scraped() {
+        Ok(text) if text.contains("prezero_") => Ok(begun.elapsed()),
+        Ok(text) => Err(format!("a scrape got {text:?}")),
+        Err(error) => Err(format!("a scrape: {error}")),
+    }
+}
+
+fn hold_scrapes(scene: &mut Scene<'_>) -> Got {
+    let mut held = Vec::new();
+    scene.set_up();
+    while !scene.over() {
+        if let Ok(mut stream) = UnixStream::connect(metrics()) {
+            let _ = stream.write_all(b"GET /metr");
+            held.push(stream);
+        }
+        if held.len() > 200 {
+            held.remove(0);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok("hung up on".to_owned())
+}
+
+#[test]
+#[ignore = "does harm until the daemon is mended"]
+fn half_scrapes_keep_nobody_from_the_metrics() {
+    // Whoever may connect may read: here everybody, as at an address of 127.0.0.1.
+    let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", metrics().display());
+    let act = scrape;
+    let victim = Victim { what: "scrape", user: User::Root, act };
+    Attack::new("half scrapes", User::Stranger, hold_scrapes).also(victim).on(16, &config).run();
+    let _ = std::fs::remove_file(metrics());
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A daemon under attack, and what it and the kernel have: counted before and after.
+
+use std::fmt;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use linux::testkit::hugepages;
+use linux::{Roots, hugetlb};
+use prezero_tests::{Daemon, Page};
+use units::Node;
+use wire::PoolChange;
+
+use crate::users::{LEND_GROUP, ZERO_GROUP};
+
+/// How long what is on its way back may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Memory of the daemon that an attack may leave it with: its malloc's, which it uses again.
+const LEFT_KIB: i64 = 8 << 10;
+
+/// The kernel's own count of pages of 2 MiB on the whole machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kernel {
+    total: u64,
+    free: u64,
+    reserved: Option<u64>,
+    surplus: u64,
+}
+
+impl Kernel {
+    /// As it is now.
+    pub(crate) fn now() -> Self {
+        let counters = hugetlb::counters(&Roots::default(), Page::Mib2.size(), None);
+        let hugetlb::Counters { total, free, surplus, reserved } = counters.expect("2 MiB pages");
+        Self { total, free, reserved, surplus }
+    }
+}
+
+/// What an attack has left.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Left {
+    /// Descriptors of the daemon's beyond those before.
+    pub descriptors: i64,
+    /// Memory of the daemon's beyond that before, in KiB.
+    pub memory_kib: i64,
+    /// Files on its mount that it does not know, after it was told to give back all.
+    pub files: usize,
+    /// Pages that the kernel misses.
+    pub pages: i64,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { descriptors, memory_kib, files, pages } = self;
+        if (*descriptors, *files, *pages) == (0, 0, 0) {
+            return write!(f, "nothing ({memory_kib:+} KiB)");
+        }
+        write!(f, "{descriptors} fds, {memory_kib} KiB, {files} files, {pages} pages")
+    }
+}
+
+/// The daemon with its pages and what there was before.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    /// The daemon.
+    pub daemon: Daemon,
+    kernel: Kernel,
+    descriptors: usize,
+    memory_kib: u64,
+}
+
+impl Stage {
+    /// `None` is a skip, which was counted. `config` are keys of the top level, then tables.
+    pub(crate) fn set(pages: u64, config: &str) -> Option<Self> {
+        let wanted = [(Page::Mib2.size(), Some(Node(0)), pages)];
+        let guard = hugepages::reserve_all(&wanted)?;
+        let kernel = Kernel::now();
+        let groups = format!("lend_group = \"{LEND_GROUP}\"\nzero_group = \"{ZERO_GROUP}\"\n");
+        let daemon = Daemon::start_with(Some(guard), &format!("{groups}{config}"), &[]);
+        // As the package makes /run/prezero.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(daemon.run_dir(), open).expect("our own directory");
+        let mut stage = Self { daemon, kernel, descriptors: 0, memory_kib: 0 };
+        stage.daemon.zero("max");
+        stage.remember();
+        Some(stage)
+    }
+
+    /// What comes from here on is compared with now.
+    pub(crate) fn remember(&mut self) {
+        self.descriptors = self.descriptors();
+        self.memory_kib = self.memory_kib();
+    }
+
+    fn descriptors(&self) -> usize {
+        let fds = fs::read_dir(format!("/proc/{}/fd", self.daemon.pid()));
+        fds.expect("our own child").count()
+    }
+
+    /// Its resident memory.
+    pub(crate) fn memory_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.daemon.pid()));
+        let status = status.expect("our own child");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|l| l.trim().trim_end_matches(" kB").parse().ok()).expect("a size")
+    }
+
+    fn files(&self) -> usize {
+        let root = self.daemon.run_dir().join("pages-2048kB");
+        let states = fs::read_dir(root).into_iter().flatten().flatten();
+        let blocks = states.filter(|state| state.file_name() != "leases");
+        blocks.map(|state| fs::read_dir(state.path()).map_or(0, Iterator::count)).sum()
+    }
+
+    /// Waits until nobody has anything, takes everything back, counts, and ends the daemon.
+    ///
+    /// # Panics
+    /// If something is held for longer than it takes to let go of it, or the daemon panicked.
+    pub(crate) fn left(self) -> Left {
+        let begun = Instant::now();
+        let soon = |done: &dyn Fn() -> bool| {
+            while !done() && begun.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            done()
+        };
+        // Or there would always be something on its way.
+        self.stop_zeroing();
+        let quiet = soon(&|| {
+            let status = self.daemon.status();
+            let held = status.pools.iter().map(|pool| {
+                pool.lent_pages + pool.lingering_pages + pool.zeroing_pages + pool.kept_pages
+            });
+            status.workers == 0 && held.sum::<u64>() == 0
+        });
+        assert!(quiet, "somebody has pages: {:?}\n{}", self.daemon.status(), self.daemon.log());
+        // Connections end a moment after their peers.
+        soon(&|| self.descriptors() <= self.descriptors);
+        let signed = |now: u64, before: u64| now.cast_signed() - before.cast_signed();
+        let descriptors = signed(self.descriptors() as u64, self.descriptors as u64).max(0);
+        let memory_kib = signed(self.memory_kib(), self.memory_kib);
+        self.daemon.client().give_back(None, None, None).expect("everything back");
+        let files = self.files();
+        soon(&|| Kernel::now() == self.kernel);
+        let (now, before) = (Kernel::now(), self.kernel);
+        let promised = |kernel: Kernel| kernel.reserved.unwrap_or(0);
+        let pages = signed(before.free, now.free).abs()
+            + signed(promised(before), promised(now)).abs()
+            + signed(before.total, now.total).abs();
+        let log = self.daemon.log();
+        assert!(!log.contains("panicked"), "the daemon panicked:\n{log}");
+        Left { descriptors, memory_kib, files, pages }
+    }
+
+    fn stop_zeroing(&self) {
+        for pool in self.daemon.status().pools {
+            let change = PoolChange {
+                node: pool.node,
+                page_bytes: pool.page_bytes,
+                pages_per_block: pool.pages_per_block,
+                ready_low: Some(0),
+                ready_high: Some(0),
+                ..Default::default()
+            };
+            self.daemon.client().configure(change).expect("no more zeroing in the background");
+        }
+    }
+}
+
+impl Left {
+    /// Whether that is nothing.
+    pub(crate) fn is_nothing(&self) -> bool {
+        let Self { descriptors, memory_kib, files, pages } = *self;
+        (descriptors, files, pages) == (0, 0, 0) && memory_kib <= LEFT_KIB
+    }
+}

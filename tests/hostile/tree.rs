@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The control tree: files that everybody may look at, and some may write.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use linux::fuse;
+use linux::testkit::skip;
+use prezero_tests::Daemon;
+
+use crate::attack::{Attack, POOL, WORKERS};
+use crate::scene::{Got, Scene};
+use crate::users::User;
+use crate::victim::Victim;
+
+fn domain(daemon: &Daemon) -> PathBuf {
+    daemon.tree().join("node0/hugepages/hugepages-2048kB")
+}
+
+/// Root's own look at the tree.
+const LOOK: Victim = Victim { what: "read of the tree", user: User::Root, act: look };
+/// Root's own order of a page.
+const ORDER: Victim = Victim { what: "write to the tree", user: User::Root, act: order };
+
+fn look(daemon: &Daemon) -> Result<Duration, String> {
+    let begun = Instant::now();
+    let read = fs::read_to_string(domain(daemon).join("zeroable_hugepages"));
+    read.map(|_| begun.elapsed()).map_err(|error| format!("read of the tree: {error}"))
+}
+
+fn order(daemon: &Daemon) -> Result<Duration, String> {
+    let begun = Instant::now();
+    let file = OpenOptions::new().write(true).open(domain(daemon).join("zeroable_hugepages"));
+    let written = file.and_then(|mut file| file.write_all(b"1\n"));
+    written.map(|()| begun.elapsed()).map_err(|error| format!("write to the tree: {error}"))
+}
+
+fn has_fuse() -> bool {
+    let has = fuse::open_device().is_ok();
+    if !has {
+        skip("no FUSE here");
+    }
+    has
+}
+
+fn config() -> String {
+    format!("{POOL}[tree]\nenabled = true\n{WORKERS}")
+}
+
+/// Looks at names as fast as it can, also those that there are not.
+fn stat_storm(scene: &mut Scene<'_>) -> Got {
+    let domain = domain(scene.daemon);
+    let long = "n".repeat(300);
+    scene.set_up();
+    let mut stats = 0_u64;
+    while !scene.over() {
+        for name in ["zeroable_hugepages", "zeroed_hugepages", "..", "nothing", &long] {
+            let _ = fs::metadata(domain.join(name));
+            stats += 1;
+        }
+        let _ = fs::metadata(domain.join(format!("x{stats}")));
+        let _ = fs::read_dir(&domain).map(Iterator::count);
+    }
+    Ok("what everybody may see".to_owned())
+}
+
+#[test]
+fn looks_at_the_tree_hold_up_nobody() {
+    if !has_fuse() {
+        return;
+    }
+    Attack::new("stat and readdir storm on the tree", User::Stranger, stat_storm)
+        .also(LOOK)
+        .on(16, &config())
+        .run();
+}
+
+/// Opens as many files of it as it may have, and waits on each.
+fn open_storm(scene: &mut Scene<'_>) -> Got {
+    let rustix::process::Rlimit { maximum, .. } =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = rustix::process::Rlimit { current: maximum, maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, most).expect("the hard limit");
+    let path = domain(scene.daemon).join("zeroable_hugepages");
+    let mut held: Vec<File> = Vec::new();
+    let mut refused = 0;
+    for _ in 0..5000 {
+        match File::open(&path) {
+            Ok(mut file) => {
+                let mut text = String::new();
+                let _ = file.read_to_string(&mut text);
+                held.push(file);
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    scene.set_up();
+    while !scene.over() {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let flags = PollFlags::PRI | PollFlags::ERR;
+        let mut fds: Vec<_> =
+            held.iter().map(|f| PollFd::from_borrowed_fd(f.as_fd(), flags)).collect();
+        let now = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        let _ = poll(&mut fds, Some(&now));
+    }
+    Ok(format!("{} open files, {refused} refused", held.len()))
+}
+
+#[test]
+fn open_files_of_the_tree_cost_no_memory_for_good() {
+    if !has_fuse() {
+        return;
+    }
+    Attack::new("5000 open and polled files of the tree", User::Stranger, open_storm)
+        .also(LOOK)
+        .on(16, &config())
+        .run();
+}
+
+/// Writes, cuts and controls that are not its to do.
+fn write_without_rights(scene: &mut Scene<'_>) -> Got {
+    scene.set_up();
+    let domain = domain(scene.daemon);
+    let mut errors = Vec::new();
+    let mut tried = |what: &str, result: std::io::Result<()>| match result {
+        Ok(()) => Err(format!("{what} of the tree was granted to a stranger")),
+        Err(error) => {
+            errors.push(format!("{:?}", error.kind()));
+            Ok(())
+        }
+    };
+    for name in ["zeroable_hugepages", "zeroed_hugepages"] {
+        let path = domain.join(name);
+        tried("a write", OpenOptions::new().write(true).open(&path).map(drop))?;
+        tried("a cut", OpenOptions::new().write(true).truncate(true).open(&path).map(drop))?;
+        tried("a removal", fs::remove_file(&path))?;
+        tried("a rename", fs::rename(&path, domain.join("other")))?;
+        tried("a link", fs::hard_link(&path, domain.join("other")))?;
+        tried(
+            "a mode",
+            fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)),
+        )?;
+    }
+    tried("a new file", File::create(domain.join("new")).map(drop))?;
+    scene.wait();
+    errors.sort_unstable();
+    errors.dedup();
+    Ok(errors.join(", "))
+}
+
+#[test]
+fn the_tree_is_written_by_its_group_only() {
+    if !has_fuse() {
+        return;
+    }
+    Attack::new("writes to the tree without rights", User::Stranger, write_without_rights)
+        .also(LOOK)
+        .on(16, &config())
+        .run();
+}
+
+/// Orders without end, from users that may: root's own order has a place all the same.
+fn hold_places(scene: &mut Scene<'_>) -> Got {
+    raw_idle();
+    let path = domain(scene.daemon).join("zeroable_hugepages");
+    scene.set_up();
+    let mut got = Vec::new();
+    while !scene.over() {
+        let written =
+            OpenOptions::new().write(true).open(&path).and_then(|mut f| f.write_all(b"1\n"));
+        let text = written.map_or_else(|e| format!("{:?}", e.kind()), |()| "ok".to_owned());
+        if !got.contains(&text) {
+            got.push(text);
+        }
+    }
+    Ok(got.join(", "))
+}
+
+fn raw_idle() {
+    crate::raw::idle();
+}
+
+#[test]
+fn writers_of_the_tree_leave_room_for_root() {
+    if !has_fuse() {
+        return;
+    }
+    Attack::new("70 SCHED_IDLE writers of the tree", User::Zeroer, hold_places)
+        .attackers(70)
+        .also(ORDER)
+        .windows_of(Duration::from_millis(500))
+        .on(16, &config())
+        .run();
+}

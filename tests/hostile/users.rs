@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kinds of users there are. Their numbers belong to nobody on a usual machine.
+
+use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
+
+/// Members may borrow.
+pub(crate) const LEND_GROUP: u32 = 65_521;
+/// Members may zero.
+pub(crate) const ZERO_GROUP: u32 = 65_522;
+
+/// A user by what it may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// Root.
+    Root,
+    /// In no group of the daemon's.
+    Stranger,
+    /// In the group that may borrow.
+    Borrower,
+    /// In the group that may borrow, and nobody's accomplice.
+    Victim,
+    /// In the group that may zero, and in the one that may borrow.
+    Zeroer,
+}
+
+impl User {
+    /// Its number, and its group's.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Root => 0,
+            Self::Stranger => 65_531,
+            Self::Borrower => 65_532,
+            Self::Victim => 65_533,
+            Self::Zeroer => 65_534,
+        }
+    }
+
+    /// As the table calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::Stranger => "stranger",
+            Self::Borrower => "borrower",
+            Self::Victim => "victim",
+            Self::Zeroer => "zeroer",
+        }
+    }
+
+    /// The calling process, a child of the test, is that user from now on.
+    pub(crate) fn become_it(self) {
+        let groups: &[u32] = match self {
+            Self::Root => return,
+            Self::Stranger => &[],
+            Self::Borrower | Self::Victim => &[LEND_GROUP],
+            Self::Zeroer => &[ZERO_GROUP, LEND_GROUP],
+        };
+        let groups: Vec<_> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        setgroups(&groups).expect("root");
+        setgid(Gid::from_raw(self.number())).expect("root");
+        setuid(Uid::from_raw(self.number())).expect("root");
+        // As a process that a user has started, which one that was root before is not.
+        let dumpable = rustix::process::DumpableBehavior::Dumpable;
+        rustix::process::set_dumpable_behavior(dumpable).expect("its own process");
+        // Undone by the change of user; without it a test that dies leaves its attackers behind.
+        let kill = Some(rustix::process::Signal::KILL);
+        rustix::process::set_parent_process_death_signal(kill).expect("a signal that exists");
+    }
+}

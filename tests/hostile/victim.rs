@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who has nothing to do with an attack and must not notice it: a user that borrows a page, looks
+//! at all of it, and has it to itself until it returns it; root, that asks for the status; and what
+//! else an attack is said to stop. Each in a process of its own, which times its calls.
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use client::{Client, LendRequest, Loan};
+use linux::testkit::child::{Child, fork};
+use prezero_tests::{Daemon, Page};
+
+use crate::users::User;
+
+/// What a victim writes all over its memory.
+pub(crate) const SECRET: u8 = 0x5E;
+
+/// Between two calls: 250 a second are a busy client.
+const PAUSE: Duration = Duration::from_millis(4);
+/// A call that takes longer is hung.
+const HUNG: Duration = Duration::from_secs(25);
+
+/// Something that a victim does again and again; its error is harm.
+pub(crate) type Act = fn(&Daemon) -> Result<Duration, String>;
+
+/// Who does what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Victim {
+    /// In the table.
+    pub what: &'static str,
+    /// As whom.
+    pub(crate) user: User,
+    /// The call: returns how long it took.
+    pub act: Act,
+}
+
+/// A user that borrows.
+pub(crate) const LEND: Victim = Victim { what: "Lend", user: User::Victim, act: borrow };
+/// Root that looks.
+pub(crate) const STATUS: Victim = Victim { what: "GetStatus", user: User::Root, act: status };
+
+fn borrow(daemon: &Daemon) -> Result<Duration, String> {
+    let begun = Instant::now();
+    let connected = Client::connect(daemon.socket());
+    let request = LendRequest { single: true, ..LendRequest::new(Page::Mib2.times(1)) };
+    let loan = connected.and_then(|mut client| client.lend(&request));
+    let took = begun.elapsed();
+    let loan = loan.map_err(|error| format!("connect and Lend: {error}"))?;
+    look(&loan).map(|()| took)
+}
+
+/// Zero at first, then its own, and nobody else's at any time.
+fn look(loan: &Loan) -> Result<(), String> {
+    let memory = loan.map().map_err(|error| format!("mmap: {error}"))?;
+    let mut seen = vec![0; memory.len()];
+    let all = |seen: &[u8], byte: u8| seen.iter().position(|found| *found != byte);
+    memory.read(0, &mut seen);
+    if seen != vec![0; seen.len()] {
+        return Err(format!("byte {:?} of lent memory is not zero", all(&seen, 0)));
+    }
+    memory.fill(0..memory.len(), SECRET);
+    std::thread::sleep(Duration::from_millis(1));
+    memory.read(0, &mut seen);
+    if seen != vec![SECRET; seen.len()] {
+        return Err(format!("byte {:?} of its memory was changed", all(&seen, SECRET)));
+    }
+    Ok(())
+}
+
+fn status(daemon: &Daemon) -> Result<Duration, String> {
+    let begun = Instant::now();
+    let answer = Client::connect(daemon.socket()).and_then(|mut client| client.status());
+    answer.map(|_| begun.elapsed()).map_err(|error| format!("connect and GetStatus: {error}"))
+}
+
+/// A victim at work.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    victim: Victim,
+    child: Child,
+    report: OwnedFd,
+    begun: Instant,
+}
+
+impl Victim {
+    /// Starts it for so long.
+    pub(crate) fn watch(self, daemon: &Daemon, lasts: Duration) -> Watched {
+        let flags = rustix::pipe::PipeFlags::CLOEXEC;
+        let (report, answer) = rustix::pipe::pipe_with(flags).expect("a pipe");
+        let child = fork(|_| {
+            self.user.become_it();
+            let begun = Instant::now();
+            let mut text = String::new();
+            while begun.elapsed() < lasts {
+                match (self.act)(daemon) {
+                    Ok(took) => text += &format!("{}\n", took.as_micros()),
+                    Err(error) => {
+                        text += &format!("{}\n", error.replace('\n', " "));
+                        break;
+                    }
+                }
+                std::thread::sleep(PAUSE);
+            }
+            // 16 bytes a call, 250 calls a second: no more than a pipe holds.
+            rustix::io::write(&answer, text.as_bytes()).expect("the test reads");
+            0
+        });
+        Watched { victim: self, child, report, begun: Instant::now() }
+    }
+}
+
+impl Watched {
+    /// How long its calls took, or what harm was done to it.
+    pub(crate) fn took(self) -> Result<Vec<Duration>, String> {
+        let Self { victim, child, report, begun } = self;
+        let mut polled = [rustix::event::PollFd::new(&report, rustix::event::PollFlags::IN)];
+        let left = HUNG.saturating_sub(begun.elapsed());
+        let left = rustix::event::Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let polled = rustix::event::poll(&mut polled, Some(&left));
+        if polled != Ok(1) {
+            child.kill();
+            return Err(format!("{} by {} hung", victim.what, victim.user.name()));
+        }
+        let mut text = String::new();
+        std::fs::File::from(report).read_to_string(&mut text).expect("text");
+        if child.wait() != Some(0) {
+            return Err(format!("{} by {} died", victim.what, victim.user.name()));
+        }
+        let number = |line: &str| line.parse().map(Duration::from_micros);
+        text.lines().map(|line| number(line).map_err(|_| line.to_owned())).collect()
+    }
+}
