@@ -79,9 +79,10 @@ test-here: check
 deb: need-demo
 	$(CARGO) xtask package build
 
-# The slower matrices: databases, a JVM and others on lent memory, the package on a Debian of its own,
-# debug kernel, preemption models, cross builds.
+# The slower matrices: ten minutes of storm, databases, a JVM and others on lent memory, the package
+# on a Debian of its own, debug kernel, preemption models, cross builds.
 test-all: test need-consumers
+	PREZERO_HOSTILE_STORM_SECONDS=600 $(CARGO) test --package prezero-tests --test hostile storm::
 	PREZERO_TEST_CONSUMERS=1 $(CARGO) test --package prezero-tests --test consumers -- --test-threads 1
 	$(CARGO) xtask package test
 	$(CARGO) xtask kernel check
