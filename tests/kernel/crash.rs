@@ -20,14 +20,14 @@ fn a_killed_worker_leaves_its_pages_zeroed_and_no_page_behind() {
     let mut zero = daemon.command(&["zero", "max"]);
     let mut worker = zero.stdout(Stdio::null()).spawn().expect("prezero runs");
     let deadline = Instant::now() + PATIENCE;
-    while kernel(page, 0).zeroed < 4 {
+    while kernel(page, 0).ready.0 < 4 {
         assert!(Instant::now() < deadline, "zeroing never began");
         std::thread::sleep(Duration::from_millis(1));
     }
     worker.kill().expect("our own child");
     worker.wait().expect("our own child");
     let counts = kernel(page, 0);
-    assert_eq!((counts.zeroing, counts.zeroed + counts.zeroable), (0, 192), "{counts:?}");
+    assert_eq!((counts.zeroing.0, counts.ready.0 + counts.zeroable.0), (0, 192), "{counts:?}");
     daemon.wait_for("told", |_| daemon.status().counters.lost_workers > 0);
     daemon.zero("max");
     assert_eq!(daemon.pool().ready_pages, 192);

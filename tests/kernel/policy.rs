@@ -7,7 +7,7 @@ use linux::Roots;
 use linux::kernel::Device;
 use prezero_tests::Page;
 use prezero_tests::daemon::PATIENCE;
-use units::Pages;
+use units::{Domain, Node, Pages};
 use wire::PoolChange;
 
 use super::support::{self, Program, kernel};
@@ -24,10 +24,10 @@ fn own_workers_fill_to_the_high_threshold_and_again_after_a_program_took_pages()
     assert_eq!(daemon.pool().ready_pages, 9, "between the thresholds nothing starts");
     let more = Program::take(page, 4);
     daemon.wait_for("refilled", |p| p.ready_pages == 12);
-    assert_eq!(kernel(page, 0).zeroed, 12);
+    assert_eq!(kernel(page, 0).ready.0, 12);
     drop((few, more));
     std::thread::sleep(Duration::from_millis(400));
-    assert_eq!(kernel(page, 0).zeroed, 12, "high is enough");
+    assert_eq!(kernel(page, 0).ready.0, 12, "high is enough");
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn what_the_kernel_tells_is_not_waited_for() {
     let program = Program::take(page, 6);
     // Without asking the daemon, which would look because it is asked.
     let deadline = Instant::now() + PATIENCE;
-    while kernel(page, 0).zeroed < 12 {
+    while kernel(page, 0).ready.0 < 12 {
         assert!(Instant::now() < deadline, "never refilled: {:?}\n{}", daemon.pool(), daemon.log());
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -80,7 +80,9 @@ fn the_workers_cpu_time_is_their_cgroups() {
     support::soil_pool(page, pages);
     let before = thread_time();
     let device = Device::open(&Roots::default()).expect("a kernel with the series");
-    device.zero(units::Node(0), page.size(), pages).expect("dirty pages");
+    device
+        .zero(Domain { node: Node(0), page_size: page.size() }, Pages(pages))
+        .expect("dirty pages");
     let cost = thread_time() - before;
     support::soil_pool(page, pages);
     let config = format!(
@@ -98,7 +100,7 @@ fn the_workers_cpu_time_is_their_cgroups() {
     daemon.client().configure(change).expect("a threshold");
     // Without asking the daemon, which would have to answer.
     let deadline = Instant::now() + PATIENCE;
-    while kernel(page, 0).zeroed < pages {
+    while kernel(page, 0).ready.0 < pages {
         assert!(Instant::now() < deadline, "never filled: {:?}\n{}", daemon.pool(), daemon.log());
         std::thread::sleep(Duration::from_millis(20));
     }

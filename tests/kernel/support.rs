@@ -2,11 +2,11 @@
 //! A daemon over the kernel's pool, what that kernel says of it, and other programs that take pages.
 
 use client::Mapping;
-use linux::kernel::{Device, Level, PoolCounts, level};
+use linux::kernel::{Device, Level, level};
 use linux::testkit::{hugepages, skip_for_ever};
 use linux::{BlockFile, Roots};
 use prezero_tests::{Daemon, Page};
-use units::Node;
+use units::{Counts, Domain, Node};
 
 /// Whether this kernel has the series; if not, that is a counted skip.
 pub(crate) fn has_series() -> bool {
@@ -34,13 +34,13 @@ pub(crate) fn soil_pool(page: Page, pages: u64) {
     program.memory.fill(0..program.memory.len(), 0x5A);
     drop(program);
     let counts = kernel(page, 0);
-    assert_eq!((counts.zeroed, counts.zeroable), (0, pages), "{counts:?}");
+    assert_eq!((counts.ready.0, counts.zeroable.0), (0, pages), "{counts:?}");
 }
 
 /// What the kernel says of its pool.
-pub(crate) fn kernel(page: Page, node: u32) -> PoolCounts {
+pub(crate) fn kernel(page: Page, node: u32) -> Counts {
     let device = Device::open(&Roots::default()).expect("a kernel with the series");
-    device.query(Node(node), page.size()).expect("a pool of that node")
+    device.query(Domain { node: Node(node), page_size: page.size() }).expect("a pool of that node")
 }
 
 /// A program that knows nothing of prezero and has so many huge pages of node 0.

@@ -91,10 +91,10 @@ fn status_says_what_the_kernel_says() {
     let status = json(&run(daemon.command(&["status", "--json"])));
     let (pool, counts) = (&status["pools"][0], kernel(page, 0));
     for (field, number) in [
-        ("ready_pages", counts.zeroed),
-        ("zeroable_pages", counts.zeroable),
-        ("zeroing_pages", counts.zeroing),
-        ("kernel_free_pages", counts.free),
+        ("ready_pages", counts.ready.0),
+        ("zeroable_pages", counts.zeroable.0),
+        ("zeroing_pages", counts.zeroing.0),
+        ("kernel_free_pages", counts.free.0),
         ("lent_pages", 2),
         ("blocks", 1),
     ] {
@@ -111,7 +111,7 @@ fn zero_n_pages_zeroes_exactly_so_many_where_they_are() {
     let record = json(&output);
     assert_eq!((&record["pages"], &record["interrupted"]), (&5.into(), &false.into()), "{record}");
     let counts = kernel(page, 0);
-    assert_eq!((counts.zeroed, counts.zeroable, counts.free), (5, 7, 12));
+    assert_eq!((counts.ready.0, counts.zeroable.0, counts.free.0), (5, 7, 12));
     let pool = daemon.pool();
     assert_eq!((pool.ready_pages, pool.zeroable_pages, pool.blocks), (5, 7, 0));
     assert_eq!(daemon.kernel_free(page), 12, "no file holds a page");
@@ -141,25 +141,25 @@ fn interrupt(daemon: &Daemon, arguments: &[&str], begun: impl Fn() -> bool) -> (
 fn ctrl_c_keeps_the_pages_that_are_done() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 192, "") else { return };
-    let (record, code) = interrupt(&daemon, &["max"], || kernel(page, 0).zeroed >= 4);
+    let (record, code) = interrupt(&daemon, &["max"], || kernel(page, 0).ready.0 >= 4);
     assert_eq!((code, &record["interrupted"]), (130, &true.into()), "{record}");
     let counts = kernel(page, 0);
-    assert!((4..192).contains(&counts.zeroed), "{counts:?}");
-    assert_eq!(record["pages"], counts.zeroed, "what was done is what is ready");
-    assert_eq!((counts.zeroing, counts.zeroed + counts.zeroable), (0, 192));
+    assert!((4..192).contains(&counts.ready.0), "{counts:?}");
+    assert_eq!(record["pages"], counts.ready.0, "what was done is what is ready");
+    assert_eq!((counts.zeroing.0, counts.ready.0 + counts.zeroable.0), (0, 192));
     let status = daemon.status();
     assert_eq!(status.counters.lost_workers, 0);
-    assert_eq!(status.counters.zeroed_bytes, page.times(counts.zeroed).0);
+    assert_eq!(status.counters.zeroed_bytes, page.times(counts.ready.0).0);
 }
 
 #[test]
 fn ctrl_c_ends_the_zeroing_of_a_large_page_in_the_middle() {
     let page = Page::Gib1;
     let Some(daemon) = support::daemon(page, 1, "") else { return };
-    let (record, code) = interrupt(&daemon, &["max"], || kernel(page, 0).zeroing == 1);
+    let (record, code) = interrupt(&daemon, &["max"], || kernel(page, 0).zeroing.0 == 1);
     assert_eq!((code, &record["pages"]), (130, &0.into()), "{record}");
     let counts = kernel(page, 0);
-    assert_eq!((counts.zeroed, counts.zeroing, counts.zeroable), (0, 0, 1));
+    assert_eq!((counts.ready.0, counts.zeroing.0, counts.zeroable.0), (0, 0, 1));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn give_back_has_nothing_to_give() {
     daemon.zero("max");
     let output = run(daemon.command(&["give-back", "--json"]));
     assert_eq!((output.status.code(), &json(&output)["bytes"]), (Some(0), &0.into()));
-    assert_eq!(kernel(page, 0).zeroed, 4, "they are the kernel's and stay zero");
+    assert_eq!(kernel(page, 0).ready.0, 4, "they are the kernel's and stay zero");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod arrows;
 mod manual;
+mod providers;
 mod sources;
 mod specification;
 

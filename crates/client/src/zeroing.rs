@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux::kernel::Device;
 use linux::{BlockFile, Mapping, Roots, numa};
-use units::{Node, PageSize, Pages};
+use units::{Domain, Node, PageSize, Pages};
 use wire::{Finished, ZeroBy};
 
 use crate::connection::Client;
@@ -300,12 +300,12 @@ impl InKernel {
     /// # Errors
     /// [`Error::Kernel`], as `EPERM` without `CAP_SYS_ADMIN`.
     pub fn zero(&self, pages: Pages) -> Result<ZeroedNow> {
-        let node = Node(self.job.order.node);
-        let zeroed = self.device.zero(node, self.job.page, pages.0)?;
+        let domain = Domain { node: self.job.node(), page_size: self.job.page };
+        let zeroed = self.device.zero(domain, pages)?;
         // Short of what was asked for without a signal: there was nothing left. Who was interrupted
         // after some pages can not tell, and asks once more.
-        let more = zeroed.interrupted || zeroed.pages > 0;
-        Ok(ZeroedNow { pages: Pages(zeroed.pages), more })
+        let more = zeroed.interrupted || zeroed.pages > Pages::ZERO;
+        Ok(ZeroedNow { pages: zeroed.pages, more })
     }
 
     /// Ends the job after `pages` pages were zeroed.

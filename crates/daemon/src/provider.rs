@@ -8,11 +8,11 @@
 use book::Book;
 use book::config::{self, Config};
 use linux::kernel::{Level, level};
-use linux::{Roots, hugetlb, meminfo};
-use units::{Bytes, Node, PageSize, Pages};
+use linux::{BlockFile, Roots, hugetlb, meminfo};
+use units::{BlockId, Bytes, Counts, Domain, PageSize, Pages};
 
 use crate::error::{Error, Result};
-use crate::kernel::KernelPool;
+use crate::kernel::{Fill, KernelPool};
 
 /// The provider of one daemon.
 #[derive(Debug)]
@@ -60,12 +60,51 @@ impl Provider {
         }
     }
 
-    /// The kernel's pool, if that is what pages come from.
-    pub(crate) fn kernel(&self) -> Option<&KernelPool> {
+    /// Whether others can take what is ready: then a loan has to look first.
+    pub(crate) fn shares_ready(&self) -> bool {
+        matches!(self, Self::Kernel(_))
+    }
+
+    /// Whether workers get blocks into their hands, and not only the right to zero.
+    pub(crate) fn hands_out_blocks(&self) -> bool {
+        !matches!(self, Self::Kernel(_))
+    }
+
+    /// Whether the kernel itself has the tree's files, and tells when its pool changes.
+    pub(crate) fn is_told(&self) -> bool {
+        matches!(self, Self::Kernel(_))
+    }
+
+    /// A loan's file that is to take so many zeroed pages, where there is anybody to take them from.
+    pub(crate) fn fill(
+        &self,
+        block: BlockId,
+        file: BlockFile,
+        domain: Domain,
+        pages: Pages,
+    ) -> Option<Fill> {
         match self {
-            Self::Kernel(pool) => Some(pool),
+            Self::Kernel(pool) => Some(Fill::new(pool, block, file, domain, pages)),
             Self::Plain | Self::Stock => None,
         }
+    }
+
+    /// The page sizes of the configured pools, all of which the kernel must have.
+    pub(crate) fn page_sizes(&self, config: &Config, roots: &Roots) -> Result<Vec<PageSize>> {
+        let mut sizes: Vec<_> = config.pools.iter().map(|p| p.page_size).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        if matches!(self, Self::Plain) {
+            return Ok(sizes);
+        }
+        let known = hugetlb::page_sizes(roots)?;
+        for page in &sizes {
+            if !known.contains(page) {
+                let known = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                return Err(Error::NoSuchPages { page: *page, known });
+            }
+        }
+        Ok(sizes)
     }
 
     /// An empty book. `provable` says whether this kernel proves that a file is held by nobody.
@@ -77,22 +116,43 @@ impl Provider {
         })
     }
 
-    /// Pages free on a node, and those of them that nobody was promised.
-    pub(crate) fn free_pages(
-        &self,
-        roots: &Roots,
-        node: Node,
-        page_size: PageSize,
-    ) -> Result<(Pages, Pages)> {
-        if matches!(self, Self::Plain) {
-            // Plain memory has no pool of its own: a quarter of the machine stays for others.
-            let memory = meminfo::memory(roots)?;
-            let free = memory.available_bytes.saturating_sub(memory.total_bytes / 4);
-            let pages = Bytes(free).whole_pages(page_size);
-            return Ok((pages, pages));
+    /// What the kernel has of a domain; what is only known to the book is not among it.
+    pub(crate) fn look(&self, roots: &Roots, domain: Domain) -> Result<Counts> {
+        match self {
+            Self::Plain => {
+                // Plain memory has no pool of its own: a quarter of the machine stays for others.
+                let memory = meminfo::memory(roots)?;
+                let free = memory.available_bytes.saturating_sub(memory.total_bytes / 4);
+                let free = Bytes(free).whole_pages(domain.page_size);
+                Ok(Counts { free, available: free, ..Counts::default() })
+            }
+            Self::Stock => in_pool(roots, domain),
+            Self::Kernel(pool) => {
+                let zeroed = pool.counts(domain).unwrap_or_else(|error| {
+                    tracing::warn!(%error, "can not see the kernel's zeroed pages");
+                    Counts::default()
+                });
+                let Counts { ready, zeroing, zeroable, .. } = zeroed;
+                Ok(Counts { ready, zeroing, zeroable, ..in_pool(roots, domain)? })
+            }
         }
-        let here = hugetlb::counters(roots, page_size, Some(node))?;
-        let all = hugetlb::counters(roots, page_size, None)?;
-        Ok((Pages(here.free), Pages(here.free.min(all.unreserved_free()))))
     }
+
+    /// All pages of a domain, of which `lent` are in clients' hands.
+    pub(crate) fn total(&self, seen: &Counts, lent: Pages) -> Pages {
+        if matches!(self, Self::Plain) { seen.free + lent } else { seen.total }
+    }
+}
+
+/// What the kernel's hugetlb pool says of a domain.
+fn in_pool(roots: &Roots, domain: Domain) -> Result<Counts> {
+    let here = hugetlb::counters(roots, domain.page_size, Some(domain.node))?;
+    let all = hugetlb::counters(roots, domain.page_size, None)?;
+    Ok(Counts {
+        total: Pages(here.total),
+        free: Pages(here.free),
+        reserved: Pages(all.reserved.unwrap_or_default()),
+        available: Pages(here.free.min(all.unreserved_free())),
+        ..Counts::default()
+    })
 }

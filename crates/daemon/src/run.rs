@@ -196,7 +196,7 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
     }
     let deputies = Deputies::new(options.worker_command.clone());
     let tree = match tree {
-        Some(tree) if !tree.is_required() && shell.borrow().is_over_kernel() => {
+        Some(tree) if !tree.is_required() && shell.borrow().is_told() => {
             tracing::info!("the control tree is the kernel's: /sys/devices/system/node");
             None
         }
@@ -292,7 +292,7 @@ impl OwnPath {
 async fn keep_house(shell: &Shared, crew: &mut Crew, control: &Control) {
     let mut changes = shell.borrow().changes();
     let mut events = Events::default();
-    let idle = if shell.borrow().is_over_kernel() { TOLD_TICK } else { IDLE_TICK };
+    let idle = if shell.borrow().is_told() { TOLD_TICK } else { IDLE_TICK };
     let mut look = FIRST_LOOK;
     let mut next = Instant::now();
     loop {

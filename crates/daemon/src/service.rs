@@ -26,7 +26,7 @@ use wire::{
 use zlink::Reply;
 
 use crate::rights::Rights;
-use crate::shell::{Order, Shell};
+use crate::shell::Shell;
 
 /// How long a loan waits for content that this owner's former self still maps. An exiting process
 /// with hundreds of gigabytes takes seconds to unmap them.
@@ -331,7 +331,7 @@ pub(crate) async fn watch_lease(shell: Shared, lease: LeaseId, end: linux::Daemo
 
 /// Over a kernel that keeps the zeroed pages itself no worker gets hold of any.
 fn may_work(shell: &Shared, rights: &Rights) -> Result<(), Error> {
-    if shell.borrow().is_over_kernel() { rights.may_zero("zero") } else { rights.may_fill() }
+    if shell.borrow().hands_out_blocks() { rights.may_fill() } else { rights.may_zero("zero") }
 }
 
 fn take_zeroing(
@@ -346,25 +346,17 @@ fn take_zeroing(
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
         .map_err(|e| Error::Failed { what: format!("pipe2(O_CLOEXEC|O_NONBLOCK) = {e}") })?;
     let taken = shell.borrow_mut().take_zeroing(who, node.map(Node), page_size)?;
-    let (job, pool, pages, first, by, block) = match taken.ok_or(Error::NothingToZero)? {
-        Order::Block(order, file) => {
-            let pages = order.pool.pages_per_block;
-            (order.job, order.pool, pages, order.first, order.by, Some(file))
-        }
-        Order::Kernel(order) => {
-            (order.job, order.pool, order.pages, Pages::ZERO, ZeroBy::Kernel, None)
-        }
-    };
-    tokio::task::spawn_local(watch_job(Rc::clone(shell), job, ours));
+    let (order, block) = taken.ok_or(Error::NothingToZero)?;
+    tokio::task::spawn_local(watch_job(Rc::clone(shell), order.job, ours));
     let reply = Job {
         block_fd: block.as_ref().map(|_| 0),
         job_fd: u32::from(block.is_some()),
-        job: job.0,
-        node: pool.node.0,
-        page_bytes: pool.page_size.bytes(),
-        pages: pages.0,
-        first_page: first.0,
-        by,
+        job: order.job.0,
+        node: order.pool.node.0,
+        page_bytes: order.pool.page_size.bytes(),
+        pages: order.pages.0,
+        first_page: order.first.0,
+        by: order.by(),
     };
     Ok((reply, block.into_iter().chain([theirs]).collect()))
 }

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use book::block::StateName;
 use book::config::{Config, PoolConfig};
-use book::{Book, DomainCounts, Effect, JobOrder, KernelOrder, Loan, ZeroedCounts};
-use linux::{Roots, hugetlb};
+use book::{Book, Effect, Loan};
+use linux::Roots;
 use tokio::sync::{mpsc, watch};
-use units::{BlockId, Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
+use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, PoolKey};
 use wire::Level;
 
 use crate::error::{Error, Result};
@@ -55,27 +55,6 @@ pub(crate) struct Handover {
     pub(crate) fills: Vec<Fill>,
 }
 
-/// What a worker gets.
-#[derive(Debug)]
-pub(crate) enum Order {
-    /// A block and its file.
-    Block(JobOrder, OwnedFd),
-    /// Pages of the kernel's own pool.
-    Kernel(KernelOrder),
-}
-
-/// A domain as the kernel's pool has it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DomainInKernel {
-    pub(crate) ours: DomainCounts,
-    /// Pages that nobody uses, ours among them.
-    pub(crate) free: Pages,
-    /// Pages promised to mappings, of all nodes.
-    pub(crate) reserved: Pages,
-    /// All pages there are.
-    pub(crate) total: Pages,
-}
-
 /// A shell that has taken over what an earlier daemon left.
 #[derive(Debug)]
 pub(crate) struct Started {
@@ -99,7 +78,7 @@ pub(crate) struct Shell {
     filling: BTreeMap<BlockId, Pages>,
     provable: bool,
     observed: Option<Instant>,
-    kernel_free: BTreeMap<(Node, PageSize), Pages>,
+    kernel_free: BTreeMap<Domain, Pages>,
     changed: watch::Sender<u64>,
     pub(crate) workers: u32,
     pub(crate) paused: bool,
@@ -136,7 +115,7 @@ impl Shell {
     ) -> Result<Started> {
         config.check()?;
         let provider = Provider::choose(config.provider, plain, &roots)?;
-        let sizes = page_sizes(&config, &roots, plain)?;
+        let sizes = provider.page_sizes(&config, &roots)?;
         let changed = watch::Sender::new(0);
         let freed = {
             let changed = changed.clone();
@@ -203,8 +182,7 @@ impl Shell {
     /// A rule that it breaks, or pages that this kernel does not have; nothing is changed then.
     pub(crate) fn reload(&mut self, config: Config) -> Result<()> {
         config.check()?;
-        for page_size in page_sizes(&config, &self.roots, matches!(self.provider, Provider::Plain))?
-        {
+        for page_size in self.provider.page_sizes(&config, &self.roots)? {
             // An empty mount of a configuration that is refused later costs nothing.
             self.store.add(page_size, None)?;
         }
@@ -295,43 +273,36 @@ impl Shell {
             return;
         }
         self.observed = Some(Instant::now());
-        let shapes: Vec<_> = self.book.shapes().collect();
-        for (node, page_size) in shapes {
+        let domains: Vec<_> = self.book.domains().collect();
+        for domain in domains {
             // Promises before counts: a page that a job takes in between is counted as taken
             // twice, which the next look mends, and never as free.
-            let promised = self.promised(node, page_size);
-            self.observe_zeroed(node, page_size, promised);
-            match self.provider.free_pages(&self.roots, node, page_size) {
-                Ok((free, unreserved)) => {
-                    self.kernel_free.insert((node, page_size), free);
-                    self.book.observe(node, page_size, unreserved.saturating_sub(promised));
+            let promised = self.promised(domain);
+            let seen = match self.provider.look(&self.roots, domain) {
+                Ok(seen) => {
+                    self.kernel_free.insert(domain, seen.free);
+                    seen
                 }
                 Err(error) => {
                     tracing::warn!(%error, "can not see the kernel's free pages");
-                    self.book.observe(node, page_size, Pages::ZERO);
+                    Counts::default()
                 }
+            };
+            let left = Counts {
+                available: seen.available.saturating_sub(promised),
+                ready: seen.ready.saturating_sub(promised),
+                ..seen
+            };
+            if self.book.observe(domain, &left) {
+                self.wake();
             }
         }
     }
 
-    /// What the kernel says of its own zeroed pages, less what it is `promised` to loans.
-    fn observe_zeroed(&mut self, node: Node, page_size: PageSize, promised: Pages) {
-        let Some(pool) = self.provider.kernel() else { return };
-        let counts = pool.counts(node, page_size).unwrap_or_else(|error| {
-            tracing::warn!(%error, "can not see the kernel's zeroed pages");
-            ZeroedCounts::default()
-        });
-        let zeroed = counts.zeroed.saturating_sub(promised);
-        if self.book.observe_zeroed(node, page_size, ZeroedCounts { zeroed, ..counts }) {
-            self.wake();
-        }
-    }
-
     /// Pages that jobs in workers' hands, and loans' new files, have yet to take from the kernel.
-    fn promised(&self, node: Node, page_size: PageSize) -> Pages {
-        let taken = |block| self.store.allocated(block, page_size).unwrap_or_default();
-        let here =
-            |b: &&book::block::Block| (b.pool().node, b.pool().page_size) == (node, page_size);
+    fn promised(&self, domain: Domain) -> Pages {
+        let taken = |block| self.store.allocated(block, domain.page_size).unwrap_or_default();
+        let here = |b: &&book::block::Block| b.pool().domain() == domain;
         let zeroing = self.book.in_state(StateName::Zeroing).filter(here);
         let filling = self.filling.iter().filter_map(|(id, pages)| {
             self.book.block(*id).filter(here).map(|b| pages.saturating_sub(taken(b.id())))
@@ -350,14 +321,9 @@ impl Shell {
         self.changed.send_modify(|generation| *generation += 1);
     }
 
-    /// Where the kernel tells of its pool: the low threshold of each node and page size.
-    pub(crate) fn kernel_lows(&self) -> BTreeMap<(Node, PageSize), Pages> {
-        let keys = self.book.pool_keys().filter(|_| self.provider.kernel().is_some());
-        let low = |key: PoolKey| {
-            let config = self.book.pool_config(key)?;
-            Some(((key.node, key.page_size), config.low()))
-        };
-        keys.filter_map(low).collect()
+    /// Where the kernel tells of its pool: the low threshold of each domain.
+    pub(crate) fn told_below(&self) -> BTreeMap<Domain, Pages> {
+        self.book.told_below()
     }
 
     pub(crate) fn roots(&self) -> &Roots {
@@ -430,22 +396,4 @@ impl Shell {
         self.leases = Leases::default();
         self.store.clean_up()
     }
-}
-
-/// The page sizes of the configured pools, all of which the kernel must have.
-fn page_sizes(config: &Config, roots: &Roots, plain: bool) -> Result<Vec<PageSize>> {
-    let mut sizes: Vec<_> = config.pools.iter().map(|p| p.page_size).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    if plain {
-        return Ok(sizes);
-    }
-    let known = hugetlb::page_sizes(roots)?;
-    for page in &sizes {
-        if !known.contains(page) {
-            let known = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            return Err(Error::NoSuchPages { page: *page, known });
-        }
-    }
-    Ok(sizes)
 }

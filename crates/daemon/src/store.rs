@@ -304,7 +304,7 @@ impl Store {
     /// A file that was just made is returned open: it needs no second description.
     pub(crate) fn carry_out(&mut self, book: &Book, effect: &Effect) -> Result<Option<BlockFile>> {
         match effect {
-            Effect::Create { block, pages } => {
+            Effect::Create { block, pages, .. } => {
                 let Some((state, name)) = book.place(*block) else { return Ok(None) };
                 let Some(key) = book.block(*block).map(book::block::Block::pool) else {
                     return Ok(None);

@@ -6,6 +6,7 @@
 //! provider's side of the rules by which different ages of it understand each other.
 
 use rustix::io::Errno;
+use units::{Counts, Pages};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// As many pages as there are, for [`Zero::pages`].
@@ -51,6 +52,43 @@ pub struct Query {
     pub misses: u64,
     /// Those of `misses` that took the last page from whoever was zeroing it.
     pub waits: u64,
+}
+
+impl Query {
+    /// What it says; `lent` is not among it.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            total: Pages(self.total),
+            free: Pages(self.free),
+            reserved: Pages(self.reserved),
+            available: Pages(self.free.saturating_sub(self.reserved)),
+            ready: Pages(self.zeroed),
+            zeroable: Pages(self.zeroable),
+            zeroing: Pages(self.zeroing),
+            lent: Pages::ZERO,
+            hits: Pages(self.hits),
+            misses: Pages(self.misses),
+            waits: Pages(self.waits),
+        }
+    }
+
+    /// The answer to this question.
+    #[must_use]
+    pub fn answered(self, counts: &Counts) -> Self {
+        Self {
+            total: counts.total.0,
+            free: counts.free.0,
+            reserved: counts.reserved.0,
+            zeroed: counts.ready.0,
+            zeroable: counts.zeroable.0,
+            zeroing: counts.zeroing.0,
+            hits: counts.hits.0,
+            misses: counts.misses.0,
+            waits: counts.waits.0,
+            ..self
+        }
+    }
 }
 
 /// Zero free pages of one domain now.

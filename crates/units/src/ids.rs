@@ -56,6 +56,15 @@ pub struct Domain {
     pub page_size: PageSize,
 }
 
+impl Domain {
+    /// Whether it is of that node and page size; `None` is any.
+    #[must_use]
+    pub fn fits(self, node: Option<Node>, page_size: Option<PageSize>) -> bool {
+        node.is_none_or(|node| node == self.node)
+            && page_size.is_none_or(|size| size == self.page_size)
+    }
+}
+
 impl fmt::Display for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {} {}", self.node, self.page_size)
@@ -71,6 +80,14 @@ pub struct PoolKey {
     pub page_size: PageSize,
     /// The pages of one block; at least 1.
     pub pages_per_block: Pages,
+}
+
+impl PoolKey {
+    /// The domain that its pages lie in.
+    #[must_use]
+    pub const fn domain(self) -> Domain {
+        Domain { node: self.node, page_size: self.page_size }
+    }
 }
 
 impl fmt::Display for PoolKey {

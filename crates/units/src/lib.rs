@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 
 pub mod as_text;
+mod counts;
 mod ids;
 mod quantities;
 
+pub use counts::Counts;
 pub use ids::{BadOwner, BlockId, Domain, JobId, LeaseId, Owner, PoolKey, Uid};
 pub use quantities::{Bytes, Node, PageSize, Pages, ParseError};

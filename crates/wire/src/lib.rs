@@ -9,6 +9,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use units::{Counts, Domain};
 use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
 
 /// The interface's name.
@@ -130,6 +131,21 @@ pub struct Level {
     pub zeroing_pages: u64,
     /// Pages lent.
     pub lent_pages: u64,
+}
+
+impl Level {
+    /// What is told of a domain.
+    #[must_use]
+    pub fn new(domain: Domain, counts: &Counts) -> Self {
+        Self {
+            node: domain.node.0,
+            page_bytes: domain.page_size.bytes(),
+            ready_pages: counts.ready.0,
+            zeroable_pages: counts.zeroable.0,
+            zeroing_pages: counts.zeroing.0,
+            lent_pages: counts.lent.0,
+        }
+    }
 }
 
 /// What a watch reports.

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use units::{Pages, PoolKey};
 
-use super::kernel::merged;
 use super::{Book, Effect, Pool};
 use crate::block::Block;
 use crate::config::{ConfigError, PoolConfig};
@@ -40,7 +39,7 @@ impl Book {
     /// # Errors
     /// Those of [`Book::new`]; nothing is changed then.
     pub fn reconfigure(&mut self, pools: Vec<PoolConfig>) -> Result<Vec<Effect>, ConfigError> {
-        let pools = if self.kernel.is_some() { merged(pools)? } else { pools };
+        let pools = self.supply.arranged(pools)?;
         let mut wanted = BTreeSet::new();
         for config in &pools {
             config.check()?;

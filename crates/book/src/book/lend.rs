@@ -8,15 +8,14 @@
 //! without prezero; unlent blocks are given back where the kernel would otherwise lack the pages.
 //!
 //! Where the kernel itself keeps the zeroed pages there are no ready blocks: every part of a loan is
-//! a new file, which the caller fills with as many of them as the plan counts on.
+//! a new file, which the caller fills with as many of them as the plan counts on. The plan is
+//! [`supply`](super::supply)'s; what follows from it is the same.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use units::{BlockId, Bytes, Domain, LeaseId, Node, PageSize, Pages, ParseError, PoolKey, Uid};
-use wire::MAX_PARTS;
 
-use super::shelf::Shelf;
 use super::{Book, Effect, Lease};
 use crate::block::{Block, Keep, Part, State, StateName};
 
@@ -98,20 +97,20 @@ pub enum Refusal {
 
 /// How one loan would be served.
 #[derive(Debug, Default)]
-struct Plan {
+pub(super) struct Plan {
     /// Ready blocks and the length each is lent at.
-    blocks: Vec<(BlockId, Pages)>,
+    pub(super) blocks: Vec<(BlockId, Pages)>,
     /// What comes from the kernel's pool, behind the blocks.
-    taken: Vec<Taken>,
+    pub(super) taken: Vec<Taken>,
 }
 
 /// Pages from the kernel's pool: the end of a block that is grown, or a new file.
 #[derive(Debug, Clone, Copy)]
-struct Taken {
-    pool: PoolKey,
-    pages: Pages,
+pub(super) struct Taken {
+    pub(super) pool: PoolKey,
+    pub(super) pages: Pages,
     /// So many of them the kernel has zeroed; the rest is a hole.
-    zeroed: Pages,
+    pub(super) zeroed: Pages,
 }
 
 impl Plan {
@@ -165,10 +164,7 @@ impl Book {
 
     /// The page sizes that a request can be served in, the largest first.
     fn page_sizes(&self, request: &LendRequest) -> Result<Vec<PageSize>, Refusal> {
-        let fits = |key: &&PoolKey| {
-            request.node.is_none_or(|n| n == key.node)
-                && request.page_size.is_none_or(|s| s == key.page_size)
-        };
+        let fits = |key: &&PoolKey| key.domain().fits(request.node, request.page_size);
         let mut sizes: Vec<_> = self.pools.keys().filter(fits).map(|k| k.page_size).collect();
         sizes.sort_unstable_by_key(|s| Reverse(*s));
         sizes.dedup();
@@ -213,8 +209,9 @@ impl Book {
             return Refusal::NoSuchPool;
         };
         let nodes = self.node_order(request.node, page_size);
-        let ready: Pages = nodes.iter().map(|n| self.ready_on(*n, page_size)).sum();
-        let free = |n: &Node| self.available.get(&(*n, page_size)).copied().unwrap_or_default();
+        let ready: Pages =
+            nodes.iter().map(|n| self.lendable(Domain { node: *n, page_size })).sum();
+        let free = |n: &Node| self.available(Domain { node: *n, page_size });
         let free: Pages = nodes.iter().map(free).sum();
         let (ready, free) = (ready.bytes(page_size), free.bytes(page_size));
         Refusal::NotEnough { page_size, ready, free }
@@ -222,119 +219,26 @@ impl Book {
 
     /// The nodes to try, those with the most ready pages first.
     fn node_order(&self, node: Option<Node>, page_size: PageSize) -> Vec<Node> {
-        let fits = |key: &PoolKey| {
-            key.page_size == page_size && node.is_none_or(|wanted| wanted == key.node)
-        };
+        let fits = |key: &PoolKey| key.domain().fits(node, Some(page_size));
         let configured = self.pools.iter().filter(|(key, pool)| pool.configured && fits(key));
         // The pools are ordered by node first.
         let mut nodes: Vec<_> = configured.map(|(key, _)| key.node).collect();
         nodes.dedup();
-        nodes.sort_by_key(|n| Reverse(self.ready_on(*n, page_size)));
+        nodes.sort_by_key(|n| Reverse(self.lendable(Domain { node: *n, page_size })));
         nodes
     }
 
-    fn ready_on(&self, node: Node, page_size: PageSize) -> Pages {
-        let in_blocks = || self.blocks.shelf(node, page_size).map(Shelf::pages).unwrap_or_default();
-        self.kernel_lendable(node, page_size).unwrap_or_else(in_blocks)
-    }
-
-    fn plan(&self, nodes: &[Node], page_size: PageSize, need: Pages, single: bool) -> Option<Plan> {
-        if self.kernel.is_some() {
-            return self.plan_new(nodes, page_size, need);
-        }
-        if single {
-            return nodes.iter().find_map(|node| self.plan_single(*node, page_size, need));
-        }
-        let mut plan = Plan::default();
-        let mut left = need;
-        for shelf in nodes.iter().filter_map(|n| self.blocks.shelf(*n, page_size)) {
-            let mut last = None;
-            while left > Pages::ZERO && plan.blocks.len() < MAX_PARTS {
-                let Some((pages, id)) = shelf.fitting(left, last) else { break };
-                plan.blocks.push((id, pages));
-                left = left.saturating_sub(pages);
-                last = Some((pages, id));
-            }
-            // One that is larger than what is left, trimmed. Blocks taken before may be larger
-            // than that, too.
-            if left > Pages::ZERO
-                && plan.blocks.len() < MAX_PARTS
-                && let Some((_, id)) = shelf
-                    .from(left + Pages(1))
-                    .find(|(_, id)| plan.blocks.iter().all(|(taken, _)| taken != id))
-            {
-                plan.blocks.push((id, left));
-                left = Pages::ZERO;
-            }
-        }
-        if left > Pages::ZERO {
-            // The hole is a part, too.
-            if plan.blocks.len() >= MAX_PARTS
-                && let Some((_, pages)) = plan.blocks.pop()
-            {
-                left += pages;
-            }
-            let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
-            let room = |node: &&Node| self.room(**node, page_size, &spare) >= left;
-            let node = nodes.iter().find(room)?;
-            plan.taken.push(Taken {
-                pool: self.hole_pool(*node, page_size)?,
-                pages: left,
-                zeroed: Pages::ZERO,
-            });
-        }
-        Some(plan)
-    }
-
-    /// New files only, each node giving what it has zeroed and one of them the rest as a hole. One
-    /// node gives one file.
-    fn plan_new(&self, nodes: &[Node], page_size: PageSize, need: Pages) -> Option<Plan> {
-        let mut taken = Vec::new();
-        let mut left = need;
-        for node in nodes {
-            let zeroed = self.ready_on(*node, page_size).min(left);
-            left = left.saturating_sub(zeroed);
-            taken.push(Taken { pool: self.hole_pool(*node, page_size)?, pages: zeroed, zeroed });
-        }
-        if left > Pages::ZERO {
-            let room = |t: &&mut Taken| self.room(t.pool.node, page_size, &[]) >= t.pages + left;
-            let largest = taken.iter_mut().find(room)?;
-            largest.pages += left;
-        }
-        taken.retain(|t| t.pages > Pages::ZERO);
-        Some(Plan { blocks: Vec::new(), taken })
-    }
-
-    fn plan_single(&self, node: Node, page_size: PageSize, need: Pages) -> Option<Plan> {
-        let shelf = self.blocks.shelf(node, page_size);
-        if let Some((_, id)) = shelf.and_then(|s| s.from(need).next()) {
-            return Some(Plan { blocks: vec![(id, need)], taken: Vec::new() });
-        }
-        let smaller = shelf.and_then(|s| s.fitting(need, None));
-        let left = need.saturating_sub(smaller.map(|(pages, _)| pages).unwrap_or_default());
-        let blocks: Vec<_> = smaller.map(|(_, id)| (id, need)).into_iter().collect();
-        let spare: Vec<_> = blocks.iter().map(|(id, _)| *id).collect();
-        if self.room(node, page_size, &spare) < left {
-            return None;
-        }
-        let pool = self.hole_pool(node, page_size)?;
-        Some(Plan { blocks, taken: vec![Taken { pool, pages: left, zeroed: Pages::ZERO }] })
-    }
-
     /// The pages a hole could get on a node: free ones, and those of unlent blocks.
-    fn room(&self, node: Node, page_size: PageSize, spare: &[BlockId]) -> Pages {
-        let unlent = |b: &&Block| {
-            b.is_unlent()
-                && (b.pool().node, b.pool().page_size) == (node, page_size)
-                && !spare.contains(&b.id())
-        };
-        let free = self.available.get(&(node, page_size)).copied().unwrap_or_default();
-        free + self.blocks.iter().filter(unlent).map(Block::memory).sum()
+    pub(super) fn room(&self, domain: Domain, spare: &[BlockId]) -> Pages {
+        let unlent =
+            |b: &&Block| b.is_unlent() && b.pool().domain() == domain && !spare.contains(&b.id());
+        self.available(domain) + self.blocks.iter().filter(unlent).map(Block::memory).sum()
     }
 
-    fn hole_pool(&self, node: Node, page_size: PageSize) -> Option<PoolKey> {
+    /// The pool to which a new file without ready pages belongs.
+    pub(super) fn hole_pool(&self, domain: Domain) -> Option<PoolKey> {
         let configured = self.pools.iter().filter(|(_, pool)| pool.configured);
-        configured.map(|(key, _)| *key).find(|k| (k.node, k.page_size) == (node, page_size))
+        configured.map(|(key, _)| *key).find(|key| key.domain() == domain)
     }
 
     fn carry_out(
@@ -348,11 +252,11 @@ impl Book {
         let mut effects = Vec::new();
         for Taken { pool, pages, zeroed } in &plan.taken {
             let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
-            let missing = pages.saturating_sub(self.available(*pool));
-            let here = |k: PoolKey| (k.node, k.page_size) == (pool.node, page_size);
+            let missing = pages.saturating_sub(self.available(pool.domain()));
+            let here = |key: PoolKey| key.domain() == pool.domain();
             effects.extend(self.remove_unlent(missing, &spare, here).1);
-            self.spend(*pool, *pages);
-            self.spend_zeroed(*pool, *zeroed);
+            self.spend(pool.domain(), *pages);
+            self.promise(pool.domain(), *zeroed);
         }
         let part = |index: usize, pages| Part {
             lease,
@@ -386,7 +290,7 @@ impl Book {
             let id = BlockId(self.next_block);
             self.next_block += 1;
             self.blocks.insert(Block::new_lent_hole(id, pool, part(parts.len(), pages)));
-            effects.push(Effect::Create { block: id, pages });
+            effects.push(Effect::Create { block: id, pages, fill: zeroed });
             parts.push(LoanPart { block: id, node: pool.node, pages, ready: zeroed });
         }
         debug_assert_eq!(parts.iter().map(|p| p.pages).sum::<Pages>(), need, "{request:?}");

@@ -19,30 +19,29 @@
 
 mod configure;
 mod domain;
-mod kernel;
+mod job;
 mod lend;
 mod returns;
 mod shelf;
-mod zero;
+mod supply;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-pub use domain::DomainCounts;
-pub use kernel::{KernelOrder, ZeroedCounts};
-pub use lend::{LendRequest, Loan, LoanPart, Refusal};
-use units::{BlockId, Bytes, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, Pages, PoolKey, Uid};
 use wire::{Counters, LoanStatus, PoolStatus};
-pub use zero::{JobOrder, Who};
+
+pub use job::{Finished, JobOrder, Who, Work};
+pub use lend::{LendRequest, Loan, LoanPart, Refusal};
 
 use crate::block::{Block, Part, Reach, State, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
 use crate::journal::{self, Entry};
 use crate::policy;
-use kernel::KernelPools;
 use shelf::Shelves;
+use supply::Supply;
 
 /// What the caller must do to the file system, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +53,9 @@ pub enum Effect {
         block: BlockId,
         /// Its length.
         pages: Pages,
+        /// So many of them are to be taken, from its start, from what the kernel has zeroed,
+        /// before anybody gets the file. [`Book::note_filled`] wants to know how many it were.
+        fill: Pages,
     },
     /// Rename the file to where [`Book::place`] says.
     Move(BlockId),
@@ -103,17 +105,16 @@ pub struct Book {
     pools: BTreeMap<PoolKey, Pool>,
     blocks: Shelves,
     leases: BTreeMap<LeaseId, Lease>,
-    jobs: BTreeMap<JobId, BlockId>,
-    available: BTreeMap<(Node, PageSize), Pages>,
-    /// Where the kernel keeps the ready pages.
-    kernel: Option<KernelPools>,
+    jobs: BTreeMap<JobId, JobOrder>,
+    available: BTreeMap<Domain, Pages>,
+    supply: Supply,
     in_place_allowed: bool,
     next_block: u64,
     next_lease: u64,
     next_job: u64,
     counters: Counters,
     /// Hits and misses; the other counts of it are sums over blocks.
-    lent_so_far: BTreeMap<Domain, DomainCounts>,
+    lent_so_far: BTreeMap<Domain, Counts>,
 }
 
 impl Book {
@@ -134,7 +135,7 @@ impl Book {
             leases: BTreeMap::new(),
             jobs: BTreeMap::new(),
             available: BTreeMap::new(),
-            kernel: None,
+            supply: Supply::default(),
             in_place_allowed,
             next_block: 1,
             next_lease: 1,
@@ -179,7 +180,7 @@ impl Book {
         }
         let whole = found.allocated == pool.pages_per_block;
         // Where the kernel keeps ready pages, a ready file of an earlier daemon goes back to it.
-        let owning = self.kernel.is_none();
+        let owning = self.supply.owns_ready();
         let block = match (found.state, part, until) {
             (StateName::Ready, None, None) if whole && configured && owning => {
                 Block::adopt_ready(id, pool, found.reach)
@@ -203,21 +204,6 @@ impl Book {
         };
         self.blocks.insert(block.with_memory(found.allocated));
         vec![Effect::Move(id)]
-    }
-
-    /// Tells what the kernel's pool has free, unreserved, and not yet promised to a job.
-    pub fn observe(&mut self, node: Node, page_size: PageSize, available: Pages) {
-        self.available.insert((node, page_size), available);
-    }
-
-    /// The nodes and page sizes that are worth observing.
-    pub fn shapes(&self) -> impl Iterator<Item = (Node, PageSize)> + '_ {
-        let mut last = None;
-        // The pools are ordered by node, then page size.
-        self.pools.keys().filter_map(move |key| {
-            let shape = (key.node, key.page_size);
-            (last.replace(shape) != Some(shape)).then_some(shape)
-        })
     }
 
     /// The directory and name of a block's file.
@@ -260,15 +246,10 @@ impl Book {
         self.counters
     }
 
-    /// Counts a worker that went away without a word.
-    pub fn count_lost_worker(&mut self) {
-        self.counters.lost_workers += 1;
-    }
-
     /// Drops a block whose file the caller could not make, move or find.
     pub fn forget(&mut self, block: BlockId) {
         self.blocks.remove(block);
-        self.jobs.retain(|_, held| *held != block);
+        self.jobs.retain(|_, order| order.block() != Some(block));
         for lease in self.leases.values_mut() {
             lease.blocks.retain(|held| *held != block);
         }
@@ -290,8 +271,15 @@ impl Book {
             && self.pools.get(&key).is_some_and(|p| p.config.recycle == Recycle::InPlace)
     }
 
-    fn available(&self, key: PoolKey) -> Pages {
-        self.available.get(&(key.node, key.page_size)).copied().unwrap_or_default()
+    fn available(&self, domain: Domain) -> Pages {
+        self.available.get(&domain).copied().unwrap_or_default()
+    }
+
+    /// Promises pages of the kernel's pool.
+    fn spend(&mut self, domain: Domain, pages: Pages) {
+        if let Some(available) = self.available.get_mut(&domain) {
+            *available = available.saturating_sub(pages);
+        }
     }
 
     fn pages_in(&self, key: PoolKey, state: StateName) -> Pages {
@@ -302,45 +290,10 @@ impl Book {
         StateName::ALL.into_iter().map(|state| self.pages_in(key, state)).sum()
     }
 
-    /// Pages that could be zeroed now: dirty ones, and whole blocks that may still be made.
-    #[must_use]
-    pub fn zeroable(&self, key: PoolKey) -> Pages {
-        if let Some(zeroable) = self.kernel_zeroable(key) {
-            return zeroable;
-        }
-        let left = |b: &Block| match b.state() {
-            State::Zeroable { done } => key.pages_per_block.saturating_sub(*done),
-            _ => Pages::ZERO,
-        };
-        let dirty: Pages = self.takeable(key).map(left).sum();
-        dirty + key.pages_per_block * self.creatable(key)
-    }
-
-    /// A pool's dirty blocks whose missing pages the kernel can give.
-    fn takeable(&self, key: PoolKey) -> impl Iterator<Item = &Block> {
-        let spendable = self.spendable(key);
-        self.in_state(StateName::Zeroable)
-            .filter(move |b| b.pool() == key && b.missing() <= spendable)
-    }
-
     /// Pages that a pool may take from the kernel now.
     fn spendable(&self, key: PoolKey) -> Pages {
         let leave = self.pools.get(&key).map(|p| p.config.leave_free).unwrap_or_default();
-        self.available(key).saturating_sub(leave)
-    }
-
-    /// How many new blocks a pool may have now.
-    fn creatable(&self, key: PoolKey) -> u64 {
-        let Some(pool) = self.pools.get(&key) else { return 0 };
-        // Blocks that were begun come first: a new one must not take what they miss.
-        let here = |b: &&Block| (b.pool().node, b.pool().page_size) == (key.node, key.page_size);
-        let begun = self.in_state(StateName::Zeroable).filter(here).map(Block::missing).sum();
-        let by_kernel = self.spendable(key).saturating_sub(begun);
-        let by_bound = match pool.config.max {
-            Some(max) => max.saturating_sub(self.owned(key)),
-            None => by_kernel,
-        };
-        by_kernel.min(by_bound).0 / key.pages_per_block.0
+        self.available(key.domain()).saturating_sub(leave)
     }
 
     /// Brings every pool's hysteresis up to date and says how many of `max` own workers should

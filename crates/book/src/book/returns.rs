@@ -76,7 +76,7 @@ impl Book {
             .min()
     }
 
-    /// Gives unlent blocks of one shape back to the kernel until `pages` are, dirty ones first.
+    /// Gives unlent blocks back to the kernel until `pages` are, dirty ones first.
     /// Returns how many pages that is: whole blocks, so perhaps more, or fewer if there are none.
     pub fn give_back(
         &mut self,
@@ -84,10 +84,7 @@ impl Book {
         page_size: Option<PageSize>,
         pages: Pages,
     ) -> (Bytes, Vec<Effect>) {
-        let fits = |key: PoolKey| {
-            node.is_none_or(|n| n == key.node) && page_size.is_none_or(|s| s == key.page_size)
-        };
-        self.remove_unlent(pages, &[], fits)
+        self.remove_unlent(pages, &[], |key| key.domain().fits(node, page_size))
     }
 
     pub(super) fn remove_unlent(
@@ -110,10 +107,10 @@ impl Book {
                 break;
             }
             let Some(block) = self.blocks.remove(id) else { continue };
-            let PoolKey { node, page_size, .. } = block.pool();
+            let domain = block.pool().domain();
             given += size;
-            bytes += size.bytes(page_size).0;
-            if let Some(available) = self.available.get_mut(&(node, page_size)) {
+            bytes += size.bytes(domain.page_size).0;
+            if let Some(available) = self.available.get_mut(&domain) {
                 *available += size;
             }
             effects.push(Effect::Remove(id));
@@ -126,9 +123,9 @@ impl Book {
     /// them, and what pools have unlent that nobody wants any more.
     pub fn relieve(&mut self) -> Vec<Effect> {
         let mut effects = self.dissolve();
-        let shapes: Vec<_> = self.shapes().collect();
-        for (node, page_size) in shapes {
-            let here = |key: PoolKey| (key.node, key.page_size) == (node, page_size);
+        let domains: Vec<_> = self.domains().collect();
+        for domain in domains {
+            let here = |key: PoolKey| key.domain() == domain;
             let leave = self
                 .pools
                 .values()
@@ -136,7 +133,7 @@ impl Book {
                 .map(|p| p.config.leave_free)
                 .max()
                 .unwrap_or_default();
-            let Some(available) = self.available.get(&(node, page_size)) else { continue };
+            let Some(available) = self.available.get(&domain) else { continue };
             let missing = leave.saturating_sub(*available);
             if missing > Pages::ZERO {
                 effects.extend(self.remove_unlent(missing, &[], here).1);

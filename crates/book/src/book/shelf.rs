@@ -3,17 +3,17 @@
 //!
 //! A loan must not look at every block: with 4096 of them four scans are 80 us, and 64 clients
 //! wait for one another. Nor must the look around the house, which follows every change. The ready
-//! blocks of each shape, the blocks and sums of each state and the bytes each user holds are
+//! blocks of each domain, the blocks and sums of each state and the bytes each user holds are
 //! therefore indexed, and every change goes through [`Shelves::change`], which takes the block
 //! out of the index before and puts it back after.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use units::{BlockId, Bytes, Node, PageSize, Pages, PoolKey, Uid};
+use units::{BlockId, Bytes, Domain, Pages, PoolKey, Uid};
 
 use crate::block::{Block, State, StateName};
 
-/// The ready blocks of one node and page size, by size.
+/// The ready blocks of one domain, by size.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Shelf {
     blocks: BTreeSet<(Pages, BlockId)>,
@@ -55,7 +55,7 @@ pub(super) struct Shelves {
     blocks: BTreeMap<BlockId, Block>,
     states: BTreeMap<StateName, BTreeSet<BlockId>>,
     sums: BTreeMap<(PoolKey, StateName), Sum>,
-    ready: BTreeMap<(Node, PageSize), Shelf>,
+    ready: BTreeMap<Domain, Shelf>,
     held: BTreeMap<Uid, Bytes>,
 }
 
@@ -76,8 +76,8 @@ impl Shelves {
         self.sums.get(&(pool, state)).copied().unwrap_or_default()
     }
 
-    pub(super) fn shelf(&self, node: Node, page_size: PageSize) -> Option<&Shelf> {
-        self.ready.get(&(node, page_size))
+    pub(super) fn shelf(&self, domain: Domain) -> Option<&Shelf> {
+        self.ready.get(&domain)
     }
 
     pub(super) fn held(&self, uid: Uid) -> Bytes {
@@ -112,7 +112,7 @@ impl Shelves {
         sum.pages += block.pages();
         match block.state() {
             State::Ready(_) => {
-                let shelf = self.ready.entry((pool.node, pool.page_size)).or_default();
+                let shelf = self.ready.entry(pool.domain()).or_default();
                 if shelf.blocks.insert((block.pages(), block.id())) {
                     shelf.pages += block.pages();
                 }
@@ -137,7 +137,7 @@ impl Shelves {
         }
         match block.state() {
             State::Ready(_) => {
-                if let Some(shelf) = self.ready.get_mut(&(pool.node, pool.page_size))
+                if let Some(shelf) = self.ready.get_mut(&pool.domain())
                     && shelf.blocks.remove(&(block.pages(), block.id()))
                 {
                     shelf.pages = shelf.pages.saturating_sub(block.pages());

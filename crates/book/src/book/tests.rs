@@ -21,7 +21,7 @@ mod sequences;
 mod world;
 mod zeroing;
 
-use units::{BlockId, Bytes, Node, PageSize, Pages, PoolKey, Uid};
+use units::{BlockId, Bytes, Counts, Domain, Node, PageSize, Pages, PoolKey, Uid};
 
 use super::{Book, Effect, LendRequest, Loan, Refusal, Who};
 use crate::block::{Keep, Reach, StateName};
@@ -37,6 +37,14 @@ fn pool(node: u32, pages_per_block: u64) -> PoolConfig {
     PoolConfig::new(key(node, pages_per_block))
 }
 
+impl Book {
+    /// The kernel has so many pages free that nobody was promised.
+    fn has_free(&mut self, node: Node, page_size: PageSize, available: Pages) {
+        let seen = Counts { available, ..Counts::default() };
+        self.observe(Domain { node, page_size }, &seen);
+    }
+}
+
 /// A book of these pools on a kernel that can prove reach, with nothing free.
 fn book(pools: impl IntoIterator<Item = PoolConfig>) -> Book {
     Book::new(pools, true).expect("the pools of an example are good")
@@ -44,8 +52,8 @@ fn book(pools: impl IntoIterator<Item = PoolConfig>) -> Book {
 
 /// Makes `n` ready blocks in the pool; what the kernel has left free is 0 after it.
 fn make_ready(book: &mut Book, key: PoolKey, n: u64) -> Vec<BlockId> {
-    let spare = book.available(key);
-    book.observe(key.node, key.page_size, Pages(n * key.pages_per_block.0) + spare);
+    let spare = book.available(key.domain());
+    book.has_free(key.node, key.page_size, Pages(n * key.pages_per_block.0) + spare);
     let others: Vec<_> = book.pool_keys().filter(|k| *k != key).collect();
     let config = |book: &Book, k| book.pool_config(k).expect("a key has its pool").clone();
     let before: Vec<_> = others.iter().map(|k| config(book, *k)).collect();
@@ -63,7 +71,7 @@ fn make_ready(book: &mut Book, key: PoolKey, n: u64) -> Vec<BlockId> {
         let finished = book.finish_zeroing(order.job, key.pages_per_block, Reach::Sole);
         let (block, state, _) = finished.expect("a legal move").expect("a job that lives");
         assert_eq!(state, StateName::Ready);
-        made.push(block);
+        made.push(block.expect("a job on a block"));
     }
     for config in before {
         book.configure(config).expect("it was good before");

@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-use units::{Node, PageSize, Pages};
+use units::{Domain, Pages};
 
 use super::polled::{Polled, register};
 use crate::error::{Error, Result};
@@ -29,17 +29,17 @@ const SPACING: Duration = Duration::from_millis(50);
 /// Who listens for what.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    domains: BTreeMap<(Node, PageSize), Domain>,
+    domains: BTreeMap<Domain, Listener>,
 }
 
 /// Dropped, nobody listens any more.
 #[derive(Debug)]
-struct Domain {
+struct Listener {
     tasks: Vec<JoinHandle<()>>,
     watch: Option<(Rc<AsyncFd<Polled<Device>>>, Pages)>,
 }
 
-impl Drop for Domain {
+impl Drop for Listener {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -51,34 +51,33 @@ impl Events {
     /// Listens to every pool there is now, at its threshold of now. Nothing to do without a kernel
     /// that tells.
     pub(crate) fn tend(&mut self, shell: &Shared) {
-        let lows = shell.borrow().kernel_lows();
+        let lows = shell.borrow().told_below();
         // A node that went away ends its tasks, and may come back.
-        self.domains.retain(|_, domain| !domain.tasks.iter().any(JoinHandle::is_finished));
-        for ((node, page_size), low) in lows {
+        self.domains.retain(|_, listener| !listener.tasks.iter().any(JoinHandle::is_finished));
+        for (domain, low) in lows {
             let roots = shell.borrow().roots().clone();
-            let domain = self.domains.entry((node, page_size)).or_insert_with(|| {
+            let listener = self.domains.entry(domain).or_insert_with(|| {
                 let files = [Name::Zeroed, Name::Zeroable];
                 let tasks = files.map(|name| {
-                    let file = CountFile::open(&roots, page_size, node, name);
+                    let file = CountFile::open(&roots, domain, name);
                     tokio::task::spawn_local(follow(Rc::clone(shell), file))
                 });
-                Domain { tasks: tasks.into(), watch: None }
+                Listener { tasks: tasks.into(), watch: None }
             });
-            if let Err(error) = domain.watch_below(shell, &roots, node, page_size, low) {
+            if let Err(error) = listener.watch_below(shell, &roots, domain, low) {
                 tracing::debug!(%error, "the threshold is looked at by timer");
             }
         }
     }
 }
 
-impl Domain {
+impl Listener {
     /// Has the device tell when fewer than `low` pages are zeroed and something can be done.
     fn watch_below(
         &mut self,
         shell: &Shared,
         roots: &Roots,
-        node: Node,
-        page_size: PageSize,
+        domain: Domain,
         low: Pages,
     ) -> Result<()> {
         if self.watch.as_ref().map_or(Pages::ZERO, |(_, set)| *set) == low {
@@ -92,8 +91,8 @@ impl Domain {
                 fd
             }
         };
-        let condition = WatchFor { min_zeroed: low.0, only_if_zeroable: true, min_interval_ms: 0 };
-        let set = fd.get_ref().0.watch(node, page_size, condition);
+        let condition = WatchFor { min_zeroed: low, only_if_zeroable: true, min_interval_ms: 0 };
+        let set = fd.get_ref().0.watch(domain, condition);
         // Not set, it is tried again.
         let low = if set.is_ok() { low } else { Pages::ZERO };
         self.watch = Some((fd, low));

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use linux::kernel::Device;
 use linux::{BlockFile, numa};
-use units::{BlockId, Bytes, Node, PageSize, Pages};
+use units::{BlockId, Bytes, Domain, Pages};
 
 use super::KernelPool;
 
@@ -31,8 +31,7 @@ pub(crate) struct Fill {
     pub(crate) pages: Pages,
     device: Arc<Device>,
     file: BlockFile,
-    node: Node,
-    page: PageSize,
+    domain: Domain,
 }
 
 impl Fill {
@@ -40,16 +39,16 @@ impl Fill {
         pool: &KernelPool,
         block: BlockId,
         file: BlockFile,
-        (node, page): (Node, PageSize),
+        domain: Domain,
         pages: Pages,
     ) -> Self {
-        Self { block, pages, device: Arc::clone(&pool.device), file, node, page }
+        Self { block, pages, device: Arc::clone(&pool.device), file, domain }
     }
 
     /// Allocates the pages on their node, in the calling thread. Returns how many from the start of
     /// the file are there: fewer when others were faster.
     pub(crate) fn run(self) -> Pages {
-        let filled = numa::bind_thread_to(self.node).and_then(|()| {
+        let filled = numa::bind_thread_to(self.domain.node).and_then(|()| {
             let filled = self.fill();
             numa::reset_policy()?;
             filled
@@ -59,22 +58,23 @@ impl Fill {
                 tracing::warn!(%error, block = %self.block, "a loan stays a hole");
             }
             let there = self.file.allocated_bytes().unwrap_or_default();
-            Bytes(there).whole_pages(self.page)
+            Bytes(there).whole_pages(self.domain.page_size)
         })
     }
 
     fn fill(&self) -> linux::Result<Pages> {
-        let page = self.page.bytes();
+        let page = self.domain.page_size.bytes();
         let mut done = 0;
         while done < self.pages.0 {
-            let zeroed = self.device.query(self.node, self.page)?.zeroed;
+            let zeroed = self.device.query(self.domain)?.ready.0;
             let step = zeroed.min(self.pages.0 - done).min((STEP_BYTES / page).max(1));
             if step == 0 {
                 break;
             }
             let range = done * page..(done + step) * page;
-            let bytes =
-                self.file.allocate_pages(range, self.page, &mut |_| ControlFlow::Continue(()));
+            let bytes = self
+                .file
+                .allocate_pages(range, self.domain.page_size, &mut |_| ControlFlow::Continue(()));
             done += bytes? / page;
         }
         Ok(Pages(done))

@@ -7,10 +7,9 @@ mod polled;
 
 use std::sync::Arc;
 
-use book::ZeroedCounts;
 use linux::Roots;
 use linux::kernel::Device;
-use units::{Node, PageSize, Pages};
+use units::{Counts, Domain};
 
 pub(crate) use self::events::Events;
 pub(crate) use self::fill::Fill;
@@ -28,12 +27,7 @@ impl KernelPool {
     }
 
     /// What is ready and what could be, at one instant. One system call.
-    pub(crate) fn counts(&self, node: Node, page_size: PageSize) -> Result<ZeroedCounts> {
-        let counts = self.device.query(node, page_size)?;
-        Ok(ZeroedCounts {
-            zeroed: Pages(counts.zeroed),
-            zeroing: Pages(counts.zeroing),
-            zeroable: Pages(counts.zeroable),
-        })
+    pub(crate) fn counts(&self, domain: Domain) -> Result<Counts> {
+        Ok(self.device.query(domain)?)
     }
 }

@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use book::block::{Reach, StateName};
-use book::{LendRequest, Loan, Refusal};
+use book::{Effect, LendRequest, Loan, Refusal};
 use tokio::sync::watch;
-use units::{BlockId, JobId, LeaseId, PageSize, Pages};
+use units::{BlockId, Domain, JobId, LeaseId, PageSize, Pages};
 
 use super::{HELD_AGE, Handover, Shell, boot_seconds, failed};
 use crate::error::{Error, Result};
@@ -25,8 +25,7 @@ impl Shell {
         request: &LendRequest,
         borrower: (u32, u32),
     ) -> Result<Result<Handover, Refusal>, wire::Error> {
-        if self.provider.kernel().is_some() {
-            // All of the loan comes out of the kernel's pool, which others use, too.
+        if self.provider.shares_ready() {
             self.observed = None;
         }
         self.observe();
@@ -50,9 +49,14 @@ impl Shell {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let made = self.carry_out(&effects);
-        match self.hand_over(&loan, made, borrower) {
+        let to_fill = effects.iter().filter_map(|effect| match effect {
+            Effect::Create { block, fill, .. } if *fill > Pages::ZERO => Some((*block, *fill)),
+            _ => None,
+        });
+        let to_fill = to_fill.collect();
+        match self.hand_over(&loan, made, &to_fill, borrower) {
             Ok((lease, blocks, watch)) => {
-                let fills = self.fills(&loan, &blocks);
+                let fills = self.fills(&loan, &blocks, &to_fill);
                 Ok(Ok(Handover { loan, lease, blocks, watch, fills }))
             }
             Err(error) => {
@@ -67,6 +71,7 @@ impl Shell {
         &mut self,
         loan: &Loan,
         made: Vec<(BlockId, linux::BlockFile)>,
+        to_fill: &BTreeMap<BlockId, Pages>,
         borrower: (u32, u32),
     ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
         let mut made: BTreeMap<_, _> = made.into_iter().collect();
@@ -78,7 +83,7 @@ impl Shell {
             };
             // To its borrower alone, whom `/proc/self/fd` must let in: QEMU opens it by that path.
             file.give_access(borrower)?;
-            if cfg!(debug_assertions) && !loan.kept && self.provider.kernel().is_none() {
+            if cfg!(debug_assertions) && !loan.kept && !to_fill.contains_key(&part.block) {
                 verify_zero(&file, part.ready, loan.page_size)?;
             }
             blocks.push(file.into());
@@ -88,17 +93,21 @@ impl Shell {
     }
 
     /// What is to be taken from the kernel's pool for a loan of new files.
-    fn fills(&mut self, loan: &Loan, files: &[OwnedFd]) -> Vec<Fill> {
-        let Some(pool) = self.provider.kernel().filter(|_| !loan.kept) else { return Vec::new() };
+    fn fills(
+        &mut self,
+        loan: &Loan,
+        files: &[OwnedFd],
+        to_fill: &BTreeMap<BlockId, Pages>,
+    ) -> Vec<Fill> {
         let mut fills = Vec::new();
         for (part, file) in loan.parts.iter().zip(files) {
+            let Some(pages) = to_fill.get(&part.block).copied() else { continue };
+            let domain = Domain { node: part.node, page_size: loan.page_size };
             match file.try_clone() {
-                Ok(file) if part.ready > Pages::ZERO => {
-                    let at = (part.node, loan.page_size);
-                    fills.push(Fill::new(pool, part.block, file.into(), at, part.ready));
-                    self.filling.insert(part.block, part.ready);
+                Ok(file) => {
+                    fills.extend(self.provider.fill(part.block, file.into(), domain, pages));
+                    self.filling.insert(part.block, pages);
                 }
-                Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "a loan stays a hole"),
             }
         }
@@ -208,7 +217,7 @@ impl Shell {
 
     /// What to wait for until the page tables of a job's block are made.
     pub(crate) fn making_tables(&self, job: JobId) -> Option<crate::tables::Making> {
-        self.store.making_tables(self.book.job_block(job)?)
+        self.store.making_tables(self.book.job(job)?.block()?)
     }
 
     /// Whether pages are on their way from one hand to another.

@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reports: what there is, as the faces tell it.
 
-use book::DomainCounts;
 use book::block::StateName;
-use linux::hugetlb;
-use units::{Domain, Pages, PoolKey};
+use units::{Counts, Domain, Pages, PoolKey};
 use wire::Status;
 
-use super::{DomainInKernel, Shell};
+use super::Shell;
 use crate::error::Result;
-use crate::provider::Provider;
 
 impl Shell {
     pub(crate) fn status(&mut self) -> Status {
         self.observed = None;
         self.observe();
-        let free = |key: &PoolKey| {
-            self.kernel_free.get(&(key.node, key.page_size)).copied().unwrap_or_default()
-        };
+        let free = |key: &PoolKey| self.kernel_free.get(&key.domain()).copied().unwrap_or_default();
         let pools = self.book.pool_keys().filter_map(|key| self.book.pool_status(key, free(&key)));
         Status {
             provider: self.provider.name().to_owned(),
@@ -31,9 +26,14 @@ impl Shell {
         }
     }
 
-    /// Whether the kernel itself knows its zeroed pages, and shows them in sysfs.
-    pub(crate) fn is_over_kernel(&self) -> bool {
-        self.provider.kernel().is_some()
+    /// Whether the kernel itself has the tree's files, and tells when its pool changes.
+    pub(crate) fn is_told(&self) -> bool {
+        self.provider.is_told()
+    }
+
+    /// Whether workers get blocks into their hands.
+    pub(crate) fn hands_out_blocks(&self) -> bool {
+        self.provider.hands_out_blocks()
     }
 
     /// The domains that have a pool.
@@ -42,36 +42,30 @@ impl Shell {
     }
 
     /// The counts of a domain that has a pool, looked up now.
-    pub(crate) fn domain(&mut self, domain: Domain) -> Option<DomainCounts> {
+    pub(crate) fn domain(&mut self, domain: Domain) -> Option<Counts> {
         self.observed = None;
         self.domain_lately(domain)
     }
 
     /// The same from what was seen of the kernel's counts a moment ago: for who asks often.
-    pub(crate) fn domain_lately(&mut self, domain: Domain) -> Option<DomainCounts> {
+    pub(crate) fn domain_lately(&mut self, domain: Domain) -> Option<Counts> {
         self.observe();
         self.book.domain(domain)
     }
 
-    /// A domain's counts and those of the kernel around them.
-    pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<DomainInKernel>> {
+    /// A domain's counts with those of the kernel around them: `free` are pages that nobody uses,
+    /// ours among them.
+    pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<Counts>> {
         let Some(ours) = self.domain(domain) else { return Ok(None) };
-        let Domain { node, page_size } = domain;
-        let (free, reserved, total) = if matches!(self.provider, Provider::Plain) {
-            let (free, _) = self.provider.free_pages(&self.roots, node, page_size)?;
-            (free, Pages::ZERO, free + ours.lent)
-        } else {
-            let here = hugetlb::counters(&self.roots, page_size, Some(node))?;
-            let all = hugetlb::counters(&self.roots, page_size, None)?;
-            (Pages(here.free), Pages(all.reserved.unwrap_or_default()), Pages(here.total))
-        };
-        let in_work =
-            |b: &&book::block::Block| (b.pool().node, b.pool().page_size) == (node, page_size);
-        let taken = self.book.in_state(StateName::Zeroing).filter(in_work);
-        let taken: Pages =
-            taken.map(|b| self.store.allocated(b.id(), page_size).unwrap_or_default()).sum();
+        let seen = self.provider.look(&self.roots, domain)?;
+        let here = |b: &&book::block::Block| b.pool().domain() == domain;
+        let taken = self.book.in_state(StateName::Zeroing).filter(here);
+        let taken = taken.map(|b| self.store.allocated(b.id(), domain.page_size));
+        let taken: Pages = taken.map(Result::unwrap_or_default).sum();
         // What others do between the looks must not make a part larger than its whole.
-        let free = (free + ours.idle + taken).max(ours.zeroed + ours.zeroable + ours.zeroing);
-        Ok(Some(DomainInKernel { ours, free, reserved, total: total.max(free) }))
+        let parts = ours.ready + ours.zeroable + ours.zeroing;
+        let free = (seen.free + ours.free + taken).max(parts);
+        let total = self.provider.total(&seen, ours.lent).max(free);
+        Ok(Some(Counts { free, reserved: seen.reserved, total, ..ours }))
     }
 }

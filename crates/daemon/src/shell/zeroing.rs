@@ -1,38 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Jobs: handing pages to workers and taking their reports.
 
-use book::Who;
+use std::os::fd::OwnedFd;
+
 use book::block::{Reach, StateName};
+use book::{JobOrder, Who};
 use units::{JobId, Node, PageSize, Pages};
 
-use super::{Order, Shell, failed};
+use super::{Shell, failed};
 
 impl Shell {
-    /// Hands a block to a worker: its file, and the daemon's end of the job to watch.
+    /// Hands work to a worker: what is to be done, and the file if it is on a block.
     pub(crate) fn take_zeroing(
         &mut self,
         who: Who,
         node: Option<Node>,
         page_size: Option<PageSize>,
-    ) -> Result<Option<Order>, wire::Error> {
+    ) -> Result<Option<(JobOrder, Option<OwnedFd>)>, wire::Error> {
         self.observe();
         if who == Who::Background {
             self.book.wanted_workers(self.config.workers.max);
         }
-        if self.provider.kernel().is_some() {
-            return Ok(self.book.take_kernel_zeroing(who, node, page_size).map(Order::Kernel));
-        }
         let taken = self.book.take_zeroing(who, node, page_size).or_else(|| {
             // What other jobs were promised may have been taken since the last look.
-            self.observed = None;
-            self.observe();
+            self.look_again();
             self.book.take_zeroing(who, node, page_size)
         });
         let Some((order, effects)) = taken else { return Ok(None) };
         let made = self.carry_out(&effects).pop().map(|(_, file)| file);
-        let opened = made.map_or_else(|| self.store.open_block(order.block), Ok);
-        match opened {
-            Ok(file) => Ok(Some(Order::Block(order, file.into()))),
+        let Some(block) = order.block() else { return Ok(Some((order, None))) };
+        match made.map_or_else(|| self.store.open_block(block), Ok) {
+            Ok(file) => Ok(Some((order, Some(file.into())))),
             Err(error) => {
                 self.lose_job(order.job);
                 Err(failed(&error))
@@ -42,22 +40,20 @@ impl Shell {
 
     /// Books what a worker reports. `None` for a job that is unknown.
     pub(crate) fn finish_zeroing(&mut self, job: JobId, done: Pages) -> Option<StateName> {
-        if let Some(state) = self.book.finish_kernel_zeroing(job, done) {
-            self.look_again();
-            return Some(state);
-        }
-        let block = self.book.job_block(job)?;
-        let page_size = self.book.block(block)?.pool().page_size;
-        let (reach, allocated) =
-            self.store.reach(block, page_size).unwrap_or((Reach::Shared, Pages::ZERO));
-        // A page that has no memory was not zeroed, whatever the worker says.
-        let done = done.min(allocated);
+        let order = self.book.job(job)?.clone();
+        let (reach, done) = match order.block() {
+            // A page that has no memory was not zeroed, whatever the worker says.
+            Some(block) => {
+                let seen = self.store.reach(block, order.pool.page_size);
+                let (reach, allocated) = seen.unwrap_or((Reach::Shared, Pages::ZERO));
+                (reach, done.min(allocated))
+            }
+            None => (Reach::Sole, done),
+        };
         match self.book.finish_zeroing(job, done, reach) {
-            Ok(Some((block, state, effects))) => {
+            Ok(Some((_, state, effects))) => {
                 self.carry_out(&effects);
-                if state == StateName::Lingering {
-                    self.settle(block);
-                }
+                self.follow_up(&order, state == StateName::Lingering);
                 Some(state)
             }
             Ok(None) => None,
@@ -70,15 +66,19 @@ impl Shell {
 
     /// A worker is gone. No-op if it reported before.
     pub(crate) fn lose_job(&mut self, job: JobId) {
-        if self.book.lose_kernel_job(job) {
-            self.book.count_lost_worker();
-            self.look_again();
-            return;
-        }
-        let Some(block) = self.book.job_block(job) else { return };
-        self.book.count_lost_worker();
+        let Some(order) = self.book.job(job).cloned() else { return };
         let effects = self.book.lose_job(job);
         self.carry_out(&effects);
-        self.settle(block);
+        self.follow_up(&order, true);
+    }
+
+    /// After a job: a block of it that lingers is looked at, and what is ready where there is no
+    /// block the kernel says.
+    fn follow_up(&mut self, order: &JobOrder, lingers: bool) {
+        match order.block() {
+            Some(block) if lingers => self.settle(block),
+            Some(_) => {}
+            None => self.look_again(),
+        }
     }
 }

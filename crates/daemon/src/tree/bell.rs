@@ -14,18 +14,12 @@ use std::time::Duration;
 
 use linux::hugepagectl::WATCH_INTERVAL_DEFAULT_MS;
 use tokio::time::Instant;
+use units::{Counts, Pages};
 
 /// The shortest time between two looks.
 pub(super) const SPACING: Duration = Duration::from_millis(10);
 /// The shortest time between two rings of a file.
 const INTERVAL: Duration = Duration::from_millis(WATCH_INTERVAL_DEFAULT_MS as u64);
-
-/// What the files show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Counts {
-    pub(super) zeroed: u64,
-    pub(super) zeroable: u64,
-}
 
 /// One file of a domain that can be polled.
 #[derive(Debug)]
@@ -108,18 +102,19 @@ impl Bells {
     /// Takes in what the counts are now.
     pub(super) fn note(&mut self, counts: Counts) {
         let before = std::mem::replace(&mut self.counts, counts);
-        self.changed |= before != counts;
+        let zero = |counts: Counts| (counts.ready, counts.zeroable);
+        self.changed |= zero(before) != zero(counts);
         if before.zeroable != counts.zeroable {
             self.zeroable.change();
         }
-        if before.zeroed != counts.zeroed {
+        if before.ready != counts.ready {
             self.weigh(true);
         }
     }
 
     /// Whether the number of zeroed pages is news to its pollers.
     fn weigh(&mut self, changed: bool) {
-        let below = self.counts.zeroed < self.low;
+        let below = self.counts.ready.0 < self.low;
         if changed && (self.low == 0 || (below && !self.below)) {
             self.zeroed.change();
         }
@@ -161,7 +156,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Whether the open file is readable.
     pub(super) fn is_ready(&self, counts: Counts) -> bool {
-        counts.zeroed < self.min_zeroed && (!self.only_zeroable || counts.zeroable > 0)
+        counts.ready.0 < self.min_zeroed && (!self.only_zeroable || counts.zeroable > Pages::ZERO)
     }
 
     /// Whether to wake who sleeps on it, given that something has `changed` or not.
@@ -186,7 +181,7 @@ mod tests {
     use super::*;
 
     fn counts(zeroed: u64, zeroable: u64) -> Counts {
-        Counts { zeroed, zeroable }
+        Counts { ready: Pages(zeroed), zeroable: Pages(zeroable), ..Counts::default() }
     }
 
     const BOTH: Rung = Rung { zeroable: true, zeroed: true };

@@ -67,20 +67,7 @@ impl Session {
             Errno::IO
         })?;
         let now = now.ok_or(Errno::NODEV)?;
-        let answer = Query {
-            total: now.total.0,
-            free: now.free.0,
-            reserved: now.reserved.0,
-            zeroed: now.ours.zeroed.0,
-            zeroable: now.ours.zeroable.0,
-            zeroing: now.ours.zeroing.0,
-            hits: now.ours.hits.0,
-            misses: now.ours.misses.0,
-            // Nobody takes a page from whoever zeroes it.
-            waits: 0,
-            ..query
-        };
-        Ok(Reply::ioctl(answer.written()))
+        Ok(Reply::ioctl(query.answered(&now).written()))
     }
 
     fn zero_by_ioctl(

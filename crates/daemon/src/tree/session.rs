@@ -5,15 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use book::DomainCounts;
 use linux::{Errno, Roots};
 use rustix::event::PollFlags;
 use rustix::fs::OFlags;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-use units::{Domain, Pages};
+use units::{Counts, Domain, Pages};
 
-use super::bell::{Bells, Counts};
+use super::bell::Bells;
 use super::device::Device;
 use super::item::{self, Access, Item, Kind};
 use super::open::{Handles, Open, OpenDevice, OpenDirectory, OpenFile};
@@ -56,10 +55,6 @@ pub(super) struct State {
     pub(super) bells: BTreeMap<Domain, Bells>,
     /// Requests that zero, and how to end them.
     zeroing: BTreeMap<u64, Option<oneshot::Sender<()>>>,
-}
-
-pub(super) fn counts(domain: DomainCounts) -> Counts {
-    Counts { zeroed: domain.zeroed.0, zeroable: domain.zeroable.0 }
 }
 
 impl State {
@@ -247,10 +242,10 @@ impl Session {
         let (domain, kind) = (file.domain, file.kind);
         if offset == 0 {
             let now = self.shell.borrow_mut().domain(domain).ok_or(Errno::NODEV)?;
-            let bells = state.bells(domain, counts(now));
+            let bells = state.bells(domain, now);
             let (heard, value) = match kind {
                 Kind::Zeroable => (bells.zeroable.arm(), now.zeroable.0),
-                Kind::Zeroed => (bells.zeroed.arm(), now.zeroed.0),
+                Kind::Zeroed => (bells.zeroed.arm(), now.ready.0),
                 // Nobody is told when it changes.
                 Kind::Low => (1, bells.low()),
             };
@@ -291,7 +286,7 @@ impl Session {
             Kind::Low => {
                 let low = item::parse_pages(data).ok_or(Errno::INVAL)?;
                 let now = self.shell.borrow_mut().domain_lately(domain).ok_or(Errno::NODEV)?;
-                self.state.borrow_mut().bells(domain, counts(now)).set_low(low);
+                self.state.borrow_mut().bells(domain, now).set_low(low);
                 self.listens.notify_one();
                 Ok(Some(Reply::written(data.len())))
             }
@@ -375,7 +370,7 @@ impl Session {
                     Some((domain, watch)) => {
                         let now = self.shell.borrow_mut().domain_lately(*domain);
                         let now = now.ok_or(Errno::NODEV)?;
-                        match watch.is_ready(counts(now)) {
+                        match watch.is_ready(now) {
                             true => PollFlags::IN | PollFlags::RDNORM,
                             false => PollFlags::empty(),
                         }

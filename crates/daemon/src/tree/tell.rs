@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::bell::SPACING;
 use super::item::Kind;
-use super::session::{Session, counts};
+use super::session::Session;
 
 /// How often to look when nothing has happened here: others take pages without a word.
 const TICK: Duration = Duration::from_millis(250);
@@ -55,7 +55,7 @@ impl Session {
             if !watched && !state.bells.get(&domain).is_some_and(|bells| bells.is_armed()) {
                 continue;
             }
-            let Some(seen) = self.shell.borrow_mut().domain_lately(domain).map(counts) else {
+            let Some(seen) = self.shell.borrow_mut().domain_lately(domain) else {
                 continue;
             };
             let bells = state.bells(domain, seen);

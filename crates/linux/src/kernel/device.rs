@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use units::{Node, PageSize};
+use units::{Counts, Domain, Pages};
 use zerocopy::IntoBytes;
 
 use crate::error::{Advise, Context, Errno, Error, Result};
@@ -20,34 +20,11 @@ use crate::roots::Roots;
 /// Bytes of a query that asks how large the kernel's own struct is: more than any version has.
 const PROBE_SIZE: u32 = 512;
 
-/// The pages of one node and page size, all numbers of one instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct PoolCounts {
-    /// Pages of the pool, in use or not.
-    pub total: u64,
-    /// Pages nobody uses: dirty, being zeroed, and zeroed.
-    pub free: u64,
-    /// Free pages promised to mappings that have not touched them yet, of all nodes together.
-    pub reserved: u64,
-    /// Free pages known to be zero.
-    pub zeroed: u64,
-    /// Free pages that could be zeroed now.
-    pub zeroable: u64,
-    /// Free pages that somebody is zeroing.
-    pub zeroing: u64,
-    /// Allocations since boot that wanted a zero page and got one.
-    pub hits: u64,
-    /// Allocations since boot that wanted a zero page and had to clear it themselves.
-    pub misses: u64,
-    /// Those of the misses that took the last page from whoever was zeroing it.
-    pub waits: u64,
-}
-
 /// What a call of [`Device::zero`] came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zeroed {
     /// Pages that this call has zeroed.
-    pub pages: u64,
+    pub pages: Pages,
     /// Whether a signal ended it before it had zeroed any.
     pub interrupted: bool,
 }
@@ -56,7 +33,7 @@ pub struct Zeroed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchFor {
     /// Below so many zeroed pages; 0 ends watching.
-    pub min_zeroed: u64,
+    pub min_zeroed: Pages,
     /// Only while there is also a page to zero.
     pub only_if_zeroable: bool,
     /// The least time between two wakeups in milliseconds; 0 is the kernel's own 100.
@@ -95,25 +72,23 @@ impl Device {
         Ok(Self { fd, path: path.to_owned() })
     }
 
-    /// Every number of one pool.
+    /// Every count of one domain but `lent`, which the kernel does not know.
     ///
     /// # Errors
     /// ENODEV: no such node, or no pages of that size. ENOTTY: the file is something else.
-    pub fn query(&self, node: Node, page: PageSize) -> Result<PoolCounts> {
-        let (node, page_shift) = domain(node, page)?;
+    pub fn query(&self, domain: Domain) -> Result<Counts> {
+        let (node, page_shift) = numbers(domain)?;
         let mut query = Query { node, page_shift, ..Query::default() };
         self.call(&mut query)?;
-        let Query { total, free, reserved, zeroed, zeroable, zeroing, hits, misses, waits, .. } =
-            query;
-        Ok(PoolCounts { total, free, reserved, zeroed, zeroable, zeroing, hits, misses, waits })
+        Ok(query.counts())
     }
 
     /// How many bytes the kernel's own query has: 88 in the first version, more in later ones.
     ///
     /// # Errors
     /// As [`Device::query`]; E2BIG from a kernel whose versions do not follow the header's rules.
-    pub fn query_size(&self, node: Node, page: PageSize) -> Result<u32> {
-        let (node, page_shift) = domain(node, page)?;
+    pub fn query_size(&self, domain: Domain) -> Result<u32> {
+        let (node, page_shift) = numbers(domain)?;
         let query = Query { size: PROBE_SIZE, node, page_shift, ..Query::default() };
         let mut bytes = [0; PROBE_SIZE as usize];
         bytes[..size_of::<Query>()].copy_from_slice(query.as_bytes());
@@ -131,13 +106,13 @@ impl Device {
     ///
     /// # Errors
     /// EPERM without `CAP_SYS_ADMIN`; ENODEV as for [`Device::query`], also when the node goes away.
-    pub fn zero(&self, node: Node, page: PageSize, pages: u64) -> Result<Zeroed> {
-        let (node, page_shift) = domain(node, page)?;
-        let mut zero = Zero { node, page_shift, pages, ..Zero::default() };
+    pub fn zero(&self, domain: Domain, pages: Pages) -> Result<Zeroed> {
+        let (node, page_shift) = numbers(domain)?;
+        let mut zero = Zero { node, page_shift, pages: pages.0, ..Zero::default() };
         match self.call(&mut zero) {
-            Ok(()) => Ok(Zeroed { pages: zero.zeroed, interrupted: false }),
+            Ok(()) => Ok(Zeroed { pages: Pages(zero.zeroed), interrupted: false }),
             Err(error) if error.errno() == Some(Errno::INTR) => {
-                Ok(Zeroed { pages: 0, interrupted: true })
+                Ok(Zeroed { pages: Pages::ZERO, interrupted: true })
             }
             Err(error) => {
                 Err(error).advise(Errno::PERM, "zeroing in the kernel needs CAP_SYS_ADMIN")
@@ -150,13 +125,13 @@ impl Device {
     ///
     /// # Errors
     /// As [`Device::zero`].
-    pub fn watch(&self, node: Node, page: PageSize, condition: WatchFor) -> Result<()> {
-        let (node, page_shift) = domain(node, page)?;
+    pub fn watch(&self, domain: Domain, condition: WatchFor) -> Result<()> {
+        let (node, page_shift) = numbers(domain)?;
         let mut watch = Watch {
             node,
             page_shift,
             flags: if condition.only_if_zeroable { WATCH_ZEROABLE } else { 0 },
-            min_zeroed: condition.min_zeroed,
+            min_zeroed: condition.min_zeroed.0,
             min_interval_ms: condition.min_interval_ms,
             ..Watch::default()
         };
@@ -185,8 +160,9 @@ impl AsFd for Device {
 }
 
 /// The two numbers by which the interface names a pool.
-fn domain(node: Node, page: PageSize) -> Result<(i32, u32)> {
+fn numbers(domain: Domain) -> Result<(i32, u32)> {
+    let Domain { node, page_size } = domain;
     let number = i32::try_from(node.0)
         .map_err(|_| Error::invalid("node", node, "is larger than any that a kernel has"))?;
-    Ok((number, page.bytes().trailing_zeros()))
+    Ok((number, page_size.bytes().trailing_zeros()))
 }

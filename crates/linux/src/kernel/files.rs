@@ -12,7 +12,7 @@ use std::io::{Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-use units::{Node, PageSize};
+use units::Domain;
 
 use crate::error::{Context, Error, Result};
 use crate::hugetlb::pool_dir;
@@ -48,8 +48,8 @@ impl CountFile {
     ///
     /// # Errors
     /// [`Error::is_not_found`] where the kernel lacks the series, the node or the page size.
-    pub fn open(roots: &Roots, page: PageSize, node: Node, name: Name) -> Result<Self> {
-        let path = pool_dir(roots, page, Some(node)).join(name.as_str());
+    pub fn open(roots: &Roots, domain: Domain, name: Name) -> Result<Self> {
+        let path = pool_dir(roots, domain.page_size, Some(domain.node)).join(name.as_str());
         let file = File::open(&path).or_call(|| format!("open({path:?}, O_RDONLY)"))?;
         Ok(Self { file, path })
     }
@@ -75,7 +75,7 @@ impl AsFd for CountFile {
 }
 
 /// Whether the files are there for that pool.
-pub fn are_there(roots: &Roots, page: PageSize, node: Node) -> bool {
-    let dir = pool_dir(roots, page, Some(node));
+pub fn are_there(roots: &Roots, domain: Domain) -> bool {
+    let dir = pool_dir(roots, domain.page_size, Some(domain.node));
     [Name::Zeroable, Name::Zeroed].iter().all(|name| dir.join(name.as_str()).exists())
 }

@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use units::{Node, PageSize};
+use units::{Domain, Pages};
 
 use super::device::{Device, WatchFor};
 use super::files;
@@ -88,10 +88,14 @@ impl Offer {
 pub fn probe(roots: &Roots) -> Result<Offer> {
     let nodes = numa::nodes(roots)?;
     let sizes = hugetlb::page_sizes(roots)?;
-    let pools: Vec<_> =
-        nodes.iter().flat_map(|node| sizes.iter().map(move |size| (*node, *size))).collect();
-    let files = !pools.is_empty() && pools.iter().all(|(n, s)| files::are_there(roots, *s, *n));
-    let Some((node, page)) = pools.first().copied() else { return Ok(Offer::stock(false, None)) };
+    let domains: Vec<_> = nodes
+        .iter()
+        .flat_map(|node| {
+            sizes.iter().map(|size| Domain { node: *node, page_size: *size }).collect::<Vec<_>>()
+        })
+        .collect();
+    let files = !domains.is_empty() && domains.iter().all(|at| files::are_there(roots, *at));
+    let Some(domain) = domains.first().copied() else { return Ok(Offer::stock(false, None)) };
     let device = match Device::open(roots) {
         Ok(device) => device,
         Err(_) if files => {
@@ -100,20 +104,20 @@ pub fn probe(roots: &Roots) -> Result<Offer> {
         }
         Err(_) => return Ok(Offer::stock(false, None)),
     };
-    Ok(ask(&device, node, page, files))
+    Ok(ask(&device, domain, files))
 }
 
 /// The same of one device, which may be any file.
-pub(super) fn ask(device: &Device, node: Node, page: PageSize, files: bool) -> Offer {
-    let Ok(bytes) = device.query_size(node, page) else {
+pub(super) fn ask(device: &Device, domain: Domain, files: bool) -> Offer {
+    let Ok(bytes) = device.query_size(domain) else {
         return Offer::stock(files, Some("/dev/hugepagectl does not answer HUGEPAGECTL_QUERY"));
     };
     let Some(kernel) = Level::of_query_size(bytes) else {
         return Offer::stock(files, Some("/dev/hugepagectl answers with less than version 0 has"));
     };
     // Watches nothing, but an unknown flag is refused all the same.
-    let nothing = WatchFor { min_zeroed: 0, only_if_zeroable: true, min_interval_ms: 0 };
-    let watch_zeroable = match device.watch(node, page, nothing) {
+    let nothing = WatchFor { min_zeroed: Pages::ZERO, only_if_zeroable: true, min_interval_ms: 0 };
+    let watch_zeroable = match device.watch(domain, nothing) {
         Ok(()) => Some(true),
         Err(error) if error.is_denied() => None,
         Err(_) => Some(false),
@@ -124,6 +128,7 @@ pub(super) fn ask(device: &Device, node: Node, page: PageSize, files: bool) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use units::{Node, PageSize};
 
     #[test]
     fn the_lesser_of_two_levels_is_used() {
@@ -144,7 +149,7 @@ mod tests {
     fn a_file_that_is_no_device_is_stock_and_says_so() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let device = Device::open_at(file.path()).unwrap();
-        let offer = ask(&device, Node(0), PageSize::MIB_2, false);
+        let offer = ask(&device, Domain { node: Node(0), page_size: PageSize::MIB_2 }, false);
         assert_eq!(offer.kernel, Level::Stock);
         assert!(offer.missing.unwrap().contains("HUGEPAGECTL_QUERY"));
     }

@@ -10,5 +10,5 @@ pub mod device;
 pub mod files;
 pub mod level;
 
-pub use device::{Device, PoolCounts, WatchFor, Zeroed};
+pub use device::{Device, WatchFor, Zeroed};
 pub use level::{Level, Offer};

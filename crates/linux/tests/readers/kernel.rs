@@ -3,11 +3,15 @@ use linux::Errno;
 use linux::kernel::files::{CountFile, Name, are_there};
 use linux::kernel::{Level, level};
 use linux::testkit::tree;
-use units::Node;
+use units::{Domain, Node};
 
 use super::hugetlb::MIB_2;
 
 const POOL: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB";
+
+fn on(node: u32) -> Domain {
+    Domain { node: Node(node), page_size: MIB_2 }
+}
 
 fn file(name: &str) -> String {
     format!("{POOL}/{name}")
@@ -55,7 +59,7 @@ fn a_device_that_is_none_is_stock_and_says_so() {
     assert_eq!(offer.kernel, Level::Stock);
     assert!(offer.missing.unwrap().contains("HUGEPAGECTL_QUERY"), "{offer:?}");
     let device = linux::kernel::Device::open(&tree.roots()).unwrap();
-    let error = device.query(Node(1), MIB_2).unwrap_err();
+    let error = device.query(on(1)).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::NOTTY));
     assert!(error.to_string().contains("node: 1, page_shift: 21"), "{error}");
 }
@@ -64,14 +68,14 @@ fn a_device_that_is_none_is_stock_and_says_so() {
 fn the_files_are_read_again_and_again() {
     let tree = tree(&[(&file("zeroed_hugepages"), "3\n"), (&file("zeroable_hugepages"), "x\n")]);
     let roots = tree.roots();
-    assert!(are_there(&roots, MIB_2, Node(1)));
-    assert!(!are_there(&roots, MIB_2, Node(0)));
-    let mut zeroed = CountFile::open(&roots, MIB_2, Node(1), Name::Zeroed).unwrap();
+    assert!(are_there(&roots, on(1)));
+    assert!(!are_there(&roots, on(0)));
+    let mut zeroed = CountFile::open(&roots, on(1), Name::Zeroed).unwrap();
     assert_eq!(zeroed.read().unwrap(), 3);
     std::fs::write(roots.sys.join(&file("zeroed_hugepages")["sys/".len()..]), "12\n").unwrap();
     assert_eq!(zeroed.read().unwrap(), 12);
-    let mut nonsense = CountFile::open(&roots, MIB_2, Node(1), Name::Zeroable).unwrap();
+    let mut nonsense = CountFile::open(&roots, on(1), Name::Zeroable).unwrap();
     assert!(nonsense.read().unwrap_err().to_string().contains("a number of pages"));
-    let absent = CountFile::open(&roots, MIB_2, Node(0), Name::Zeroed).unwrap_err();
+    let absent = CountFile::open(&roots, on(0), Name::Zeroed).unwrap_err();
     assert!(absent.is_not_found(), "{absent}");
 }

@@ -60,7 +60,7 @@ fn what_was_being_zeroed_or_dirty_is_dirty() {
         assert_eq!(settled, Settled::Zeroable, "{state}");
         let (order, _) = book.take_zeroing(Who::User, None, None).expect("a dirty block");
         assert_eq!(order.first, Pages::ZERO, "{state}: what was done before is unproven");
-        assert_eq!(order.by, wire::ZeroBy::Clear, "{state}");
+        assert_eq!(order.by(), wire::ZeroBy::Clear, "{state}");
     }
 }
 
@@ -131,7 +131,7 @@ fn kept_content_stays_its_owners_if_nobody_has_it() {
         assert_eq!(state, StateName::Lingering, "{reach:?}");
         let (settled, _) = book.settle(BlockId(5), Reach::Sole, 100).expect("it lingers");
         assert_ne!(settled, Settled::Kept, "whoever had it may have changed it");
-        book.observe(Node(0), PAGE, Pages(2));
+        book.has_free(Node(0), PAGE, Pages(2));
         assert!(!lend(&mut book, &mine).0.kept, "{reach:?}");
     }
 }
@@ -160,7 +160,7 @@ fn a_pool_that_nobody_configured_honours_loans_and_gets_nothing_new() {
     let now = files.each_ref().map(|f| state(&book, f.entry.block).expect("it is in the book"));
     use StateName::{Kept, Lent, Lingering};
     assert_eq!(now, [Lingering, Lingering, Lent, Kept], "not even a ready file stays ready");
-    book.observe(Node(1), PAGE, Pages(64));
+    book.has_free(Node(1), PAGE, Pages(64));
     assert!(book.take_zeroing(Who::User, Some(Node(1)), None).is_none());
     let there = LendRequest { node: Some(Node(1)), ..ask(4) };
     assert_eq!(refusal(&mut book, &there), Refusal::NoSuchPool);
@@ -178,9 +178,9 @@ fn numbers_in_use_are_not_given_again() {
     let mut book = book([pool(0, 2)]);
     let name = "b50-n0-p2-l30-i0-u1000-g2";
     book.adopt(&found(StateName::Lent, name, 2, Reach::Shared, ALIVE));
-    book.observe(Node(0), PAGE, Pages(8));
+    book.has_free(Node(0), PAGE, Pages(8));
     let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are free");
-    assert_eq!(order.block, BlockId(51));
+    assert_eq!(order.block().expect("a block"), BlockId(51));
     assert_eq!(lend(&mut book, &ask(2)).0.lease, LeaseId(31));
     book.number_from(10);
     assert_eq!(lend(&mut book, &ask(2)).0.lease, LeaseId(32));
@@ -190,8 +190,8 @@ fn numbers_in_use_are_not_given_again() {
 fn numbers_start_where_the_callers_clock_is() {
     let mut book = book([pool(0, 1)]);
     book.number_from(7_000_000);
-    book.observe(Node(0), PAGE, Pages(4));
+    book.has_free(Node(0), PAGE, Pages(4));
     let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are free");
-    assert_eq!((order.block.0, order.job.0), (7_000_000, 7_000_000));
+    assert_eq!((order.block().expect("a block").0, order.job.0), (7_000_000, 7_000_000));
     assert_eq!(lend(&mut book, &ask(1)).0.lease, LeaseId(7_000_000));
 }

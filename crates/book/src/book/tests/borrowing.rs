@@ -187,22 +187,22 @@ impl World {
     }
 
     fn asked_shapes(&self, ask: &LendRequest) -> Vec<Shape> {
-        let fits = |(node, size): &Shape| {
-            ask.node.is_none_or(|n| n == *node)
-                && ask.page_size.is_none_or(|s| s == *size)
-                && size.pages_in(ask.bytes).is_ok()
+        let fits = |at: &Shape| {
+            at.fits(ask.node, ask.page_size) && at.page_size.pages_in(ask.bytes).is_ok()
         };
-        self.book.shapes().filter(fits).collect()
+        self.book.domains().filter(fits).collect()
     }
 
     /// Whether ready memory alone serves a request.
     fn best_ready(&self, ask: &LendRequest) -> bool {
         let mut pages: BTreeMap<PageSize, u64> = BTreeMap::new();
-        for (node, size) in self.asked_shapes(ask) {
+        for at in self.asked_shapes(ask) {
+            let size = at.page_size;
             let need = ask.bytes.0 / size.bytes();
-            let blocks = self.book.in_state(StateName::Ready).filter(|b| {
-                shape(b.pool()) == (node, size) && (!ask.single || b.pages().0 >= need)
-            });
+            let blocks = self
+                .book
+                .in_state(StateName::Ready)
+                .filter(|b| shape(b.pool()) == at && (!ask.single || b.pages().0 >= need));
             *pages.entry(size).or_default() += blocks.map(|b| b.pages().0).sum::<u64>();
         }
         pages.iter().any(|(size, ready)| size.bytes() * ready >= ask.bytes.0)
@@ -217,7 +217,7 @@ impl World {
             };
             let unlent = self.blocks().filter(|b| b.is_unlent() && shape(b.pool()) == at);
             let unlent: u64 = unlent.map(|b| b.memory().0).sum();
-            self.pools.iter().any(told) && (believed + unlent) * at.1.bytes() >= ask.bytes.0
+            self.pools.iter().any(told) && (believed + unlent) * at.page_size.bytes() >= ask.bytes.0
         })
     }
 
@@ -307,7 +307,7 @@ impl World {
 }
 
 fn shape_of(loan: &Loan, node: units::Node) -> Shape {
-    (node, loan.page_size)
+    Shape { node, page_size: loan.page_size }
 }
 
 fn is_owned(part: &Part, ask: &LendRequest) -> bool {

@@ -9,6 +9,7 @@ use wire::{Counters, Level, LoanStatus, PoolStatus};
 use super::kernel::{Actor, Content, File};
 use super::world::{Client, World, shape};
 use crate::block::{Block, Part, State, StateName};
+use crate::book::JobOrder;
 use crate::journal;
 
 /// Everything that a caller can see of a book, except its counters.
@@ -176,7 +177,7 @@ impl World {
         for worker in &self.workers {
             if let Some(job) = worker.job {
                 let block = self.kernel.file(worker.file).block;
-                assert_eq!(self.book.job_block(job), Some(block), "{job}");
+                assert_eq!(self.book.job(job).and_then(JobOrder::block), Some(block), "{job}");
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use units::{Bytes, Node, PageSize, Pages, PoolKey, Uid};
+use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey, Uid};
 
 use super::world::{Crash, Fate, Setup};
 use super::zeroing::Report;
@@ -319,8 +319,8 @@ fn setup() -> impl Strategy<Value = Setup> {
                 let good = if config.check().is_ok() { config } else { PoolConfig::new(key) };
                 configs.insert(key, good);
             }
-            let shapes =
-                [(Node(0), SMALL), (Node(1), SMALL), (Node(0), large()), (Node(1), large())];
+            let shapes = [(0, SMALL), (1, SMALL), (0, large()), (1, large())]
+                .map(|(node, page_size)| Domain { node: Node(node), page_size });
             let pages = shapes.into_iter().zip([a, b, c, d]).collect();
             Setup { provable, pins, pools: configs.into_values().collect(), pages }
         },

@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use units::{BlockId, Node, PageSize};
+use units::{BlockId, Domain};
 
 use crate::block::{Reach, StateName};
 use crate::journal;
 
-pub(super) type Shape = (Node, PageSize);
+pub(super) type Shape = Domain;
 
 /// Somebody who can have a block's file: the nth client or worker of the world's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,11 +88,13 @@ impl Kernel {
     }
 
     pub(super) fn create(&mut self, shape: Shape, place: (StateName, String), len: u64) -> usize {
-        let same = |f: &&File| f.place.as_ref() == Some(&place) && f.shape.1 == shape.1;
+        let same =
+            |f: &&File| f.place.as_ref() == Some(&place) && f.shape.page_size == shape.page_size;
         assert!(!self.files.values().any(|f| same(&f)), "{place:?} exists");
         self.next += 1;
         let pages = vec![None; index(len)];
-        let block = journal::parse(&place.1, shape.1).expect("only the book names files").block;
+        let block =
+            journal::parse(&place.1, shape.page_size).expect("only the book names files").block;
         let (holders, pinners) = Default::default();
         let place = Some(place);
         self.files.insert(self.next, File { shape, block, place, pages, holders, pinners });

@@ -2,11 +2,11 @@
 //! Books over a kernel that keeps the ready pages itself.
 
 use proptest::prelude::*;
-use units::{BlockId, Bytes, JobId, LeaseId, Node, PageSize, Pages, Uid};
+use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, Pages, Uid};
 
 use super::{PAGE, ask, ask_one_file, bring_back, bytes, keep, key, lend, pool, refusal};
 use crate::block::{Block, Part, Reach, StateName};
-use crate::book::{Book, Effect, Found, KernelOrder, LendRequest, Refusal, Who, ZeroedCounts};
+use crate::book::{Book, Effect, Found, JobOrder, LendRequest, Refusal, Who, Work};
 use crate::config::PoolConfig;
 use crate::journal;
 
@@ -16,17 +16,37 @@ fn over_kernel(pools: impl IntoIterator<Item = PoolConfig>) -> Book {
 
 /// The kernel has so many pages free on the node, of which so many are zero.
 fn kernel_has(book: &mut Book, node: u32, free: u64, zeroed: u64) {
-    let counts = ZeroedCounts {
-        zeroed: Pages(zeroed),
-        zeroing: Pages::ZERO,
+    let counts = Counts {
+        available: Pages(free),
+        ready: Pages(zeroed),
         zeroable: Pages(free - zeroed),
+        ..Counts::default()
     };
-    book.observe(Node(node), PAGE, Pages(free));
-    book.observe_zeroed(Node(node), PAGE, counts);
+    book.observe(on(node), &counts);
 }
 
-fn take(book: &mut Book, who: Who) -> Option<KernelOrder> {
-    book.take_kernel_zeroing(who, None, None)
+fn on(node: u32) -> Domain {
+    Domain { node: Node(node), page_size: PAGE }
+}
+
+fn finish(book: &mut Book, job: JobId, done: u64) -> Option<StateName> {
+    let finished = book.finish_zeroing(job, Pages(done), Reach::Sole).expect("never illegal");
+    let (block, state, effects) = finished?;
+    assert_eq!((block, effects), (None, vec![]), "there is no block before a loan");
+    Some(state)
+}
+
+/// Whether there was such a job to lose.
+fn lose(book: &mut Book, job: JobId) -> bool {
+    let before = book.counters().lost_workers;
+    assert_eq!(book.lose_job(job), []);
+    book.counters().lost_workers > before
+}
+
+fn take(book: &mut Book, who: Who) -> Option<JobOrder> {
+    let (order, effects) = book.take_zeroing(who, None, None)?;
+    assert_eq!((order.work, effects), (Work::Pages, vec![]));
+    Some(order)
 }
 
 fn ready(book: &Book) -> u64 {
@@ -64,9 +84,10 @@ fn pools_of_one_size_are_one_with_their_bounds_added_up() {
 #[test]
 fn what_is_ready_the_kernel_says() {
     let mut book = over_kernel([pool(0, 1)]);
-    let counts = ZeroedCounts { zeroed: Pages(3), zeroing: Pages(2), zeroable: Pages(4) };
-    assert!(book.observe_zeroed(Node(0), PAGE, counts), "news");
-    assert!(!book.observe_zeroed(Node(0), PAGE, counts), "nothing new");
+    let counts =
+        Counts { ready: Pages(3), zeroing: Pages(2), zeroable: Pages(4), ..Counts::default() };
+    assert!(book.observe(on(0), &counts), "news");
+    assert!(!book.observe(on(0), &counts), "nothing new");
     let status = book.pool_status(key(0, 1), Pages(9)).expect("the one pool");
     assert_eq!((status.ready_pages, status.zeroing_pages, status.zeroable_pages), (3, 2, 4));
     let level = &book.levels()[0];
@@ -79,8 +100,8 @@ fn a_users_worker_gets_all_in_jobs_of_256_mib() {
     kernel_has(&mut book, 0, 300, 0);
     let order = take(&mut book, Who::User).expect("dirty pages");
     assert_eq!(order.pages, Pages(128));
-    assert_eq!(book.finish_kernel_zeroing(order.job, Pages(128)), Some(StateName::Ready));
-    assert_eq!(book.finish_kernel_zeroing(order.job, Pages(128)), None, "once");
+    assert_eq!(finish(&mut book, order.job, 128), Some(StateName::Ready));
+    assert_eq!(finish(&mut book, order.job, 128), None, "once");
     assert_eq!(book.counters().zeroed_bytes, bytes(128).0);
     assert_eq!(take(&mut book, Who::Background), None, "no threshold asks for anything");
     kernel_has(&mut book, 0, 300, 300);
@@ -98,8 +119,8 @@ fn own_workers_get_what_the_high_threshold_lacks_of_others_work() {
     let order = take(&mut book, Who::Background).expect("below low");
     assert_eq!(order.pages, Pages(7), "10 wanted, 3 there");
     assert_eq!(take(&mut book, Who::Background), None, "the rest is on its way");
-    assert!(book.lose_kernel_job(order.job));
-    assert!(!book.lose_kernel_job(order.job), "once");
+    assert!(lose(&mut book, order.job));
+    assert!(!lose(&mut book, order.job), "once");
     assert_eq!(take(&mut book, Who::Background).expect("again").pages, Pages(7));
 }
 
@@ -120,7 +141,7 @@ fn a_loan_is_a_new_file_that_takes_zeroed_pages() {
     let (loan, effects) = lend(&mut book, &ask_one_file(8));
     let [part] = loan.parts.as_slice() else { panic!("one file: {loan:?}") };
     assert_eq!((part.pages, part.ready), (Pages(8), Pages(6)));
-    assert_eq!(effects, [Effect::Create { block: part.block, pages: Pages(8) }]);
+    assert_eq!(effects, [Effect::Create { block: part.block, pages: Pages(8), fill: Pages(6) }]);
     assert_eq!((book.counters().hit_bytes, book.counters().miss_bytes), (bytes(6).0, bytes(2).0));
     let Refusal::NotEnough { ready, free, .. } = refusal(&mut book, &ask(3)) else {
         panic!("two are free");
@@ -183,7 +204,8 @@ fn found(state: StateName, node: u32, per_block: u64, part: Option<Part>) -> Fou
 
 #[test]
 fn what_an_owning_daemon_left_ready_goes_back_and_what_it_lent_stays() {
-    let mut book = over_kernel([pool(0, 4)]);
+    let config = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(4), ..pool(0, 4) };
+    let mut book = over_kernel([config]);
     kernel_has(&mut book, 0, 3, 3);
     book.adopt(&found(StateName::Ready, 0, 4, None));
     assert_eq!(ready(&book), 3, "the file is not counted twice");
@@ -194,6 +216,7 @@ fn what_an_owning_daemon_left_ready_goes_back_and_what_it_lent_stays() {
     assert_eq!(book.leases().collect::<Vec<_>>(), [LeaseId(5)]);
     let sum: u64 = book.levels().iter().map(|level| level.ready_pages).sum();
     assert_eq!(sum, 3, "a pool of other blocks has no ready pages of its own");
+    assert_eq!(book.told_below(), [(on(0), Pages(2))].into(), "nor a threshold of its own");
 }
 
 /// What may happen to such a book, with the numbers that the world would have for it.
@@ -256,7 +279,7 @@ proptest! {
                         prop_assert!(order.pages > Pages::ZERO);
                         prop_assert!(order.pages.0 <= seen[node].0 - seen[node].1);
                         if background {
-                            let mine = |o: &&KernelOrder| o.pool == order.pool;
+                            let mine = |o: &&JobOrder| o.pool == order.pool;
                             let coming: u64 = jobs.iter().filter(mine).map(|o| o.pages.0).sum();
                             let ready = seen[node].1 - promised[node].1;
                             prop_assert!(ready + coming + order.pages.0 <= 16);
@@ -267,14 +290,14 @@ proptest! {
                 Event::Finish { nth, done } if nth < jobs.len() => {
                     let order = jobs.remove(nth);
                     let before = book.counters().zeroed_bytes;
-                    prop_assert!(book.finish_kernel_zeroing(order.job, Pages(done)).is_some());
+                    prop_assert!(finish(&mut book, order.job, done).is_some());
                     let counted = book.counters().zeroed_bytes - before;
                     prop_assert_eq!(counted, bytes(done.min(order.pages.0)).0);
                 }
                 Event::Lose { nth } if nth < jobs.len() => {
-                    let order: KernelOrder = jobs.remove(nth);
-                    prop_assert!(book.lose_kernel_job(order.job));
-                    prop_assert_eq!(book.finish_kernel_zeroing(order.job, Pages(1)), None);
+                    let order: JobOrder = jobs.remove(nth);
+                    prop_assert!(lose(&mut book, order.job));
+                    prop_assert_eq!(finish(&mut book, order.job, 1), None);
                 }
                 Event::Lend { pages, single, filled } => {
                     if let Ok((loan, effects)) = book.lend(&LendRequest { single, ..ask(pages) }) {
@@ -315,9 +338,10 @@ proptest! {
 #[test]
 fn a_book_that_owns_blocks_has_no_such_jobs() {
     let mut book = super::book([pool(0, 1)]);
-    book.observe(Node(0), PageSize::MIB_2, Pages(4));
-    assert_eq!(take(&mut book, Who::User), None);
-    assert_eq!(book.finish_kernel_zeroing(JobId(1), Pages(1)), None);
-    assert!(!book.observe_zeroed(Node(0), PAGE, ZeroedCounts::default()));
+    kernel_has(&mut book, 0, 4, 2);
+    let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are free");
+    assert!(order.block().is_some(), "{order:?}");
+    let counts = Counts { ready: Pages(3), ..Counts::default() };
+    assert!(!book.observe(on(0), &counts), "what the kernel has zeroed is not the book's");
     assert_eq!(book.canonical(key(0, 4)), key(0, 4));
 }

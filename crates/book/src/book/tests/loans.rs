@@ -32,11 +32,11 @@ fn the_largest_smaller_block_is_grown_by_a_hole() {
     let mut book = book([pool(0, 2), pool(0, 4)]);
     make_ready(&mut book, key(0, 2), 1);
     let larger = make_ready(&mut book, key(0, 4), 1)[0];
-    book.observe(Node(0), PAGE, Pages(2));
+    book.has_free(Node(0), PAGE, Pages(2));
     let (loan, effects) = lend(&mut book, &ask_one_file(6));
     assert_eq!(parts(&loan), [(larger, 6, 4)]);
     assert_eq!(effects, [Effect::Move(larger), Effect::Resize { block: larger, pages: Pages(6) }]);
-    assert_eq!(book.available(key(0, 4)), Pages::ZERO, "the hole is promised");
+    assert_eq!(book.available(key(0, 4).domain()), Pages::ZERO, "the hole is promised");
     let counters = book.counters();
     assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(4).0, bytes(2).0));
 }
@@ -44,13 +44,13 @@ fn the_largest_smaller_block_is_grown_by_a_hole() {
 #[test]
 fn nothing_ready_makes_a_hole() {
     let mut book = book([pool(0, 2)]);
-    book.observe(Node(0), PAGE, Pages(5));
+    book.has_free(Node(0), PAGE, Pages(5));
     for one_file in [true, false] {
-        book.observe(Node(0), PAGE, Pages(5));
+        book.has_free(Node(0), PAGE, Pages(5));
         let (loan, effects) = lend(&mut book, &LendRequest { single: one_file, ..ask(5) });
         let block = loan.parts[0].block;
         assert_eq!(parts(&loan), [(block, 5, 0)]);
-        assert_eq!(effects, [Effect::Create { block, pages: Pages(5) }]);
+        assert_eq!(effects, [Effect::Create { block, pages: Pages(5), fill: Pages::ZERO }]);
         assert_eq!(state(&book, block), Some(StateName::Lent));
     }
 }
@@ -59,7 +59,7 @@ fn nothing_ready_makes_a_hole() {
 fn a_hole_takes_unlent_blocks_where_the_kernel_lacks_pages() {
     let mut book = book([pool(0, 1), pool(0, 2)]);
     let ready = make_ready(&mut book, key(0, 1), 4);
-    book.observe(Node(0), PAGE, Pages(1));
+    book.has_free(Node(0), PAGE, Pages(1));
     let (loan, effects) = lend(&mut book, &ask_one_file(4));
     // One block is grown by three pages: one is free, two come from other blocks.
     let grown = loan.parts[0].block;
@@ -95,7 +95,7 @@ fn no_block_is_planned_twice() {
     let mut book = book([pool(0, 1), pool(0, 3)]);
     make_ready(&mut book, key(0, 1), 4);
     let three = make_ready(&mut book, key(0, 3), 1)[0];
-    book.observe(Node(0), PAGE, Pages(1));
+    book.has_free(Node(0), PAGE, Pages(1));
     let (loan, _) = lend(&mut book, &ask(8));
     assert_eq!(loan.parts.iter().map(|p| p.pages.0).sum::<u64>(), 8);
     assert_eq!(loan.parts.iter().filter(|p| p.block == three).count(), 1);
@@ -116,7 +116,7 @@ fn two_nodes_that_serve_all_of_it_beat_a_hole() {
     let mut book = book([pool(0, 2), pool(1, 2)]);
     make_ready(&mut book, key(0, 2), 1);
     make_ready(&mut book, key(1, 2), 1);
-    book.observe(Node(0), PAGE, Pages(8));
+    book.has_free(Node(0), PAGE, Pages(8));
     let (loan, _) = lend(&mut book, &ask(4));
     assert_eq!(loan.parts.iter().map(|p| p.ready.0).sum::<u64>(), 4);
     assert_ne!(loan.parts[0].node, loan.parts[1].node);
@@ -128,7 +128,7 @@ fn one_file_comes_from_the_node_that_has_it_ready() {
     let mut book = book([pool(0, 1), pool(1, 4)]);
     make_ready(&mut book, key(0, 1), 6);
     let whole = make_ready(&mut book, key(1, 4), 1)[0];
-    book.observe(Node(0), PAGE, Pages(8));
+    book.has_free(Node(0), PAGE, Pages(8));
     let (loan, _) = lend(&mut book, &ask_one_file(4));
     assert_eq!(parts(&loan), [(whole, 4, 4)]);
 }
@@ -137,7 +137,7 @@ fn one_file_comes_from_the_node_that_has_it_ready() {
 fn a_node_that_is_asked_for_is_the_only_one() {
     let mut book = book([pool(0, 2), pool(1, 2)]);
     make_ready(&mut book, key(0, 2), 4);
-    book.observe(Node(1), PAGE, Pages(2));
+    book.has_free(Node(1), PAGE, Pages(2));
     let (loan, _) = lend(&mut book, &LendRequest { node: Some(Node(1)), ..ask(2) });
     assert_eq!((loan.parts[0].node, loan.parts[0].ready), (Node(1), Pages::ZERO));
 }
@@ -163,12 +163,12 @@ fn gib(node: u32) -> PoolKey {
 fn without_a_page_size_the_largest_of_which_enough_are_ready_is_taken() {
     let mut book = book([pool(0, 512), PoolConfig::new(gib(0))]);
     make_ready(&mut book, key(0, 512), 1);
-    book.observe(Node(0), PageSize::GIB_1, Pages(1));
+    book.has_free(Node(0), PageSize::GIB_1, Pages(1));
     assert_eq!(lend(&mut book, &ask(512)).0.page_size, PAGE);
     make_ready(&mut book, key(0, 512), 1);
     make_ready(&mut book, gib(0), 1);
     assert_eq!(lend(&mut book, &ask(512)).0.page_size, PageSize::GIB_1);
-    book.observe(Node(0), PageSize::GIB_1, Pages(1));
+    book.has_free(Node(0), PageSize::GIB_1, Pages(1));
     assert_eq!(lend(&mut book, &ask(512)).0.page_size, PAGE, "ready beats large");
     assert_eq!(lend(&mut book, &ask(512)).0.page_size, PageSize::GIB_1, "large beats small");
 }
@@ -176,7 +176,7 @@ fn without_a_page_size_the_largest_of_which_enough_are_ready_is_taken() {
 #[test]
 fn without_a_page_size_a_smaller_one_is_taken_where_the_largest_can_not_be_had() {
     let mut book = book([pool(0, 1), PoolConfig::new(gib(0))]);
-    book.observe(Node(0), PAGE, Pages(512));
+    book.has_free(Node(0), PAGE, Pages(512));
     let (loan, _) = lend(&mut book, &ask(512));
     assert_eq!((loan.page_size, loan.parts[0].ready), (PAGE, Pages::ZERO));
 }

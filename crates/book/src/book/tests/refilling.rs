@@ -18,7 +18,7 @@ fn user(book: &mut Book) -> Option<(crate::book::JobOrder, Vec<Effect>)> {
 fn background_work_starts_below_low_and_stops_at_high() {
     let thresholds = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(4), ..pool(0, 1) };
     let mut book = book([thresholds]);
-    book.observe(Node(0), PAGE, Pages(16));
+    book.has_free(Node(0), PAGE, Pages(16));
     assert_eq!(background(&mut book), None, "nobody looked at the thresholds yet");
     let mut turns = Vec::new();
     for _ in 0..3 {
@@ -48,7 +48,7 @@ fn background_work_starts_below_low_and_stops_at_high() {
 fn a_pool_that_was_full_for_a_moment_has_been_full() {
     let thresholds = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(4), ..pool(0, 1) };
     let mut book = book([thresholds]);
-    book.observe(Node(0), PAGE, Pages(16));
+    book.has_free(Node(0), PAGE, Pages(16));
     assert_eq!(book.wanted_workers(1), 1);
     make_ready(&mut book, key(0, 1), 4);
     // Nobody asked for workers in between.
@@ -60,7 +60,7 @@ fn a_pool_that_was_full_for_a_moment_has_been_full() {
 fn a_change_of_thresholds_goes_on_refilling() {
     let config = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(4), ..pool(0, 1) };
     let mut book = book([config.clone()]);
-    book.observe(Node(0), PAGE, Pages(16));
+    book.has_free(Node(0), PAGE, Pages(16));
     assert_eq!(book.wanted_workers(1), 1, "it starts below 2");
     make_ready(&mut book, key(0, 1), 3);
     book.configure(PoolConfig { ready_high: Pages(5), ..config.clone() }).expect("a good pool");
@@ -75,20 +75,20 @@ fn a_change_of_thresholds_goes_on_refilling() {
 #[test]
 fn more_workers_are_wanted_the_fewer_pages_are_ready() {
     let mut book = book([PoolConfig { ready_high: Pages(8), ..pool(0, 1) }]);
-    book.observe(Node(0), PAGE, Pages(16));
+    book.has_free(Node(0), PAGE, Pages(16));
     assert_eq!(book.wanted_workers(4), 4);
     assert_eq!(book.wanted_workers(0), 0);
     make_ready(&mut book, key(0, 1), 7);
-    book.observe(Node(0), PAGE, Pages(16));
+    book.has_free(Node(0), PAGE, Pages(16));
     assert_eq!(book.wanted_workers(4), 2);
-    book.observe(Node(0), PAGE, Pages(0));
+    book.has_free(Node(0), PAGE, Pages(0));
     assert_eq!(book.wanted_workers(4), 0, "there is nothing to zero");
 }
 
 #[test]
 fn what_other_workers_have_counts_towards_high() {
     let mut book = book([PoolConfig { ready_high: Pages(4), ..pool(0, 2) }]);
-    book.observe(Node(0), PAGE, Pages(16));
+    book.has_free(Node(0), PAGE, Pages(16));
     book.wanted_workers(4);
     assert!(background(&mut book).is_some() && background(&mut book).is_some());
     assert_eq!(background(&mut book), None);
@@ -99,13 +99,13 @@ fn what_other_workers_have_counts_towards_high() {
 fn leave_free_and_max_bound_what_is_made() {
     let bounded = PoolConfig { leave_free: Pages(3), ..pool(0, 2) };
     let mut one = book([bounded.clone()]);
-    one.observe(Node(0), PAGE, Pages(8));
+    one.has_free(Node(0), PAGE, Pages(8));
     assert_eq!(one.zeroable(key(0, 2)), Pages(4));
     assert!(user(&mut one).is_some() && user(&mut one).is_some());
     assert!(user(&mut one).is_none(), "8 - 2 * 2 leaves 4, and 3 are to stay");
 
     let mut two = book([PoolConfig { max: Some(Pages(5)), ..bounded }]);
-    two.observe(Node(0), PAGE, Pages(64));
+    two.has_free(Node(0), PAGE, Pages(64));
     assert!(user(&mut two).is_some() && user(&mut two).is_some());
     assert!(user(&mut two).is_none(), "5 pages hold 2 blocks of 2");
 }
@@ -113,7 +113,7 @@ fn leave_free_and_max_bound_what_is_made() {
 #[test]
 fn two_jobs_between_two_looks_do_not_count_on_one_page() {
     let mut book = book([pool(0, 2), pool(0, 3)]);
-    book.observe(Node(0), PAGE, Pages(4));
+    book.has_free(Node(0), PAGE, Pages(4));
     let first = user(&mut book).expect("four pages are free").0;
     assert_eq!(first.pool, key(0, 2));
     assert_eq!(user(&mut book).expect("two more are").0.pool, key(0, 2));
@@ -123,30 +123,40 @@ fn two_jobs_between_two_looks_do_not_count_on_one_page() {
 #[test]
 fn a_block_that_was_begun_goes_on_where_it_was_left() {
     let mut book = book([pool(0, 4)]);
-    book.observe(Node(0), PAGE, Pages(4));
+    book.has_free(Node(0), PAGE, Pages(4));
     let (order, effects) = user(&mut book).expect("four pages are free");
-    assert_eq!(effects, [Effect::Create { block: order.block, pages: Pages(4) }]);
+    assert_eq!(
+        effects,
+        [Effect::Create {
+            block: order.block().expect("a block"),
+            pages: Pages(4),
+            fill: Pages::ZERO,
+        }]
+    );
     let finished = book.finish_zeroing(order.job, Pages(3), Reach::Sole).expect("a legal move");
     assert_eq!(finished.map(|(_, state, _)| state), Some(StateName::Zeroable));
     assert_eq!(book.zeroable(key(0, 4)), Pages::ZERO, "its last page is not free");
     assert!(user(&mut book).is_none());
-    book.observe(Node(0), PAGE, Pages(1));
+    book.has_free(Node(0), PAGE, Pages(1));
     assert_eq!(book.zeroable(key(0, 4)), Pages(1));
     let (again, effects) = user(&mut book).expect("its last page is free");
-    assert_eq!((again.block, again.first, again.by), (order.block, Pages(3), ZeroBy::Allocate));
-    assert_eq!(effects, [Effect::Move(order.block)]);
-    assert_eq!(book.available(key(0, 4)), Pages::ZERO);
+    assert_eq!(
+        (again.block().expect("a block"), again.first, again.by()),
+        (order.block().expect("a block"), Pages(3), ZeroBy::Allocate)
+    );
+    assert_eq!(effects, [Effect::Move(order.block().expect("a block"))]);
+    assert_eq!(book.available(key(0, 4).domain()), Pages::ZERO);
 }
 
 #[test]
 fn a_block_that_was_begun_waits_for_leave_free() {
     let mut book = book([PoolConfig { leave_free: Pages(2), ..pool(0, 2) }]);
-    book.observe(Node(0), PAGE, Pages(4));
+    book.has_free(Node(0), PAGE, Pages(4));
     let (order, _) = user(&mut book).expect("four pages are free");
     book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
-    book.observe(Node(0), PAGE, Pages(2));
+    book.has_free(Node(0), PAGE, Pages(2));
     assert!(user(&mut book).is_none(), "its second page is one of the two to be left");
-    book.observe(Node(0), PAGE, Pages(3));
+    book.has_free(Node(0), PAGE, Pages(3));
     assert!(user(&mut book).is_some());
 }
 
@@ -161,13 +171,13 @@ fn a_report_decides_by_its_pages_and_by_who_still_has_the_file() {
         (2, Reach::Unknown, StateName::Lingering),
     ] {
         let mut book = book([pool(0, 2)]);
-        book.observe(Node(0), PAGE, Pages(2));
+        book.has_free(Node(0), PAGE, Pages(2));
         let (order, _) = user(&mut book).expect("two pages are free");
         let finished = book.finish_zeroing(order.job, Pages(pages), reach).expect("a legal move");
         let (block, state, effects) = finished.expect("a job that lives");
-        assert_eq!((state, block), (expected, order.block), "{pages} pages, {reach:?}");
-        assert_eq!(effects, [Effect::Move(block)]);
-        assert_eq!(book.job_block(order.job), None);
+        assert_eq!((state, block), (expected, order.block()), "{pages} pages, {reach:?}");
+        assert_eq!(effects, block.map(Effect::Move).as_slice());
+        assert_eq!(book.job(order.job), None);
         assert_eq!(book.finish_zeroing(order.job, Pages(2), Reach::Sole), Ok(None));
     }
 }
@@ -175,7 +185,7 @@ fn a_report_decides_by_its_pages_and_by_who_still_has_the_file() {
 #[test]
 fn a_report_of_less_than_was_done_before_is_not_believed() {
     let mut book = book([pool(0, 4)]);
-    book.observe(Node(0), PAGE, Pages(8));
+    book.has_free(Node(0), PAGE, Pages(8));
     let (order, _) = user(&mut book).expect("pages are free");
     book.finish_zeroing(order.job, Pages(3), Reach::Sole).expect("a legal move");
     let (again, _) = user(&mut book).expect("a block that was begun");
@@ -186,7 +196,7 @@ fn a_report_of_less_than_was_done_before_is_not_believed() {
 #[test]
 fn a_kernel_that_can_not_prove_reach_trusts_its_workers() {
     let mut book = Book::new([pool(0, 2)], false).expect("a good pool");
-    book.observe(Node(0), PAGE, Pages(2));
+    book.has_free(Node(0), PAGE, Pages(2));
     let (order, _) = user(&mut book).expect("two pages are free");
     let finished = book.finish_zeroing(order.job, Pages(2), Reach::Unknown).expect("a legal move");
     assert_eq!(finished.map(|(_, state, _)| state), Some(StateName::Ready));
@@ -195,10 +205,10 @@ fn a_kernel_that_can_not_prove_reach_trusts_its_workers() {
 #[test]
 fn a_lost_worker_leaves_its_block_lingering() {
     let mut book = book([pool(0, 2)]);
-    book.observe(Node(0), PAGE, Pages(2));
+    book.has_free(Node(0), PAGE, Pages(2));
     let (order, _) = user(&mut book).expect("two pages are free");
-    assert_eq!(book.lose_job(order.job), [Effect::Move(order.block)]);
-    assert_eq!(state(&book, order.block), Some(StateName::Lingering));
+    assert_eq!(book.lose_job(order.job), [Effect::Move(order.block().expect("a block"))]);
+    assert_eq!(state(&book, order.block().expect("a block")), Some(StateName::Lingering));
     assert_eq!(book.lose_job(order.job), []);
     assert_eq!(book.finish_zeroing(order.job, Pages(2), Reach::Sole), Ok(None));
     assert_eq!(book.held_by(Uid(0)), Bytes(0), "no user is charged for it");
@@ -213,7 +223,7 @@ fn the_pool_that_has_least_of_what_it_wants_comes_first() {
     make_ready(&mut book, key(0, 1), 2);
     make_ready(&mut book, key(1, 1), 1);
     for node in [0, 1] {
-        book.observe(Node(node), PAGE, Pages(8));
+        book.has_free(Node(node), PAGE, Pages(8));
     }
     assert_eq!(user(&mut book).expect("pages are free").0.pool, key(1, 1));
     let here = book.take_zeroing(Who::User, Some(Node(0)), Some(PAGE)).expect("pages are free");
@@ -233,5 +243,5 @@ fn a_used_block_is_cleared_even_after_its_pool_became_fresh() {
     assert_eq!(state(&book, loan.parts[0].block), Some(StateName::Zeroable));
     book.configure(pool(0, 2)).expect("a good pool");
     let (order, _) = user(&mut book).expect("a dirty block");
-    assert_eq!((order.block, order.by), (loan.parts[0].block, ZeroBy::Clear));
+    assert_eq!((order.block().expect("a block"), order.by()), (loan.parts[0].block, ZeroBy::Clear));
 }

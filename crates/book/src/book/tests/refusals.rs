@@ -65,8 +65,8 @@ fn a_quota_counts_what_is_lent_lingering_and_kept() {
 fn more_than_there_is_is_refused_with_what_there_is() {
     let mut book = book([pool(0, 2), pool(1, 2)]);
     make_ready(&mut book, key(0, 2), 1);
-    book.observe(Node(0), PAGE, Pages(3));
-    book.observe(Node(1), PAGE, Pages(4));
+    book.has_free(Node(0), PAGE, Pages(3));
+    book.has_free(Node(1), PAGE, Pages(4));
     for (one_file, pages) in [(true, 6), (false, 8)] {
         let all = Refusal::NotEnough { page_size: PAGE, ready: bytes(2), free: bytes(7) };
         assert_eq!(refused(&mut book, &LendRequest { single: one_file, ..ask(pages) }), all);

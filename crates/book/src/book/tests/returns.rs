@@ -16,7 +16,7 @@ fn returned(config: PoolConfig, ask: &LendRequest) -> (Book, BlockId) {
     let key = config.key();
     let mut book = book([config]);
     make_ready(&mut book, key, 1);
-    book.observe(key.node, key.page_size, Pages(8));
+    book.has_free(key.node, key.page_size, Pages(8));
     let (loan, _) = lend(&mut book, ask);
     let block = loan.parts[0].block;
     assert_eq!(book.end_lease(loan.lease), [Effect::Move(block)]);
@@ -65,7 +65,7 @@ fn an_in_place_pool_gives_back_what_it_can_not_clear_in_place() {
 
     // A hole of the very size of a block: nobody knows how much of it its client filled.
     let mut book = super::book([in_place(0, 2)]);
-    book.observe(Node(0), PAGE, Pages(2));
+    book.has_free(Node(0), PAGE, Pages(2));
     let (loan, _) = lend(&mut book, &ask(2));
     book.end_lease(loan.lease);
     assert_eq!(settled(&mut book, loan.parts[0].block, Reach::Sole).0, Settled::Gone, "a hole");
@@ -82,7 +82,7 @@ fn a_block_that_its_borrower_filled_or_punched_is_judged_by_what_it_has() {
             if from_ready {
                 make_ready(&mut book, key(0, 2), 1);
             }
-            book.observe(Node(0), PAGE, Pages(2));
+            book.has_free(Node(0), PAGE, Pages(2));
             let (loan, _) = lend(&mut book, &ask(2));
             let block = loan.parts[0].block;
             book.end_lease(loan.lease);
@@ -155,9 +155,9 @@ fn a_forgotten_block_is_nobodys() {
     book.forget(loan.parts[0].block);
     assert_eq!(book.held_by(Uid(1000)), bytes(1));
     assert_eq!(book.end_lease(loan.lease), [Effect::Move(loan.parts[1].block)]);
-    book.observe(Node(0), PAGE, Pages(1));
+    book.has_free(Node(0), PAGE, Pages(1));
     let (order, _) = book.take_zeroing(Who::User, None, None).expect("a page is free");
-    book.forget(order.block);
+    book.forget(order.block().expect("a block"));
     assert_eq!(book.finish_zeroing(order.job, Pages(1), Reach::Sole), Ok(None));
 }
 
@@ -192,7 +192,7 @@ fn lent_kept_lingering_and_zeroing_blocks_are_not_given_back() {
     bring_back(&mut book, &kept, 100);
     let (lingering, _) = lend(&mut book, &ask(1));
     book.end_lease(lingering.lease);
-    book.observe(Node(0), PAGE, Pages(1));
+    book.has_free(Node(0), PAGE, Pages(1));
     book.take_zeroing(Who::User, None, None).expect("a page is free");
     assert_eq!(book.give_back(None, None, Pages(99)), (Bytes(0), vec![]));
 }
@@ -202,10 +202,10 @@ fn relief_gives_back_what_others_miss_and_no_more() {
     let (mut book, ready, dirty) = three_unlent();
     book.configure(PoolConfig { leave_free: Pages(3), ..in_place(0, 2) }).expect("a good pool");
     for enough in [3, 4] {
-        book.observe(Node(0), PAGE, Pages(enough));
+        book.has_free(Node(0), PAGE, Pages(enough));
         assert_eq!(book.relieve(), []);
     }
-    book.observe(Node(0), PAGE, Pages(0));
+    book.has_free(Node(0), PAGE, Pages(0));
     assert_eq!(book.relieve(), [dirty, ready[0]].map(Effect::Remove));
     assert_eq!(book.relieve(), [], "what was given is counted until the next look");
 }
@@ -213,20 +213,23 @@ fn relief_gives_back_what_others_miss_and_no_more() {
 #[test]
 fn only_memory_that_a_block_has_counts_as_given_back() {
     let mut book = book([pool(0, 4)]);
-    book.observe(Node(0), PAGE, Pages(4));
+    book.has_free(Node(0), PAGE, Pages(4));
     let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are free");
     book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
-    book.observe(Node(0), PAGE, Pages(3));
+    book.has_free(Node(0), PAGE, Pages(3));
     // Three pages free and one in the block: five can not be promised.
     assert!(matches!(refusal(&mut book, &ask(5)), Refusal::NotEnough { .. }));
-    assert_eq!(book.give_back(None, None, Pages(1)), (bytes(1), vec![Effect::Remove(order.block)]));
+    assert_eq!(
+        book.give_back(None, None, Pages(1)),
+        (bytes(1), vec![Effect::Remove(order.block().expect("a block"))])
+    );
 }
 
 #[test]
 fn a_pool_that_nobody_wants_any_more_gives_back_what_is_not_lent_and_then_the_rest() {
     let mut book = book([pool(0, 2), pool(0, 4)]);
     let ready = make_ready(&mut book, key(0, 2), 2);
-    book.observe(Node(0), PAGE, Pages(0));
+    book.has_free(Node(0), PAGE, Pages(0));
     let (loan, _) = lend(&mut book, &ask(2));
     let lent = loan.parts[0].block;
     let left: Vec<_> = ready.into_iter().filter(|block| *block != lent).collect();

@@ -113,7 +113,7 @@ const EDGES: [(StateName, StateName); 10] = {
 };
 
 pub(super) fn shape(key: PoolKey) -> Shape {
-    (key.node, key.page_size)
+    key.domain()
 }
 
 impl World {
@@ -157,10 +157,11 @@ impl World {
     }
 
     pub(super) fn observe(&mut self) {
-        let shapes: Vec<_> = self.book.shapes().collect();
+        let shapes: Vec<_> = self.book.domains().collect();
         for shape in shapes {
             let available = u64::try_from(self.available(shape));
-            self.book.observe(shape.0, shape.1, Pages(available.unwrap_or_default()));
+            let pages = Pages(available.unwrap_or_default());
+            self.book.has_free(shape.node, shape.page_size, pages);
             if available.is_ok() {
                 self.stale.remove(&shape);
             }
@@ -204,7 +205,8 @@ impl World {
 
     fn carry_out(&mut self, effect: &Effect, running: bool) {
         match effect {
-            Effect::Create { block, pages } => {
+            Effect::Create { block, pages, fill } => {
+                assert_eq!(*fill, Pages::ZERO, "blocks are made by workers");
                 assert!(self.blocks_seen.insert(*block), "{block} was used before");
                 let place = self.book.place(*block).expect("a new block is in the book");
                 assert!(matches!(place.0, StateName::Zeroing | StateName::Lent), "{place:?}");
@@ -273,7 +275,7 @@ impl World {
     fn found(&self, no: usize) -> Found {
         let file = self.kernel.file(no);
         let (state, name) = file.place.clone().expect("only linked files are found");
-        let entry = journal::parse(&name, file.shape.1).expect("only the book names files");
+        let entry = journal::parse(&name, file.shape.page_size).expect("only the book names files");
         let alive = |lease| self.clients.iter().any(|c| c.open && c.lease == lease);
         Found {
             state,

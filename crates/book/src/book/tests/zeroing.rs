@@ -28,7 +28,7 @@ impl World {
         size: Option<PageSize>,
         fate: Fate,
     ) -> Option<usize> {
-        let fits = |at: &Shape| node.is_none_or(|n| n == at.0) && size.is_none_or(|s| s == at.1);
+        let fits = |at: &Shape| at.fits(node, size);
         let keys: Vec<_> = self.book.pool_keys().filter(|k| fits(&shape(*k))).collect();
         let zeroable: u64 = keys.iter().map(|k| self.book.zeroable(*k).0).sum();
         let before: Vec<_> =
@@ -55,7 +55,8 @@ impl World {
         if !self.execute(&effects, fate) {
             return None;
         }
-        let file = self.kernel.find(order.block).expect("a taken block has a file");
+        let file =
+            self.kernel.find(order.block().expect("a block")).expect("a taken block has a file");
         let nth = self.workers.len();
         self.kernel.file_mut(file).holders.insert(Actor::Worker(nth));
         self.workers.push(Worker {
@@ -64,7 +65,7 @@ impl World {
             first: order.first.0,
             done: order.first.0,
             pages: order.pool.pages_per_block.0,
-            by: order.by,
+            by: order.by(),
         });
         // Invariant 5: what this job will take from the kernel leaves enough behind.
         let before = before.into_iter().find(|(shape, _)| *shape == at).map_or(0, |(_, n)| n);
@@ -73,7 +74,7 @@ impl World {
             let leave = i64::try_from(config.leave_free.0).expect("a simulation is small");
             assert!(after >= leave, "{after} pages are left of {leave} to be left: {order:?}");
         }
-        self.note(match (order.by, order.first) {
+        self.note(match (order.by(), order.first) {
             (ZeroBy::Clear, _) => "taken to clear",
             (ZeroBy::Allocate, Pages(0)) => "taken to allocate",
             (ZeroBy::Allocate, _) => "taken to go on allocating",
@@ -192,10 +193,10 @@ impl World {
         pages: u64,
         fate: Fate,
     ) {
-        let fits = |at: &Shape| node.is_none_or(|n| n == at.0) && size.is_none_or(|s| s == at.1);
+        let fits = |at: &Shape| at.fits(node, size);
         let shapes: Vec<_> = self.kernel.total.keys().copied().filter(fits).collect();
         let free = |world: &Self| -> u64 {
-            let bytes = world.kernel.free.iter().map(|(at, pages)| pages * at.1.bytes());
+            let bytes = world.kernel.free.iter().map(|(at, pages)| pages * at.page_size.bytes());
             bytes.sum()
         };
         let before = free(self);
@@ -208,7 +209,7 @@ impl World {
             // A worker that reports less than it did leaves memory that nobody counts on.
             assert!(freed >= bytes.0, "{bytes} were said and {freed} came back");
             let left: u64 = shapes.iter().map(|at| self.unlent_memory(*at)).sum();
-            let smallest = shapes.iter().map(|at| at.1.bytes()).min().unwrap_or_default();
+            let smallest = shapes.iter().map(|at| at.page_size.bytes()).min().unwrap_or_default();
             assert!(bytes.0 >= pages * smallest || left == 0, "{bytes} of {pages}, {left} left");
         } else {
             self.execute(&effects, fate);
@@ -218,7 +219,7 @@ impl World {
     /// The daemon looks at the kernel's pool and gives back what others need.
     pub(super) fn relieve(&mut self, fate: Fate) {
         self.observe();
-        let shapes: Vec<_> = self.book.shapes().collect();
+        let shapes: Vec<_> = self.book.domains().collect();
         let before: Vec<_> = shapes.iter().map(|at| self.available(*at)).collect();
         let effects = self.book.relieve();
         if !effects.is_empty() {

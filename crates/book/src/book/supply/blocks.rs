@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Blocks that the book owns: made, zeroed and kept ready before anybody asks.
+
+use units::{BlockId, Domain, JobId, Node, PageSize, Pages, PoolKey};
+use wire::{MAX_PARTS, ZeroBy};
+
+use crate::block::{Block, IllegalMove, Reach, State, StateName};
+use crate::book::job::{Finished, JobOrder, Who, Work};
+use crate::book::lend::{Plan, Taken};
+use crate::book::shelf::Shelf;
+use crate::book::{Book, Effect};
+
+impl Book {
+    /// Of the pool that has the least of what it wants a dirty block before a new one (it already
+    /// has its pages).
+    pub(super) fn take_block(
+        &mut self,
+        job: JobId,
+        who: Who,
+        fits: impl Fn(PoolKey) -> bool,
+    ) -> Option<(JobOrder, Vec<Effect>)> {
+        let (key, _) = self
+            .pools
+            .iter()
+            .filter(|(key, pool)| fits(**key) && (who == Who::User || pool.refilling))
+            .filter(|(key, _)| who == Who::User || !self.reaches_high(**key))
+            .filter(|(key, _)| self.dirty_block(**key).is_some() || self.creatable(**key) > 0)
+            .min_by_key(|(key, pool)| {
+                let wanted = pool.config.ready_high.0.max(1);
+                self.pages_in(**key, StateName::Ready).0.saturating_mul(1000) / wanted
+            })?;
+        let key = *key;
+        let (block, first, effect, by) = match self.dirty_block(key) {
+            Some((id, missing)) => {
+                let first = self.blocks.change(id, |b| b.take(job))?.ok()?;
+                self.spend(key.domain(), missing);
+                // The block decides, not how its pool recycles today: `fallocate` would leave
+                // the pages that a client used as they are.
+                let by = if missing > Pages::ZERO { ZeroBy::Allocate } else { ZeroBy::Clear };
+                (id, first, Effect::Move(id), by)
+            }
+            None => {
+                let id = BlockId(self.next_block);
+                self.next_block += 1;
+                self.blocks.insert(Block::new_zeroing(id, key, job));
+                self.spend(key.domain(), key.pages_per_block);
+                let pages = key.pages_per_block;
+                let effect = Effect::Create { block: id, pages, fill: Pages::ZERO };
+                (id, Pages::ZERO, effect, ZeroBy::Allocate)
+            }
+        };
+        let (pages, work) = (key.pages_per_block, Work::Block { block, by });
+        Some((JobOrder { job, pool: key, first, pages, work }, vec![effect]))
+    }
+
+    /// Whether what is ready and in other workers' hands already reaches the high threshold.
+    fn reaches_high(&self, key: PoolKey) -> bool {
+        let coming = self.pages_in(key, StateName::Ready) + self.pages_in(key, StateName::Zeroing);
+        self.pools.get(&key).is_none_or(|p| coming >= p.config.ready_high)
+    }
+
+    /// The dirty block that is furthest done, as it becomes ready soonest, and its missing pages.
+    fn dirty_block(&self, key: PoolKey) -> Option<(BlockId, Pages)> {
+        let done = |b: &&Block| match b.state() {
+            State::Zeroable { done } => *done,
+            _ => Pages::ZERO,
+        };
+        self.takeable(key).max_by_key(done).map(|b| (b.id(), b.missing()))
+    }
+
+    /// A worker says that the block's first `pages_done` pages are zero, and `reach` whether it let
+    /// go of the file.
+    pub(super) fn finish_block(
+        &mut self,
+        job: JobId,
+        id: BlockId,
+        pages_done: Pages,
+        reach: Reach,
+    ) -> Result<Option<Finished>, IllegalMove> {
+        let Some(block) = self.blocks.get(id) else { return Ok(None) };
+        let pool = block.pool();
+        let before = match block.state() {
+            State::Zeroing { done, .. } => *done,
+            _ => Pages::ZERO,
+        };
+        let page_size = block.pool().page_size;
+        // Where the kernel can not prove that the worker let go, only `fresh` is offered, and
+        // there the pages are the kernel's own: a worker is root or in the zeroing group.
+        let trust = !self.in_place_allowed;
+        let finished = self.blocks.change(id, |b| b.finish(job, pages_done, reach, trust));
+        let Some(state) = finished.transpose()? else { return Ok(None) };
+        self.note_level(pool);
+        if state != StateName::Lingering {
+            self.counters.zeroed_bytes += pages_done.saturating_sub(before).bytes(page_size).0;
+        }
+        Ok(Some((Some(id), state, vec![Effect::Move(id)])))
+    }
+
+    /// What a worker wrote that is gone without a word, and whether it still can, is unknown.
+    pub(super) fn lose_block(&mut self, job: JobId, id: BlockId) -> Vec<Effect> {
+        match self.blocks.change(id, |b| b.lose(job)) {
+            Some(Ok(())) => vec![Effect::Move(id)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Dirty pages, and whole blocks that may still be made.
+    pub(super) fn zeroable_in_blocks(&self, key: PoolKey) -> Pages {
+        let left = |b: &Block| match b.state() {
+            State::Zeroable { done } => key.pages_per_block.saturating_sub(*done),
+            _ => Pages::ZERO,
+        };
+        let dirty: Pages = self.takeable(key).map(left).sum();
+        dirty + key.pages_per_block * self.creatable(key)
+    }
+
+    /// A pool's dirty blocks whose missing pages the kernel can give.
+    fn takeable(&self, key: PoolKey) -> impl Iterator<Item = &Block> {
+        let spendable = self.spendable(key);
+        self.in_state(StateName::Zeroable)
+            .filter(move |b| b.pool() == key && b.missing() <= spendable)
+    }
+
+    /// How many new blocks a pool may have now.
+    fn creatable(&self, key: PoolKey) -> u64 {
+        let Some(pool) = self.pools.get(&key) else { return 0 };
+        // Blocks that were begun come first: a new one must not take what they miss.
+        let here = |b: &&Block| b.pool().domain() == key.domain();
+        let begun = self.in_state(StateName::Zeroable).filter(here).map(Block::missing).sum();
+        let by_kernel = self.spendable(key).saturating_sub(begun);
+        let by_bound = match pool.config.max {
+            Some(max) => max.saturating_sub(self.owned(key)),
+            None => by_kernel,
+        };
+        by_kernel.min(by_bound).0 / key.pages_per_block.0
+    }
+
+    /// What is ready, whatever it is for.
+    pub(super) fn lendable_in_blocks(&self, domain: Domain) -> Pages {
+        self.blocks.shelf(domain).map(Shelf::pages).unwrap_or_default()
+    }
+
+    pub(super) fn plan_from_blocks(
+        &self,
+        nodes: &[Node],
+        page_size: PageSize,
+        need: Pages,
+        single: bool,
+    ) -> Option<Plan> {
+        let on = |node: &Node| Domain { node: *node, page_size };
+        if single {
+            return nodes.iter().find_map(|node| self.plan_single(on(node), need));
+        }
+        let mut plan = Plan::default();
+        let mut left = need;
+        for shelf in nodes.iter().filter_map(|n| self.blocks.shelf(on(n))) {
+            let mut last = None;
+            while left > Pages::ZERO && plan.blocks.len() < MAX_PARTS {
+                let Some((pages, id)) = shelf.fitting(left, last) else { break };
+                plan.blocks.push((id, pages));
+                left = left.saturating_sub(pages);
+                last = Some((pages, id));
+            }
+            // One that is larger than what is left, trimmed. Blocks taken before may be larger
+            // than that, too.
+            if left > Pages::ZERO
+                && plan.blocks.len() < MAX_PARTS
+                && let Some((_, id)) = shelf
+                    .from(left + Pages(1))
+                    .find(|(_, id)| plan.blocks.iter().all(|(taken, _)| taken != id))
+            {
+                plan.blocks.push((id, left));
+                left = Pages::ZERO;
+            }
+        }
+        if left > Pages::ZERO {
+            // The hole is a part, too.
+            if plan.blocks.len() >= MAX_PARTS
+                && let Some((_, pages)) = plan.blocks.pop()
+            {
+                left += pages;
+            }
+            let spare: Vec<_> = plan.blocks.iter().map(|(id, _)| *id).collect();
+            let room = |node: &&Node| self.room(on(node), &spare) >= left;
+            let node = nodes.iter().find(room)?;
+            plan.taken.push(Taken {
+                pool: self.hole_pool(on(node))?,
+                pages: left,
+                zeroed: Pages::ZERO,
+            });
+        }
+        Some(plan)
+    }
+
+    fn plan_single(&self, domain: Domain, need: Pages) -> Option<Plan> {
+        let shelf = self.blocks.shelf(domain);
+        if let Some((_, id)) = shelf.and_then(|s| s.from(need).next()) {
+            return Some(Plan { blocks: vec![(id, need)], taken: Vec::new() });
+        }
+        let smaller = shelf.and_then(|s| s.fitting(need, None));
+        let left = need.saturating_sub(smaller.map(|(pages, _)| pages).unwrap_or_default());
+        let blocks: Vec<_> = smaller.map(|(_, id)| (id, need)).into_iter().collect();
+        let spare: Vec<_> = blocks.iter().map(|(id, _)| *id).collect();
+        if self.room(domain, &spare) < left {
+            return None;
+        }
+        let pool = self.hole_pool(domain)?;
+        Some(Plan { blocks, taken: vec![Taken { pool, pages: left, zeroed: Pages::ZERO }] })
+    }
+}

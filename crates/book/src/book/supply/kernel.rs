@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pools whose ready pages the kernel keeps: nothing is owned, everything is observed.
+//!
+//! A kernel with the series knows which pages of its own pool are zero. There is no block before a
+//! loan then: *ready*, *zeroing* and *zeroable* are what the kernel says
+//! ([`Book::observe`]), a worker's job is a number of pages, and a loan is a new file that
+//! takes its pages, zeroed, from the kernel's pool. From there on a block lives as any other: it is
+//! lent, lingers, is kept, and goes.
+//!
+//! *Limits*: between two looks the book subtracts what it has promised to loans. Jobs in workers'
+//! hands count as ready to come, so that own workers do not zero beyond the high threshold; that the
+//! kernel has done part of them already is not known until they are reported, which errs on the
+//! side of zeroing less.
+//!
+//! A block's size has no meaning before the block is made, so pools of one node and page size are
+//! one here: thresholds and bounds are added up ([`merged`]).
+
+use std::collections::BTreeMap;
+
+use units::{BlockId, Bytes, Counts, Domain, JobId, Node, PageSize, Pages, PoolKey};
+
+use crate::block::{Block, StateName};
+use crate::book::job::{JobOrder, Who, Work};
+use crate::book::lend::{Plan, Taken};
+use crate::book::{Book, Pool};
+use crate::config::{ConfigError, PoolConfig, Recycle};
+
+/// What a worker gets in one job: 0.1 s of work at 2.5 GB/s, and no more is out of sight between two
+/// reports.
+const JOB_BYTES: Bytes = Bytes(256 << 20);
+
+/// What the kernel was seen to have.
+#[derive(Debug, Default)]
+pub(in crate::book) struct KernelPools {
+    seen: BTreeMap<Domain, Counts>,
+}
+
+impl KernelPools {
+    /// What was seen of a pool. A pool of an earlier daemon that owned blocks has none of it: only
+    /// what it has lent is its own.
+    pub(super) fn counts(&self, key: PoolKey) -> Counts {
+        let seen = self.seen.get(&key.domain()).filter(|_| key == canonical(key));
+        seen.copied().unwrap_or_default()
+    }
+
+    /// Returns whether pages became or stopped being zero, or zeroable, since the last look.
+    pub(super) fn observe(&mut self, domain: Domain, seen: Counts) -> bool {
+        let states = |counts: Counts| (counts.ready, counts.zeroing, counts.zeroable);
+        self.seen.insert(domain, seen).map(states) != Some(states(seen))
+    }
+
+    /// Zeroed pages that are a loan's from now on.
+    pub(super) fn promise(&mut self, domain: Domain, pages: Pages) {
+        if let Some(counts) = self.seen.get_mut(&domain) {
+            counts.ready = counts.ready.saturating_sub(pages);
+        }
+    }
+}
+
+/// The one pool of a domain.
+pub(super) fn pool_of(domain: Domain) -> PoolKey {
+    let Domain { node, page_size } = domain;
+    PoolKey { node, page_size, pages_per_block: Pages(1) }
+}
+
+/// The one pool of its domain.
+pub(super) fn canonical(key: PoolKey) -> PoolKey {
+    pool_of(key.domain())
+}
+
+/// Pools of one node and page size as one: thresholds and bounds add up, the larger `leave_free`
+/// counts, and every pool is *fresh*.
+pub(super) fn merged(
+    pools: impl IntoIterator<Item = PoolConfig>,
+) -> Result<Vec<PoolConfig>, ConfigError> {
+    let mut merged: BTreeMap<PoolKey, PoolConfig> = BTreeMap::new();
+    for pool in pools {
+        pool.check()?;
+        let pool = PoolConfig { pages_per_block: Pages(1), recycle: Recycle::Fresh, ..pool };
+        match merged.get_mut(&pool.key()) {
+            None => {
+                merged.insert(pool.key(), pool);
+            }
+            Some(sum) => {
+                // Without any it stays what `ready_high` is, whenever that changes.
+                let low = sum.ready_low.or(pool.ready_low).map(|_| sum.low() + pool.low());
+                sum.ready_low = low;
+                sum.ready_high += pool.ready_high;
+                sum.max = sum.max.zip(pool.max).map(|(a, b)| a + b);
+                sum.leave_free = sum.leave_free.max(pool.leave_free);
+            }
+        }
+    }
+    Ok(merged.into_values().collect())
+}
+
+impl Book {
+    pub(super) fn zeroable_in_kernel(&self, pools: &KernelPools, key: PoolKey) -> Pages {
+        let pool = self.pools.get(&key).filter(|_| key == canonical(key));
+        let Some(pool) = pool.filter(|pool| pool.configured) else { return Pages::ZERO };
+        let zeroable = pools.counts(key).zeroable;
+        let bound = match pool.config.max {
+            Some(max) => max.saturating_sub(self.ready(key) + self.owned(key)),
+            None => zeroable,
+        };
+        zeroable.min(bound)
+    }
+
+    /// `leave_free` stays for others.
+    pub(super) fn lendable_in_kernel(&self, pools: &KernelPools, domain: Domain) -> Pages {
+        let key = pool_of(domain);
+        pools.counts(key).ready.min(self.spendable(key))
+    }
+
+    /// New files only, each node giving what it has zeroed and one of them the rest as a hole. One
+    /// node gives one file.
+    pub(super) fn plan_from_kernel(
+        &self,
+        nodes: &[Node],
+        page_size: PageSize,
+        need: Pages,
+    ) -> Option<Plan> {
+        let mut taken = Vec::new();
+        let mut left = need;
+        for node in nodes {
+            let domain = Domain { node: *node, page_size };
+            let zeroed = self.lendable(domain).min(left);
+            left = left.saturating_sub(zeroed);
+            taken.push(Taken { pool: self.hole_pool(domain)?, pages: zeroed, zeroed });
+        }
+        if left > Pages::ZERO {
+            let room = |t: &&mut Taken| self.room(t.pool.domain(), &[]) >= t.pages + left;
+            let largest = taken.iter_mut().find(room)?;
+            largest.pages += left;
+        }
+        taken.retain(|t| t.pages > Pages::ZERO);
+        Some(Plan { blocks: Vec::new(), taken })
+    }
+
+    /// Pages of a pool that workers have in hand, done or not.
+    fn in_hand(&self, key: PoolKey) -> Pages {
+        self.jobs.values().filter(|order| order.pool == key).map(|order| order.pages).sum()
+    }
+
+    pub(super) fn take_pages(
+        &self,
+        pools: &KernelPools,
+        job: JobId,
+        who: Who,
+        fits: impl Fn(PoolKey) -> bool,
+    ) -> Option<JobOrder> {
+        let wanted = |key: PoolKey, pool: &Pool| {
+            let zeroable = self.zeroable_in_kernel(pools, key);
+            match who {
+                Who::User => zeroable,
+                Who::Background if !pool.refilling => Pages::ZERO,
+                Who::Background => {
+                    let coming = self.ready(key) + self.in_hand(key);
+                    zeroable.min(pool.config.ready_high.saturating_sub(coming))
+                }
+            }
+        };
+        let (pool, wanted) = self
+            .pools
+            .iter()
+            .filter(|(key, _)| fits(**key))
+            .map(|(key, pool)| (*key, wanted(*key, pool)))
+            .filter(|(_, pages)| *pages > Pages::ZERO)
+            .min_by_key(|(key, _)| {
+                let high = self.pools.get(key).map_or(0, |p| p.config.ready_high.0).max(1);
+                self.ready(*key).0.saturating_mul(1000) / high
+            })?;
+        let most = JOB_BYTES.whole_pages(pool.page_size).max(Pages(1));
+        Some(JobOrder { job, pool, first: Pages::ZERO, pages: wanted.min(most), work: Work::Pages })
+    }
+
+    /// A worker says how many pages of its job it has zeroed. What is ready, the kernel says.
+    pub(super) fn finish_pages(&mut self, order: &JobOrder, done: Pages) -> StateName {
+        self.counters.zeroed_bytes += done.min(order.pages).bytes(order.pool.page_size).0;
+        if done >= order.pages { StateName::Ready } else { StateName::Zeroable }
+    }
+
+    /// Tells that of a block just lent, whose file was to be filled with `planned` zeroed pages,
+    /// only the first `filled` could be had: the rest is a hole.
+    pub fn note_filled(&mut self, block: BlockId, planned: Pages, filled: Pages) {
+        let Some(pool) = self.block(block).map(Block::pool) else { return };
+        self.blocks.change(block, |b| b.note_filled(filled));
+        let short = planned.saturating_sub(filled);
+        let bytes = short.bytes(pool.page_size).0;
+        self.counters.hit_bytes = self.counters.hit_bytes.saturating_sub(bytes);
+        self.counters.miss_bytes += bytes;
+        let counts = self.lent_so_far.entry(pool.domain()).or_default();
+        counts.hits = counts.hits.saturating_sub(short);
+        counts.misses += short;
+    }
+}

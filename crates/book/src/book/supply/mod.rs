@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where ready pages come from: the one place of the book where providers differ.
+//!
+//! [`blocks`]: the book owns blocks and keeps them ready. [`kernel`]: the kernel knows which pages
+//! of its own pool are zero, nothing is owned before it is lent, everything is observed. Both answer
+//! the same questions: what there is of a pool ([`ready`](Book::ready),
+//! [`zeroing`](Book::zeroing), [`zeroable`](Book::zeroable)), what a loan can have
+//! ([`lendable`](Book::lendable), [`plan`](Book::plan)), and what a worker should do, did or
+//! failed to do (`take`, `finish`, `lose`). Nothing outside this folder asks which of the two it is.
+
+mod blocks;
+mod kernel;
+
+use std::collections::BTreeMap;
+
+use units::{Counts, Domain, JobId, Node, PageSize, Pages, PoolKey};
+
+use self::kernel::KernelPools;
+use super::job::{Finished, JobOrder, Who, Work};
+use super::lend::Plan;
+use super::{Book, Effect};
+use crate::block::{IllegalMove, Reach, StateName};
+use crate::config::{ConfigError, PoolConfig};
+
+/// Where a book's ready pages are.
+#[derive(Debug, Default)]
+pub(super) enum Supply {
+    /// In blocks that it owns.
+    #[default]
+    Blocks,
+    /// In the kernel's own pool.
+    Kernel(KernelPools),
+}
+
+impl Supply {
+    /// The pools that are meant by a configuration.
+    pub(super) fn arranged(&self, pools: Vec<PoolConfig>) -> Result<Vec<PoolConfig>, ConfigError> {
+        match self {
+            Self::Blocks => Ok(pools),
+            Self::Kernel(_) => kernel::merged(pools),
+        }
+    }
+
+    /// Whether a block stays the book's while it is ready.
+    pub(super) fn owns_ready(&self) -> bool {
+        matches!(self, Self::Blocks)
+    }
+}
+
+impl Book {
+    /// An empty book over a kernel that knows its zeroed pages.
+    ///
+    /// # Errors
+    /// Those of [`PoolConfig::check`].
+    pub fn over_kernel(pools: impl IntoIterator<Item = PoolConfig>) -> Result<Self, ConfigError> {
+        let book = Self::new(kernel::merged(pools)?, false)?;
+        Ok(Self { supply: Supply::Kernel(KernelPools::default()), ..book })
+    }
+
+    /// The pool that is meant by `key`: itself, but where the kernel keeps the pages the one of its
+    /// domain.
+    #[must_use]
+    pub fn canonical(&self, key: PoolKey) -> PoolKey {
+        match self.supply {
+            Supply::Blocks => key,
+            Supply::Kernel(_) => kernel::canonical(key),
+        }
+    }
+
+    /// Tells what the kernel's pool has, less what jobs and loans have been promised of it. Returns
+    /// whether what can be had changed by it.
+    pub fn observe(&mut self, domain: Domain, seen: &Counts) -> bool {
+        self.available.insert(domain, seen.available);
+        match &mut self.supply {
+            Supply::Blocks => false,
+            Supply::Kernel(pools) => {
+                let is_news = pools.observe(domain, *seen);
+                self.note_level(kernel::pool_of(domain));
+                is_news
+            }
+        }
+    }
+
+    /// A pool's pages that are known to be zero.
+    pub(super) fn ready(&self, key: PoolKey) -> Pages {
+        match &self.supply {
+            Supply::Blocks => self.pages_in(key, StateName::Ready),
+            Supply::Kernel(pools) => pools.counts(key).ready,
+        }
+    }
+
+    /// A pool's pages that are being zeroed.
+    pub(super) fn zeroing(&self, key: PoolKey) -> Pages {
+        match &self.supply {
+            Supply::Blocks => self.pages_in(key, StateName::Zeroing),
+            Supply::Kernel(pools) => pools.counts(key).zeroing,
+        }
+    }
+
+    /// Pages that could be zeroed now, within the pool's `max`.
+    #[must_use]
+    pub fn zeroable(&self, key: PoolKey) -> Pages {
+        match &self.supply {
+            Supply::Blocks => self.zeroable_in_blocks(key),
+            Supply::Kernel(pools) => self.zeroable_in_kernel(pools, key),
+        }
+    }
+
+    /// Zeroed pages that a loan may have of a domain.
+    pub(super) fn lendable(&self, domain: Domain) -> Pages {
+        match &self.supply {
+            Supply::Blocks => self.lendable_in_blocks(domain),
+            Supply::Kernel(pools) => self.lendable_in_kernel(pools, domain),
+        }
+    }
+
+    /// How a loan of `need` pages would be served from these nodes, in one file if it must be.
+    pub(super) fn plan(
+        &self,
+        nodes: &[Node],
+        page_size: PageSize,
+        need: Pages,
+        single: bool,
+    ) -> Option<Plan> {
+        match self.supply {
+            Supply::Blocks => self.plan_from_blocks(nodes, page_size, need, single),
+            Supply::Kernel(_) => self.plan_from_kernel(nodes, page_size, need),
+        }
+    }
+
+    /// Promises zeroed pages of the kernel's pool to a loan.
+    pub(super) fn promise(&mut self, domain: Domain, pages: Pages) {
+        if let Supply::Kernel(pools) = &mut self.supply {
+            pools.promise(domain, pages);
+        }
+    }
+
+    /// The thresholds of which the kernel itself can tell when its zeroed pages fall below them.
+    #[must_use]
+    pub fn told_below(&self) -> BTreeMap<Domain, Pages> {
+        match self.supply {
+            Supply::Blocks => BTreeMap::new(),
+            Supply::Kernel(_) => {
+                let configured = self.pools.iter().filter(|(_, pool)| pool.configured);
+                configured.map(|(key, pool)| (key.domain(), pool.config.low())).collect()
+            }
+        }
+    }
+
+    /// What a worker should zero next, as the job of that number.
+    pub(super) fn take(
+        &mut self,
+        job: JobId,
+        who: Who,
+        fits: impl Fn(PoolKey) -> bool,
+    ) -> Option<(JobOrder, Vec<Effect>)> {
+        match &self.supply {
+            Supply::Blocks => self.take_block(job, who, fits),
+            Supply::Kernel(pools) => {
+                self.take_pages(pools, job, who, fits).map(|order| (order, Vec::new()))
+            }
+        }
+    }
+
+    /// A worker's report.
+    pub(super) fn finish(
+        &mut self,
+        order: &JobOrder,
+        done: Pages,
+        reach: Reach,
+    ) -> Result<Option<Finished>, IllegalMove> {
+        match order.work {
+            Work::Block { block, .. } => self.finish_block(order.job, block, done, reach),
+            Work::Pages => Ok(Some((None, self.finish_pages(order, done), Vec::new()))),
+        }
+    }
+
+    /// A worker without a report.
+    pub(super) fn lose(&mut self, order: &JobOrder) -> Vec<Effect> {
+        match order.work {
+            Work::Block { block, .. } => self.lose_block(order.job, block),
+            // What it had zeroed is zero, and the kernel knows of it.
+            Work::Pages => Vec::new(),
+        }
+    }
+}
