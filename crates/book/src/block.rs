@@ -32,9 +32,18 @@ use units::{BlockId, JobId, LeaseId, Owner, Pages, PoolKey, Uid};
 
 /// The knowledge that every byte of a block is zero and that nobody else can write to it.
 ///
-/// Not `Clone`: it is consumed by the loan that relies on it.
+/// Not `Clone`: it is consumed by the loan that relies on it, whose ready pages are the claim's.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ZeroClaim(());
+#[must_use = "a loan has so many ready pages as the claim that it spends says"]
+pub struct ZeroClaim(Pages);
+
+impl ZeroClaim {
+    /// The pages that are zero; the claim is spent.
+    #[must_use]
+    pub fn spend(self) -> Pages {
+        self.0
+    }
+}
 
 /// Whether anybody but the daemon can still reach a block's memory, as proven by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,7 +210,7 @@ impl Block {
     #[must_use]
     pub fn adopt_ready(id: BlockId, pool: PoolKey, reach: Reach) -> Self {
         let state = match reach {
-            Reach::Sole => State::Ready(ZeroClaim(())),
+            Reach::Sole => State::Ready(ZeroClaim(pool.pages_per_block)),
             Reach::Shared | Reach::Unknown => State::Lingering(None),
         };
         Self { id, pool, state, missing: Pages::ZERO }
@@ -333,7 +342,7 @@ impl Block {
             // What is done has memory; what is not may have it already, from before.
             self.missing = self.missing.min(all.saturating_sub(pages_done));
             if pages_done == all {
-                State::Ready(ZeroClaim(()))
+                State::Ready(ZeroClaim(all))
             } else {
                 State::Zeroable { done: pages_done }
             }
@@ -355,7 +364,7 @@ impl Block {
         }
     }
 
-    /// ready → lent; the claim is spent.
+    /// ready → lent. Returns the claim, for the loan to spend.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.

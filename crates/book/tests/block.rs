@@ -106,7 +106,8 @@ fn kept_content_goes_to_its_owner_and_user_alone() {
 #[test]
 fn a_block_is_lent_once_for_each_time_it_was_cleared() {
     let mut block = block_in(StateName::Ready);
-    block.lend(part(1, "guest")).expect("it is ready");
+    let claim = block.lend(part(1, "guest")).expect("it is ready");
+    assert_eq!(claim.spend(), Pages(2));
     assert!(block.lend(part(2, "guest")).is_err());
     block.give_back(LeaseId(1)).expect("it is lent");
     assert!(block.lend(part(2, "guest")).is_err());

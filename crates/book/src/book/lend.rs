@@ -270,14 +270,17 @@ impl Book {
             let Some(block) = self.blocks.get(*id) else { continue };
             let (shape, node) = (block.pages(), block.pool().node);
             let part = part(index, *pages);
-            if !matches!(self.blocks.change(*id, |b| b.lend(part)), Some(Ok(_))) {
-                continue;
-            }
+            let Some(Ok(claim)) = self.blocks.change(*id, |b| b.lend(part)) else { continue };
             effects.push(Effect::Move(*id));
             if *pages != shape {
                 effects.push(Effect::Resize { block: *id, pages: *pages });
             }
-            parts.push(LoanPart { block: *id, node, pages: *pages, ready: shape.min(*pages) });
+            parts.push(LoanPart {
+                block: *id,
+                node,
+                pages: *pages,
+                ready: claim.spend().min(*pages),
+            });
         }
         let need = request.bytes.whole_pages(page_size);
         for Taken { pool, pages, zeroed } in plan.taken {
