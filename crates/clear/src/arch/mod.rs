@@ -22,11 +22,17 @@ pub mod aarch64;
 pub mod x86_64;
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
-pub(crate) use aarch64::{Engine, fence, scanner};
+pub use aarch64::fence;
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+pub(crate) use aarch64::{Engine, scanner};
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
-pub(crate) use portable::{Engine, fence, scanner};
+pub use portable::fence;
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+pub(crate) use portable::{Engine, scanner};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use x86_64::{Engine, fence, scanner};
+pub use x86_64::fence;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) use x86_64::{Engine, scanner};
 
 /// The face of every method.
 pub trait Store: Copy + Sized {
@@ -53,9 +59,6 @@ pub trait Store: Copy + Sized {
     /// - `start` is valid for writes of `len` bytes, within one allocation or mapping;
     /// - nobody else reads or writes these bytes during the call;
     /// - `start + len` does not wrap and `len` is at most `isize::MAX`;
-    /// - before another thread, process or device is told of the zeros, the caller calls [`Store::fence`].
+    /// - before another thread, process or device is told of the zeros, the caller calls [`fence`].
     unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault>;
-
-    /// Orders the stores of this method before all later stores of this thread.
-    fn fence(self);
 }

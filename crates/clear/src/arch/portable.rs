@@ -37,17 +37,6 @@ impl Store for Portable {
         unsafe { start.write_bytes(0, len) };
         Ok(())
     }
-
-    #[inline]
-    fn fence(self) {
-        fence();
-    }
-}
-
-/// Orders earlier stores before later ones. `memset` may use non-temporal stores itself, but fences them.
-#[inline]
-pub(crate) fn fence() {
-    core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
 }
 
 /// The offset of the first block of up to 64 bytes that is not all zero.
@@ -61,6 +50,8 @@ pub(crate) fn first_nonzero_block(bytes: &[u8]) -> Option<usize> {
         .map(|block| block * BLOCK_BYTES)
 }
 
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+pub use only::fence;
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 pub(crate) use only::{Engine, scanner};
 
@@ -98,6 +89,13 @@ mod only {
             // SAFETY: the caller keeps the obligations of the raw entry, which are the same.
             unsafe { self.0.store(start, len) }
         }
+    }
+
+    /// Orders earlier stores before later ones: whoever sees a later one sees the zeros. `memset` may
+    /// use non-temporal stores itself, but fences them.
+    #[inline]
+    pub fn fence() {
+        core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
     }
 
     pub(crate) fn scanner(method: ScanMethod) -> Option<BlockScan> {

@@ -75,11 +75,6 @@ impl Store for DcZva {
         // SAFETY: the caller's obligations; `self` proves the instruction and its block size.
         unsafe { units(start, len, self.block_bytes, leaf::dc_zva) }
     }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
-    }
 }
 
 /// Pairs of words with a non-temporal hint.
@@ -98,11 +93,6 @@ impl Store for Stnp {
         // SAFETY: the caller's obligations; base instructions.
         unsafe { units(start, len, LINE_BYTES, leaf::stnp) }
     }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
-    }
 }
 
 /// Pairs of words through the cache.
@@ -120,10 +110,5 @@ impl Store for Stp {
     unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
         // SAFETY: the caller's obligations; base instructions.
         unsafe { units(start, len, LINE_BYTES, leaf::stp) }
-    }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
     }
 }

@@ -92,9 +92,10 @@ pub(crate) fn scanner(method: ScanMethod) -> Option<BlockScan> {
     }
 }
 
-/// `dmb ishst`: stores of this thread, `stnp` and `dc zva` among them, before later stores.
+/// `dmb ishst`: stores of this thread, `stnp` and `dc zva` among them, before later stores, so that
+/// whoever sees one of these sees the zeros.
 #[inline]
-pub(crate) fn fence() {
+pub fn fence() {
     // SAFETY: a barrier; it touches no register and no memory.
     unsafe { core::arch::asm!("dmb ishst", options(nostack, preserves_flags)) };
 }

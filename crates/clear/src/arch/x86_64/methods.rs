@@ -64,11 +64,6 @@ impl Store for Avx512Nt {
         // SAFETY: the caller's obligations; `self` proves AVX-512F.
         unsafe { units::<LINE_BYTES>(start, len, leaf::avx512_nt) }
     }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
-    }
 }
 
 /// AVX non-temporal stores, half a line each. Named after AVX2, the level at which CPUs are usually bought.
@@ -86,11 +81,6 @@ impl Store for Avx2Nt {
     unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
         // SAFETY: the caller's obligations; `self` proves AVX2, which includes AVX.
         unsafe { units::<LINE_BYTES>(start, len, leaf::avx_nt) }
-    }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
     }
 }
 
@@ -110,11 +100,6 @@ impl Store for Sse2Nt {
         // SAFETY: the caller's obligations; SSE2 is part of x86-64.
         unsafe { units::<LINE_BYTES>(start, len, leaf::sse2_nt) }
     }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
-    }
 }
 
 /// AMD's instruction that zeroes a line without reading it.
@@ -132,11 +117,6 @@ impl Store for Clzero {
     unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
         // SAFETY: the caller's obligations; `self` proves CLZERO.
         unsafe { units::<LINE_BYTES>(start, len, leaf::clzero) }
-    }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
     }
 }
 
@@ -168,11 +148,6 @@ impl Store for RepStosb {
         // SAFETY: the caller's obligations; `rep stosb` takes any address and length.
         unsafe { leaf::rep_stosb(start, len) }.into_result()
     }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
-    }
 }
 
 /// The string instruction on words of 8 bytes.
@@ -191,11 +166,6 @@ impl Store for RepStosq {
         // SAFETY: the caller's obligations.
         unsafe { units::<8>(start, len, leaf::rep_stosq) }
     }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
-    }
 }
 
 /// AVX stores through the cache.
@@ -213,10 +183,5 @@ impl Store for Avx2 {
     unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
         // SAFETY: the caller's obligations; `self` proves AVX2, which includes AVX.
         unsafe { units::<LINE_BYTES>(start, len, leaf::avx_cached) }
-    }
-
-    #[inline]
-    fn fence(self) {
-        super::fence();
     }
 }

@@ -121,9 +121,10 @@ pub(crate) fn scanner(method: ScanMethod) -> Option<BlockScan> {
     }
 }
 
-/// `sfence`: non-temporal stores and `clzero` are weakly ordered, even against a release store of this same thread.
+/// `sfence`, so that whoever sees a later store of this thread sees the zeros: non-temporal stores and
+/// `clzero` are weakly ordered, even against a release store of this same thread.
 #[inline]
-pub(crate) fn fence() {
+pub fn fence() {
     // SAFETY: SSE is part of x86-64.
     unsafe { core::arch::x86_64::_mm_sfence() };
 }
