@@ -10,8 +10,7 @@
 use core::ops::ControlFlow;
 
 use crate::arch::{self, Engine};
-use crate::order::Piece;
-use crate::{Chunk, Extent, Fault, Method, Order, Unavailable, Zeroed};
+use crate::{Chunk, Extent, Fault, Method, Unavailable, Zeroed};
 
 /// How far a clear has got: handed to the callback after every chunk.
 ///
@@ -32,7 +31,7 @@ pub enum Outcome<'a> {
     Complete(Zeroed<'a>),
     /// The callback asked to stop.
     Stopped {
-        /// How many bytes were cleared; in straight order the first ones.
+        /// How many bytes were cleared, from the first one on.
         cleared_bytes: usize,
         /// The memory, with unknown content.
         extent: Extent<'a>,
@@ -51,8 +50,7 @@ pub enum Outcome<'a> {
 /// Clears extents: instructions and chunk, chosen once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clearer {
-    far: Engine,
-    near: Engine,
+    engine: Engine,
     chunk: Chunk,
 }
 
@@ -63,30 +61,14 @@ impl Clearer {
     ///
     /// [`Unavailable`] where this CPU can't execute the method.
     pub fn new(method: Method, chunk: Chunk) -> Result<Self, Unavailable> {
-        let far = Engine::new(method).ok_or(Unavailable(method))?;
-        Ok(Self { far, near: Engine::cached(), chunk })
+        let engine = Engine::new(method).ok_or(Unavailable(method))?;
+        Ok(Self { engine, chunk })
     }
 
-    /// The same, with `method` for the neighbourhood of [`Order::TouchedLast`] instead of this CPU's usual cached one.
-    ///
-    /// # Errors
-    ///
-    /// [`Unavailable`] where this CPU can't execute the method.
-    pub fn with_near(self, method: Method) -> Result<Self, Unavailable> {
-        let near = Engine::new(method).ok_or(Unavailable(method))?;
-        Ok(Self { near, ..self })
-    }
-
-    /// The method for all but a touched neighbourhood.
+    /// The method.
     #[must_use]
     pub const fn method(&self) -> Method {
-        self.far.method()
-    }
-
-    /// The method for a touched neighbourhood.
-    #[must_use]
-    pub const fn near(&self) -> Method {
-        self.near.method()
+        self.engine.method()
     }
 
     /// The bytes between two calls of the callback.
@@ -95,83 +77,57 @@ impl Clearer {
         self.chunk
     }
 
-    /// Clears `extent` from its first byte to its last. See [`Clearer::clear_in`].
+    /// Clears `extent` from its first byte to its last.
+    ///
+    /// `progress` is called after every chunk. Where it breaks before the last chunk, clearing ends
+    /// there: the wait for a stop is bounded by one chunk. Pages that are not there yet are faulted
+    /// in, at the kernel's speed.
     pub fn clear<'a>(
         &self,
         extent: Extent<'a>,
         progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Outcome<'a> {
-        self.clear_in(Order::Straight, extent, progress)
-    }
-
-    /// Clears `extent` in the given order.
-    ///
-    /// `progress` is called after every chunk. Where it breaks before the last chunk, clearing ends there: the wait
-    /// for a stop is bounded by one chunk. Pages that are not there yet are faulted in, at the kernel's speed.
-    pub fn clear_in<'a>(
-        &self,
-        order: Order,
-        extent: Extent<'a>,
-        progress: impl FnMut(Progress) -> ControlFlow<()>,
-    ) -> Outcome<'a> {
-        match self.clear_unverified(order, extent, progress) {
+        match self.clear_unverified(extent, progress) {
             Outcome::Complete(zeroed) => Outcome::Complete(zeroed.verified()),
             other => other,
         }
     }
 
-    /// The same without reading back in debug builds: for a part of an extent that is verified as a whole, and for
-    /// measurements.
+    /// The same without reading back in debug builds: for a part of an extent that is verified as a
+    /// whole, and for measurements.
     pub(crate) fn clear_unverified<'a>(
         &self,
-        order: Order,
         extent: Extent<'a>,
         mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Outcome<'a> {
         let total_bytes = extent.len();
         let mut cleared_bytes = 0;
-        for piece in order.pieces(extent.as_ptr().addr(), total_bytes) {
-            let engine = if piece.near { self.near } else { self.far };
-            for (offset, len) in chunks(&piece, self.chunk) {
-                // SAFETY: the chunk lies in a piece and the piece in the extent, so the pointer stays inside it.
-                let start = unsafe { extent.as_ptr().add(offset) };
-                // SAFETY: `extent` is owned here, which makes its bytes valid for writes and exclusive.
-                if let Err(fault) = unsafe { engine.store(start, len) } {
-                    arch::fence();
-                    return Outcome::Poisoned { fault, cleared_bytes, extent };
-                }
-                cleared_bytes += len;
-                let stop = progress(Progress { cleared_bytes, total_bytes }).is_break();
-                if stop && cleared_bytes < total_bytes {
-                    arch::fence();
-                    return Outcome::Stopped { cleared_bytes, extent };
-                }
+        while cleared_bytes < total_bytes {
+            let len = self.chunk.bytes().min(total_bytes - cleared_bytes);
+            // SAFETY: the chunk ends at `total_bytes` or before, so the pointer stays in the extent.
+            let start = unsafe { extent.as_ptr().add(cleared_bytes) };
+            // SAFETY: `extent` is owned here, which makes its bytes valid for writes and exclusive.
+            if let Err(fault) = unsafe { self.engine.store(start, len) } {
+                arch::fence();
+                return Outcome::Poisoned { fault, cleared_bytes, extent };
+            }
+            cleared_bytes += len;
+            let stop = progress(Progress { cleared_bytes, total_bytes }).is_break();
+            if stop && cleared_bytes < total_bytes {
+                arch::fence();
+                return Outcome::Stopped { cleared_bytes, extent };
             }
         }
-        // One fence for all chunks: a fence per chunk costs 6 % at 64 KiB and two thirds at 4 KiB on a Zen 4, and orders
-        // nothing that anybody may look at before the end.
+        // One fence for all chunks: a fence per chunk costs 6 % at 64 KiB and two thirds at 4 KiB on
+        // a Zen 4, and orders nothing that anybody may look at before the end.
         arch::fence();
         Outcome::Complete(Zeroed::claim(extent))
     }
 }
 
-/// Offset in the extent and length of each chunk of a piece, in the order of clearing.
-fn chunks(piece: &Piece, chunk: Chunk) -> impl Iterator<Item = (usize, usize)> {
-    let range = piece.range.clone();
-    let backwards = piece.backwards;
-    let bytes = chunk.bytes();
-    let count = range.len().div_ceil(bytes);
-    (0..count).map(move |turn| {
-        let index = if backwards { count - 1 - turn } else { turn };
-        // No overflow: `index` is below the number of chunks that fit.
-        let offset = range.start + index * bytes;
-        (offset, bytes.min(range.end - offset))
-    })
-}
-
 impl Default for Clearer {
     /// The first available method of [`Method::ALL`], with [`Chunk::DEFAULT`].
     fn default() -> Self {
-        Self { far: Engine::first(), near: Engine::cached(), chunk: Chunk::DEFAULT }
+        Self { engine: Engine::first(), chunk: Chunk::DEFAULT }
     }
 }

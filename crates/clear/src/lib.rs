@@ -9,7 +9,7 @@
 //! 1. The caller promises exclusive memory: [`Extent::from_raw_parts`].
 //! 2. A [`Clearer`] couples a [`Method`] (which instructions) with a [`Chunk`] (how much between two looks at the
 //!    caller's wish to stop).
-//! 3. [`Clearer::clear_in`] cuts the extent by its [`Order`] into pieces, the pieces into chunks, and stores zeros.
+//! 3. [`Clearer::clear`] cuts the extent into chunks and stores zeros.
 //! 4. A fence, and then the [`Outcome`]: the claim [`Zeroed`], or how far it got and why it ended.
 //!
 //! Where to look: the instructions are in [`arch`], one directory and one dispatch file per instruction set.
@@ -40,7 +40,6 @@ mod fault;
 ))]
 pub mod guard;
 mod method;
-mod order;
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub mod parallel;
 mod scan;
@@ -50,5 +49,4 @@ pub use clearer::{Clearer, Outcome, Progress};
 pub use extent::{Extent, Zeroed};
 pub use fault::{Cause, Fault};
 pub use method::{Method, Unavailable, UnknownMethod};
-pub use order::{BASE_PAGE_BYTES, Order, TouchedLast};
 pub use scan::{ScanMethod, Scanner, UnknownScanMethod, first_nonzero, is_zero};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One runner over every method x alignment x length x pattern x order, against an oracle of one line, with forbidden
+//! One runner over every method x alignment x length x pattern, against an oracle of one line, with forbidden
 //! pages on both sides.
 
 mod support;
 
 use std::ops::{ControlFlow, Range};
 
-use prezero_clear::{Chunk, Clearer, Extent, Method, Order, Outcome, TouchedLast};
+use prezero_clear::{Chunk, Clearer, Extent, Method, Outcome};
 use proptest::prelude::*;
 use support::{Fenced, PAGE};
 
@@ -24,17 +24,8 @@ fn lengths() -> impl Iterator<Item = usize> {
 fn clearers() -> impl Iterator<Item = Clearer> {
     let chunk = Chunk::from_bytes(PAGE).expect("one page");
     Method::available().flat_map(move |method| {
-        [chunk, Chunk::WHOLE].map(|chunk| {
-            Clearer::new(method, chunk).and_then(|it| it.with_near(method)).expect("available")
-        })
+        [chunk, Chunk::WHOLE].map(|chunk| Clearer::new(method, chunk).expect("available"))
     })
-}
-
-fn orders(len: usize) -> impl Iterator<Item = Order> {
-    let touched = [0, len / 2, len].into_iter().flat_map(|at_bytes| {
-        [0, 1].map(|radius_pages| Order::TouchedLast(TouchedLast { at_bytes, radius_pages }))
-    });
-    [Order::Straight, Order::Reversed].into_iter().chain(touched)
 }
 
 /// The oracle: what clearing `range` must leave of `before`.
@@ -47,16 +38,16 @@ fn naive_clear(before: &[u8], range: Range<usize>) -> Vec<u8> {
 }
 
 /// The runner: clears `range` of memory filled with `fill` and compares all of it with the oracle.
-fn check(fenced: &mut Fenced, clearer: &Clearer, order: Order, range: Range<usize>, fill: u8) {
+fn check(fenced: &mut Fenced, clearer: &Clearer, range: Range<usize>, fill: u8) {
     fenced.bytes().fill(fill);
     let expected = naive_clear(fenced.bytes(), range.clone());
     let extent = Extent::from(&mut fenced.bytes()[range.clone()]);
-    let outcome = clearer.clear_in(order, extent, |_| ControlFlow::Continue(()));
+    let outcome = clearer.clear(extent, |_| ControlFlow::Continue(()));
     assert!(
         matches!(outcome, Outcome::Complete(ref zeroed) if zeroed.len() == range.len()),
         "{outcome:?}"
     );
-    assert!(fenced.bytes() == expected, "{clearer:?} {order:?} {range:?} of {fill:#x}");
+    assert!(fenced.bytes() == expected, "{clearer:?} {range:?} of {fill:#x}");
 }
 
 #[test]
@@ -71,23 +62,21 @@ fn every_method_clears_what_it_should_and_nothing_else() {
                 .flat_map(|offset| [offset, (all - len).saturating_sub(offset)])
                 .step_by(STRIDE)
             {
-                check(&mut fenced, &clearer, Order::Straight, start..start + len, 0xff);
+                check(&mut fenced, &clearer, start..start + len, 0xff);
             }
         }
     }
 }
 
 #[test]
-fn every_order_and_pattern_ends_in_the_same_zeros() {
+fn every_pattern_ends_in_the_same_zeros() {
     let mut fenced = Fenced::new(4 * PAGE, 0);
     for clearer in clearers() {
         for fill in [0x00, 0x01, 0x80, 0xa5, 0xff].into_iter().rev().step_by(STRIDE) {
             for (start, len) in
                 [(0, 4 * PAGE), (1, 3 * PAGE), (PAGE + 63, 2 * PAGE + 2), (4 * PAGE - 1, 1)]
             {
-                for order in orders(len).step_by(if cfg!(miri) { 3 } else { 1 }) {
-                    check(&mut fenced, &clearer, order, start..start + len, fill);
-                }
+                check(&mut fenced, &clearer, start..start + len, fill);
             }
         }
     }
@@ -138,22 +127,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_range_any_chunk_any_order(
+    fn any_range_any_chunk(
         start in 0..4 * PAGE,
         end in 0..=4 * PAGE,
         fill: u8,
         chunk_pages in 1..6_usize,
-        at_bytes in 0..5 * PAGE,
-        radius_pages in 0..4_usize,
-        which in 0..3_usize,
     ) {
         let range = start.min(end)..end.max(start);
-        let order =
-            [Order::Straight, Order::Reversed, Order::TouchedLast(TouchedLast { at_bytes, radius_pages })][which];
         let mut fenced = Fenced::new(4 * PAGE, 0);
         for method in Method::available() {
             let clearer = Clearer::new(method, Chunk::from_bytes(chunk_pages * PAGE).unwrap()).unwrap();
-            check(&mut fenced, &clearer, order, range.clone(), fill);
+            check(&mut fenced, &clearer, range.clone(), fill);
         }
     }
 }

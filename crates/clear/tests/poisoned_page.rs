@@ -15,7 +15,7 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{NonNull, null_mut};
 
 use prezero_clear::parallel::{Share, clear_shares};
-use prezero_clear::{Cause, Chunk, Clearer, Extent, Method, Order, Outcome, TouchedLast, guard};
+use prezero_clear::{Cause, Chunk, Clearer, Extent, Method, Outcome, guard};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 const PAGE: usize = 4096;
@@ -102,10 +102,10 @@ fn every_method_completes_where_no_page_is_missing() {
 }
 
 #[test]
-fn unaligned_heads_and_tails_and_touched_pages_recover_too() {
+fn unaligned_heads_and_tails_recover_too() {
     guard::install().unwrap();
     for method in recovering() {
-        let clearer = Clearer::new(method, Chunk::WHOLE).unwrap().with_near(method).unwrap();
+        let clearer = Clearer::new(method, Chunk::WHOLE).unwrap();
         let mut cut = Cut::new(3);
         // The head, 5 bytes, lies in the first missing page; then the tail, 7 bytes, does.
         for (from, len) in [(4 * PAGE - 5, 2 * PAGE), (2 * PAGE, PAGE + 7)] {
@@ -114,13 +114,6 @@ fn unaligned_heads_and_tails_and_touched_pages_recover_too() {
             let Outcome::Poisoned { fault, .. } = outcome else { panic!("{method} {outcome:?}") };
             assert_eq!(cut.page_of(fault.address), 3, "{method}");
         }
-        let order = Order::TouchedLast(TouchedLast { at_bytes: 3 * PAGE, radius_pages: 0 });
-        let extent = cut.extent().split_at(4 * PAGE).0;
-        let outcome = clearer.clear_in(order, extent, |_| ControlFlow::Continue(()));
-        let Outcome::Poisoned { fault, cleared_bytes, .. } = outcome else {
-            panic!("{method} {outcome:?}")
-        };
-        assert_eq!((cut.page_of(fault.address), cleared_bytes), (3, 3 * PAGE), "{method}");
     }
 }
 

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Any method, order, chunk and range, stopped anywhere: the range's cleared part is zero, its surroundings are not.
+//! Any method, chunk and range, stopped anywhere: the range's cleared part is zero, its surroundings are not.
 #![no_main]
 
 use std::ops::ControlFlow;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use prezero_clear::{Chunk, Clearer, Extent, Method, Order, Outcome, TouchedLast};
+use prezero_clear::{Chunk, Clearer, Extent, Method, Outcome};
 
 #[derive(Arbitrary, Debug)]
 struct Case {
-    far: u8,
-    near: u8,
-    order: u8,
-    at_bytes: u16,
-    radius_pages: u8,
+    method: u8,
     chunk_pages: u8,
     start: u16,
     len: u16,
@@ -24,24 +20,14 @@ struct Case {
 
 fuzz_target!(|case: Case| {
     let methods: Vec<Method> = Method::available().collect();
-    let pick = |index: u8| methods[usize::from(index) % methods.len()];
+    let method = methods[usize::from(case.method) % methods.len()];
     let chunk = Chunk::from_bytes((usize::from(case.chunk_pages % 8) + 1) * 4096).expect("pages");
-    let clearer = Clearer::new(pick(case.far), chunk)
-        .and_then(|it| it.with_near(pick(case.near)))
-        .expect("available");
-    let order = match case.order % 3 {
-        0 => Order::Straight,
-        1 => Order::Reversed,
-        _ => Order::TouchedLast(TouchedLast {
-            at_bytes: case.at_bytes.into(),
-            radius_pages: case.radius_pages.into(),
-        }),
-    };
+    let clearer = Clearer::new(method, chunk).expect("available");
     let fill = case.fill | 1;
     let mut bytes = vec![fill; 0x1_0000 + 0x1_0000];
     let range = usize::from(case.start)..usize::from(case.start) + usize::from(case.len);
     let mut calls = 0;
-    let outcome = clearer.clear_in(order, Extent::from(&mut bytes[range.clone()]), |_| {
+    let outcome = clearer.clear(Extent::from(&mut bytes[range.clone()]), |_| {
         calls += 1;
         if case.stop_after == Some(calls) {
             ControlFlow::Break(())

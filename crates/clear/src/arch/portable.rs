@@ -74,10 +74,6 @@ mod only {
             Self(Portable::always())
         }
 
-        pub(crate) const fn cached() -> Self {
-            Self::first()
-        }
-
         pub(crate) const fn method(self) -> Method {
             Portable::METHOD
         }

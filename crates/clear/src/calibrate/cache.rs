@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measurements on disk: one line per CPU and use.
+//! Measurements on disk: one line per CPU.
 //!
 //! ```text
-//! AuthenticAMD-25-17-1-0x1000065 background method=avx512-nt near=rep-stosb chunk=64KiB basis=measured ...
+//! AuthenticAMD-25-17-1-0x1000065 method=avx512-nt chunk=64KiB basis=measured ...
 //! ```
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::{Choice, Cpu, Use};
+use super::{Choice, Cpu};
 
-const HEADER: &str =
-    "# Measured by prezero, one line per CPU and use. A line removed is measured again.\n";
+const HEADER: &str = "# Measured by prezero, one line per CPU. A line removed is measured again.\n";
 
 /// The measurements known, and the file they come from.
 #[derive(Clone, Debug)]
 pub struct Cache {
     path: PathBuf,
-    known: BTreeMap<(String, Use), Choice>,
+    known: BTreeMap<String, Choice>,
 }
 
 /// The cache can't be used.
@@ -69,16 +68,13 @@ impl Cache {
 
     /// What was measured, if this CPU can still execute it.
     #[must_use]
-    pub fn get(&self, cpu: &Cpu, what_for: Use) -> Option<Choice> {
-        self.known
-            .get(&(cpu.to_string(), what_for))
-            .copied()
-            .filter(|choice| choice.setting.clearer().is_ok())
+    pub fn get(&self, cpu: &Cpu) -> Option<Choice> {
+        self.known.get(&cpu.to_string()).copied().filter(|choice| choice.setting.clearer().is_ok())
     }
 
     /// Remembers a measurement, until [`Cache::save`] in memory only.
-    pub fn set(&mut self, cpu: &Cpu, what_for: Use, choice: Choice) {
-        self.known.insert((cpu.to_string(), what_for), choice);
+    pub fn set(&mut self, cpu: &Cpu, choice: Choice) {
+        self.known.insert(cpu.to_string(), choice);
     }
 
     /// Replaces the file by a new one, at once or not at all; makes its directory. Of two processes that save at the
@@ -100,9 +96,7 @@ impl Cache {
         let new = PathBuf::from(name);
         let written = std::fs::File::create(&new).and_then(|mut file| {
             file.write_all(HEADER.as_bytes())?;
-            self.known.iter().try_for_each(|((cpu, what_for), choice)| {
-                writeln!(file, "{cpu} {what_for} {choice}")
-            })?;
+            self.known.iter().try_for_each(|(cpu, choice)| writeln!(file, "{cpu} {choice}"))?;
             std::fs::rename(&new, &self.path)
         });
         if written.is_err() {
@@ -113,10 +107,9 @@ impl Cache {
     }
 }
 
-fn parse(line: &str) -> Option<((String, Use), Choice)> {
-    let (cpu, rest) = line.split_once(' ')?;
-    let (what_for, choice) = rest.split_once(' ')?;
-    Some(((cpu.to_owned(), what_for.parse().ok()?), choice.parse().ok()?))
+fn parse(line: &str) -> Option<(String, Choice)> {
+    let (cpu, choice) = line.split_once(' ').filter(|(_, rest)| rest.starts_with("method="))?;
+    Some((cpu.to_owned(), choice.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -126,26 +119,27 @@ mod tests {
     use crate::{Chunk, Method};
 
     fn choice(method: Method) -> Choice {
-        let setting = Setting { method, near: Method::Portable, chunk: Chunk::DEFAULT };
+        let setting = Setting { method, chunk: Chunk::DEFAULT };
         Choice { setting, basis: Basis::Measured { mb_per_s: 1, uncertainty_permille: 2 } }
     }
 
     #[test]
-    fn what_is_saved_is_found_again_for_its_cpu_and_use_only() {
+    fn what_is_saved_is_found_again_for_its_cpu_only() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("made/on/demand");
         let here = Cpu::from_cpuinfo("vendor_id: GenuineIntel\nmodel: 1\nmicrocode: 0x1");
         let newer = Cpu { microcode: 2, ..here.clone() };
         let mut cache = Cache::load(&path).unwrap();
-        cache.set(&here, Use::Background, choice(Method::Portable));
+        cache.set(&here, choice(Method::Portable));
         cache.save().unwrap();
-        cache.set(&newer, Use::AboutToTouch, choice(Method::Portable));
+        let other = choice(Method::Portable).overridden(None, Some(Chunk::WHOLE));
+        cache.set(&newer, other);
         cache.save().unwrap();
 
         let cache = Cache::load(&path).unwrap();
-        assert_eq!(cache.get(&here, Use::Background), Some(choice(Method::Portable)));
-        assert_eq!(cache.get(&here, Use::AboutToTouch), None);
-        assert_eq!(cache.get(&newer, Use::Background), None);
+        assert_eq!(cache.get(&here), Some(choice(Method::Portable)));
+        assert_eq!(cache.get(&newer), Some(other));
+        assert_eq!(cache.get(&Cpu { microcode: 3, ..newer }), None);
         assert_eq!(
             std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
             1,
@@ -158,19 +152,15 @@ mod tests {
         let foreign = Method::ALL.into_iter().find(|method| !method.is_available()).unwrap();
         let cpu = Cpu::from_cpuinfo("");
         let mut cache = Cache { path: PathBuf::new(), known: BTreeMap::new() };
-        cache.set(&cpu, Use::Background, choice(foreign));
-        assert_eq!(cache.get(&cpu, Use::Background), None);
+        cache.set(&cpu, choice(foreign));
+        assert_eq!(cache.get(&cpu), None);
     }
 
     #[test]
     fn a_bad_line_is_refused_by_number() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("calibration");
-        for bad in [
-            "x",
-            "x background",
-            "x foreground method=portable near=portable chunk=4KiB basis=forced",
-        ] {
+        for bad in ["x", "x method=portable", "x for method=portable chunk=4KiB basis=forced"] {
             std::fs::write(&path, format!("# comment\n\n{bad}\n")).unwrap();
             let error = Cache::load(&path).unwrap_err().to_string();
             assert!(error.contains("calibration:3:"), "{error}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What stands where nobody has measured, or where the machine was too noisy to tell.
 //!
-//! | CPU | background | why (GB/s, one core) |
+//! | CPU | method | why (GB/s, one core) |
 //! |---|---|---|
 //! | AMD with AVX-512 (Zen 4 on) | AVX-512 non-temporal | 86; `clzero` 77, `rep stosb` 31 below 32 MiB, 75 above (this crate) |
 //! | AMD before, Hygon | `clzero` | Milan: 46; `movnti` 19, `rep stosb` 14 at 2 MiB [1] |
@@ -10,22 +10,19 @@
 //! | aarch64 | `dc zva` | what the kernel's own `clear_page` uses |
 //! | else | `rep stosb`, or portable | needs no knowledge |
 //!
-//! A page about to be touched: the same method for what lies far, cached stores for the neighbourhood.
-//!
 //! [1]: <https://lore.kernel.org/lkml/20220606202109.1306034-1-ankur.a.arora@oracle.com/>
 //! [2]: <https://lore.kernel.org/linux-mm/20180725182303.GA1366@bombadil.infradead.org/>
 
-use super::{Basis, Choice, Cpu, Setting, Use, Vendor};
+use super::{Basis, Choice, Cpu, Setting, Vendor};
 use crate::{Chunk, Method};
 
 /// Family 6, model 85: Skylake, Cascade Lake and Cooper Lake servers.
 const SKYLAKE_SERVER: u32 = 85;
 
-/// The stated default for a CPU and a use, limited to what the CPU under this process can execute.
+/// The stated default for a CPU, limited to what the CPU under this process can execute.
 #[must_use]
-pub fn choice(cpu: &Cpu, _what_for: Use) -> Choice {
-    let near = first_available(&[Method::RepStosb, Method::DcZva]);
-    let setting = Setting { method: first_available(wishes(cpu)), near, chunk: Chunk::DEFAULT };
+pub fn choice(cpu: &Cpu) -> Choice {
+    let setting = Setting { method: first_available(wishes(cpu)), chunk: Chunk::DEFAULT };
     Choice { setting, basis: Basis::NotMeasured }
 }
 
@@ -62,10 +59,8 @@ mod tests {
             Vendor::Other(String::new()),
         ];
         for vendor in vendors {
-            for what_for in Use::ALL {
-                let choice = choice(&cpu(vendor.clone(), 6, 0), what_for);
-                assert!(choice.setting.clearer().is_ok(), "{vendor:?} {what_for}: {choice}");
-            }
+            let choice = choice(&cpu(vendor.clone(), 6, 0));
+            assert!(choice.setting.clearer().is_ok(), "{vendor:?}: {choice}");
         }
     }
 

@@ -5,7 +5,7 @@
 //! twice as fast as `rep stosb`, on Skylake slower; on Milan `clzero` is 2.5 times as fast as non-temporal stores, on
 //! Zen 4 slower (figures and sources in [`defaults`]). And `rep stosb` may be slow below one length and fast above.
 //!
-//! The walk: [`choice`] looks into a [`Cache`] for this [`Cpu`] and [`Use`]; without an entry it maps a [`Scratch`],
+//! The walk: [`choice`] looks into a [`Cache`] for this [`Cpu`]; without an entry it maps a [`Scratch`],
 //! runs a [`Race`] over all candidates, and lets the [`Race`] conclude with a [`Choice`]. A race on a machine too noisy
 //! to tell refuses to conclude; then the [`defaults`] of the CPU's vendor stand, and nothing is written to the cache.
 
@@ -30,51 +30,11 @@ use crate::{Chunk, Clearer, Method, Unavailable};
 /// How much CPU time a race takes, unless the machine is so noisy that it needs twice as much.
 pub const DEFAULT_BUDGET: Duration = Duration::from_millis(400);
 
-/// What the cleared memory is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Use {
-    /// Large extents that nobody touches soon: the rate alone counts.
-    Background,
-    /// A page that somebody is about to touch: clearing it in the order
-    /// [`TouchedLast`](crate::Order::TouchedLast) and then reading 64 KiB around the touched byte.
-    AboutToTouch,
-}
-
-impl Use {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Background, Self::AboutToTouch];
-
-    /// The name, as printed and parsed.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Background => "background",
-            Self::AboutToTouch => "about-to-touch",
-        }
-    }
-}
-
-impl fmt::Display for Use {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Use {
-    type Err = BadChoice;
-
-    fn from_str(text: &str) -> Result<Self, BadChoice> {
-        Self::ALL.into_iter().find(|it| it.name() == text).ok_or_else(|| BadChoice(text.to_owned()))
-    }
-}
-
 /// What a [`Clearer`] is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Setting {
-    /// The method for all but a touched neighbourhood.
+    /// The method.
     pub method: Method,
-    /// The method for a touched neighbourhood.
-    pub near: Method,
     /// The bytes between two looks at the caller's wish to stop.
     pub chunk: Chunk,
 }
@@ -84,21 +44,21 @@ impl Setting {
     ///
     /// # Errors
     ///
-    /// [`Unavailable`] where this CPU can't execute one of the methods.
+    /// [`Unavailable`] where this CPU can't execute the method.
     pub fn clearer(self) -> Result<Clearer, Unavailable> {
-        Clearer::new(self.method, self.chunk)?.with_near(self.near)
+        Clearer::new(self.method, self.chunk)
     }
 }
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "method={} near={} chunk={}", self.method, self.near, self.chunk)
+        write!(f, "method={} chunk={}", self.method, self.chunk)
     }
 }
 
 /// A setting, and why this one.
 ///
-/// Printed and parsed as `method=avx512-nt near=rep-stosb chunk=256KiB basis=measured mb_per_s=82100
+/// Printed and parsed as `method=avx512-nt chunk=256KiB basis=measured mb_per_s=82100
 /// uncertainty_permille=12`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -139,7 +99,6 @@ impl Choice {
         let setting = Setting {
             method: method.unwrap_or(self.setting.method),
             chunk: chunk.unwrap_or(self.setting.chunk),
-            ..self.setting
         };
         Self { setting, basis: Basis::Forced }
     }
@@ -175,11 +134,7 @@ impl FromStr for Choice {
                 .and_then(|value| value.parse().ok())
                 .ok_or_else(|| BadChoice(format!("{text} (field {name})")))
         }
-        let setting = Setting {
-            method: field(text, "method")?,
-            near: field(text, "near")?,
-            chunk: field(text, "chunk")?,
-        };
+        let setting = Setting { method: field(text, "method")?, chunk: field(text, "chunk")? };
         let basis = match field::<String>(text, "basis")?.as_str() {
             "measured" => Basis::Measured {
                 mb_per_s: field(text, "mb_per_s")?,
@@ -196,12 +151,12 @@ impl FromStr for Choice {
     }
 }
 
-/// A text that is no choice, or no use.
+/// A text that is no choice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("can't read as a calibration: {0}")]
 pub struct BadChoice(String);
 
-/// The choice for a use on this machine, from the cache, else measured and put there.
+/// The choice for this machine, from the cache, else measured and put there.
 ///
 /// `again` measures even where the cache knows. Blocks for [`DEFAULT_BUDGET`], on a busy machine up to four times that,
 /// when it measures, and maps [`Scratch::default_bytes`] meanwhile. A cache that can't be read or written is an error; a choice that
@@ -210,17 +165,16 @@ pub struct BadChoice(String);
 /// # Errors
 ///
 /// [`CacheError`]. [`defaults::choice`] is there for callers that go on without.
-pub fn choice(cache: &Path, cpu: &Cpu, what_for: Use, again: bool) -> Result<Choice, CacheError> {
+pub fn choice(cache: &Path, cpu: &Cpu, again: bool) -> Result<Choice, CacheError> {
     let mut cache = Cache::load(cache)?;
-    if !again && let Some(known) = cache.get(cpu, what_for) {
+    if !again && let Some(known) = cache.get(cpu) {
         return Ok(known);
     }
-    let fallback = defaults::choice(cpu, what_for);
+    let fallback = defaults::choice(cpu);
     let Ok(mut scratch) = Scratch::new(Scratch::default_bytes()) else { return Ok(fallback) };
-    let choice =
-        Race::run(&mut scratch.extent(), what_for, DEFAULT_BUDGET).conclude(fallback.setting);
+    let choice = Race::run(&mut scratch.extent(), DEFAULT_BUDGET).conclude(fallback.setting);
     if matches!(choice.basis, Basis::Measured { .. }) {
-        cache.set(cpu, what_for, choice);
+        cache.set(cpu, choice);
         cache.save()?;
     }
     Ok(choice)
@@ -232,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_choice_survives_print_and_parse() {
-        let setting = Setting { method: Method::Clzero, near: Method::Stp, chunk: Chunk::WHOLE };
+        let setting = Setting { method: Method::Clzero, chunk: Chunk::WHOLE };
         let bases = [
             Basis::Measured { mb_per_s: 82_100, uncertainty_permille: 12 },
             Basis::TooNoisy { uncertainty_permille: 93 },
@@ -249,10 +203,10 @@ mod tests {
     fn what_is_no_choice_is_named() {
         for (text, named) in [
             ("", "field method"),
-            ("method=clzero near=stp", "field chunk"),
-            ("method=mmx near=stp chunk=4KiB basis=forced", "field method"),
-            ("method=clzero near=stp chunk=4KiB basis=measured mb_per_s=-1", "field mb_per_s"),
-            ("method=clzero near=stp chunk=4KiB basis=gut", "basis=gut"),
+            ("method=clzero", "field chunk"),
+            ("method=mmx chunk=4KiB basis=forced", "field method"),
+            ("method=clzero chunk=4KiB basis=measured mb_per_s=-1", "field mb_per_s"),
+            ("method=clzero chunk=4KiB basis=gut", "basis=gut"),
         ] {
             let error = text.parse::<Choice>().unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
@@ -261,7 +215,7 @@ mod tests {
 
     #[test]
     fn an_override_replaces_only_what_it_names() {
-        let setting = Setting { method: Method::Clzero, near: Method::Stp, chunk: Chunk::DEFAULT };
+        let setting = Setting { method: Method::Clzero, chunk: Chunk::DEFAULT };
         let choice = Choice { setting, basis: Basis::NotMeasured };
         assert_eq!(choice.overridden(None, None), choice);
         let forced = choice.overridden(Some(Method::RepStosb), None);

@@ -5,14 +5,13 @@
 //! none always inherits the same neighbour's dirty cache lines. Time goes to those that may win: from 35 candidates to
 //! the last 5 it takes less than half of the budget, the rest makes their medians sharp.
 
-use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Basis, Choice, Setting, Use};
-use crate::{Chunk, Clearer, Extent, Method, Order, Outcome, TouchedLast};
+use super::{Basis, Choice, Setting};
+use crate::{Chunk, Clearer, Extent, Method, Outcome};
 
 /// Between two looks at the caller: up to what is 0.5 ms at 31 GB/s, the slowest that a Zen 4 can be made to clear.
 const CHUNK_KIB: [usize; 5] = [64, 256, 1024, 4096, 16_384];
@@ -28,10 +27,6 @@ const MAX_UNCERTAINTY_PERMILLE: u32 = 50;
 
 /// What a steadier choice and a smaller chunk, which bounds the wait for a stop, may cost: 2 %.
 const SAME_RATE_PERMILLE: f64 = 980.0;
-
-/// The page of [`Use::AboutToTouch`], and what is read around the touched byte.
-const PAGE_BYTES: usize = 2 << 20;
-const TOUCHED_BYTES: usize = 64 << 10;
 
 /// One candidate and its rates.
 #[derive(Clone, Debug)]
@@ -50,13 +45,13 @@ pub struct Race {
 }
 
 impl Race {
-    /// Measures all candidates for a use on `extent`, which should be four times the last-level cache. Content and
+    /// Measures all candidates on `extent`, which should be four times the last-level cache. Content and
     /// pages of the extent don't matter: one pass before the first timing touches them all.
     ///
     /// Takes `budget` of the calling thread's CPU time, and while the winner is uncertain as much again; on the clock at
     /// most four times the budget. Every candidate is measured once in any case.
-    pub fn run(extent: &mut Extent<'_>, what_for: Use, budget: Duration) -> Self {
-        let mut race = Self { lanes: candidates(what_for) };
+    pub fn run(extent: &mut Extent<'_>, budget: Duration) -> Self {
+        let mut race = Self { lanes: candidates() };
         let _ = Clearer::default().clear(extent.reborrow(), |_| ControlFlow::Continue(()));
         let (start, cpu_start) = (Instant::now(), cpu_time());
         let mut active: Vec<usize> = (0..race.lanes.len()).collect();
@@ -65,11 +60,7 @@ impl Race {
             active.rotate_left(turn);
             for &index in &active {
                 let lane = &mut race.lanes[index];
-                let rate = match what_for {
-                    Use::Background => background_rate(&lane.clearer, extent.reborrow()),
-                    Use::AboutToTouch => touched_rate(&lane.clearer, extent.reborrow()),
-                };
-                lane.rates.extend(rate);
+                lane.rates.extend(rate_of(&lane.clearer, extent.reborrow()));
             }
             if HALVING_ROUNDS.contains(&round) {
                 race.keep_faster_half(&mut active);
@@ -92,7 +83,7 @@ impl Race {
 
     /// The winner, or `fallback` where the race was too noisy to name one.
     ///
-    /// Of the lanes with practically the winner's rate those with the fallback's methods go first, so that two methods
+    /// Of the lanes with practically the winner's rate those with the fallback's method go first, so that two methods
     /// that can't be told apart don't take turns, then those with the winner's; of these the smallest chunk.
     #[must_use]
     pub fn conclude(&self, fallback: Setting) -> Choice {
@@ -103,9 +94,8 @@ impl Race {
             let uncertainty_permille = winner.uncertainty_permille();
             return Choice { setting: fallback, basis: Basis::TooNoisy { uncertainty_permille } };
         }
-        let methods = |setting: Setting| (setting.method, setting.near);
-        let preferred = [methods(fallback), methods(winner.setting)];
-        let rank = |lane: &Lane| preferred.iter().position(|wish| *wish == methods(lane.setting));
+        let preferred = [fallback.method, winner.setting.method];
+        let rank = |lane: &Lane| preferred.iter().position(|wish| *wish == lane.setting.method);
         let chosen = (self.lanes.iter())
             .filter(|lane| lane.rates.len() == winner.rates.len() && lane.is_sharp())
             .filter(|lane| lane.median() * 1000.0 >= winner.median() * SAME_RATE_PERMILLE)
@@ -184,63 +174,24 @@ impl Lane {
     }
 }
 
-/// Every method of this CPU that survives a poisoned page, at every chunk or with every cached method beside it.
-fn candidates(what_for: Use) -> Vec<Lane> {
+/// Every method of this CPU that survives a poisoned page, at every chunk.
+fn candidates() -> Vec<Lane> {
     let chunks = CHUNK_KIB.map(|kib| Chunk::from_bytes(kib << 10).unwrap_or_default());
-    let cached = [Method::RepStosb, Method::Avx2, Method::DcZva, Method::Stp];
     let methods = Method::available().filter(|method| method.recovers());
-    let settings: Vec<Setting> = match what_for {
-        Use::Background => methods
-            .flat_map(|method| {
-                chunks.map(|chunk| Setting { method, near: Clearer::default().near(), chunk })
-            })
-            .collect(),
-        Use::AboutToTouch => methods
-            .flat_map(|method| cached.map(|near| Setting { method, near, chunk: Chunk::DEFAULT }))
-            .collect(),
-    };
+    let settings = methods.flat_map(|method| chunks.map(|chunk| Setting { method, chunk }));
     let lane = |setting: Setting| {
         Some(Lane { setting, clearer: setting.clearer().ok()?, rates: Vec::new() })
     };
-    settings.into_iter().filter_map(lane).collect()
+    settings.filter_map(lane).collect()
 }
 
 /// Bytes per nanosecond of clearing all of the extent.
-fn background_rate(clearer: &Clearer, extent: Extent<'_>) -> Option<f64> {
+fn rate_of(clearer: &Clearer, extent: Extent<'_>) -> Option<f64> {
     let bytes = extent.len();
     let start = cpu_time();
-    let outcome = clearer.clear_unverified(Order::Straight, extent, |_| ControlFlow::Continue(()));
+    let outcome = clearer.clear_unverified(extent, |_| ControlFlow::Continue(()));
     let time = cpu_time().saturating_sub(start);
     matches!(outcome, Outcome::Complete(_)).then(|| rate(bytes, time))
-}
-
-/// Bytes per nanosecond of clearing the extent page by page, each as if a byte of it were about to be touched, and of
-/// then reading what lies around that byte.
-fn touched_rate(clearer: &Clearer, extent: Extent<'_>) -> Option<f64> {
-    let bytes = extent.len();
-    let mut rest = extent;
-    let mut at_bytes = 0;
-    let start = cpu_time();
-    while !rest.is_empty() {
-        let (page, later) = rest.split_at(PAGE_BYTES);
-        rest = later;
-        // Another place in each page; odd, so that it visits all base pages.
-        at_bytes = (at_bytes + 199 * crate::BASE_PAGE_BYTES) % PAGE_BYTES;
-        let order = Order::TouchedLast(TouchedLast {
-            at_bytes,
-            radius_pages: TouchedLast::DEFAULT_RADIUS_PAGES,
-        });
-        let Outcome::Complete(zeroed) =
-            clearer.clear_unverified(order, page, |_| ControlFlow::Continue(()))
-        else {
-            return None;
-        };
-        let content = zeroed.as_slice();
-        let from = at_bytes.saturating_sub(TOUCHED_BYTES / 2).min(content.len());
-        let touched = &content[from..(from + TOUCHED_BYTES).min(content.len())];
-        black_box(touched.iter().step_by(64).fold(0, |seen, byte| seen | byte));
-    }
-    Some(rate(bytes, cpu_time().saturating_sub(start)))
 }
 
 /// What this thread has used of its CPU: on a busy machine, where other threads take turns on it, rates by the clock on
@@ -262,12 +213,11 @@ mod tests {
 
     fn lane(method: Method, chunk_kib: usize, rates: &[f64]) -> Lane {
         let chunk = Chunk::from_bytes(chunk_kib << 10).unwrap();
-        let setting = Setting { method, near: Method::Portable, chunk };
+        let setting = Setting { method, chunk };
         Lane { setting, clearer: Clearer::default(), rates: rates.to_vec() }
     }
 
-    const FALLBACK: Setting =
-        Setting { method: Method::Stnp, near: Method::Stp, chunk: Chunk::WHOLE };
+    const FALLBACK: Setting = Setting { method: Method::Stnp, chunk: Chunk::WHOLE };
 
     #[test]
     fn the_smallest_chunk_of_the_fastest_method_wins() {
@@ -293,10 +243,7 @@ mod tests {
     #[test]
     fn of_two_methods_that_are_equally_fast_the_default_one_stays() {
         for (rate, expected) in [(81.0, Method::Stnp), (79.0, Method::Avx2Nt)] {
-            let default = Lane {
-                setting: Setting { method: Method::Stnp, ..FALLBACK },
-                ..lane(Method::Stnp, 64, &[rate; 5])
-            };
+            let default = Lane { setting: FALLBACK, ..lane(Method::Stnp, 64, &[rate; 5]) };
             let race = Race { lanes: vec![lane(Method::Avx2Nt, 64, &[82.0; 5]), default] };
             assert_eq!(race.conclude(FALLBACK).setting.method, expected, "{rate} against 82");
         }
@@ -327,13 +274,11 @@ mod tests {
     #[test]
     fn a_real_race_runs_every_candidate_and_ends() {
         let mut scratch = Scratch::new(8 << 20).unwrap();
-        for what_for in Use::ALL {
-            let race = Race::run(&mut scratch.extent(), what_for, Duration::from_millis(20));
-            assert!(race.lanes().iter().all(|lane| lane.rounds() >= 1 && lane.mb_per_s() > 0));
-            let Choice { setting, basis } = race.conclude(FALLBACK);
-            let of_a_lane = race.lanes().iter().any(|lane| lane.setting == setting);
-            // How sharp it is depends on how busy the machine is.
-            assert_eq!(of_a_lane, matches!(basis, Basis::Measured { .. }), "{setting} {basis:?}");
-        }
+        let race = Race::run(&mut scratch.extent(), Duration::from_millis(20));
+        assert!(race.lanes().iter().all(|lane| lane.rounds() >= 1 && lane.mb_per_s() > 0));
+        let Choice { setting, basis } = race.conclude(FALLBACK);
+        let of_a_lane = race.lanes().iter().any(|lane| lane.setting == setting);
+        // How sharp it is depends on how busy the machine is.
+        assert_eq!(of_a_lane, matches!(basis, Basis::Measured { .. }), "{setting} {basis:?}");
     }
 }

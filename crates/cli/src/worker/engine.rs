@@ -11,14 +11,14 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use clear::calibrate::{self, Choice, Cpu, Use, defaults};
+use clear::calibrate::{self, Choice, Cpu, defaults};
 use clear::{Chunk, Clearer, Method};
 use linux::Roots;
 
 use crate::exit::Failure;
 use crate::signals::Stop;
 
-/// Where measured choices are, one line for each CPU model, microcode and use; a line may be edited
+/// Where measured choices are, one line for each CPU model and microcode; a line may be edited
 /// (`basis=forced`).
 const CACHE: &str = "/var/cache/prezero/calibration";
 /// How long the signal to stop may go unnoticed while a race runs.
@@ -81,16 +81,16 @@ impl Engine {
 
 /// The choice of the cache, of a race, or of the vendor.
 fn known(cache: &Path, cpu: Cpu, may_measure: bool, stop: &Stop) -> Choice {
-    let fallback = defaults::choice(&cpu, Use::Background);
+    let fallback = defaults::choice(&cpu);
     if !may_measure {
         let read = calibrate::Cache::load(cache).ok();
-        return read.and_then(|cache| cache.get(&cpu, Use::Background)).unwrap_or(fallback);
+        return read.and_then(|cache| cache.get(&cpu)).unwrap_or(fallback);
     }
     let (tell, told) = mpsc::channel();
     let path = cache.to_owned();
     // Not joined: a race has no moment to stop at, and ends with the process.
     thread::spawn(move || {
-        let measured = calibrate::choice(&path, &cpu, Use::Background, false);
+        let measured = calibrate::choice(&path, &cpu, false);
         // Nobody listens any more after a signal.
         drop(tell.send(measured));
     });
@@ -121,9 +121,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("calibration");
         let mut cache = calibrate::Cache::load(&path).unwrap();
-        let written = defaults::choice(&cpu(), Use::Background)
+        let written = defaults::choice(&cpu())
             .overridden(Some(Method::Portable), Some(Chunk::from_bytes(1 << 20).unwrap()));
-        cache.set(&cpu(), Use::Background, written);
+        cache.set(&cpu(), written);
         cache.save().unwrap();
         for may_measure in [false, true] {
             assert_eq!(known(&path, cpu(), may_measure, &Stop::default()), written);
@@ -135,7 +135,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("calibration");
         let choice = known(&path, cpu(), false, &Stop::default());
-        assert_eq!(choice, defaults::choice(&cpu(), Use::Background));
+        assert_eq!(choice, defaults::choice(&cpu()));
         assert!(!path.exists());
     }
 
@@ -145,6 +145,6 @@ mod tests {
         stop.set();
         let dir = tempfile::tempdir().unwrap();
         let choice = known(&dir.path().join("calibration"), cpu(), true, &stop);
-        assert_eq!(choice, defaults::choice(&cpu(), Use::Background));
+        assert_eq!(choice, defaults::choice(&cpu()));
     }
 }

@@ -137,8 +137,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         ),
     );
     let chosen = bench.choice.setting.clearer().map_err(Failure::failed)?;
-    let cached =
-        Clearer::new(Clearer::default().near(), chosen.chunk()).map_err(Failure::failed)?;
+    let cached = Clearer::new(super::cached(), chosen.chunk()).map_err(Failure::failed)?;
     let [most, half, least] = QUOTAS.map(How::Quota);
     let hows = [How::Normal, most, half, least, How::Nice, How::Idle];
     let mut lanes = Vec::new();

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Was "neighbourhood last" worth it? What the first accesses cost after a page was cleared.
+//! Would "neighbourhood last" be worth it? What the first accesses cost after a page was cleared.
+//!
+//! prezero clears straight on; the other orders are made here, of clears of parts of a page.
 
 use std::hint::black_box;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
 use crate::prefault::Anonymous;
-use ::clear::{Clearer, Extent, Method, Order, TouchedLast};
+use ::clear::{Clearer, Extent, Method};
 
 use super::Bench;
 use super::clock;
@@ -14,6 +16,8 @@ use super::figure::{Chart, Part, Row, Shape};
 use cli::exit::Failure;
 
 const PAGE_BYTES: usize = 2 << 20;
+/// The unit of a radius: the base page of x86-64, and of most aarch64 kernels.
+const BASE_BYTES: usize = 4096;
 /// What is accessed next, around the touched byte, and its name.
 const ACCESSES: [(usize, &str); 3] =
     [(4 << 10, "next 4 KiB"), (64 << 10, "next 64 KiB"), (2 << 20, "next 2 MiB")];
@@ -21,10 +25,20 @@ const ACCESSES: [(usize, &str); 3] =
 const CLEAR: &str = "clear";
 const RADII: [usize; 5] = [0, 1, 2, 4, 8];
 
+/// In which order the parts of a page are cleared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// From the first byte to the last.
+    Straight,
+    /// Chunk by chunk from the end, each chunk forwards.
+    Reversed,
+    /// What is right of the touched base page and so many beside it, what is left, and these last.
+    TouchedLast { radius: usize },
+}
+
 struct Lane {
     method: Method,
-    order: &'static str,
-    radius: Option<usize>,
+    order: Order,
     clearer: Clearer,
     /// Microseconds, one list for the clear and one for each access.
     times: [Vec<f64>; 1 + ACCESSES.len()],
@@ -45,26 +59,30 @@ pub(super) fn measure(bench: &Bench) -> Result<Part, Failure> {
     memory.as_mut_slice().fill(1);
     let mut lanes = Vec::new();
     let chosen = bench.choice.setting.method;
-    let cached = Clearer::default().near();
+    let cached = super::cached();
     let mut methods = vec![cached];
     methods.extend((chosen != cached).then_some(chosen));
     for method in methods {
         let clearer = Clearer::new(method, bench.choice.setting.chunk).map_err(Failure::failed)?;
-        let lane =
-            |order, radius| Lane { method, order, radius, clearer, times: Default::default() };
-        lanes.push(lane("straight", None));
-        lanes.push(lane("reversed", None));
-        lanes.extend(RADII.map(|radius| lane("touched last", Some(radius))));
+        let lane = |order| Lane { method, order, clearer, times: Default::default() };
+        lanes.extend([Order::Straight, Order::Reversed].map(lane));
+        lanes.extend(RADII.map(|radius| lane(Order::TouchedLast { radius })));
     }
+    let near = Clearer::new(cached, bench.choice.setting.chunk).map_err(Failure::failed)?;
     clock::rounds(&bench.plan, lanes.len(), |index, counts| {
-        round(&mut lanes[index], memory.as_mut_slice(), counts);
+        round(&mut lanes[index], &near, memory.as_mut_slice(), counts);
         Ok(())
     })?;
     for lane in &lanes {
+        let (order, radius) = match lane.order {
+            Order::Straight => ("straight", "-".to_owned()),
+            Order::Reversed => ("reversed", "-".to_owned()),
+            Order::TouchedLast { radius } => ("touched last", radius.to_string()),
+        };
         let labels = vec![
             ("far method", lane.method.to_string()),
-            ("order", lane.order.to_owned()),
-            ("radius", lane.radius.map_or("-".into(), |radius| radius.to_string())),
+            ("order", order.to_owned()),
+            ("radius", radius),
         ];
         let mut row = Row::new(labels).with(CLEAR, "us", &lane.times[0]);
         for ((_, name), times) in ACCESSES.iter().zip(&lane.times[1..]) {
@@ -86,23 +104,19 @@ pub(super) fn measure(bench: &Bench) -> Result<Part, Failure> {
 }
 
 /// All pages once: the sizes of the accesses take turns.
-fn round(lane: &mut Lane, memory: &mut [u8], counts: bool) {
+fn round(lane: &mut Lane, near: &Clearer, memory: &mut [u8], counts: bool) {
     for (index, page) in memory.chunks_exact_mut(PAGE_BYTES).enumerate() {
         let which = index % ACCESSES.len();
         let (bytes, _) = ACCESSES[which];
         // Odd, so that it visits all base pages.
-        let at_bytes = index * 199 * 4096 % PAGE_BYTES;
-        let order = match (lane.order, lane.radius) {
-            (_, Some(radius_pages)) => Order::TouchedLast(TouchedLast { at_bytes, radius_pages }),
-            ("reversed", _) => Order::Reversed,
-            _ => Order::Straight,
-        };
+        let touched = index * 199 % (PAGE_BYTES / BASE_BYTES);
         let begin = Instant::now();
-        let outcome =
-            lane.clearer.clear_in(order, Extent::from(&mut *page), |_| ControlFlow::Continue(()));
+        for (part, is_near) in parts(lane.order, touched, lane.clearer.chunk().bytes()) {
+            let clearer = if is_near { near } else { &lane.clearer };
+            drop(clearer.clear(Extent::from(&mut page[part]), |_| ControlFlow::Continue(())));
+        }
         let cleared = begin.elapsed();
-        drop(outcome);
-        let from = at_bytes.saturating_sub(bytes / 2).min(PAGE_BYTES - bytes);
+        let from = (touched * BASE_BYTES).saturating_sub(bytes / 2).min(PAGE_BYTES - bytes);
         let begin = Instant::now();
         let lines = page[from..from + bytes].iter().step_by(64);
         black_box(lines.fold(0, |seen, byte| seen | byte));
@@ -111,5 +125,51 @@ fn round(lane: &mut Lane, memory: &mut [u8], counts: bool) {
             lane.times[0].push(cleared.as_secs_f64() * 1e6);
             lane.times[1 + which].push(read.as_secs_f64() * 1e6);
         }
+    }
+}
+
+/// The parts of a page in the order of clearing, and whether one is wanted in the cache.
+fn parts(order: Order, touched: usize, chunk: usize) -> Vec<(Range<usize>, bool)> {
+    match order {
+        Order::Straight => vec![(0..PAGE_BYTES, false)],
+        Order::Reversed => (0..PAGE_BYTES)
+            .step_by(chunk.min(PAGE_BYTES))
+            .map(|start| (start..start.saturating_add(chunk).min(PAGE_BYTES), false))
+            .rev()
+            .collect(),
+        Order::TouchedLast { radius } => {
+            let start = touched.saturating_sub(radius) * BASE_BYTES;
+            let end = ((touched + radius + 1) * BASE_BYTES).min(PAGE_BYTES);
+            vec![(end..PAGE_BYTES, false), (0..start, false), (start..end, true)]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_order_covers_every_byte_once() {
+        let touched = RADII.map(|radius| Order::TouchedLast { radius });
+        for order in [Order::Straight, Order::Reversed].into_iter().chain(touched) {
+            for (at, chunk) in [(0, 4096), (1, 3 * 4096), (511, PAGE_BYTES), (77, usize::MAX)] {
+                let mut parts = parts(order, at, chunk);
+                parts.sort_by_key(|(part, _)| (part.start, part.end));
+                let mut next = 0;
+                for (part, _) in parts.into_iter().filter(|(part, _)| !part.is_empty()) {
+                    assert_eq!(part.start, next);
+                    next = part.end;
+                }
+                assert_eq!(next, PAGE_BYTES);
+            }
+        }
+    }
+
+    #[test]
+    fn touched_last_is_right_then_left_then_neighbourhood() {
+        let page = |pages: Range<usize>| pages.start * BASE_BYTES..pages.end * BASE_BYTES;
+        let parts = parts(Order::TouchedLast { radius: 2 }, 5, 4096);
+        assert_eq!(parts, [(page(8..512), false), (page(0..3), false), (page(3..8), true)]);
     }
 }

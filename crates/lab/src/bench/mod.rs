@@ -36,7 +36,8 @@ mod throttle;
 use std::path::PathBuf;
 
 use crate::machine;
-use ::clear::calibrate::{Choice, Cpu, Use};
+use ::clear::Method;
+use ::clear::calibrate::{Choice, Cpu};
 use clap::ValueEnum;
 use cli::worker::context::allowed_cpus;
 use linux::Roots;
@@ -228,9 +229,14 @@ fn name(what: What) -> String {
 /// Measured anew, and not put into the cache: a benchmark changes nothing.
 fn measured_choice(roots: &Roots) -> Result<Choice, Failure> {
     use ::clear::calibrate::{DEFAULT_BUDGET, Race, Scratch, defaults};
-    let what_for = Use::Background;
-    let fallback = defaults::choice(&Cpu::read(&roots.proc)?, what_for);
+    let fallback = defaults::choice(&Cpu::read(&roots.proc)?);
     let Ok(mut scratch) = Scratch::new(Scratch::default_bytes()) else { return Ok(fallback) };
-    let race = Race::run(&mut scratch.extent(), what_for, DEFAULT_BUDGET);
+    let race = Race::run(&mut scratch.extent(), DEFAULT_BUDGET);
     Ok(race.conclude(fallback.setting))
+}
+
+/// What leaves the bytes in the cache, as the kernel and the C library do.
+fn cached() -> Method {
+    let usual = [Method::RepStosb, Method::Stp];
+    usual.into_iter().find(|method| method.is_available()).unwrap_or(Method::Portable)
 }

@@ -259,8 +259,7 @@ mod tests {
     }
 
     fn nothing() -> Evidence {
-        let setting =
-            Setting { method: Method::Portable, near: Method::Portable, chunk: Chunk::DEFAULT };
+        let setting = Setting { method: Method::Portable, chunk: Chunk::DEFAULT };
         Evidence::none(&Choice { setting, basis: Basis::NotMeasured })
     }
 

@@ -51,11 +51,6 @@ impl Engine {
         Method::ALL.into_iter().find_map(Self::new).unwrap_or(Self::Portable(Portable::always()))
     }
 
-    /// What leaves the bytes in the cache.
-    pub(crate) fn cached() -> Self {
-        Self::new(Method::Stp).unwrap_or(Self::Portable(Portable::always()))
-    }
-
     pub(crate) const fn method(self) -> Method {
         match self {
             Self::DcZva(_) => DcZva::METHOD,
