@@ -17,7 +17,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,49 +29,13 @@
 #include <time.h>
 #include <unistd.h>
 #include "hugepagectl.h"
+#include "tap.h"
 
 static const char *tree;
 static char domain_dir[PATH_MAX];	/* TREE/nodeN/hugepages/hugepages-SIZEkB */
 static int node;
 static unsigned int shift;
 static int ctl;				/* the device */
-
-static int number, failures;
-
-static void result(bool ok, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static void result(bool ok, const char *format, ...)
-{
-	va_list args;
-
-	failures += !ok;
-	printf("%sok %d ", ok ? "" : "not ", ++number);
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-	fflush(stdout);
-}
-
-static void skip(const char *name, const char *why)
-{
-	printf("ok %d %s # SKIP %s\n", ++number, name, why);
-}
-
-static void bail_out(const char *what)
-{
-	printf("Bail out! %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static double seconds(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec + now.tv_nsec / 1e9;
-}
 
 static void sleep_ms(int ms)
 {
@@ -865,8 +828,5 @@ int main(int argc, char **argv)
 	test_together();
 	test_watch_zeroable();
 
-	printf("1..%d\n", number);
-	if (failures)
-		printf("# %d of %d failed\n", failures, number);
-	return failures ? 1 : 0;
+	return done();
 }

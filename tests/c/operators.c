@@ -22,24 +22,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "tap.h"
 
 static char domain[PATH_MAX];
-static int number, failures;
-
-static void result(bool ok, const char *name, double value)
-{
-	failures += !ok;
-	printf("%sok %d %s (%g)\n", ok ? "" : "not ", ++number, name, value);
-	fflush(stdout);
-}
-
-static double seconds(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec + now.tv_nsec / 1e9;
-}
 
 static long count(const char *dir, const char *name)
 {
@@ -48,10 +33,8 @@ static long count(const char *dir, const char *name)
 
 	snprintf(path, sizeof(path), "%s/%s", dir, name);
 	fd = open(path, O_RDONLY);
-	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0) {
-		printf("Bail out! %s: %s\n", path, strerror(errno));
-		exit(1);
-	}
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		bail_out(path);
 	close(fd);
 	return atol(text);
 }
@@ -144,30 +127,30 @@ int main(int argc, char **argv)
 
 	pid = start("keep_ready", argv[1]);
 	ready = wait_zeroed(16);
-	result(ready, "keep_ready makes 16 pages ready",
+	result(ready, "keep_ready makes 16 pages ready (%ld)",
 	       count(domain, "zeroed_hugepages"));
 	sleep(1);
-	result(count(domain, "zeroable_hugepages") > 0, "and leaves the rest",
+	result(count(domain, "zeroable_hugepages") > 0, "and leaves the rest (%ld)",
 	       count(domain, "zeroable_hugepages"));
 	took = stop(pid);
-	result(took >= 0 && took < 6, "and ends when it is told to", took);
+	result(took >= 0 && took < 6, "and ends when it is told to (%g)", took);
 
 	/* Told at once, while its eight threads are at work. */
 	pid = start("watch_and_zero", argv[1]);
 	wait_zeroed(count(domain, "zeroed_hugepages") + 1);
 	took = stop(pid);
-	result(took >= 0 && took < 2, "watch_and_zero ends when it is told to", took);
+	result(took >= 0 && took < 2,
+	       "watch_and_zero ends when it is told to (%g)", took);
 
 	pid = start("watch_and_zero", argv[1]);
 	ready = wait_zeroed(zeroable);
-	result(ready, "watch_and_zero zeroes everything",
+	result(ready, "watch_and_zero zeroes everything (%ld)",
 	       count(domain, "zeroed_hugepages"));
-	result(count(domain, "zeroable_hugepages") == 0, "nothing is left",
+	result(count(domain, "zeroable_hugepages") == 0, "nothing is left (%ld)",
 	       count(domain, "zeroable_hugepages"));
 	sleep(1);	/* or it is told before it can listen */
 	took = stop(pid);
-	result(took >= 0 && took < 2, "and ends when it sleeps", took);
+	result(took >= 0 && took < 2, "and ends when it sleeps (%g)", took);
 
-	printf("1..%d\n", number);
-	return failures ? 1 : 0;
+	return done();
 }

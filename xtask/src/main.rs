@@ -16,6 +16,7 @@ mod kernel;
 mod package;
 mod perf;
 mod say;
+mod tap;
 mod vm;
 
 use std::process::ExitCode;

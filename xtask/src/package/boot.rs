@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{apt, cache, command, say, vm::Initramfs};
+use crate::{apt, cache, command, say, tap, vm::Initramfs};
 
 /// Emulation is slow; what hangs is ended by the machine itself after 20 minutes.
 const LIMIT: &str = "1200";
@@ -91,20 +91,16 @@ struct Tally {
 
 impl Tally {
     fn see(&mut self, line: &str) {
-        if let Some(planned) = line.strip_prefix("1..") {
-            self.planned = planned.parse().ok();
-        } else if line.starts_with("ok ") && line.contains("# SKIP") {
-            self.count.skipped += 1;
-            say::result(line);
-        } else if line.starts_with("ok ") {
-            self.count.passed += 1;
-            say::result(line);
-        } else if line.starts_with("not ok ") {
-            self.count.failed += 1;
-            say::result(line);
-        } else if line.starts_with('#') {
-            say::result(line);
+        match line.into() {
+            tap::Line::Plan { results, .. } => {
+                self.planned = results;
+                return;
+            }
+            tap::Line::Result { ending, .. } => self.count.add(ending),
+            tap::Line::Other if !line.starts_with('#') => return,
+            tap::Line::Other => {}
         }
+        say::result(line);
     }
 
     /// A machine that ended before its test was through has failed once more.

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::Deserialize;
 
+use crate::tap::{Ending, Line};
+
 /// Where the results of a program go.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -13,14 +15,6 @@ pub(crate) struct Cell {
     pub(crate) suite: String,
     /// The column: what was tested.
     pub(crate) provider: String,
-}
-
-/// How a case ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Ending {
-    Ok,
-    Failed,
-    Skipped,
 }
 
 impl fmt::Display for Ending {
@@ -50,33 +44,18 @@ impl Matrix {
         let mut column = BTreeMap::new();
         let mut seen = BTreeMap::new();
         for line in output {
-            let (good, rest) = match (line.strip_prefix("ok "), line.strip_prefix("not ok ")) {
-                (Some(rest), _) => (true, rest),
-                (_, Some(rest)) => (false, rest),
-                _ => continue,
-            };
-            let Some((_, text)) = rest.split_once(' ') else { continue };
-            let (name, skipped) = (name_of(text), text.contains(" # SKIP"));
-            let ending = match (good, skipped) {
-                (_, true) => Ending::Skipped,
-                (true, _) => Ending::Ok,
-                (false, _) => Ending::Failed,
-            };
-            let name = without_numbers(name);
+            let Line::Result { ending, name: text, .. } = line.as_str().into() else { continue };
+            let name = without_numbers(text);
             let count = seen.entry(name.clone()).or_insert(0);
             *count += 1;
             let case = (name, *count);
             if !self.cases.iter().any(|(known, _)| *known == case) {
-                self.cases.push((case.clone(), shown(name_of(text))));
+                self.cases.push((case.clone(), shown(text)));
             }
             column.insert(case, ending);
         }
         self.columns.push((provider.to_owned(), column));
     }
-}
-
-fn name_of(text: &str) -> &str {
-    text.split_once(" # SKIP").map_or(text, |(name, _)| name)
 }
 
 /// What is measured differs from run to run: numbers, and what is in brackets at the end.

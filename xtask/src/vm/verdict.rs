@@ -9,7 +9,10 @@ use std::{collections::BTreeSet, fmt, ops::AddAssign};
 
 use vm_guest::{Event, MARK, Outcome};
 
-use crate::say;
+use crate::{
+    say,
+    tap::{self, Ending},
+};
 
 /// What the kernel says when something is wrong.
 const COMPLAINTS: [&str; 20] = [
@@ -41,6 +44,18 @@ pub(crate) struct Count {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
+}
+
+impl Count {
+    /// One more test that ended like this.
+    pub(crate) fn add(&mut self, ending: Ending) {
+        let count = match ending {
+            Ending::Ok => &mut self.passed,
+            Ending::Failed => &mut self.failed,
+            Ending::Skipped => &mut self.skipped,
+        };
+        *count += 1;
+    }
 }
 
 impl AddAssign for Count {
@@ -240,10 +255,10 @@ struct Tally {
 impl Tally {
     fn see(&mut self, line: &str) {
         let text = line.trim_start();
-        let indented = text.len() < line.len();
-        if let Some(plan) = text.strip_prefix("1..") {
-            if !indented {
-                self.planned = plan.split_whitespace().next().and_then(|n| n.parse().ok());
+        let tap = tap::Line::from(line);
+        if let tap::Line::Plan { results, is_nested } = tap {
+            if !is_nested {
+                self.planned = results;
             }
             return;
         }
@@ -266,40 +281,26 @@ impl Tally {
             }
             return;
         }
-        // TAP: `ok 1 name`, `not ok 2 name`, `ok 3 # SKIP why`
-        let (good, rest) = match (text.strip_prefix("ok "), text.strip_prefix("not ok ")) {
-            (Some(rest), _) => (true, rest),
-            (_, Some(rest)) => (false, rest),
-            _ => return,
-        };
-        if !rest.starts_with(|c: char| c.is_ascii_digit()) {
-            return;
-        }
-        if !indented && std::mem::take(&mut self.nested) {
+        let tap::Line::Result { ending, is_nested, .. } = tap else { return };
+        if !is_nested && std::mem::take(&mut self.nested) {
             // KTAP: the result of a suite whose cases are counted already.
             self.planned = None;
             return;
         }
-        self.nested |= indented;
-        if rest.to_ascii_uppercase().contains("# SKIP") {
-            self.count.skipped += 1;
-        } else if good {
-            self.count.passed += 1;
-        } else {
-            self.count.failed += 1;
-        }
+        self.nested |= is_nested;
+        self.count.add(ending);
     }
 
     /// Counts a result of libtest's; false if `word` is none.
     fn libtest(&mut self, name: &str, word: &str) -> bool {
-        let result = match word {
-            "ok" if self.skips.contains(name) => &mut self.count.skipped,
-            "ok" => &mut self.count.passed,
-            "FAILED" => &mut self.count.failed,
-            "ignored" => &mut self.count.skipped,
+        let ending = match word {
+            "ok" if self.skips.contains(name) => Ending::Skipped,
+            "ok" => Ending::Ok,
+            "FAILED" => Ending::Failed,
+            "ignored" => Ending::Skipped,
             _ => return false,
         };
-        *result += 1;
+        self.count.add(ending);
         true
     }
 
