@@ -285,7 +285,7 @@ fn a_daemon_without_fuse_says_so_in_one_line_unless_it_must_have_it() {
     let serve = |tree: &[&str]| {
         let log = dir.path().join("log");
         let mut command = Command::new(prezero_tests::daemon::binary());
-        command.args(["serve", "--plain", "--pool", "page_size=2M", "--workers", "0"]);
+        command.args(["serve", "--plain", "--pool", "page_size=2M", "--set", "workers.max=0"]);
         command.arg("--socket").arg(dir.path().join("socket"));
         command.arg("--run-dir").arg(dir.path().join("run")).args(tree);
         // Who is not root may not mount, and on some machines not even open /dev/fuse.
@@ -308,7 +308,8 @@ fn a_daemon_without_fuse_says_so_in_one_line_unless_it_must_have_it() {
     assert!(said.len() == 1 && said[0].contains("there is no control tree"), "{said:?}");
     kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGTERM).expect("our own child");
     assert!(daemon.wait().expect("our own child").success());
-    let (mut daemon, log) = serve(&["--tree", tree]);
+    let path = format!("tree.path={tree}");
+    let (mut daemon, log) = serve(&["--set", &path, "--set", "tree.enabled=true"]);
     assert!(!daemon.wait().expect("our own child").success());
     let log = fs::read_to_string(log).expect("our own log");
     let refused = ["open(\"/dev/fuse\"", "\"fuse.prezero\""];

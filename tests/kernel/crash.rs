@@ -99,12 +99,12 @@ fn ready_files_of_a_stock_daemon_go_back_to_the_kernel() {
     };
     soil_pool(page, 6);
     let config = page.pool("pages_per_block = 2");
-    let mut daemon = Daemon::start_with(Some(guard), &config, &["--provider", "stock"]);
+    let mut daemon = Daemon::start_with(Some(guard), &config, &["--set", "provider=stock"]);
     daemon.zero("max");
     let loan = daemon.lend(page, 2);
     assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (4, 0));
     daemon.kill();
-    daemon.use_arguments(&["--provider", "kernel"]);
+    daemon.use_arguments(&["--set", "provider=kernel"]);
     daemon.launch();
     daemon.wait_for("given back", |p| p.kernel_free_pages == 4 && p.zeroable_pages == 4);
     let status = daemon.status();

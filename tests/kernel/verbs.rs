@@ -34,9 +34,9 @@ fn serve_picks_the_kernels_pool_by_itself_and_stock_if_told() {
     }
     for (arguments, provider) in [
         (&[][..], "kernel"),
-        (&["--provider", "auto"], "kernel"),
-        (&["--provider", "kernel"], "kernel"),
-        (&["--provider", "stock"], "stock"),
+        (&["--set", "provider=auto"], "kernel"),
+        (&["--set", "provider=kernel"], "kernel"),
+        (&["--set", "provider=stock"], "stock"),
     ] {
         let Some(guard) = hugepages::reserve(page.size(), 1) else { return };
         let daemon = Daemon::start_with(Some(guard), &page.pool(""), arguments);
@@ -54,7 +54,7 @@ fn a_forced_provider_that_is_not_there_is_one_line_and_exit_code_6() {
     }
     let dir = tempfile::tempdir().expect("a directory");
     let mut command = Command::new(binary());
-    command.args(["serve", "--provider", "kernel", "--pool", "page_size=2M"]);
+    command.args(["serve", "--set", "provider=kernel", "--pool", "page_size=2M"]);
     command.arg("--socket").arg(dir.path().join("socket")).arg("--run-dir").arg(dir.path());
     let output = run(command);
     let line = String::from_utf8_lossy(&output.stderr);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The configuration: one TOML file, or the same fields as flags.
+//! The configuration: one TOML file, and single keys over it.
 
 mod listen;
 mod reserve;
+mod set;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use units::{Bytes, Node, PageSize, Pages, PoolKey, Uid, as_text};
 
 pub use listen::{BadListen, Listen};
 pub use reserve::Reserve;
+pub use set::Set;
 
 /// Why a configuration was refused; nothing of it takes effect.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

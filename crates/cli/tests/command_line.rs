@@ -37,13 +37,13 @@ fn bad_input_is_one_line_with_what_is_allowed_and_code_2() {
         (&["serve", "--pool", "page_size=2M,ready_low=2,ready_high=1"], "ready_low 2"),
         (&["reserve"], "[NODE:]SIZE=PAGES"),
         (&["reserve", "1G"], "write [NODE:]SIZE=PAGES"),
-        (&["serve", "--metrics", "9464"], "127.0.0.1:9464"),
+        (&["serve", "--set", "metrics.listen=9464"], "127.0.0.1:9464"),
         (&["top"], "use `prezero top --json`"),
         (&["top", "--interval", "1ms"], "50ms"),
         (&["completions", "csh"], "csh"),
-        (&["serve", "--quota-of", "1000"], "UID=SIZE"),
+        (&["serve", "--quota-of", "1000=8G"], "--set quota_of.UID=VALUE"),
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
-        (&["serve", "--pause-above-pressure", "101"], "from 1 to 100"),
+        (&["serve", "--set", "workers.pause_above_pressure=101"], "from 1 to 100"),
     ] {
         let output = prezero(args);
         let line = error_line(&output);
@@ -72,18 +72,21 @@ fn without_a_daemon_every_verb_that_needs_one_says_so_with_code_3() {
     }
 }
 
-/// The binary under test in a directory of its own, where nothing of prezero is beside it.
-fn alone(dir: &std::path::Path) -> Command {
-    let binary = dir.join("prezero");
-    std::fs::copy(env!("CARGO_BIN_EXE_prezero"), &binary).expect("a copy");
-    Command::new(binary)
+/// The binary under test in a directory of its own, where nothing of prezero is beside it: a link,
+/// since a file that was just written can't be run while another thread's child has it open.
+fn alone() -> (tempfile::TempDir, Command) {
+    let built = std::path::Path::new(env!("CARGO_BIN_EXE_prezero"));
+    let dir = tempfile::tempdir_in(built.parent().expect("cargo's")).expect("a directory in it");
+    let binary = dir.path().join("prezero");
+    std::fs::hard_link(built, &binary).expect("a link on the same file system");
+    (dir, Command::new(binary))
 }
 
 #[test]
 fn bench_and_demo_say_what_is_not_installed_with_code_127() {
-    let dir = tempfile::tempdir().unwrap();
     for verb in ["bench", "demo"] {
-        let output = alone(dir.path()).args([verb, "--help"]).output().expect("it runs");
+        let (dir, mut command) = alone();
+        let output = command.args([verb, "--help"]).output().expect("it runs");
         let line = error_line(&output);
         assert!(line.contains("install the package prezero-lab"), "{verb}: {line}");
         assert!(line.contains(&dir.path().display().to_string()), "{verb}: {line}");
@@ -93,18 +96,17 @@ fn bench_and_demo_say_what_is_not_installed_with_code_127() {
 
 #[test]
 fn bench_and_demo_become_the_laboratory_beside_the_binary_with_every_argument() {
-    use std::os::unix::fs::PermissionsExt;
-    let dir = tempfile::tempdir().unwrap();
-    let mut command = alone(dir.path());
-    let lab = dir.path().join("prezero-lab");
-    std::fs::write(&lab, "#!/bin/sh\necho $$ \"$@\"\nexit 6\n").unwrap();
-    std::fs::set_permissions(&lab, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let arguments = ["bench", "--help", "clear", "--size", "64M", "--", "-h"];
-    let child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("it runs");
-    let expected = format!("{} {}\n", child.id(), arguments.join(" "));
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
-    assert_eq!(output.status.code(), Some(6), "its code is the laboratory's");
+    for (program, said, code) in
+        [("/bin/echo", "bench --help clear --size 64M -- -h\n", 0), ("/bin/false", "", 1)]
+    {
+        let (dir, mut command) = alone();
+        std::os::unix::fs::symlink(program, dir.path().join("prezero-lab")).unwrap();
+        let output =
+            command.args(["bench", "--help", "clear", "--size", "64M", "--", "-h"]).output();
+        let output = output.expect("it runs");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), said);
+        assert_eq!(output.status.code(), Some(code), "its code is the laboratory's");
+    }
 }
 
 #[test]

@@ -2,11 +2,11 @@
 //! `prezero serve`: the daemon.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use book::config::{Config, Listen, PoolConfig, Provider};
+use book::config::{Config, PoolConfig, Set};
+use clap::builder::UnknownArgumentValueParser;
 use tracing_subscriber::filter::LevelFilter;
-use units::{Bytes, Uid};
 use wire::DEFAULT_SOCKET;
 
 use crate::exit::{Exit, Failure, Outcome};
@@ -14,8 +14,9 @@ use crate::output::log;
 
 /// Run the daemon: own huge pages, keep them zeroed, lend them
 ///
-/// What it does is said by a TOML file (--config), by flags, or both; a flag overrides its field of
-/// the file, and a --pool replaces the file's pool of the same node, page size and block. It runs in
+/// What it does is said by a TOML file (--config), whose keys are in prezero.toml(5). A --set
+/// overrides one key of it, and a --pool replaces its pool of the same node, page size and block;
+/// both do without a file. It runs in
 /// the foreground, logs to standard error, and ends at SIGTERM or SIGINT. Ready and lent memory
 /// survives that: the next daemon finds it. At SIGHUP it reads the file again; one that is refused
 /// changes nothing, and one that is not replaces what `prezero set` has changed, too.
@@ -26,7 +27,7 @@ use crate::output::log;
 #[command(after_help = "\
 Examples:
   prezero serve --pool page_size=1G,ready_high=8
-  prezero serve --config /etc/prezero/prezero.toml --workers 4 --worker-cpus 0-3
+  prezero serve --config /etc/prezero/prezero.toml --set workers.max=4 --set workers.cpus=0-3
   prezero serve --config /etc/prezero/prezero.toml --check && systemctl reload prezero
   prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096
 
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Only say whether file and flags are good
+    /// Only say whether file and keys are good
     #[arg(long)]
     check: bool,
     /// Where to listen
@@ -51,76 +52,67 @@ pub(crate) struct Args {
     /// A pool, as in page_size=1G,ready_high=8; may be repeated
     #[arg(long = "pool", value_name = "FIELD=VALUE,...")]
     pools: Vec<PoolConfig>,
-    /// Where ready pages come from: the `kernel`'s own pool, on one that knows which of its pages are
-    /// zero, or blocks that the daemon owns (`stock`); `auto` takes the kernel's if it is there
-    #[arg(long, value_name = "stock|kernel|auto", conflicts_with = "plain")]
-    provider: Option<Provider>,
+    /// A key of the configuration, as in workers.max=4 or lend_group=kvm; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<Set>,
     /// Plain memory instead of huge pages: for trying it out, without root
     #[arg(long)]
     plain: bool,
-    /// The most workers of its own at a time; 0 leaves zeroing to `prezero zero`
-    #[arg(long, value_name = "N")]
-    workers: Option<u32>,
-    /// CPUs for its workers, as in 0-3,8 (default: those of the pool's node)
-    #[arg(long, value_name = "LIST")]
-    worker_cpus: Option<String>,
-    /// Their nice value, -20 to 19 (default: 19)
-    #[arg(long, value_name = "N", allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i32).range(-20..=19))]
-    worker_nice: Option<i32>,
-    /// Whether they run only when nobody else wants the CPU (default: true)
-    #[arg(long, value_name = "BOOL")]
-    worker_sched_idle: Option<bool>,
-    /// A cgroup for them, made if it is missing
-    #[arg(long, value_name = "DIR")]
-    worker_cgroup: Option<PathBuf>,
-    /// Pause them while CPU pressure (PSI, some avg10) is above so many percent
-    #[arg(long, value_name = "PERCENT")]
-    pause_above_pressure: Option<u8>,
-    /// Members of this group may borrow, besides root
-    #[arg(long, value_name = "GROUP")]
-    lend_group: Option<String>,
-    /// Members of this group may zero and configure, besides root
-    #[arg(long, value_name = "GROUP")]
-    zero_group: Option<String>,
-    /// Trust that group as root: its workers get blocks that others borrow (default: false)
-    #[arg(long, value_name = "BOOL")]
-    trust_zero_group: Option<bool>,
-    /// Mount the control tree here (default: tree in the run directory, if it can be mounted)
-    #[arg(long, value_name = "DIR", conflicts_with = "no_tree")]
-    tree: Option<PathBuf>,
-    /// Do without the control tree
-    #[arg(long)]
-    no_tree: bool,
-    /// The group of its files, whose members may write them (default: --zero-group)
-    #[arg(long, value_name = "GROUP")]
-    tree_group: Option<String>,
-    /// The mode of its files that can be written, as in 664
-    #[arg(long, value_name = "OCTAL", value_parser = octal)]
-    tree_mode: Option<u32>,
-    /// The most that one user may hold
-    #[arg(long, value_name = "SIZE")]
-    quota: Option<Bytes>,
-    /// The same for one user; may be repeated
-    #[arg(long, value_name = "UID=SIZE", value_parser = quota_of)]
-    quota_of: Vec<(Uid, Bytes)>,
-    /// Serve metrics for Prometheus there: an address with a port, or an absolute path
-    #[arg(long, value_name = "ADDR|PATH")]
-    metrics: Option<Listen>,
     /// What to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "PREZERO_LOG", default_value = "info")]
     log: LevelFilter,
+    #[command(flatten)]
+    gone: Gone,
 }
 
-fn quota_of(text: &str) -> Result<(Uid, Bytes), String> {
-    let (uid, size) = text.split_once('=').ok_or("write UID=SIZE, as in 1000=8G")?;
-    let uid = uid.parse().map_err(|_| format!("`{uid}` is not a user number"))?;
-    let size = size.parse().map_err(|error: units::ParseError| error.to_string())?;
-    Ok((Uid(uid), size))
+/// Flags that said what a key of the configuration says, and the key.
+const GONE: [(&str, &str); 17] = [
+    ("provider", "provider"),
+    ("workers", "workers.max"),
+    ("worker-cpus", "workers.cpus"),
+    ("worker-nice", "workers.nice"),
+    ("worker-sched-idle", "workers.sched_idle"),
+    ("worker-cgroup", "workers.cgroup"),
+    ("pause-above-pressure", "workers.pause_above_pressure"),
+    ("lend-group", "lend_group"),
+    ("zero-group", "zero_group"),
+    ("trust-zero-group", "trust_zero_group"),
+    ("tree", "tree.path"),
+    ("no-tree", "tree.enabled"),
+    ("tree-group", "tree.group"),
+    ("tree-mode", "tree.mode"),
+    ("quota", "quota"),
+    ("quota-of", "quota_of.UID"),
+    ("metrics", "metrics.listen"),
+];
+
+/// None of [`GONE`]: each is refused with the key that says the same.
+#[derive(Debug, Clone)]
+struct Gone;
+
+impl clap::Args for Gone {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        GONE.into_iter().fold(command, |command, (flag, key)| {
+            let tip = format!("it is a key of the configuration: --set {key}=VALUE");
+            let parser = UnknownArgumentValueParser::suggest(tip);
+            let flag = clap::Arg::new(flag).long(flag).num_args(0..=1).hide(true);
+            command.arg(flag.default_missing_value("").value_parser(parser))
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
 }
 
-fn octal(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 8).map_err(|_| format!("`{text}` is not an octal number, as in 664"))
+impl clap::FromArgMatches for Gone {
+    fn from_arg_matches(_: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, _: &clap::ArgMatches) -> Result<(), clap::Error> {
+        Ok(())
+    }
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -133,21 +125,25 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What file and flags say together; of `args` nothing else is looked at.
+/// What the file and what is set over it say together; of `args` nothing else is looked at.
 fn config(args: &Args) -> Result<Config, Failure> {
-    let file = match &args.config {
-        None => Config::default(),
-        Some(path) => {
-            let failed = |error: &dyn std::fmt::Display| {
-                Failure::usage(format!("{}: {error}", path.display()))
-            };
-            let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-            Config::from_toml(&text).map_err(|error| failed(&error))?
-        }
+    let text = match &args.config {
+        None => String::new(),
+        Some(path) => std::fs::read_to_string(path).map_err(|error| in_file(path, &error))?,
     };
-    let config = merge(file, args.clone());
+    // What is wrong with the file names it; what is wrong with a key names that.
+    if let Some(path) = &args.config {
+        Config::from_toml(&text).map_err(|error| in_file(path, &error))?;
+    }
+    let mut config = Config::from_toml_and(&text, &args.set).map_err(Failure::usage)?;
+    config.pools.retain(|pool| args.pools.iter().all(|flag| flag.key() != pool.key()));
+    config.pools.extend(args.pools.iter().cloned());
     config.check().map_err(Failure::usage)?;
     Ok(config)
+}
+
+fn in_file(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::usage(format!("{}: {error}", path.display()))
 }
 
 fn options(args: Args) -> Result<daemon::Options, Failure> {
@@ -170,38 +166,6 @@ fn options(args: Args) -> Result<daemon::Options, Failure> {
     })
 }
 
-/// The file with every flag that was given over it.
-fn merge(mut config: Config, args: Args) -> Config {
-    fn over<T>(field: &mut T, flag: Option<T>) {
-        if let Some(value) = flag {
-            *field = value;
-        }
-    }
-    over(&mut config.provider, args.provider);
-    let workers = &mut config.workers;
-    over(&mut workers.max, args.workers);
-    over(&mut workers.cpus, args.worker_cpus.map(Some));
-    over(&mut workers.nice, args.worker_nice);
-    over(&mut workers.sched_idle, args.worker_sched_idle);
-    over(&mut workers.cgroup, args.worker_cgroup.map(Some));
-    over(&mut workers.pause_above_pressure, args.pause_above_pressure.map(Some));
-    over(&mut config.lend_group, args.lend_group.map(Some));
-    over(&mut config.zero_group, args.zero_group.map(Some));
-    over(&mut config.trust_zero_group, args.trust_zero_group);
-    let tree = &mut config.tree;
-    let named = args.tree.is_some().then_some(true);
-    over(&mut tree.enabled, named.or(args.no_tree.then_some(false)).map(Some));
-    over(&mut tree.path, args.tree.map(Some));
-    over(&mut tree.group, args.tree_group.map(Some));
-    over(&mut tree.mode, args.tree_mode.map(Some));
-    over(&mut config.quota, args.quota.map(Some));
-    over(&mut config.metrics.listen, args.metrics.map(Some));
-    config.quota_of.extend(args.quota_of);
-    config.pools.retain(|pool| args.pools.iter().all(|flag| flag.key() != pool.key()));
-    config.pools.extend(args.pools);
-    config
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,69 +181,34 @@ mod tests {
         Line::parse_from(format!("serve {line}").split_whitespace()).args
     }
 
-    const FILE: &str = r#"
-        quota = "1G"
-        quota_of = { 7 = "2G" }
-        [workers]
-        max = 3
-        cpus = "0-1"
-        [[pool]]
-        page_size = "1G"
-        ready_high = 1
-        [[pool]]
-        page_size = "2M"
-    "#;
-
     #[test]
-    fn every_flag_says_the_same_as_its_field() {
-        let flags = args(
-            "--workers 4 --worker-cpus 0-3 --worker-nice -5 --worker-sched-idle false \
-             --worker-cgroup /a --pause-above-pressure 40 --lend-group kvm --zero-group wheel \
-             --quota 64G --quota-of 1000=8G --metrics [::1]:9464 --provider stock \
-             --tree /run/zero --tree-group kvm --tree-mode 660 \
-             --pool page_size=1G,ready_high=8",
-        );
-        let file = Config::from_toml(
-            r#"
-            provider = "stock"
-            lend_group = "kvm"
-            zero_group = "wheel"
-            quota = "64G"
-            quota_of = { 1000 = "8G" }
-            [workers]
-            max = 4
-            cpus = "0-3"
-            nice = -5
-            sched_idle = false
-            cgroup = "/a"
-            pause_above_pressure = 40
-            [tree]
-            enabled = true
-            path = "/run/zero"
-            group = "kvm"
-            mode = 0o660
-            [metrics]
-            listen = "[::1]:9464"
-            [[pool]]
-            page_size = "1G"
-            ready_high = 8
-            "#,
-        );
-        assert_eq!(merge(Config::default(), flags), file.unwrap());
+    fn a_pool_replaces_the_file_s_of_the_same_shape_and_keys_go_over_the_rest() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("prezero.toml");
+        let text = "quota = \"1G\"\n[[pool]]\npage_size = \"1G\"\nready_high = 1\n\
+                    [[pool]]\npage_size = \"2M\"\n";
+        std::fs::write(&file, text).unwrap();
+        let line = "--set quota=2G --set workers.max=0 --pool page_size=1G,ready_high=5";
+        let config = config(&args(&format!("--config {} {line}", file.display()))).unwrap();
+        assert_eq!((config.quota, config.workers.max), (Some(units::Bytes(2 << 30)), 0));
+        assert_eq!(config.pools.len(), 2);
+        assert_eq!(config.pools[1].ready_high.0, 5);
+        assert_eq!(super::config(&args("")).unwrap(), Config::default());
     }
 
     #[test]
-    fn flags_override_the_file_and_leave_the_rest() {
-        let file = Config::from_toml(FILE).unwrap();
-        let config = merge(
-            file.clone(),
-            args("--quota-of 8=3G --pool page_size=1G,ready_high=5 --workers 0"),
-        );
-        assert_eq!((config.workers.max, config.workers.cpus.as_deref()), (0, Some("0-1")));
-        assert_eq!(config.quota_of.len(), 2);
-        assert_eq!(config.pools.len(), 2);
-        assert_eq!(config.pools[1].ready_high.0, 5);
-        assert_eq!(merge(file.clone(), args("")), file);
-        assert_eq!(merge(file, args("--no-tree")).tree.enabled, Some(false));
+    fn a_flag_that_is_a_key_now_names_it_and_the_key_exists() {
+        for (flag, key) in GONE {
+            for value in [vec![], vec!["4"]] {
+                let flag = format!("--{flag}");
+                let words = ["serve", &flag].into_iter().chain(value);
+                let error = Line::try_parse_from(words).unwrap_err().to_string();
+                assert!(error.contains(&format!("--set {key}=")), "{flag}: {error}");
+            }
+            let set = format!("{}=nonsense", key.replace("UID", "1")).parse().unwrap();
+            if let Err(error) = Config::from_toml_and("", &[set]) {
+                assert!(!error.to_string().contains("unknown field"), "{error}");
+            }
+        }
     }
 }

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Single keys over a configuration file, as `workers.max=4`: the file's own keys are the one
+//! definition of what can be said.
+
+use std::str::FromStr;
+
+use toml::{Table, Value};
+
+use super::{Config, ConfigError, syntax};
+
+/// One key, and the value that it gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Set {
+    /// As in the file, with the sections before it: `["workers", "max"]`.
+    path: Vec<String>,
+    value: String,
+}
+
+impl FromStr for Set {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or_else(|| format!("`{text}`: write KEY=VALUE, as in workers.max=4"))?;
+        let path: Vec<_> = key.trim().split('.').map(str::to_owned).collect();
+        if path.iter().any(String::is_empty) {
+            return Err(format!("`{key}` is no key: write SECTION.KEY, as in workers.max"));
+        }
+        Ok(Self { path, value: value.trim().to_owned() })
+    }
+}
+
+impl Set {
+    /// The key as it is written.
+    #[must_use]
+    pub fn key(&self) -> String {
+        self.path.join(".")
+    }
+
+    /// Puts the value into `table`, with the sections that are missing.
+    fn put(&self, table: &mut Table, value: Value) -> Result<(), ConfigError> {
+        let (last, sections) = self.path.split_last().expect("a key has a name");
+        let mut table = table;
+        for section in sections {
+            let inner = table.entry(section.clone()).or_insert_with(|| Table::new().into());
+            let Value::Table(inner) = inner else {
+                return Err(ConfigError::Syntax(format!(
+                    "{}: `{section}` has no keys",
+                    self.key()
+                )));
+            };
+            table = inner;
+        }
+        table.insert(last.clone(), value);
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Reads a configuration file's text with some keys over it, the last one where a key is given
+    /// twice. A value is written as in the file; the quotes around text may be left away.
+    ///
+    /// Unlike [`Config::from_toml`] it does not check what concerns several keys: see
+    /// [`Config::check`].
+    ///
+    /// # Errors
+    /// [`ConfigError::Syntax`], naming the place in the file, or the key.
+    pub fn from_toml_and(text: &str, set: &[Set]) -> Result<Self, ConfigError> {
+        // The file alone, first: what is wrong with it is told by line.
+        let mut config: Self = toml::from_str(text).map_err(|error| syntax(&error))?;
+        let mut table: Table = toml::from_str(text).map_err(|error| syntax(&error))?;
+        for one in set {
+            let refused = |error: toml::de::Error| {
+                ConfigError::Syntax(format!("{}={}: {}", one.key(), one.value, error.message()))
+            };
+            let attempt = |value: Value| {
+                let mut with = table.clone();
+                one.put(&mut with, value)?;
+                let config: Self = with.clone().try_into().map_err(refused)?;
+                Ok::<_, ConfigError>((with, config))
+            };
+            // `lend_group=1000` is text to the file and a number as it is written. Where it is good
+            // as neither, the reason that says more than `invalid type` is told.
+            let text = attempt(Value::String(one.value.clone()));
+            let (with, new) = match literal(&one.value).map(attempt) {
+                Some(Ok(done)) => Ok(done),
+                Some(Err(error)) if !error.to_string().contains("invalid type") => {
+                    text.or(Err(error))
+                }
+                _ => text,
+            }?;
+            (table, config) = (with, new);
+        }
+        Ok(config)
+    }
+}
+
+/// The value as the file's syntax has it, if it is one.
+fn literal(text: &str) -> Option<Value> {
+    let mut table: Table = toml::from_str(&format!("value = {text}")).ok()?;
+    table.remove("value").filter(|_| table.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(words: &[&str]) -> Vec<Set> {
+        words.iter().map(|word| word.parse().expect("KEY=VALUE")).collect()
+    }
+
+    const FILE: &str = r#"
+        quota = "1G"
+        quota_of = { 7 = "2G" }
+        [workers]
+        max = 3
+        cpus = "0-1"
+        [[pool]]
+        page_size = "1G"
+    "#;
+
+    #[test]
+    fn every_kind_of_value_says_the_same_as_in_the_file() {
+        let words = [
+            "provider=stock",
+            "lend_group=kvm",
+            "zero_group=1000",
+            "quota=64G",
+            "quota_of.1000=8G",
+            "quota_of.1001=4096",
+            "workers.max=4",
+            "workers.cpus=0-3",
+            "workers.nice=-5",
+            "workers.sched_idle=false",
+            "workers.cgroup=/a",
+            "workers.pause_above_pressure=40",
+            "tree.enabled=true",
+            "tree.path=\"/run/zero\"",
+            "tree.mode=0o660",
+            "metrics.listen=[::1]:9464",
+        ];
+        let file = r#"
+            provider = "stock"
+            lend_group = "kvm"
+            zero_group = "1000"
+            quota = "64G"
+            quota_of = { 1000 = "8G", 1001 = "4096" }
+            [workers]
+            max = 4
+            cpus = "0-3"
+            nice = -5
+            sched_idle = false
+            cgroup = "/a"
+            pause_above_pressure = 40
+            [tree]
+            enabled = true
+            path = "/run/zero"
+            mode = 0o660
+            [metrics]
+            listen = "[::1]:9464"
+        "#;
+        assert_eq!(Config::from_toml_and("", &set(&words)), Config::from_toml(file));
+    }
+
+    #[test]
+    fn a_key_goes_over_the_file_and_leaves_the_rest() {
+        let config = Config::from_toml_and(FILE, &set(&["quota_of.8=3G", "workers.max=0"]));
+        let config = config.expect("good keys");
+        assert_eq!((config.workers.max, config.workers.cpus.as_deref()), (0, Some("0-1")));
+        assert_eq!((config.quota_of.len(), config.pools.len()), (2, 1));
+        assert_eq!(Config::from_toml_and(FILE, &[]), Config::from_toml(FILE));
+        let twice = Config::from_toml_and(FILE, &set(&["workers.max=1", "workers.max=2"]));
+        assert_eq!(twice.expect("good keys").workers.max, 2);
+    }
+
+    #[test]
+    fn what_is_no_key_or_no_value_of_it_is_refused_by_name() {
+        for (word, parts) in [
+            ("worker.max=1", &["worker.max=1", "unknown field `worker`"][..]),
+            ("workers.most=1", &["workers.most=1", "unknown field `most`", "`max`"]),
+            ("workers.max=many", &["workers.max=many", "u32"]),
+            ("workers.max=-1", &["workers.max=-1", "u32"]),
+            ("quota=much", &["quota=much", "write a number"]),
+            ("quota.of=1", &["quota.of", "`quota` has no keys"]),
+            ("metrics.listen=9464", &["metrics.listen=9464"]),
+            ("max=1\nquota=2", &["max=1"]),
+        ] {
+            let error = Config::from_toml_and(FILE, &set(&[word])).unwrap_err().to_string();
+            for part in parts {
+                assert!(error.contains(part), "{word:?}: {error}");
+            }
+        }
+        for word in ["workers.max", "=1", "workers.=1", ".max=1"] {
+            assert!(word.parse::<Set>().is_err(), "{word}");
+        }
+    }
+}
