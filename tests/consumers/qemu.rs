@@ -186,6 +186,28 @@ fn lent_memory_is_taken_by_path_and_by_descriptor() {
     }
 }
 
+/// With nothing beside it that would take the number of the memfd by which QEMU finds out whether it can
+/// have one: that it closes again, and the next one gets the same number.
+#[test]
+fn its_own_memfd_is_served_without_any_other_device() {
+    if is_wanted("qemu-system-x86_64", "qemu-system-x86").is_none() {
+        return;
+    }
+    let Some(stage) = Stage::set(PAGES) else { return };
+    stage.daemon.zero("max");
+    let log = stage.path("shim.log");
+    let mut command = Command::new(binary());
+    command.args(["run", "--socket"]).arg(stage.daemon.socket()).arg("--log").arg(&log);
+    command.env("PREZERO_WAIT_MS", "5000").args(["--", "qemu-system-x86_64", "-nodefaults"]);
+    command.args(["-display", "none", "-S", "-m", "64", "-machine", "q35,memory-backend=ram"]);
+    command.args(["-object", &memfd("", 32)]);
+    let mut qemu = stage.start(&mut command);
+    until("the loan", || (stage.daemon.pool().lent_pages == 32).then_some(()));
+    assert_served(&log);
+    qemu.end(Signal::SIGTERM);
+    assert_returned(&stage.daemon);
+}
+
 /// As libvirt calls the program of `<emulator>`: by an absolute path, with its own arguments, also to
 /// ask what it can do.
 #[test]

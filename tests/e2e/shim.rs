@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use prezero_tests::{Daemon, Page, c};
 use units::Node;
 
+mod answers;
 mod environment;
 mod nodes;
 

@@ -7,9 +7,9 @@
 //!
 //! # Safety
 //!
-//! What is mapped here lies either in a range that this file reserved from the kernel for this very
-//! request, so that nobody else has anything there, or, with `MAP_FIXED`, where the program itself
-//! asked for whatever was there to be replaced.
+//! What is mapped here lies in a range that this file reserved from the kernel for this very request,
+//! so that nobody else has anything there. With `MAP_FIXED` it is then moved to where the program
+//! itself asked for whatever was there to be replaced.
 #![expect(unsafe_code, reason = "maps memory where the program asked for it")]
 
 use std::os::fd::AsRawFd;
@@ -21,6 +21,7 @@ use crate::daemon::{Ask, lend};
 use crate::guard::State;
 use crate::raw::{self, Errno};
 use crate::say::say;
+use crate::{places, private};
 
 /// One call's arguments.
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +139,7 @@ pub(crate) unsafe fn map(state: &mut State, request: Request) -> raw::Result<usi
     })
 }
 
-/// Maps the loan for the request, and remembers what has to be.
+/// Maps the loan for the request.
 ///
 /// # Safety
 /// As [`map`].
@@ -146,14 +147,9 @@ unsafe fn serve(state: &mut State, loan: &Loan, request: Request, page: u64) -> 
     let too_long = |_| Errno(libc::ENOMEM);
     let bytes = usize::try_from(loan.bytes().0).map_err(too_long)?;
     let page = usize::try_from(page).map_err(too_long)?;
+    remember(state, loan, page, request.is_private())?;
     // SAFETY: the caller's contract.
     let start = unsafe { place(loan, request, bytes, page) }?;
-    if request.is_private() {
-        state.private.add(start, bytes, page);
-    }
-    for (fd, part) in loan.parts() {
-        state.places.add(fd, part.node, page);
-    }
     say(format_args!(
         "mmap of {bytes} bytes at {start:#x} is served: {} ready, {} blocks",
         loan.ready_bytes(),
@@ -162,7 +158,25 @@ unsafe fn serve(state: &mut State, loan: &Loan, request: Request, page: u64) -> 
     Ok(start)
 }
 
+/// Remembers the loan's files, before anybody can see a mapping of them.
+pub(crate) fn remember(
+    state: &mut State,
+    loan: &Loan,
+    page: usize,
+    private: bool,
+) -> raw::Result<()> {
+    places::make_room(loan.parts().len())?;
+    for (fd, part) in loan.parts() {
+        let file = places::add(fd, part.node, page, private)?;
+        state.private.is_new(file);
+    }
+    Ok(())
+}
+
 /// Maps the loan's blocks in a row.
+///
+/// Where something is to be replaced they are mapped elsewhere first, and moved: a refusal leaves what
+/// is there.
 ///
 /// # Safety
 /// As [`map`].
@@ -172,15 +186,15 @@ pub(crate) unsafe fn place(
     bytes: usize,
     page: usize,
 ) -> raw::Result<usize> {
-    let is_fixed = request.flags & libc::MAP_FIXED != 0;
-    let start = if is_fixed { request.address } else { reserve(request, bytes, page)? };
+    let replaces = request.flags & libc::MAP_FIXED != 0;
+    let elsewhere = Request { address: 0, flags: request.flags & !libc::MAP_FIXED, ..request };
+    let start = reserve(if replaces { elsewhere } else { request }, bytes, page)?;
     let mut at = start;
     let mut placed = Ok(0);
     for (fd, part) in loan.parts() {
         let part_bytes = usize::try_from(part.bytes).map_err(|_| Errno(libc::ENOMEM))?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | (request.flags & KEPT);
-        // SAFETY: the range was reserved above for all of the blocks, or is one that the program
-        // gave up by MAP_FIXED.
+        // SAFETY: the range was reserved above for all of the blocks.
         placed = unsafe { raw::mmap(at, part_bytes, request.prot, flags, fd.as_raw_fd(), 0) };
         if placed.is_err() {
             break;
@@ -188,17 +202,21 @@ pub(crate) unsafe fn place(
         at += part_bytes;
     }
     if placed.is_ok() && request.is_private() {
+        let to = if replaces { request.address } else { start };
+        private::will_be_in(to, bytes);
         // A child of a clone that the shim does not see must not share what is private.
         // SAFETY: just mapped, and the advice changes no content.
         placed = unsafe { raw::madvise(start, bytes, libc::MADV_DONTFORK) };
     }
+    if placed.is_ok() && replaces {
+        let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: the program gave that range up by MAP_FIXED, and this one is this function's own.
+        placed = unsafe { places::remap(start, bytes, bytes, moves, request.address) };
+    }
     match placed {
-        Ok(_) => Ok(start),
+        Ok(_) => Ok(if replaces { request.address } else { start }),
         Err(error) => {
-            // With MAP_FIXED the untouched call, which comes next, replaces all of it.
-            if !is_fixed {
-                unmap(start, bytes);
-            }
+            unmap(start, bytes);
             Err(error)
         }
     }

@@ -2,8 +2,9 @@
 //! The exported functions, in the place of the C library's.
 //!
 //! Each looks, without a lock, whether it is about anything of the shim's, and makes the untouched
-//! call if not: the system call itself where the C library adds nothing, else its function. Panics
-//! end here, and the untouched call is made.
+//! call if not: the system call itself where the C library adds nothing, else its function. A panic
+//! would be a defect of the shim's, maybe in the midst of its allocator: it is said on standard error
+//! without allocating, and the program is aborted (`panicked`).
 //!
 //! # Safety
 //!
@@ -13,7 +14,7 @@
 #![expect(unsafe_code, reason = "functions with the C library's names and contracts")]
 
 use std::ffi::CStr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, key_t, off64_t, pid_t, shmid_ds, size_t};
@@ -27,13 +28,37 @@ use crate::passing::{SENDMMSG, SENDMSG};
 use crate::raw::{self, Errno, c_int_result, c_result};
 use crate::{memfd, places, private, rebind, say, segment};
 
-/// Runs `body` behind the lock; `None` if that can not be had or the body panics.
+/// Runs `body` behind the lock; `None` if that can not be had.
 pub(crate) fn guarded<T>(
     patience: std::time::Duration,
     body: impl FnOnce(&mut State) -> T,
 ) -> Option<T> {
     let mut guard = Guard::enter(patience)?;
-    catch_unwind(AssertUnwindSafe(|| body(guard.state()))).ok()
+    Some(body(guard.state()))
+}
+
+/// The standard library's own hook allocates, which waits for ever where the allocator is what
+/// panicked; and to go on with a half changed table would be worse than to end.
+fn panicked(info: &std::panic::PanicHookInfo<'_>) {
+    struct Line([u8; 200], usize);
+    impl std::fmt::Write for Line {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            let room = &mut self.0[self.1..];
+            let bytes = text.len().min(room.len());
+            room[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
+            self.1 += bytes;
+            Ok(())
+        }
+    }
+    let mut line = Line([0; 200], 0);
+    let at = info.location().map_or(("?", 0), |at| (at.file(), at.line()));
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("a panic");
+    let _ = writeln!(line, "prezero: a defect of the shim at {}:{}: {text}", at.0, at.1);
+    raw::write(libc::STDERR_FILENO, &line.0[..line.1]);
+    std::process::abort()
 }
 
 fn pointer(result: raw::Result<usize>) -> *mut c_void {
@@ -77,6 +102,8 @@ static START: extern "C" fn() = {
         for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE, &SENDMSG, &SENDMMSG] {
             next.get();
         }
+        // A closure without captures is no allocation.
+        std::panic::set_hook(Box::new(panicked));
         // SAFETY: three functions that live as long as the process.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     }
@@ -101,17 +128,14 @@ pub unsafe extern "C" fn mmap(
     let untouched = || unsafe { raw::mmap(start, bytes, prot, flags, fd, offset) };
     let request = Request { address: start, bytes, prot, flags };
     let for_huge_pages = request.is_for_huge_pages() && !is_off();
-    let replaces = flags & libc::MAP_FIXED != 0 && private::may_be_in(start, bytes);
     let of_memfd = flags & libc::MAP_ANONYMOUS == 0 && memfd::is_any();
-    if !for_huge_pages && !replaces && !of_memfd {
+    if !for_huge_pages && !of_memfd {
         return pointer(untouched());
     }
-    let served = guarded(if replaces { WAIT_LONG } else { WAIT }, |state| {
+    let served = guarded(WAIT, |state| {
         if of_memfd {
-            state.memfds.before_mapping(fd, flags & libc::MAP_TYPE == libc::MAP_PRIVATE);
-        }
-        if replaces {
-            state.private.forget(start, bytes);
+            let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+            state.memfds.before_mapping(fd, private, prot & libc::PROT_EXEC != 0);
         }
         // SAFETY: the caller's contract.
         if for_huge_pages { unsafe { anonymous::map(state, request) } } else { untouched() }
@@ -148,9 +172,13 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     if !private::may_be_in(start, bytes) {
         return c_int_result(untouched());
     }
+    // The guard is there for a fork beside it, which must inherit no descriptor of the shim's; it is not
+    // needed for what is done, and a fork that is under way is not waited for.
+    let guard = Guard::enter(WAIT_LONG);
     // SAFETY: the caller's contract.
-    let done = guarded(WAIT_LONG, |state| unsafe { state.private.unmap(start, bytes) });
-    c_int_result(done.unwrap_or_else(untouched))
+    let done = unsafe { private::unmap(start, bytes) };
+    drop(guard);
+    c_int_result(done)
 }
 
 /// `mremap(2)`.
@@ -165,21 +193,19 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    let (old, new) = (old.addr(), new.addr());
-    // SAFETY: the caller's contract.
-    let untouched = || unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) };
-    let moves = flags & libc::MREMAP_FIXED != 0;
-    let replaces = moves && private::may_be_in(new, new_bytes);
-    let of_a_row = moves && places::is_any();
-    if !replaces && !of_a_row && !private::may_be_in(old, old_bytes.max(1)) {
-        return pointer(untouched());
-    }
-    let done = guarded(WAIT_LONG, |state| {
-        let State { private, places, .. } = state;
+    // Without these flags the caller has not passed it, and anything may be in the register.
+    let has_new = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    let (old, new) = (old.addr(), if has_new { new.addr() } else { 0 });
+    let of_a_row = flags & libc::MREMAP_FIXED != 0 && places::is_any();
+    if !of_a_row && !private::may_be_in(old, old_bytes) {
         // SAFETY: the caller's contract.
-        unsafe { private.remap(places, old, old_bytes, new_bytes, flags, new) }
-    });
-    pointer(done.unwrap_or_else(untouched))
+        return pointer(unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) });
+    }
+    let guard = Guard::enter(WAIT_LONG);
+    // SAFETY: the caller's contract.
+    let done = unsafe { private::remap(old, old_bytes, new_bytes, flags, new) };
+    drop(guard);
+    pointer(done)
 }
 
 /// `madvise(2)`.
@@ -194,9 +220,18 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
     if !private::may_be_in(start, bytes) {
         return c_int_result(untouched());
     }
+    let mut guard = Guard::enter(WAIT_LONG);
+    let known = guard.as_mut().map(|guard| &mut guard.state().private);
     // SAFETY: the caller's contract.
-    let done = guarded(WAIT_LONG, |state| unsafe { state.private.advise(start, bytes, advice) });
-    c_int_result(done.unwrap_or_else(untouched))
+    let mut done = unsafe { private::advise(known, start, bytes, advice) };
+    if done == Err(Errno(libc::EMFILE)) {
+        let known = guard.as_mut().map(|guard| &mut guard.state().private);
+        // SAFETY: the caller's contract.
+        let body = || unsafe { private::advise(known, start, bytes, advice) };
+        done = raw::with_descriptors(body).unwrap_or(done);
+    }
+    drop(guard);
+    c_int_result(done)
 }
 
 /// `mbind(2)`, which is libnuma's function.
@@ -240,7 +275,8 @@ pub extern "C" fn shmget(key: key_t, bytes: size_t, flags: c_int) -> c_int {
         }
     }
     let (key, flags) = (key.cast_unsigned() as usize, flags.cast_unsigned() as usize);
-    c_int_result(raw::shm(libc::SYS_shmget, [key, bytes, flags]))
+    // SAFETY: numbers alone.
+    c_int_result(unsafe { raw::shm(libc::SYS_shmget, [key, bytes, flags]) })
 }
 
 /// `shmat(2)`.
@@ -258,7 +294,8 @@ pub unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) 
         }
     }
     let (id, flags) = (id.cast_unsigned() as usize, flags.cast_unsigned() as usize);
-    pointer(raw::shm(libc::SYS_shmat, [id, at, flags]))
+    // SAFETY: the caller's contract.
+    pointer(unsafe { raw::shm(libc::SYS_shmat, [id, at, flags]) })
 }
 
 /// `shmdt(2)`.
@@ -275,7 +312,8 @@ pub unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
             return c_int_result(result);
         }
     }
-    c_int_result(raw::shm(libc::SYS_shmdt, [at, 0, 0]))
+    // SAFETY: the caller's contract.
+    c_int_result(unsafe { raw::shm(libc::SYS_shmdt, [at, 0, 0]) })
 }
 
 /// `shmctl(2)`.
@@ -294,21 +332,26 @@ pub unsafe extern "C" fn shmctl(id: c_int, command: c_int, out: *mut shmid_ds) -
         }
     }
     let (id, command) = (id.cast_unsigned() as usize, command.cast_unsigned() as usize);
-    c_int_result(raw::shm(libc::SYS_shmctl, [id, command, out.addr()]))
+    // SAFETY: the caller's contract.
+    c_int_result(unsafe { raw::shm(libc::SYS_shmctl, [id, command, out.addr()]) })
 }
 
 /// Takes the lock for a fork and keeps it until the fork is over.
 fn prepare() -> raw::Result<()> {
     let Some(mut guard) = Guard::enter(WAIT_LONG) else { return Ok(()) };
-    let prepared = catch_unwind(AssertUnwindSafe(|| {
-        let state = guard.state();
-        if state.private.is_empty() {
-            return Ok(());
-        }
+    let state = guard.state();
+    let result = if places::is_any_private() {
         let how = state.config().private.unwrap_or(AtFork::Drop);
-        state.private.prepare(how)
-    }));
-    let result = prepared.unwrap_or(Err(Errno(libc::ENOMEM)));
+        match state.private.prepare(how) {
+            Err(Errno(libc::EMFILE)) => {
+                let again = raw::with_descriptors(|| state.private.prepare(how));
+                again.unwrap_or(Err(Errno(libc::ENOMEM)))
+            }
+            result => result,
+        }
+    } else {
+        Ok(())
+    };
     if result.is_ok() {
         guard.keep();
     }
@@ -318,7 +361,7 @@ fn prepare() -> raw::Result<()> {
 /// `fork(2)`. Here rather than in `pthread_atfork` alone, because a handler can not refuse.
 #[unsafe(no_mangle)]
 pub extern "C" fn fork() -> pid_t {
-    if private::is_any()
+    if places::is_any_private()
         && let Err(error) = prepare()
     {
         return c_int_result(Err(error));
@@ -364,11 +407,7 @@ extern "C" fn in_child() {
 fn finish(in_child: bool) {
     let Some(mut guard) = Guard::kept(in_child) else { return };
     let state = guard.state();
-    let done = catch_unwind(AssertUnwindSafe(|| {
-        state.memfds.forked();
-        state.places.forked();
-        if in_child { state.private.in_child() } else { state.private.in_parent() }
-    }));
-    // Nothing in there panics; if it did, the fork itself is done all the same.
-    drop(done);
+    state.memfds.forked();
+    places::forked();
+    if in_child { state.private.in_child() } else { state.private.in_parent() }
 }

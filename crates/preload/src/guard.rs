@@ -5,6 +5,11 @@
 //! (whose handler could call `mmap` again), is cancelled at no call, and may use the shim's
 //! allocator. Waiting for it is bounded; a caller that does not get it makes the untouched call.
 //!
+//! While the process forks the lock is nobody's to wait for: the thread that forks may itself be
+//! waiting, in somebody's handler of `pthread_atfork`, for a lock whose holder is in one of these
+//! calls. Whoever comes then makes the untouched call at once; what private memory promises is kept
+//! without the lock ([`crate::private`]).
+//!
 //! The lock knows its holder's process and thread. A child of a plain `clone` inherits a lock whose
 //! holder does not exist there, and memory that may be half changed: it never gets the lock, so the
 //! shim is out of its way for good.
@@ -21,14 +26,13 @@ use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::memfd::Memfds;
-use crate::places::Places;
 use crate::private::Private;
 use crate::raw;
 use crate::segment::Segments;
 
 /// A loan's holder has it for at most its timeout; others may wait for two in a row.
 pub(crate) const WAIT: Duration = Duration::from_millis(250);
-/// What must not be left undone, such as forgetting a range, waits longer: for a fork that copies.
+/// What had better not be left undone waits longer: for a fork that copies.
 pub(crate) const WAIT_LONG: Duration = Duration::from_secs(60);
 
 const FREE: u32 = 0;
@@ -57,7 +61,6 @@ pub(crate) struct State {
     pub(crate) private: Private,
     pub(crate) memfds: Memfds,
     pub(crate) segments: Segments,
-    pub(crate) places: Places,
     /// Until when no daemon is asked: one that does not answer costs its timeout once, not always.
     pub(crate) rest_until: Option<Instant>,
 }
@@ -69,7 +72,6 @@ impl State {
             private: Private::new(),
             memfds: Memfds::new(),
             segments: Segments::new(),
-            places: Places::new(),
             rest_until: None,
         }
     }
@@ -121,7 +123,7 @@ pub(crate) fn is_off() -> bool {
 
 impl Guard {
     /// Takes the lock, waiting at most so long. `None` if that was not enough, if this very thread
-    /// has it, or if its holder is not of this process.
+    /// has it, if the process forks, or if its holder is not of this process.
     pub(crate) fn enter(patience: Duration) -> Option<Self> {
         // Signals first: a handler between the two would find the lock held by its own thread.
         let signals = raw::signal_mask(!SYNCHRONOUS, false);
@@ -154,7 +156,9 @@ impl Guard {
     pub(crate) fn keep(self) {
         KEPT_SIGNALS.store(self.signals, Ordering::Relaxed);
         KEPT_CANCELLATION.store(self.cancellation, Ordering::Relaxed);
-        FORKING.store(true, Ordering::Relaxed);
+        FORKING.store(true, Ordering::Release);
+        // Who waits already looks again, and goes.
+        raw::futex_wake(&LOCK, true);
         std::mem::forget(self);
     }
 
@@ -193,7 +197,7 @@ impl Drop for Guard {
         HOLDER_THREAD.store(0, Ordering::Relaxed);
         HOLDER_PROCESS.store(0, Ordering::Relaxed);
         if LOCK.swap(FREE, Ordering::Release) == AWAITED {
-            raw::futex_wake(&LOCK);
+            raw::futex_wake(&LOCK, false);
         }
         self.restore();
     }
@@ -209,6 +213,9 @@ fn lock(patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     while LOCK.swap(AWAITED, Ordering::Acquire) != FREE {
         let holder = HOLDER_PROCESS.load(Ordering::Relaxed);
+        if FORKING.load(Ordering::Acquire) {
+            return false;
+        }
         // 0 is one that has just got it and not yet said so.
         if holder != 0 && holder != raw::process() {
             return false;

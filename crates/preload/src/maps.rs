@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the kernel says about the address space: `/proc/self/maps`.
 
-use crate::raw::{self, File};
+use crate::raw::{self, Errno, File};
 
 /// One mapping, cut to what was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,16 +22,64 @@ impl Piece {
     }
 }
 
-/// The mappings in `start..end`, in order.
-pub(crate) fn pieces(start: usize, end: usize) -> Vec<Piece> {
-    let text = read(c"/proc/self/maps");
+/// The mappings in `start..end`, in order, cut to that.
+///
+/// # Errors
+/// Where `/proc` can not be read: then nothing is known.
+pub(crate) fn pieces(start: usize, end: usize) -> raw::Result<Vec<Piece>> {
+    let text = read(c"/proc/self/maps")?;
     let lines = text.split(|byte| *byte == b'\n');
-    lines.filter_map(parse).filter_map(|piece| cut(piece, start, end)).collect()
+    Ok(lines.filter_map(parse).filter_map(|piece| cut(piece, start, end)).collect())
+}
+
+/// The mapping at an address or the next one, whole, of those that begin before `end`. Allocates
+/// nothing and asks for no lock.
+///
+/// # Errors
+/// Where `/proc` can not be read: then nothing is known.
+pub(crate) fn first(start: usize, end: usize) -> raw::Result<Option<Piece>> {
+    let fd = raw::open(c"/proc/self/maps")?;
+    let found = match raw::mapping_at(fd, start) {
+        Err(Errno(libc::ENOENT)) => Ok(None),
+        // Before Linux 6.11.
+        Err(Errno(libc::ENOTTY)) => first_in_text(fd, start),
+        Err(error) => Err(error),
+        Ok(mapping) => Ok(Some(mapping)),
+    };
+    raw::close(fd);
+    Ok(found?.filter(|piece| piece.start < end))
+}
+
+fn first_in_text(fd: libc::c_int, start: usize) -> raw::Result<Option<Piece>> {
+    // What counts of a line is in its first 100 bytes; names may be longer than any buffer.
+    let (mut line, mut length) = ([0_u8; 128], 0);
+    let (mut buffer, mut offset) = ([0_u8; 4096], 0_u64);
+    loop {
+        let read = raw::pread(fd, &mut buffer, offset)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        offset += read as u64;
+        for byte in &buffer[..read] {
+            if *byte != b'\n' {
+                if let Some(place) = line.get_mut(length) {
+                    *place = *byte;
+                    length += 1;
+                }
+                continue;
+            }
+            let found = parse(&line[..length]).filter(|piece| start < piece.end);
+            if found.is_some() {
+                return Ok(found);
+            }
+            length = 0;
+        }
+    }
 }
 
 /// What a new mapping must be advised to be as that of a piece is; `None` if advice is not enough.
 pub(crate) fn advice(piece: Piece) -> Option<Vec<libc::c_int>> {
-    let text = read(c"/proc/self/smaps");
+    let text = read(c"/proc/self/smaps").ok()?;
     let mut lines = text.split(|byte| *byte == b'\n');
     lines.find(|line| {
         parse(line).is_some_and(|whole| whole.start <= piece.start && piece.end <= whole.end)
@@ -50,22 +98,24 @@ pub(crate) fn advice(piece: Piece) -> Option<Vec<libc::c_int>> {
     Some(advice)
 }
 
-fn read(path: &std::ffi::CStr) -> Vec<u8> {
-    let Ok(fd) = raw::open(path) else { return Vec::new() };
+fn read(path: &std::ffi::CStr) -> raw::Result<Vec<u8>> {
+    let fd = raw::open(path)?;
     let mut text = Vec::new();
     let mut buffer = [0_u8; 4096];
-    loop {
+    let done = loop {
         // The file's offsets are bytes of text: each read goes on behind the last line.
         match raw::pread(fd, &mut buffer, text.len() as u64) {
-            Ok(0) | Err(_) => break,
+            Ok(0) => break Ok(()),
+            Err(error) => break Err(error),
             Ok(read) => text.extend_from_slice(&buffer[..read]),
         }
-    }
+    };
     raw::close(fd);
-    text
+    done.map(|()| text)
 }
 
-fn cut(piece: Piece, start: usize, end: usize) -> Option<Piece> {
+/// A piece as far as it lies in a range.
+pub(crate) fn cut(piece: Piece, start: usize, end: usize) -> Option<Piece> {
     let (start, end) = (piece.start.max(start), piece.end.min(end));
     let offset = piece.offset + (start.saturating_sub(piece.start)) as u64;
     (start < end).then_some(Piece { start, end, offset, ..piece })

@@ -12,17 +12,17 @@
 //!
 //! *Seals*: a file on a mounted hugetlbfs takes none. Those against growing and shrinking (QEMU sets
 //! them) are kept here, for the program and its children; another process that was passed the
-//! descriptor finds `F_SEAL_SEAL` and is not bound. Seals against writing are refused (`EPERM`).
+//! descriptor finds `F_SEAL_SEAL` and is not bound.
 //!
-//! *Mapped private*: such a mapping copies each page that is written, which makes lent pages a waste.
-//! If that is the first thing that is done with the file, a memfd of the kernel's takes its place
-//! again.
+//! *What a lent file can not be*: sealed against writing, or executed; and a private mapping copies each
+//! page that is written, which makes lent pages a waste. If that is the first thing that is done with
+//! the file, a memfd of the kernel's takes its place again; later such seals are refused (`EPERM`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_uint};
 
-use crate::anonymous::page_of;
+use crate::anonymous::{page_of, remember};
 use crate::daemon::{Ask, lend};
 use crate::guard::State;
 use crate::maps::Piece;
@@ -87,6 +87,8 @@ impl Memfds {
             return say(format_args!("memfd_create({flags:#x}) is not served: unknown flags"));
         }
         let Ok(file) = raw::file(fd) else { return };
+        // A number is given again only after its file was closed, which nobody tells.
+        self.pending.retain(|pending| pending.fd != fd);
         if self.pending.len() >= MOST_PENDING {
             self.pending.remove(0);
         }
@@ -127,19 +129,50 @@ impl Memfds {
         if forbidden { Err(Errno(libc::EPERM)) } else { Ok(()) }
     }
 
-    /// `fcntl(F_GET_SEALS)` and `fcntl(F_ADD_SEALS)` of a served memfd.
+    /// `fcntl(F_GET_SEALS)` and `fcntl(F_ADD_SEALS)` of a served memfd; `None` if it is, or has just
+    /// become, the kernel's own to answer for.
     pub(crate) fn seals(&mut self, fd: c_int, add: Option<c_int>) -> Option<raw::Result<usize>> {
         let served = self.find(fd)?;
         let Some(add) = add else {
             return Some(Ok(served.seals.cast_unsigned() as usize));
         };
-        let known = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-        if served.seals & libc::F_SEAL_SEAL != 0 || add & !known != 0 {
-            say(format_args!("seals {add:#x} of a lent memfd are refused"));
+        if served.seals & libc::F_SEAL_SEAL != 0 {
             return Some(Err(Errno(libc::EPERM)));
         }
-        served.seals |= add;
-        Some(Ok(0))
+        let known = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        if add & !known == 0 {
+            served.seals |= add;
+            return Some(Ok(0));
+        }
+        // Against writing, or unknown: only the kernel's own memfd takes those.
+        let (file, used) = (served.file, served.used);
+        if !used && self.give_way(fd, file, "sealed against writing") {
+            return None;
+        }
+        say(format_args!("seals {add:#x} of a lent memfd that is in use are refused"));
+        Some(Err(Errno(libc::EPERM)))
+    }
+
+    /// Puts a memfd of the kernel's in the place of a served one that nobody has used.
+    fn give_way(&mut self, fd: c_int, file: File, why: &str) -> bool {
+        let Some(at) = self.served.iter().position(|served| served.file.is(file)) else {
+            return false;
+        };
+        if !is_only_descriptor(fd, file) {
+            return false;
+        }
+        match put_back(fd, file, self.served[at]) {
+            Ok(()) => {
+                self.served.swap_remove(at);
+                self.count();
+                say(format_args!("a memfd that is {why} is the kernel's again"));
+                true
+            }
+            Err(error) => {
+                say(format_args!("a lent memfd is {why}: {error}"));
+                false
+            }
+        }
     }
 
     /// A descriptor is about to be another process's as well: from now on it is what it is.
@@ -182,24 +215,16 @@ impl Memfds {
         Ok(())
     }
 
-    /// A mapping of the descriptor is about to be made. A private one as the first is better off
-    /// with a memfd of the kernel's.
-    pub(crate) fn before_mapping(&mut self, fd: c_int, private: bool) {
+    /// A mapping of the descriptor is about to be made. Where the first one is private or to be
+    /// executed, the program is better off with a memfd of the kernel's.
+    pub(crate) fn before_mapping(&mut self, fd: c_int, private: bool, executed: bool) {
         let Ok(file) = raw::file(fd) else { return };
         self.pending.retain(|pending| !pending.file.is(file));
-        if let Some(at) = self.served.iter().position(|served| served.file.is(file)) {
-            let served = &mut self.served[at];
-            let way_back = private && !served.used && is_only_descriptor(fd, file);
-            served.used = true;
-            if way_back {
-                let served = *served;
-                match put_back(fd, file, served) {
-                    Ok(()) => {
-                        self.served.swap_remove(at);
-                        say(format_args!("a memfd that is mapped private is the kernel's again"));
-                    }
-                    Err(error) => say(format_args!("a lent memfd is mapped private: {error}")),
-                }
+        if let Some(served) = self.served.iter_mut().find(|served| served.file.is(file)) {
+            let was_used = std::mem::replace(&mut served.used, true);
+            if (private || executed) && !was_used {
+                let why = if private { "mapped private" } else { "to be executed" };
+                self.give_way(fd, file, why);
             }
         }
         self.count();
@@ -228,8 +253,9 @@ pub(crate) fn sized(state: &mut State, fd: c_int, bytes: i64) {
     if ready.0 == 0 {
         return not(&"nothing is ready");
     }
-    for (fd, part) in loan.parts() {
-        state.places.add(fd, part.node, usize::try_from(pending.page).unwrap_or_default());
+    let page = usize::try_from(pending.page).unwrap_or_default();
+    if let Err(error) = remember(state, &loan, page, false) {
+        return not(&error);
     }
     let (_, files) = loan.into_fds();
     let [file] = files.as_slice() else { return not(&"the daemon lent several files") };
@@ -249,8 +275,7 @@ pub(crate) fn sized(state: &mut State, fd: c_int, bytes: i64) {
 
 /// Puts the file of one descriptor in another's place, closed on exec as that one is.
 fn put(file: c_int, fd: c_int) -> raw::Result<()> {
-    let closes = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC.cast_unsigned() as usize;
-    let flags = if closes == 0 { 0 } else { libc::O_CLOEXEC };
+    let flags = if raw::closes_on_exec(fd)? { libc::O_CLOEXEC } else { 0 };
     raw::dup3(file, fd, flags).map(drop)
 }
 
@@ -267,9 +292,8 @@ fn kernels_own(bytes: u64, served: Served) -> raw::Result<c_int> {
     let memfd = c_int::try_from(memfd).map_err(|_| Errno(libc::EBADF))?;
     let bytes = i64::try_from(bytes).map_err(|_| Errno(libc::EFBIG))?;
     let made = raw::ftruncate(memfd, bytes).and_then(|_| {
-        let seals = served.seals.cast_unsigned() as usize;
         let sealable = served.flags & libc::MFD_ALLOW_SEALING != 0;
-        if sealable && seals != 0 { raw::fcntl(memfd, libc::F_ADD_SEALS, seals) } else { Ok(0) }
+        if sealable && served.seals != 0 { raw::add_seals(memfd, served.seals) } else { Ok(0) }
     });
     made.map(|_| memfd).inspect_err(|_| raw::close(memfd))
 }

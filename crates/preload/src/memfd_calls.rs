@@ -139,7 +139,8 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
         }
     }
     match FCNTL.get() {
-        0 => c_int_result(raw::fcntl(fd, command, argument)),
+        // SAFETY: the caller's contract.
+        0 => c_int_result(unsafe { raw::fcntl(fd, command, argument) }),
         at => {
             // SAFETY: the C library's function is variadic; a register's worth of argument is passed
             // to it in the same place.

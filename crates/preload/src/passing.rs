@@ -11,8 +11,8 @@ use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t};
 
 use crate::calls::{Next, guarded};
 use crate::guard::{State, WAIT};
-use crate::memfd;
 use crate::raw::{self, c_int_result, c_result};
+use crate::{memfd, places};
 
 pub(crate) static SENDMSG: Next = Next::new(c"sendmsg");
 pub(crate) static SENDMMSG: Next = Next::new(c"sendmmsg");
@@ -54,7 +54,7 @@ unsafe fn note_passed(state: &mut State, header: &msghdr) {
                 // SAFETY: one of its descriptors, which need not be aligned.
                 let Ok(file) = raw::file(unsafe { fd.read_unaligned() }) else { continue };
                 state.memfds.passed(file);
-                state.places.passed(file);
+                places::passed(file);
             }
         }
         // SAFETY: as above.
@@ -108,7 +108,8 @@ pub unsafe extern "C" fn sendmmsg(
         unsafe { before_passing(messages) };
     }
     match SENDMMSG.get() {
-        0 => c_int_result(raw::sendmmsg(fd, messages.addr(), count, flags)),
+        // SAFETY: the caller's contract.
+        0 => c_int_result(unsafe { raw::sendmmsg(fd, messages.addr(), count, flags) }),
         at => {
             // SAFETY: the C library's function of that name has this type.
             let next = unsafe {

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which files are lent ones, and on which nodes their pages lie.
 //!
+//! A file is named by its inode: whoever mapped it where, and whether anybody still does, is the
+//! kernel's to say ([`crate::maps`]). So nothing here goes stale when the program unmaps, moves or
+//! replaces memory, by whatever call; and nothing is thrown away anywhere before the inode that lies
+//! there has been found here.
+//!
+//! The table is read without a lock: what an allocator does under its own lock while the process
+//! forks must wait for nobody. It is written behind the guard.
+//!
 //! A request may be served with several blocks, each a file and a mapping of its own, where the
 //! program has made one. Almost every call treats a row of mappings as one; what `mremap` does not
 //! is done here.
@@ -9,72 +17,175 @@
 //!
 //! Ranges are moved that the program itself moves, to where it says.
 #![expect(unsafe_code, reason = "moves the program's memory where it asks for that")]
+#![expect(clippy::cast_possible_truncation, reason = "fields of a word of 64 bits")]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::c_int;
 
 use crate::maps::{self, Piece};
 use crate::raw::{self, Errno, File};
 
-/// More files than that are not remembered: the oldest are forgotten, and are then treated as files
-/// of somebody else. DPDK has one per page.
-const MOST: usize = 4096;
+/// Places in the table, of which three quarters are used: a program with more lent files than that
+/// mapped gets the next from the kernel. DPDK has a file per page.
+const SLOTS: usize = 1 << 14;
+const MOST: usize = SLOTS / 4 * 3;
 
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
+/// Slots that are not empty: in use, or left by a file that is mapped nowhere any more.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static PRIVATE_EVER: AtomicBool = AtomicBool::new(false);
 
 /// Whether anything has been lent.
 pub(crate) fn is_any() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0
+    TAKEN.load(Ordering::Relaxed) != 0
 }
 
-/// A lent file, named by its inode: whoever mapped it where, and whether anybody still does, is
-/// the kernel's to say.
+/// Whether anything has been lent for private memory.
+pub(crate) fn is_any_private() -> bool {
+    PRIVATE_EVER.load(Ordering::Relaxed)
+}
+
+struct Slot {
+    device: AtomicU64,
+    inode: AtomicU64,
+    bytes: AtomicU64,
+    /// 0, [`GONE`], or [`LIVE`] with the rest of what is known.
+    word: AtomicU64,
+}
+
+const LIVE: u64 = 1 << 63;
+const GONE: u64 = 1 << 62;
+const PRIVATE: u64 = 1 << 61;
+const SHARED: u64 = 1 << 60;
+const SHIFT_AT: u32 = 32;
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            word: AtomicU64::new(0),
+        }
+    }
+
+    fn has(&self, device: u64, inode: u64) -> bool {
+        (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed)) == (device, inode)
+    }
+}
+
+/// What is known of a lent file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    file: File,
     pub(crate) node: u32,
     pub(crate) page: usize,
+    /// Whether it stands for memory that the program asked for as private.
+    pub(crate) private: bool,
     /// Whether another process may have it.
     pub(crate) shared: bool,
+    pub(crate) file_bytes: u64,
 }
 
-/// The lent files of this process.
-#[derive(Debug)]
-pub(crate) struct Places(Vec<Place>);
+/// The slots in which a file may be, in the order in which they are looked at.
+fn slots_of(inode: u64) -> impl Iterator<Item = &'static Slot> {
+    // Inodes are counted up: neighbours lie in neighbouring slots.
+    let first = inode as usize % SLOTS;
+    (0..SLOTS).map(move |step| &TABLE[(first + step) % SLOTS])
+}
 
-impl Places {
-    pub(crate) const fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    /// Remembers a file, the node of its pages and their size.
-    pub(crate) fn add(&mut self, fd: BorrowedFd<'_>, node: u32, page: usize) {
-        let Ok(file) = raw::file(fd.as_raw_fd()) else { return };
-        // An inode's number may be used again.
-        self.0.retain(|place| !place.file.is(file));
-        if self.0.len() >= MOST {
-            self.0.remove(0);
+fn slot_of(device: u64, inode: u64) -> Option<(&'static Slot, u64)> {
+    for slot in slots_of(inode) {
+        match slot.word.load(Ordering::Acquire) {
+            0 => return None,
+            word if word & LIVE != 0 && slot.has(device, inode) => {
+                // Unless it has just become another's.
+                return (slot.word.load(Ordering::Acquire) & LIVE != 0).then_some((slot, word));
+            }
+            _ => {}
         }
-        self.0.push(Place { file, node, page, shared: false });
-        COUNT.store(self.0.len(), Ordering::Relaxed);
     }
+    None
+}
 
-    /// What is known of a piece of memory if it is lent.
-    pub(crate) fn of(&self, piece: &Piece) -> Option<Place> {
-        self.0.iter().find(|place| piece.is_of(place.file)).copied()
+/// Makes sure that so many files can be added. For those who have the guard.
+///
+/// # Errors
+/// `ENOMEM` if so many are mapped already.
+pub(crate) fn make_room(files: usize) -> raw::Result<()> {
+    if TAKEN.load(Ordering::Relaxed) + files <= MOST {
+        return Ok(());
     }
-
-    /// After a fork both sides have everything that is shared.
-    pub(crate) fn forked(&mut self) {
-        self.0.iter_mut().for_each(|place| place.shared = true);
+    let pieces = maps::pieces(0, usize::MAX)?;
+    let mut live = 0;
+    for slot in &TABLE {
+        if slot.word.load(Ordering::Relaxed) & LIVE == 0 {
+            continue;
+        }
+        let (device, inode) =
+            (slot.device.load(Ordering::Relaxed), slot.inode.load(Ordering::Relaxed));
+        if pieces.iter().any(|piece| (piece.device, piece.inode) == (device, inode)) {
+            live += 1;
+        } else {
+            slot.word.store(GONE, Ordering::Release);
+        }
     }
+    if live + files <= MOST { Ok(()) } else { Err(Errno(libc::ENOMEM)) }
+}
 
-    /// A descriptor is about to be passed on.
-    pub(crate) fn passed(&mut self, file: File) {
-        let its = self.0.iter_mut().find(|place| place.file.is(file));
-        its.into_iter().for_each(|place| place.shared = true);
+/// Remembers a file, the node of its pages and their size; what was known of that inode before is
+/// another file's that is gone.
+pub(crate) fn add(fd: BorrowedFd<'_>, node: u32, page: usize, private: bool) -> raw::Result<File> {
+    let file = raw::file(fd.as_raw_fd())?;
+    if let Some((slot, _)) = slot_of(file.device, file.inode) {
+        slot.word.store(GONE, Ordering::Release);
+    }
+    let free = slots_of(file.inode).find(|s| s.word.load(Ordering::Relaxed) & LIVE == 0);
+    let slot = free.ok_or(Errno(libc::ENOMEM))?;
+    if slot.word.load(Ordering::Relaxed) == 0 {
+        TAKEN.fetch_add(1, Ordering::Relaxed);
+    }
+    slot.device.store(file.device, Ordering::Relaxed);
+    slot.inode.store(file.inode, Ordering::Relaxed);
+    slot.bytes.store(file.bytes, Ordering::Relaxed);
+    let shift = u64::from(page.trailing_zeros()) << SHIFT_AT;
+    let private_bit = if private { PRIVATE } else { 0 };
+    slot.word.store(LIVE | private_bit | shift | u64::from(node), Ordering::Release);
+    if private {
+        PRIVATE_EVER.store(true, Ordering::Relaxed);
+    }
+    Ok(file)
+}
+
+/// What is known of a piece of memory if it is lent.
+pub(crate) fn of(piece: &Piece) -> Option<Place> {
+    if piece.inode == 0 {
+        return None;
+    }
+    let (slot, word) = slot_of(piece.device, piece.inode)?;
+    Some(Place {
+        node: word as u32,
+        page: 1 << (word >> SHIFT_AT & 0x3F),
+        private: word & PRIVATE != 0,
+        shared: word & SHARED != 0,
+        file_bytes: slot.bytes.load(Ordering::Relaxed),
+    })
+}
+
+/// After a fork both sides have everything that is shared.
+pub(crate) fn forked() {
+    for slot in &TABLE {
+        if slot.word.load(Ordering::Relaxed) & LIVE != 0 {
+            slot.word.fetch_or(SHARED, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A descriptor is about to be passed on.
+pub(crate) fn passed(file: File) {
+    if let Some((slot, _)) = slot_of(file.device, file.inode) {
+        slot.word.fetch_or(SHARED, Ordering::Relaxed);
     }
 }
 
@@ -86,7 +197,6 @@ impl Places {
 /// # Safety
 /// As `mremap` itself.
 pub(crate) unsafe fn move_row(
-    places: &Places,
     old: usize,
     old_bytes: usize,
     new_bytes: usize,
@@ -101,10 +211,10 @@ pub(crate) unsafe fn move_row(
     }
     // The kernel has unmapped what is to be cut off before it saw the row.
     let row_end = old + new_bytes;
-    let row = maps::pieces(old, row_end);
+    let row = maps::pieces(old, row_end).ok()?;
     let mut end = old;
     for piece in &row {
-        places.of(piece).filter(|_| piece.start == end)?;
+        of(piece).filter(|_| piece.start == end)?;
         end = piece.end;
     }
     if row.len() < 2 || end != row_end {
@@ -130,7 +240,6 @@ pub(crate) unsafe fn move_row(
 /// # Safety
 /// As the call itself.
 pub(crate) unsafe fn remap(
-    places: &Places,
     old: usize,
     old_bytes: usize,
     new_bytes: usize,
@@ -141,7 +250,7 @@ pub(crate) unsafe fn remap(
     match unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) } {
         Err(Errno(libc::EFAULT)) => {
             // SAFETY: the caller's contract; the refused call has at most unmapped what it was to.
-            let row = unsafe { move_row(places, old, old_bytes, new_bytes, flags, new) };
+            let row = unsafe { move_row(old, old_bytes, new_bytes, flags, new) };
             row.unwrap_or(Err(Errno(libc::EFAULT)))
         }
         result => result,

@@ -96,9 +96,10 @@ fn check(result: isize) -> Result<usize> {
     }
 }
 
-/// A call whose arguments are numbers alone, or pointers that the kernel only reads or checks.
+/// A call whose arguments are numbers alone, or pointers to values of the shim's own, or of the
+/// program's that it passes for that very call, which the kernel checks.
 fn plain(number: c_long, args: [usize; 6]) -> Result<usize> {
-    // SAFETY: used below for calls that write to no memory and unmap none.
+    // SAFETY: used below for calls that unmap nothing and write to no memory of Rust's.
     unsafe { call(number, args) }
 }
 
@@ -205,10 +206,23 @@ pub(crate) fn fallocate(fd: c_int, mode: c_int, offset: i64, bytes: i64) -> Resu
     plain(libc::SYS_fallocate, [int(fd), int(mode), offset, bytes, 0, 0])
 }
 
-pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize> {
-    // SAFETY: for the commands that take a pointer the program answers for it, as it would to the
-    // C library; the shim's own take numbers.
+/// `fcntl`.
+///
+/// # Safety
+/// For the commands that take a pointer, it is good for what the kernel does with it.
+pub(crate) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize> {
+    // SAFETY: the caller's contract.
     unsafe { call(libc::SYS_fcntl, [int(fd), int(command), argument, 0, 0, 0]) }
+}
+
+/// Whether a descriptor is closed on exec.
+pub(crate) fn closes_on_exec(fd: c_int) -> Result<bool> {
+    let flags = plain(libc::SYS_fcntl, [int(fd), int(libc::F_GETFD), 0, 0, 0, 0])?;
+    Ok(flags & int(libc::FD_CLOEXEC) != 0)
+}
+
+pub(crate) fn add_seals(fd: c_int, seals: c_int) -> Result<usize> {
+    plain(libc::SYS_fcntl, [int(fd), int(libc::F_ADD_SEALS), int(seals), 0, 0, 0])
 }
 
 pub(crate) fn dup3(old: c_int, new: c_int, flags: c_int) -> Result<usize> {
@@ -220,29 +234,63 @@ pub(crate) fn close(fd: c_int) {
     let _ = plain(libc::SYS_close, [int(fd), 0, 0, 0, 0, 0]);
 }
 
-/// A pipe's two ends, closed on exec.
-pub(crate) fn pipe() -> Result<(c_int, c_int)> {
-    let mut ends = [0 as c_int; 2];
-    let args = [(&raw mut ends).addr(), int(libc::O_CLOEXEC), 0, 0, 0, 0];
-    // SAFETY: the kernel writes two ints to an array of two.
-    unsafe { call(libc::SYS_pipe2, args) }?;
-    Ok((ends[0], ends[1]))
-}
-
-/// Waits until nobody has the write end of a pipe any more.
-pub(crate) fn wait_for_end(fd: c_int) {
-    let mut byte = 0_u8;
-    // SAFETY: the kernel writes at most one byte to `byte`.
-    let read = || unsafe { call(libc::SYS_read, [int(fd), (&raw mut byte).addr(), 1, 0, 0, 0]) };
-    let mut read = read;
-    while read() == Err(Errno(libc::EINTR)) {}
-}
-
 /// Reads into `buffer` from a file at an offset.
 pub(crate) fn pread(fd: c_int, buffer: &mut [u8], offset: u64) -> Result<usize> {
     let args = [int(fd), buffer.as_mut_ptr().addr(), buffer.len(), offset as usize, 0, 0];
     // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer.
     unsafe { call(libc::SYS_pread64, args) }
+}
+
+/// The mapping at an address or the next one, as a descriptor of `/proc/PID/maps` says since
+/// Linux 6.11 (`PROCMAP_QUERY`); `ENOTTY` before, `ENOENT` if none follows.
+pub(crate) fn mapping_at(maps: c_int, address: usize) -> Result<crate::maps::Piece> {
+    /// `struct procmap_query` of `linux/fs.h`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Query {
+        size: u64,
+        flags: u64,
+        address: u64,
+        start: u64,
+        end: u64,
+        rights: u64,
+        page_size: u64,
+        offset: u64,
+        inode: u64,
+        major: u32,
+        minor: u32,
+        name_size: u32,
+        build_id_size: u32,
+        name: u64,
+        build_id: u64,
+    }
+    const COVERING_OR_NEXT: u64 = 0x10;
+    /// `_IOWR('f', 17, struct procmap_query)`.
+    const REQUEST: usize = 3 << 30 | size_of::<Query>() << 16 | 0x66 << 8 | 17;
+    let mut query = Query {
+        size: size_of::<Query>() as u64,
+        flags: COVERING_OR_NEXT,
+        address: address as u64,
+        ..Query::default()
+    };
+    let args = [int(maps), REQUEST, (&raw mut query).addr(), 0, 0, 0];
+    // SAFETY: the kernel reads and writes one structure of the size that it is told.
+    unsafe { call(libc::SYS_ioctl, args) }?;
+    let right = |at: u64, bit| if query.rights & at != 0 { bit } else { 0 };
+    Ok(crate::maps::Piece {
+        start: query.start as usize,
+        end: query.end as usize,
+        prot: right(1, libc::PROT_READ) | right(2, libc::PROT_WRITE) | right(4, libc::PROT_EXEC),
+        device: libc::makedev(query.major, query.minor),
+        inode: query.inode,
+        offset: query.offset,
+    })
+}
+
+/// The bytes of a base page.
+pub(crate) fn base_page() -> usize {
+    // SAFETY: takes a number, and is a number that the process was started with.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 /// Opens a file of that absolute path for reading, closed on exec.
@@ -307,13 +355,17 @@ pub(crate) fn sendmsg(fd: c_int, message: usize, flags: c_int) -> Result<usize> 
 }
 
 /// `sendmmsg`, into whose messages the kernel writes how much it sent.
-pub(crate) fn sendmmsg(
+///
+/// # Safety
+/// So many messages of the program's, which nobody else uses meanwhile.
+pub(crate) unsafe fn sendmmsg(
     fd: c_int,
     messages: usize,
     count: libc::c_uint,
     flags: c_int,
 ) -> Result<usize> {
-    plain(libc::SYS_sendmmsg, [int(fd), messages, count as usize, int(flags), 0, 0])
+    // SAFETY: the caller's contract.
+    unsafe { call(libc::SYS_sendmmsg, [int(fd), messages, count as usize, int(flags), 0, 0]) }
 }
 
 /// The memory policy of the mapping at an address.
@@ -391,14 +443,77 @@ pub(crate) fn futex_wait(word: &std::sync::atomic::AtomicU32, value: u32, timeou
     let _ = plain(libc::SYS_futex, args);
 }
 
-pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32) {
+/// Wakes one who waits for the word, or all.
+pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32, all: bool) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    let _ = plain(libc::SYS_futex, [word.as_ptr().addr(), int(operation), 1, 0, 0, 0]);
+    let most = if all { int(c_int::MAX) } else { 1 };
+    let _ = plain(libc::SYS_futex, [word.as_ptr().addr(), int(operation), most, 0, 0, 0]);
 }
 
-/// A segment call of System V; the program answers for the pointers.
-pub(crate) fn shm(number: c_long, args: [usize; 3]) -> Result<usize> {
-    // SAFETY: the program's own arguments, passed on as they came.
+/// The process's parent; 0 if that is in another PID namespace.
+pub(crate) fn parent() -> u32 {
+    plain(libc::SYS_getppid, [0; 6]).map_or(0, |pid| pid as u32)
+}
+
+/// Sleeps so long, or less.
+pub(crate) fn nap(time: Duration) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+    let _ = plain(libc::SYS_nanosleep, [(&raw const time).addr(), 0, 0, 0, 0, 0]);
+}
+
+/// Runs `body` with room for descriptors where this process has none: in a task that shares all of
+/// its memory and has a table of descriptors of its own, in which it closes a few. The calling thread
+/// waits. `None` if there is no such task to be had.
+///
+/// Only what is behind the guard may run so: the caller's signals wait, and nobody is cancelled.
+pub(crate) fn with_descriptors<T>(body: impl FnOnce() -> T) -> Option<T> {
+    struct Job<F, T> {
+        body: Option<F>,
+        done: Option<T>,
+    }
+    extern "C" fn run<F: FnOnce() -> T, T>(job: *mut libc::c_void) -> c_int {
+        // SAFETY: the pointer below, whose value lives on the stack of who waits for this.
+        let job = unsafe { &mut *job.cast::<Job<F, T>>() };
+        let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 0 };
+        let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit).addr(), 0, 0];
+        // SAFETY: the kernel writes one structure.
+        let _ = unsafe { call(libc::SYS_prlimit64, args) };
+        for below in 1..=4 {
+            let last = limit.rlim_cur.saturating_sub(below);
+            close(c_int::try_from(last).unwrap_or(c_int::MAX));
+        }
+        job.done = job.body.take().map(|body| body());
+        0
+    }
+    fn runner<F: FnOnce() -> T, T>(_: &Job<F, T>) -> extern "C" fn(*mut libc::c_void) -> c_int {
+        run::<F, T>
+    }
+    let mut job = Job { body: Some(body), done: None };
+    let entry = runner(&job);
+    const STACK: usize = 256 << 10;
+    let (prot, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let stack = unsafe { mmap(0, STACK, prot, kind, -1, 0) }.ok()?;
+    let top = (stack + STACK) as *mut libc::c_void;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    // SAFETY: the function runs on a stack of its own, once, and ends before this call returns
+    // (CLONE_VFORK), so that the stack and the job outlive it.
+    let pid = unsafe { libc::clone(entry, top, flags, (&raw mut job).cast()) };
+    let wait = [int(pid), 0, int(libc::__WALL), 0, 0, 0];
+    // It told nobody of its end, and is gone already.
+    while pid > 0 && plain(libc::SYS_wait4, wait) == Err(Errno(libc::EINTR)) {}
+    // SAFETY: this function's own, which nobody runs on any more.
+    let _ = unsafe { munmap(stack, STACK) };
+    job.done
+}
+
+/// A segment call of System V.
+///
+/// # Safety
+/// As the call itself: it may map over, unmap, and write to a structure of the caller's.
+pub(crate) unsafe fn shm(number: c_long, args: [usize; 3]) -> Result<usize> {
+    // SAFETY: the caller's contract.
     unsafe { call(number, [args[0], args[1], args[2], 0, 0, 0]) }
 }
 
@@ -414,22 +529,37 @@ pub(crate) unsafe fn is_zero(from: usize, bytes: usize) -> bool {
 }
 
 /// Copies memory that may be written at the same time, leaving out each 4 KiB that are all zero: a
-/// copy of ordinary pages then has none there.
+/// copy of ordinary pages then has none there. A word that another thread writes meanwhile is copied
+/// in its old or its new state.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `bytes`, a multiple of 4096, and both are aligned to
 /// that; they do not overlap.
 pub(crate) unsafe fn copy_unless_zero(from: usize, to: usize, bytes: usize) {
     const STEP: usize = 4096;
-    let words = STEP / size_of::<u64>();
     for offset in (0..bytes).step_by(STEP) {
-        let (source, target) = ((from + offset) as *const u64, (to + offset) as *mut u64);
         // SAFETY: inside the source.
-        if !unsafe { is_zero(from + offset, STEP) } {
-            // SAFETY: both ranges are good for so many words by this function's contract. A word
-            // that another thread writes meanwhile may be copied in its old or its new state.
-            unsafe { std::ptr::copy_nonoverlapping(source, target, words) };
+        if unsafe { is_zero(from + offset, STEP) } {
+            continue;
         }
+        for at in (offset..offset + STEP).step_by(size_of::<u64>()) {
+            let (source, target) = ((from + at) as *const u64, (to + at) as *mut u64);
+            // SAFETY: an aligned word inside the source; volatile, since others may write there.
+            let word = unsafe { source.read_volatile() };
+            // SAFETY: an aligned word inside the target.
+            unsafe { target.write_volatile(word) };
+        }
+    }
+}
+
+/// Zeroes memory that may be read and written at the same time, word by word.
+///
+/// # Safety
+/// `at` is writable for `bytes`, a multiple of 8, and aligned to that, and its content is given up.
+pub(crate) unsafe fn clear(at: usize, bytes: usize) {
+    for word in (at..at + bytes).step_by(size_of::<u64>()) {
+        // SAFETY: an aligned word inside of the range; volatile, since others may use it.
+        unsafe { (word as *mut u64).write_volatile(0) };
     }
 }
 
@@ -451,21 +581,32 @@ pub(crate) fn is_resident(address: usize) -> bool {
     result.is_ok() && byte & 1 == 1
 }
 
-/// Whether the page at any of these addresses is in this process's page tables, as
-/// `/proc/self/pagemap` says; taken for so where that can not be read. `mincore` looks at the file.
-pub(crate) fn is_mapped_at(mut addresses: impl Iterator<Item = usize>) -> bool {
-    /// The highest bit of an entry of 8 bytes per base page.
-    const PRESENT: u64 = 1 << 63;
-    let Ok(fd) = open(c"/proc/self/pagemap") else { return true };
-    // SAFETY: takes a number, and is a number that the process was started with.
-    let base = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-    let is_mapped = addresses.any(|address| {
+/// `/proc/self/pagemap`: what is in this process's page tables. `mincore` looks at the file.
+pub(crate) struct PageTables(Option<c_int>);
+
+impl PageTables {
+    pub(crate) fn open() -> Self {
+        Self(open(c"/proc/self/pagemap").ok())
+    }
+
+    /// Whether there is an entry for the page at an address, be it one of a page that is just being
+    /// moved; taken for so where that can not be read.
+    pub(crate) fn have(&self, address: usize) -> bool {
+        /// The highest bits of an entry of 8 bytes per base page: present, and swapped or moving.
+        const THERE: u64 = 3 << 62;
+        let Some(fd) = self.0 else { return true };
         let mut entry = [0; 8];
-        let read = pread(fd, &mut entry, (address / base * 8) as u64);
-        read != Ok(8) || u64::from_ne_bytes(entry) & PRESENT != 0
-    });
-    close(fd);
-    is_mapped
+        let read = pread(fd, &mut entry, (address / base_page() * 8) as u64);
+        read != Ok(8) || u64::from_ne_bytes(entry) & THERE != 0
+    }
+}
+
+impl Drop for PageTables {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0 {
+            close(fd);
+        }
+    }
 }
 
 /// Writes bytes to an address.

@@ -37,8 +37,8 @@ const MOVE: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
 /// # Safety
 /// The range is the program's, which has just said where its pages are to be.
 pub(crate) unsafe fn bound(state: &mut State, start: usize, bytes: usize, bind: &dyn Fn(Piece)) {
-    for piece in maps::pieces(start, start.saturating_add(bytes)) {
-        let Some(place) = state.places.of(&piece) else { continue };
+    for piece in maps::pieces(start, start.saturating_add(bytes)).unwrap_or_default() {
+        let Some(place) = places::of(&piece) else { continue };
         let Ok(policy) = raw::range_policy(piece.start) else { continue };
         let policy = Range::new(policy);
         if policy.suits(place.node) {
@@ -70,11 +70,12 @@ unsafe fn replace(
     if !piece.start.is_multiple_of(place.page) || !piece.end.is_multiple_of(place.page) {
         return Err("it ends within a page".to_owned());
     }
-    if raw::is_mapped_at((piece.start..piece.end).step_by(place.page)) {
+    let tables = raw::PageTables::open();
+    if (piece.start..piece.end).step_by(place.page).any(|page| tables.have(page)) {
         return Err("it is in use".to_owned());
     }
     let advice = maps::advice(piece).ok_or("it has flags that another mapping would not")?;
-    let private = state.private.stays_at(piece.start);
+    let private = place.private.then(|| state.private.stays(&piece));
     if private.is_none() && place.shared {
         return Err("other processes may have it".to_owned());
     }
@@ -119,25 +120,26 @@ unsafe fn replace_anonymous(
     let shift = c_int::try_from(page.trailing_zeros()).map_err(|_| Errno(libc::EINVAL))?;
     let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | shift << libc::MAP_HUGE_SHIFT;
     let request = Request { address: 0, bytes, prot: piece.prot, flags };
+    if let Some(loan) = &loan {
+        anonymous::remember(state, loan, page, private.is_some())?;
+    }
     let at = match &loan {
         // SAFETY: at an address of its own choice nothing is replaced.
         Some(loan) => unsafe { anonymous::place(loan, request, bytes, page) }?,
         // SAFETY: the same.
         None => unsafe { raw::mmap(0, bytes, piece.prot, flags, -1, 0) }?,
     };
-    for (fd, part) in loan.iter().flat_map(client::Loan::parts) {
-        state.places.add(fd, part.node, page);
-    }
     // SAFETY: see the module; the memory at `at` is this function's own.
-    let moved = unsafe { places::remap(&state.places, at, bytes, bytes, MOVE, piece.start) };
+    let moved = unsafe { places::remap(at, bytes, bytes, MOVE, piece.start) };
     if let Err(error) = moved {
         // SAFETY: this function's own.
         let _ = unsafe { raw::munmap(at, bytes) };
         return Err(error);
     }
-    if loan.is_none() {
-        // The kernel keeps what private memory promises by itself.
-        state.private.forget(piece.start, bytes);
+    if private == Some(true)
+        && let Some(piece) = maps::first(piece.start, piece.end)?
+    {
+        state.private.stay(&piece);
     }
     Ok(())
 }
@@ -152,7 +154,7 @@ unsafe fn replace_memfd(
 ) -> raw::Result<()> {
     let bytes = piece.end - piece.start;
     let is_its = |other: &Piece| (other.device, other.inode) == (piece.device, piece.inode);
-    let mappings = maps::pieces(0, usize::MAX).into_iter().filter(is_its).collect::<Vec<_>>();
+    let mappings = maps::pieces(0, usize::MAX)?.into_iter().filter(is_its).collect::<Vec<_>>();
     let (fd, size) = memfd::only_descriptor(&piece).ok_or(Errno(libc::EBUSY))?;
     if mappings != [piece] || piece.offset != 0 || size != bytes as u64 {
         return Err(Errno(libc::EBUSY));
@@ -160,9 +162,7 @@ unsafe fn replace_memfd(
     let lent = loan.is_some();
     let file = match loan {
         Some(loan) => {
-            for (fd, part) in loan.parts() {
-                state.places.add(fd, part.node, page);
-            }
+            anonymous::remember(state, &loan, page, false)?;
             let (_, mut files) = loan.into_fds();
             files.pop().ok_or(Errno(libc::EIO))?.into_raw_fd()
         }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, shmid_ds};
 
-use crate::anonymous::page_of;
+use crate::anonymous::{page_of, remember};
 use crate::daemon::{Ask, lend};
 use crate::guard::State;
 use crate::maps::Piece;
@@ -215,8 +215,8 @@ pub(crate) fn get(
         Ok(_) => return not(&"nothing is ready"),
         Err(why) => return not(&why),
     };
-    for (fd, part) in loan.parts() {
-        state.places.add(fd, part.node, usize::try_from(page).ok()?);
+    if let Err(error) = remember(state, &loan, usize::try_from(page).ok()?, false) {
+        return not(&error);
     }
     let (_, mut files) = loan.into_fds();
     let fd = files.pop()?.into_raw_fd();
@@ -237,8 +237,10 @@ pub(crate) fn get(
 /// A number that no other segment has, nor soon will.
 fn number() -> raw::Result<c_int> {
     let flags = (libc::IPC_CREAT | libc::IPC_EXCL | 0o600).cast_unsigned() as usize;
-    let id = raw::shm(libc::SYS_shmget, [0, 4096, flags])?;
-    raw::shm(libc::SYS_shmctl, [id, libc::IPC_RMID.cast_unsigned() as usize, 0])?;
+    // SAFETY: numbers alone.
+    let id = unsafe { raw::shm(libc::SYS_shmget, [0, 4096, flags]) }?;
+    // SAFETY: the same; removing takes no structure.
+    unsafe { raw::shm(libc::SYS_shmctl, [id, libc::IPC_RMID.cast_unsigned() as usize, 0]) }?;
     c_int::try_from(id).map_err(|_| Errno(libc::EINVAL))
 }
 

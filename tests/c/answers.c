@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Calls that the kernel refuses, or answers otherwise than the caller's bytes suggest, and what is left
+ * of private memory after them: a line each, the same untouched and under the preload shim.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#define PAGE	(2UL << 20)
+#include "found.h"
+
+#define SMALL	4096UL
+
+/* A child that reads two bytes, and unmaps, punches or writes nothing. */
+static void fork_says(const char *what, unsigned char *first, unsigned char *second)
+{
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(first[0] * 16 + second[0]);
+	say(what, pid < 0 ? -errno : child_end(pid));
+}
+
+static void part_advice(void)
+{
+	static const struct { const char *name; int advice; } all[] = {
+		{ "MADV_DOFORK", MADV_DOFORK }, { "MADV_DONTFORK", MADV_DONTFORK },
+		{ "MADV_DONTNEED", MADV_DONTNEED }, { "MADV_REMOVE", MADV_REMOVE },
+		{ "MADV_DONTDUMP", MADV_DONTDUMP }, { "MADV_FREE", MADV_FREE },
+	};
+
+	subject = "advice for parts of a page";
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		unsigned char *memory = map(NULL, 2, RW, MAP_PRIVATE);
+
+		memory[0] = 3;
+		memory[PAGE] = 5;
+		say_errno(all[i].name, madvise(memory, SMALL, all[i].advice));
+		say_errno("in the midst", madvise(memory + 7 * SMALL, 2 * SMALL, all[i].advice));
+		say_errno("past the end of a page", madvise(memory, PAGE + SMALL, all[i].advice));
+		say_errno("no address", madvise(memory + 1, SMALL, all[i].advice));
+		say("content", memory[0] * 16 + memory[PAGE]);
+		fork_says("a child has", memory, memory + PAGE);
+		munmap(memory, 2 * PAGE);
+	}
+	unsigned char *memory = map(NULL, 3, RW, MAP_PRIVATE);
+	memory[0] = 1, memory[PAGE] = 2, memory[2 * PAGE] = 3;
+	munmap(memory + PAGE, PAGE);
+	say_errno("over a hole", madvise(memory, 3 * PAGE, MADV_DONTNEED));
+	say("both sides are zero", memory[0] + memory[2 * PAGE]);
+	munmap(memory, 3 * PAGE);
+}
+
+static void refused(void)
+{
+	unsigned char *memory = map(NULL, 4, RW, MAP_PRIVATE);
+
+	subject = "refused";
+	for (int i = 0; i < 4; i++)
+		memory[i * PAGE] = i + 1;
+	say_errno("munmap to within a page", munmap(memory, PAGE + SMALL));
+	say_errno("munmap from within a page", munmap(memory + SMALL, PAGE - SMALL));
+	say_errno("munmap of a few bytes", munmap(memory, 1));
+	say("content", memory[0] * 16 + memory[PAGE]);
+	say_errno("mmap over a part", (long)mmap(memory, SMALL, RW,
+		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	say_errno("mmap of no file", (long)mmap(memory, PAGE, RW, MAP_PRIVATE | MAP_FIXED, 987, 0));
+	say("content", memory[0] * 16 + memory[PAGE]);
+	fork_says("a child has", memory, memory + PAGE);
+	say_errno("mmap of too much", (long)mmap(memory, 1UL << 45, RW,
+		  MAP_PRIVATE | HUGE | MAP_FIXED, -1, 0));
+	say("content", memory[2 * PAGE] * 16 + memory[3 * PAGE]);
+	say_errno("mremap to a larger size", (long)mremap(memory, PAGE, 2 * PAGE, MREMAP_MAYMOVE));
+	say_errno("mremap from within a page",
+		  (long)mremap(memory + SMALL, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
+			       memory + 2 * PAGE));
+	fork_says("a child has", memory, memory + PAGE);
+	say_errno("MADV_DONTNEED", madvise(memory, PAGE, MADV_DONTNEED));
+	say("is zero, there alone", is_zero(memory, PAGE) * 16 + memory[PAGE]);
+	say_errno("mprotect within a page", mprotect(memory + PAGE, SMALL, PROT_READ));
+	memory[PAGE + 1] = 1;
+	munmap(memory, 4 * PAGE);
+}
+
+static void shrinks(void)
+{
+	unsigned char *memory = map(NULL, 4, RW, MAP_PRIVATE);
+
+	subject = "shrinks";
+	for (int i = 0; i < 4; i++)
+		memory[i * PAGE] = i + 1;
+	mprotect(memory + PAGE, PAGE, PROT_NONE);
+	say_errno("mremap to three and a half", mremap(memory + 2 * PAGE, 2 * PAGE, PAGE + PAGE / 2, 0)
+		  == MAP_FAILED ? -1 : 0);
+	say("content", memory[0] * 16 + memory[2 * PAGE]);
+	say_errno("mremap to one", mremap(memory + 2 * PAGE, 2 * PAGE, PAGE, 0) == MAP_FAILED ? -1 : 0);
+	fork_says("a child has", memory, memory + 2 * PAGE);
+	say("a child may not read", touch(memory + PAGE, false));
+	say("nor is the rest there", touch(memory + 3 * PAGE, false));
+	munmap(memory, 4 * PAGE);
+	/* Whatever the fifth register holds is not for this call. */
+	memory = map(NULL, 2, RW, MAP_PRIVATE);
+	memory[0] = 9;
+	void *(*bare)(void *, size_t, size_t, int, ...) = mremap;
+	unsigned char *at = bare(memory, 2 * PAGE, PAGE, MREMAP_MAYMOVE, (void *)0x123);
+	say("a fifth argument is nobody's", at == memory && at[0] == 9);
+	munmap(memory, 2 * PAGE);
+}
+
+/* Memory that went away by calls that nobody sees, and other memory that came. */
+static void stale(void)
+{
+	subject = "stale";
+	unsigned char *memory = map(NULL, 2, RW, MAP_PRIVATE);
+	memory[0] = 1;
+	int fd = memfd_create("other", MFD_HUGETLB | MFD_CLOEXEC);
+	int second = dup(fd);
+	if (ftruncate(fd, 2 * PAGE))
+		die("ftruncate");
+	syscall(SYS_munmap, memory, 2 * PAGE);
+	unsigned char *other = mmap(memory, 2 * PAGE, RW, MAP_SHARED | MAP_FIXED, fd, 0);
+	other[0] = 7;
+	say_errno("MADV_DONTNEED of another's file", madvise(other, PAGE, MADV_DONTNEED));
+	say("leaves its content", other[0]);
+	fork_says("a child has", other, other);
+	say_errno("munmap", munmap(other, PAGE));
+	other = mmap(NULL, PAGE, RW, MAP_SHARED, fd, 0);
+	say("the file has its content", other[0]);
+	munmap(other, PAGE);
+	munmap(memory + PAGE, PAGE);
+	close(fd);
+	close(second);
+
+	int id = shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0600);
+	memory = map(NULL, 1, RW, MAP_PRIVATE);
+	other = shmat(id, memory, SHM_REMAP);
+	shmctl(id, IPC_RMID, NULL);
+	strcpy((char *)other, "segment content");
+	say_errno("MADV_DONTNEED of a segment", madvise(other, PAGE, MADV_DONTNEED));
+	say("leaves its content", !strcmp((char *)other, "segment content"));
+	shmdt(other);
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void take(void) { pthread_mutex_lock(&lock); }
+static void give(void) { pthread_mutex_unlock(&lock); }
+static volatile int stop, wrong;
+
+static void *allocator(void *given)
+{
+	unsigned char *memory = given;
+
+	while (!stop) {
+		take();
+		memory[0] = 1;
+		if (madvise(memory, PAGE, MADV_DONTNEED) || memory[0])
+			wrong = 1;
+		unsigned char *more = mmap(NULL, PAGE, RW, MAP_PRIVATE | HUGE, -1, 0);
+		if (more != MAP_FAILED)
+			munmap(more, PAGE);
+		give();
+	}
+	return NULL;
+}
+
+static void beside_an_allocator(void)
+{
+	unsigned char *memory = map(NULL, 2, RW, MAP_PRIVATE);
+	struct timespec from, to;
+	pthread_t thread;
+	int forks = 0;
+
+	subject = "beside an allocator";
+	memory[PAGE] = 4;
+	pthread_atfork(take, give, give);
+	pthread_create(&thread, NULL, allocator, memory);
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	do {
+		pid_t pid = fork();
+		if (!pid)
+			_exit(memory[PAGE]);
+		if (pid < 0 || child_end(pid) != 4)
+			wrong = 2;
+		forks++;
+		clock_gettime(CLOCK_MONOTONIC, &to);
+	} while (forks < 20 && to.tv_sec - from.tv_sec < 30);
+	stop = 1;
+	pthread_join(thread, NULL);
+	say("forks", forks);
+	say("wrong", wrong);
+	munmap(memory, 2 * PAGE);
+}
+
+static void without_descriptors(void)
+{
+	unsigned char *memory = map(NULL, 2, RW, MAP_PRIVATE);
+	struct rlimit limit = { 64, 64 };
+
+	subject = "without descriptors";
+	memory[0] = 6;
+	memory[PAGE] = 2;
+	setrlimit(RLIMIT_NOFILE, &limit);
+	while (dup(1) >= 0)
+		;
+	fork_says("a child has", memory, memory + PAGE);
+	say_errno("MADV_DONTNEED", madvise(memory, PAGE, MADV_DONTNEED));
+	say("is zero", is_zero(memory, PAGE));
+	say_errno("munmap", munmap(memory + PAGE, PAGE));
+	fork_says("a child has", memory, memory);
+	for (int fd = 3; fd < 64; fd++)
+		close(fd);
+	munmap(memory, PAGE);
+}
+
+/* Free pages that nobody is promised. */
+static long unpromised(void)
+{
+	long total = 0, value;
+	char line[200];
+	FILE *file = fopen("/proc/meminfo", "r");
+
+	while (fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "HugePages_Free: %ld", &value) == 1)
+			total += value;
+		if (sscanf(line, "HugePages_Rsvd: %ld", &value) == 1)
+			total -= value;
+	}
+	fclose(file);
+	return total;
+}
+
+static void promise(void)
+{
+	unsigned char *memory = map(NULL, 8, RW, MAP_PRIVATE);
+
+	subject = "promise";
+	fill(memory, 8 * PAGE, 1);
+	long before = unpromised();
+	madvise(memory, 8 * PAGE, MADV_DONTNEED);
+	long after = unpromised();
+	say("pages that others could take now", after > before ? after - before : 0);
+	say("zero", is_zero(memory, 8 * PAGE));
+	munmap(memory, 8 * PAGE);
+}
+
+/* As QEMU does: one to see whether it can be had, and then the one that counts. */
+static void probe(void)
+{
+	subject = "probe";
+	int fd = memfd_create("test", MFD_HUGETLB | MFD_CLOEXEC);
+	close(fd);
+	int second = memfd_create("ram", MFD_HUGETLB | MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	say("the same number", fd == second);
+	say_errno("ftruncate", ftruncate(second, 2 * PAGE));
+	unsigned char *memory = mmap(NULL, 2 * PAGE, RW, MAP_SHARED, second, 0);
+	say("zero", is_zero(memory, 2 * PAGE));
+	munmap(memory, 2 * PAGE);
+	close(second);
+
+	/* What a file of a mounted hugetlbfs takes no seals for. */
+	fd = memfd_create("sealed", MFD_HUGETLB | MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	say_errno("ftruncate", ftruncate(fd, PAGE));
+	say_errno("F_SEAL_GROW", fcntl(fd, F_ADD_SEALS, F_SEAL_GROW));
+	say_errno("F_SEAL_WRITE", fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE));
+	say("seals", fcntl(fd, F_GET_SEALS));
+	say_errno("a writable mapping", (long)mmap(NULL, PAGE, RW, MAP_SHARED, fd, 0));
+	say_errno("a hole", fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE));
+	close(fd);
+
+	fd = memfd_create("code", MFD_HUGETLB | MFD_CLOEXEC);
+	say_errno("ftruncate", ftruncate(fd, PAGE));
+	memory = mmap(NULL, PAGE, RW | PROT_EXEC, MAP_SHARED, fd, 0);
+	say("an executable mapping", memory != MAP_FAILED);
+	munmap(memory, PAGE);
+	close(fd);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1 && !strcmp(argv[1], "probe")) {
+		probe();
+		return 0;
+	}
+	if (argc > 1 && !strcmp(argv[1], "promise")) {
+		promise();
+		return 0;
+	}
+	part_advice();
+	refused();
+	shrinks();
+	stale();
+	beside_an_allocator();
+	without_descriptors();
+	return 0;
+}
