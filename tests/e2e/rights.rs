@@ -2,7 +2,7 @@
 //! Who may do what: refusals that name the user, the action and who may.
 
 use client::{Client, Error, LendRequest};
-use linux::testkit::child::alone;
+use linux::testkit::child::{alone, become_user_of_a_new_namespace, fork};
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
 
@@ -77,6 +77,53 @@ fn a_quota_counts_what_is_lent_and_what_is_kept() {
             *error == expected
         };
         exceeded(&full) && exceeded(&kept) && again.is_kept()
+    });
+}
+
+#[test]
+fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
+    /// Users that no account of this machine has.
+    const SUBORDINATES: u32 = 3_000_000;
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!("lend_group = \"{NOBODY}\"\nquota = \"4M\"\n{}", page.pool(""));
+    let Some(mut daemon) = Daemon::start(page, 6, &config) else { return };
+    daemon.zero("max");
+    let borrower = |daemon: &Daemon, uid: u32| {
+        let child = fork(|ready| {
+            nix::unistd::setgroups(&[NOBODY.into()]).expect("root");
+            nix::unistd::setgid(NOBODY.into()).expect("root");
+            nix::unistd::setuid(NOBODY.into()).expect("root");
+            become_user_of_a_new_namespace(ready, uid);
+            let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
+            let loan = client.lend(&LendRequest::new(page.times(1)));
+            ready.signal();
+            match loan {
+                Ok(_loan) => ready.hold(),
+                Err(Error::Refused(wire::Error::QuotaExceeded { uid: NOBODY, .. })) => 7,
+                Err(error) => panic!("{error}"),
+            }
+        });
+        child.wait_ready();
+        child.map_users(0, SUBORDINATES, 10);
+        child.wait_ready();
+        child
+    };
+    let _holding = [borrower(&daemon, 1), borrower(&daemon, 2)];
+    assert_eq!(borrower(&daemon, 3).wait(), Some(7), "a third user, and 4 of 4 MiB lent");
+    let loans = |daemon: &Daemon| -> Vec<_> {
+        daemon.status().loans.iter().map(|loan| (loan.uid, loan.account)).collect()
+    };
+    let expected = [(SUBORDINATES + 1, NOBODY), (SUBORDINATES + 2, NOBODY)];
+    assert_eq!(loans(&daemon), expected);
+    daemon.kill();
+    daemon.launch();
+    assert_eq!(loans(&daemon), expected, "after a restart");
+    assert_eq!(borrower(&daemon, 4).wait(), Some(7), "after a restart");
+    as_nobody(|| {
+        let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
+        let full = refusal(client.lend(&LendRequest::new(page.times(1))));
+        matches!(full, wire::Error::QuotaExceeded { held_bytes: 0x40_0000, .. })
     });
 }
 

@@ -74,6 +74,8 @@ pub struct Part {
     pub index: u32,
     /// The borrower.
     pub uid: Uid,
+    /// The user whose quota it counts against: the borrower, or whose subordinate it is.
+    pub account: Uid,
     /// What to do with the content on return; `None` is to clear it.
     pub keep: Option<Keep>,
     /// The file's length while lent: a trimmed or grown block differs from its pool's shape.

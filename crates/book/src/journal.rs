@@ -4,6 +4,7 @@
 //! ```text
 //! b17-n0-p8                                  block 17, node 0, 8 pages
 //! b17-n0-p8-l5-i0-u1000-g8                   part 0 of lease 5, uid 1000, file now 8 pages
+//! b17-n0-p8-l5-i0-u100033-a1000-g8           the same of a subordinate of uid 1000
 //! b17-n0-p8-l5-i0-u1000-g8-k300-oguest1      its content is kept 300 s for `guest1`
 //! b17-n0-p8-l5-i0-u1000-g8-k300-oguest1-t91  ... until second 91 of CLOCK_BOOTTIME
 //! ```
@@ -46,8 +47,12 @@ pub fn name_of(block: &Block) -> String {
 fn format(block: BlockId, pool: PoolKey, part: Option<&Part>, until: Option<u64>) -> String {
     let mut name = format!("{block}-n{}-p{}", pool.node, pool.pages_per_block);
     if let Some(part) = part {
-        let Part { lease, index, uid, pages, keep } = part;
-        name += &format!("-{lease}-i{index}-u{uid}-g{pages}");
+        let Part { lease, index, uid, account, pages, keep } = part;
+        name += &format!("-{lease}-i{index}-u{uid}");
+        if account != uid {
+            name += &format!("-a{account}");
+        }
+        name += &format!("-g{pages}");
         if let Some(Keep { owner, seconds }) = keep {
             name += &format!("-k{seconds}-o{owner}");
         }
@@ -74,6 +79,10 @@ pub fn parse(name: &str, page_size: PageSize) -> Option<Entry> {
         let lease = LeaseId(number(fields.next()?, 'l')?);
         let index = number(fields.next()?, 'i')?;
         let uid = Uid(number(fields.next()?, 'u')?);
+        let account = match fields.next_if(|field| field.starts_with('a')) {
+            Some(field) => Uid(number(field, 'a')?),
+            None => uid,
+        };
         let pages = Pages(number(fields.next()?, 'g')?);
         let keep = match fields.next() {
             None => None,
@@ -83,7 +92,7 @@ pub fn parse(name: &str, page_size: PageSize) -> Option<Entry> {
                 Some(Keep { owner, seconds })
             }
         };
-        part = Some(Part { lease, index, uid, keep, pages });
+        part = Some(Part { lease, index, uid, account, keep, pages });
         if let Some(field) = fields.next() {
             until = Some(number(field, 't')?);
         }
@@ -114,13 +123,15 @@ mod tests {
         fn every_name_reads_back(
             (id, node, k) in (any::<u64>(), any::<u32>(), 1..=u64::MAX),
             (lease, index, uid, pages) in (any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>()),
+            account in proptest::option::of(any::<u32>()),
             keep in keep(),
             until in proptest::option::of(any::<u64>()),
             lent in any::<bool>(),
         ) {
             let pool = PoolKey { node: Node(node), page_size: PageSize::MIB_2, pages_per_block: Pages(k) };
             let part = lent.then(|| Part {
-                lease: LeaseId(lease), index, uid: Uid(uid), keep: keep.clone(), pages: Pages(pages),
+                lease: LeaseId(lease), index, uid: Uid(uid), account: Uid(account.unwrap_or(uid)),
+                keep: keep.clone(), pages: Pages(pages),
             });
             let until = until.filter(|_| lent && keep.is_some());
             let name = format(BlockId(id), pool, part.as_ref(), until);
@@ -133,6 +144,13 @@ mod tests {
         fn no_text_panics(text in ".*") {
             let _ = parse(&text, PageSize::GIB_1);
         }
+    }
+
+    #[test]
+    fn names_of_releases_without_accounts_are_of_their_own_users() {
+        let entry = parse("b17-n0-p8-l5-i0-u1000-g8", PageSize::MIB_2).expect("a name of before");
+        let part = entry.part.expect("it is lent");
+        assert_eq!((part.uid, part.account), (Uid(1000), Uid(1000)));
     }
 
     #[test]
@@ -151,6 +169,9 @@ mod tests {
             "b1-n0-p1-l1-i0-u0-g1-t5",
             "b1-n0-p1-l1-i0-u0-g1-k5-oa-t1-t2",
             "b+1-n0-p1",
+            "b1-n0-p1-l1-i0-u7-a7-g1",
+            "b1-n0-p1-l1-i0-a7-g1",
+            "b1-n0-p1-l1-i0-u7-a8",
         ] {
             assert_eq!(parse(name, PageSize::MIB_2), None, "{name}");
         }

@@ -11,7 +11,8 @@ const POOL: PoolKey =
 fn part(lease: u64, owner: &str) -> Part {
     let owner = owner.parse().expect("an owner's name");
     let keep = Some(Keep { owner, seconds: 60 });
-    Part { lease: LeaseId(lease), index: 0, uid: Uid(1000), keep, pages: Pages(2) }
+    let (uid, account) = (Uid(1000), Uid(1000));
+    Part { lease: LeaseId(lease), index: 0, uid, account, keep, pages: Pages(2) }
 }
 
 /// A block in that state: of job 1, of lease 1, of owner `guest`.

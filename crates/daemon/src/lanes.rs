@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use units::Uid;
 
-/// Whose: a borrower's, or `None` for what no borrower can have.
+/// Whose: an account's, or `None` for what no borrower can have.
 pub(crate) type Lane = Option<Uid>;
 
 type Task = Box<dyn FnOnce() + Send>;

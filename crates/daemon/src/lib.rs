@@ -11,6 +11,7 @@
 //! what goes on beside the operations: reloads, [`metrics`], the service [`manager`], and the log's
 //! [`news`].
 
+mod account;
 mod control;
 mod deputy;
 mod error;

@@ -47,17 +47,24 @@ pub(crate) type SharedGroups = Rc<Cell<Groups>>;
 #[derive(Debug, Clone)]
 pub(crate) struct Rights {
     peer: Peer,
+    account: Uid,
     groups: SharedGroups,
     own: u32,
 }
 
 impl Rights {
-    pub(crate) fn new(peer: Peer, groups: SharedGroups) -> Self {
-        Self { peer, groups, own: rustix::process::geteuid().as_raw() }
+    /// Of `peer`, whose loans count against the quota of `account`.
+    pub(crate) fn new(peer: Peer, account: Uid, groups: SharedGroups) -> Self {
+        Self { peer, account, groups, own: rustix::process::geteuid().as_raw() }
     }
 
     pub(crate) fn uid(&self) -> Uid {
         Uid(self.peer.uid)
+    }
+
+    /// The user whose quota its loans count against.
+    pub(crate) fn account(&self) -> Uid {
+        self.account
     }
 
     /// User and group, as the owner of what is lent to it.

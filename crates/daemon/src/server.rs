@@ -19,6 +19,7 @@ use zlink::connection::socket::{self, ReadResult, Socket};
 use zlink::tokio::unix::Stream;
 use zlink::{ReadyListener, Server};
 
+use crate::account::Accounts;
 use crate::rights::{Rights, SharedGroups};
 use crate::service::{Service, Shared};
 
@@ -32,6 +33,7 @@ const HANGUP_POLL: Duration = Duration::from_secs(5);
 /// Accepts connections for ever.
 pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: SharedGroups) {
     let open = Rc::new(Cell::new(0_usize));
+    let accounts = Accounts::new(shell.borrow().roots().clone());
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -53,7 +55,15 @@ pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: Shared
                 continue;
             }
         };
-        let service = Service::new(Rc::clone(&shell), Rights::new(peer, Rc::clone(&groups)));
+        let account = match accounts.of(&stream, &peer) {
+            Ok(account) => account,
+            Err(error) => {
+                tracing::debug!(%error, uid = peer.uid, "whose a peer is can not be known any more");
+                continue;
+            }
+        };
+        let rights = Rights::new(peer, account, Rc::clone(&groups));
+        let service = Service::new(Rc::clone(&shell), rights);
         open.set(open.get() + 1);
         let open = Rc::clone(&open);
         tokio::task::spawn_local(async move {

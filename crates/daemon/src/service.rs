@@ -215,9 +215,10 @@ async fn lend(
         page_size: page_size(call.page_bytes)?,
         node: call.node.map(Node),
         uid: rights.uid(),
+        account: rights.account(),
         keep,
         single: call.single.unwrap_or(false),
-        quota: shell.borrow().config().quota_for(rights.uid()),
+        quota: shell.borrow().config().quota_for(rights.account()),
         await_owner: true,
     };
     let patience = Instant::now() + OWNER_PATIENCE;
@@ -300,7 +301,7 @@ fn explain(shell: &Shared, request: &LendRequest, refusal: &Refusal) -> Error {
             Error::NoSuchPool { wanted: format!("{size} pages on {node}"), configured }
         }
         Refusal::Quota { held, quota } => Error::QuotaExceeded {
-            uid: request.uid.0,
+            uid: request.account.0,
             held_bytes: held.0,
             quota_bytes: quota.0,
             asked_bytes: request.bytes.0,

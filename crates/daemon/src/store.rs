@@ -507,7 +507,7 @@ fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
     if matches!(state, StateName::Ready | StateName::Zeroable | StateName::Zeroing) {
         return None;
     }
-    journal::parse(name, page_size).and_then(|entry| entry.part).map(|part| part.uid)
+    journal::parse(name, page_size).and_then(|entry| entry.part).map(|part| part.account)
 }
 
 /// Who can reach a returned file once nobody may open it anew, and then the pages that it has

@@ -39,6 +39,7 @@ pub mod psi;
 mod raw;
 mod roots;
 pub mod sched;
+pub mod user_ns;
 
 #[cfg(feature = "test-support")]
 pub mod testkit;

@@ -313,6 +313,24 @@ pub(crate) fn peer_pidfd(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
+/// `ioctl(namespace, NS_GET_OWNER_UID)`: the user who made a user namespace.
+pub(crate) fn owner_of_namespace(namespace: BorrowedFd<'_>) -> Result<u32> {
+    let mut uid: libc::uid_t = u32::MAX;
+    // SAFETY: the descriptor is borrowed for the call; the kernel writes one uid_t.
+    let ret =
+        unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_OWNER_UID as _, &raw mut uid) };
+    check(ret.into()).map(|_| uid)
+}
+
+/// `ioctl(namespace, NS_GET_PARENT)`: the namespace it was made in, of those below the caller's.
+pub(crate) fn parent_of_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd> {
+    // SAFETY: the descriptor is borrowed for the call, which takes no argument.
+    let ret = unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_PARENT as _) };
+    check(ret.into())?;
+    // SAFETY: on success the kernel installed a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(ret) })
+}
+
 fn socklen(bytes: usize) -> Result<libc::socklen_t> {
     bytes.try_into().map_err(|_| Errno::RANGE)
 }

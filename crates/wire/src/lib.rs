@@ -64,6 +64,8 @@ pub struct LoanStatus {
     pub lease: u64,
     /// The borrower's user number.
     pub uid: u32,
+    /// The user whose quota it counts against: the borrower, or whose subordinate it is.
+    pub account: u32,
     /// The owner it named.
     pub owner: Option<String>,
     /// Page size in bytes.
@@ -282,7 +284,7 @@ pub enum Error {
     },
     /// The user holds too much already.
     QuotaExceeded {
-        /// The peer.
+        /// The user whose quota it is: the peer, or whose subordinate it is.
         uid: u32,
         /// What it holds.
         held_bytes: u64,

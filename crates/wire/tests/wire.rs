@@ -56,15 +56,16 @@ fn pool_status() -> (PoolStatus, Value) {
 fn loan_status() -> (LoanStatus, Value) {
     let loan = LoanStatus {
         lease: 5,
-        uid: 1000,
+        uid: 100_001,
+        account: 1000,
         owner: Some("guest1".to_owned()),
         page_bytes: 2 << 20,
         pages: 512,
         blocks: 2,
     };
     let wire = json!({
-        "lease": 5, "uid": 1000, "owner": "guest1", "page_bytes": 2_097_152, "pages": 512,
-        "blocks": 2,
+        "lease": 5, "uid": 100_001, "account": 1000, "owner": "guest1",
+        "page_bytes": 2_097_152, "pages": 512, "blocks": 2,
     });
     (loan, wire)
 }

@@ -31,6 +31,8 @@ pub struct LendRequest {
     pub node: Option<Node>,
     /// The borrower.
     pub uid: Uid,
+    /// The user whose quota it counts against: the borrower, or whose subordinate it is.
+    pub account: Uid,
     /// Its name, if it wants its content back after a restart.
     pub keep: Option<Keep>,
     /// Whether it can only use one file.
@@ -77,7 +79,7 @@ pub enum Refusal {
     NoSuchPool,
     /// The quota.
     Quota {
-        /// What the user holds.
+        /// What the account holds.
         held: Bytes,
         /// What it may hold.
         quota: Bytes,
@@ -151,7 +153,7 @@ impl Book {
             }
         }
         if let Some(quota) = request.quota {
-            let held = self.held_by(request.uid);
+            let held = self.held_by(request.account);
             if held.0.saturating_add(request.bytes.0) > quota.0 {
                 return Err(Refusal::Quota { held, quota });
             }
@@ -262,6 +264,7 @@ impl Book {
             lease,
             index: u32::try_from(index).unwrap_or(u32::MAX),
             uid: request.uid,
+            account: request.account,
             keep: request.keep.clone(),
             pages,
         };
@@ -303,7 +306,7 @@ impl Book {
             self.count_loan(domain, part.ready, part.pages.saturating_sub(part.ready));
         }
         let blocks = parts.iter().map(|p| p.block).collect();
-        self.leases.insert(lease, Lease { uid: request.uid, blocks });
+        self.leases.insert(lease, Lease { uid: request.uid, account: request.account, blocks });
         (Loan { lease, page_size, kept: false, parts }, effects)
     }
 
@@ -355,7 +358,8 @@ impl Book {
             let Some(block) = self.blocks.get(*id) else { continue };
             let (pages, node) = (block.pages(), block.pool().node);
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let part = Part { lease, index, uid: request.uid, keep: request.keep.clone(), pages };
+            let (uid, account, keep) = (request.uid, request.account, request.keep.clone());
+            let part = Part { lease, index, uid, account, keep, pages };
             if matches!(self.blocks.change(*id, |b| b.lend_again(part)), Some(Ok(()))) {
                 effects.push(Effect::Move(*id));
                 parts.push(LoanPart { block: *id, node, pages, ready: pages });
@@ -364,7 +368,7 @@ impl Book {
         self.counters.loans += 1;
         self.counters.kept_loans += 1;
         let blocks = parts.iter().map(|p| p.block).collect();
-        self.leases.insert(lease, Lease { uid: request.uid, blocks });
+        self.leases.insert(lease, Lease { uid: request.uid, account: request.account, blocks });
         (Loan { lease, page_size, kept: true, parts }, effects)
     }
 }

@@ -96,6 +96,7 @@ struct Pool {
 #[derive(Debug)]
 struct Lease {
     uid: Uid,
+    account: Uid,
     blocks: Vec<BlockId>,
 }
 
@@ -186,10 +187,9 @@ impl Book {
                 Block::adopt_ready(id, pool, found.reach)
             }
             (StateName::Lent, Some(part), None) if found.lease_alive => {
-                let lease = self
-                    .leases
-                    .entry(part.lease)
-                    .or_insert_with(|| Lease { uid: part.uid, blocks: Vec::new() });
+                let Part { uid, account, .. } = part;
+                let new = || Lease { uid, account, blocks: Vec::new() };
+                let lease = self.leases.entry(part.lease).or_insert_with(new);
                 lease.blocks.push(id);
                 Block::adopt_lent(id, pool, part)
             }
@@ -377,6 +377,7 @@ impl Book {
             LoanStatus {
                 lease: id.0,
                 uid: lease.uid.0,
+                account: lease.account.0,
                 owner,
                 page_bytes: blocks.clone().next().map_or(0, |b| b.pool().page_size.bytes()),
                 pages: blocks.map(Block::pages).sum::<Pages>().0,
@@ -386,9 +387,9 @@ impl Book {
         self.leases.iter().map(loan).collect()
     }
 
-    /// What a user holds: lent, kept and lingering.
+    /// What counts against a user's quota: lent, kept and lingering.
     #[must_use]
-    pub fn held_by(&self, uid: Uid) -> Bytes {
-        self.blocks.held(uid)
+    pub fn held_by(&self, account: Uid) -> Bytes {
+        self.blocks.held(account)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A loan must not look at every block: with 4096 of them four scans are 80 us, and 64 clients
 //! wait for one another. Nor must the look around the house, which follows every change. The ready
-//! blocks of each domain, the blocks and sums of each state and the bytes each user holds are
+//! blocks of each domain, the blocks and sums of each state and the bytes each account holds are
 //! therefore indexed, and every change goes through [`Shelves::change`], which takes the block
 //! out of the index before and puts it back after.
 
@@ -80,8 +80,8 @@ impl Shelves {
         self.ready.get(&domain)
     }
 
-    pub(super) fn held(&self, uid: Uid) -> Bytes {
-        self.held.get(&uid).copied().unwrap_or_default()
+    pub(super) fn held(&self, account: Uid) -> Bytes {
+        self.held.get(&account).copied().unwrap_or_default()
     }
 
     pub(super) fn insert(&mut self, block: Block) {
@@ -118,7 +118,7 @@ impl Shelves {
                 }
             }
             State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
-                let held = self.held.entry(part.uid).or_default();
+                let held = self.held.entry(part.account).or_default();
                 held.0 = held.0.saturating_add(part.pages.bytes(pool.page_size).0);
             }
             _ => {}
@@ -144,7 +144,7 @@ impl Shelves {
                 }
             }
             State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
-                if let Some(held) = self.held.get_mut(&part.uid) {
+                if let Some(held) = self.held.get_mut(&part.account) {
                     held.0 = held.0.saturating_sub(part.pages.bytes(pool.page_size).0);
                 }
                 self.held.retain(|_, bytes| bytes.0 > 0);

@@ -85,6 +85,7 @@ fn ask(pages: u64) -> LendRequest {
         page_size: None,
         node: None,
         uid: Uid(1000),
+        account: Uid(1000),
         keep: None,
         single: false,
         quota: None,

@@ -178,6 +178,7 @@ mod tests {
             loans: vec![LoanStatus {
                 lease: 3,
                 uid: 1000,
+                account: 1000,
                 owner: None,
                 page_bytes: 1 << 30,
                 pages: 8,

@@ -10,7 +10,7 @@ use linux::hugepagectl::{
 };
 use linux::{Errno, Peer};
 use tokio::time::Instant;
-use units::Domain;
+use units::{Domain, Uid};
 
 use super::bell;
 use super::item::domain_of;
@@ -48,7 +48,10 @@ impl Session {
     fn demand(&self, caller: Caller) -> Result<(), Errno> {
         let peer = Peer::of_request(&self.roots, caller.thread, caller.uid, caller.gid);
         let peer = peer.map_err(|_| Errno::PERM)?;
-        Rights::new(peer, Rc::clone(&self.groups)).may_zero("zero").map_err(|_| Errno::PERM)
+        // Nothing is lent here.
+        let account = Uid(peer.uid);
+        let rights = Rights::new(peer, account, Rc::clone(&self.groups));
+        rights.may_zero("zero").map_err(|_| Errno::PERM)
     }
 
     fn domain(&self, node: i32, page_shift: u32) -> Result<Domain, Errno> {

@@ -88,7 +88,33 @@ pub fn outlive_parent() {
     rustix::process::set_parent_process_death_signal(None).expect("prctl(PR_SET_PDEATHSIG, 0)");
 }
 
+/// In the child, as the user who is to own it: makes a user namespace, waits until
+/// [`Child::map_users`] was called, and goes on as `uid` of it.
+///
+/// # Panics
+/// If the kernel refuses.
+pub fn become_user_of_a_new_namespace(ready: &Ready, uid: u32) {
+    // SAFETY: takes no pointer; of the one thread that is left.
+    let ret = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+    assert_eq!(ret, 0, "unshare(CLONE_NEWUSER): {}", io::Error::last_os_error());
+    ready.signal();
+    while std::fs::read("/proc/self/uid_map").expect("procfs").is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(uid)).expect("mapped");
+}
+
 impl Child {
+    /// Maps the users of its namespace, as newuidmap(1) does: `count` from `inside` on are those
+    /// from `outside` on.
+    ///
+    /// # Panics
+    /// If it was done before, or without root.
+    pub fn map_users(&self, inside: u32, outside: u32, count: u32) {
+        let map = format!("{inside} {outside} {count}\n");
+        std::fs::write(format!("/proc/{}/uid_map", self.pid()), map).expect("root maps users");
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()

@@ -16,3 +16,4 @@ mod mount;
 mod numa;
 mod peer;
 mod process;
+mod user_ns;

@@ -31,7 +31,7 @@ impl World {
         assert!(ask.page_size.is_none_or(|s| s == loan.page_size), "{loan:?}");
         assert!(ask.node.is_none_or(|n| loan.parts.iter().all(|p| p.node == n)), "{loan:?}");
         if !loan.kept {
-            let held = self.book.held_by(ask.uid);
+            let held = self.book.held_by(ask.account);
             assert!(ask.quota.is_none_or(|quota| held <= quota), "{held} is above {:?}", ask.quota);
             let hit: u64 = loan.parts.iter().map(|p| p.ready.0).sum();
             assert!(!ready || hit == asked, "ready memory would do, and it gets a hole: {loan:?}");
@@ -116,7 +116,7 @@ impl World {
             }
             Refusal::NoSuchPool => {}
             Refusal::Quota { held, quota } => {
-                assert_eq!(*held, self.book.held_by(ask.uid));
+                assert_eq!(*held, self.book.held_by(ask.account));
                 assert!(held.0 + ask.bytes.0 > quota.0, "{refusal:?} of {ask:?}");
             }
             Refusal::NotEnough { .. } => assert!(!room, "there is room: {refusal:?} of {ask:?}"),

@@ -138,13 +138,13 @@ impl World {
             if let State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } =
                 block.state()
             {
-                let Part { uid, pages, .. } = part;
-                *held.entry(*uid).or_default() += pages.bytes(block.pool().page_size).0;
+                let Part { account, pages, .. } = part;
+                *held.entry(*account).or_default() += pages.bytes(block.pool().page_size).0;
             }
         }
-        for uid in (0..4).map(Uid) {
-            let expected = held.get(&uid).copied().unwrap_or_default();
-            assert_eq!(self.book.held_by(uid).0, expected, "held by user {uid}");
+        for account in (0..4).map(Uid) {
+            let expected = held.get(&account).copied().unwrap_or_default();
+            assert_eq!(self.book.held_by(account).0, expected, "held by user {account}");
         }
         let mut of_pools = 0;
         for key in self.book.pool_keys() {

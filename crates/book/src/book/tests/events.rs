@@ -199,16 +199,19 @@ fn ask() -> impl Strategy<Value = LendRequest> {
     let bytes = prop_oneof![20 => whole, 1 => odd];
     let quota = proptest::option::weighted(0.1, (0..24u64).prop_map(|n| Bytes(n * SMALL.bytes())));
     let flags = (any::<bool>(), any::<bool>());
-    (bytes, size(), node(), 0..3u32, keep, flags, quota).prop_map(
-        |(bytes, page_size, node, uid, keep, (single, await_owner), quota)| LendRequest {
-            bytes: Bytes(bytes),
-            page_size,
-            node,
-            uid: Uid(uid),
-            keep,
-            single,
-            quota,
-            await_owner,
+    (bytes, size(), node(), (0..3u32, 0..3u32), keep, flags, quota).prop_map(
+        |(bytes, page_size, node, (uid, account), keep, (single, await_owner), quota)| {
+            LendRequest {
+                bytes: Bytes(bytes),
+                page_size,
+                node,
+                uid: Uid(uid),
+                account: Uid(account),
+                keep,
+                single,
+                quota,
+                await_owner,
+            }
         },
     )
 }

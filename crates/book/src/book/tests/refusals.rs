@@ -8,7 +8,7 @@ use super::*;
 fn refused(book: &mut Book, ask: &LendRequest) -> Refusal {
     let seen = |book: &Book| {
         let pools: Vec<_> = book.pool_keys().map(|k| book.pool_status(k, Pages(7))).collect();
-        (pools, book.levels(), book.loans(), book.held_by(ask.uid))
+        (pools, book.levels(), book.loans(), book.held_by(ask.account))
     };
     let (before, refusals) = (seen(book), book.counters().refusals);
     let refusal = refusal(book, ask);
@@ -58,7 +58,10 @@ fn a_quota_counts_what_is_lent_lingering_and_kept() {
     let other = LendRequest { keep: None, ..mine.clone() };
     assert_eq!(refused(&mut book, &other), over, "kept");
     assert!(lend(&mut book, &mine).0.kept, "its own content is counted already");
-    assert!(book.lend(&LendRequest { uid: Uid(7), ..mine.clone() }).is_ok(), "another user");
+    assert!(
+        book.lend(&LendRequest { uid: Uid(7), account: Uid(7), ..mine.clone() }).is_ok(),
+        "another user"
+    );
 }
 
 #[test]

@@ -124,6 +124,7 @@ pub(super) mod tests {
         let loan = |lease: u64, owner: Option<&str>| LoanStatus {
             lease,
             uid: 1000,
+            account: 1000,
             owner: owner.map(str::to_owned),
             page_bytes: 1 << 30,
             pages: 8,

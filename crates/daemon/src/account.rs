@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whose quota a borrower's loans count against.
+//!
+//! A user with subordinate numbers (subuid(5)) is 65,536 users in a namespace that it makes
+//! (user_namespaces(7)), and would have as many quotas. So a loan counts against the user who made
+//! the namespace, asked of the kernel, which knows it however the numbers were given out. Such a
+//! number leaves its namespace on a set-user-ID file, which the kernel honours everywhere: so a
+//! number that /etc/subuid gives to a user is that user's, wherever it runs.
+//!
+//! What root makes are containers, whose users count each for itself.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use linux::{Peer, Roots};
+use units::Uid;
+
+/// The numbers that users may use in their namespaces.
+#[derive(Debug, Default)]
+struct Subordinates(Vec<(Range<u64>, u32)>);
+
+/// Finds accounts. See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    roots: Roots,
+    file: PathBuf,
+    read: RefCell<(Option<SystemTime>, Subordinates)>,
+    is_warned: Cell<bool>,
+}
+
+impl Accounts {
+    pub(crate) fn new(roots: Roots) -> Self {
+        Self::of_file(roots, Path::new("/etc/subuid"))
+    }
+
+    fn of_file(roots: Roots, file: &Path) -> Self {
+        let (read, is_warned) = (RefCell::default(), Cell::default());
+        Self { roots, file: file.to_owned(), read, is_warned }
+    }
+
+    /// The account of a connected peer.
+    ///
+    /// # Errors
+    /// Those of asking the kernel; ESRCH if the process that connected has ended, upon which nobody
+    /// knows whose it was.
+    pub(crate) fn of(&self, socket: impl AsFd, peer: &Peer) -> linux::Result<Uid> {
+        // Root's quota is nobody's to multiply.
+        if peer.uid == 0 {
+            return Ok(Uid(0));
+        }
+        let maker = match linux::user_ns::maker(&self.roots, socket, peer) {
+            Err(error) if error.is_denied() => {
+                if !self.is_warned.replace(true) {
+                    tracing::warn!(%error, "users of user namespaces have quotas of their own");
+                }
+                None
+            }
+            result => result?,
+        };
+        Ok(Uid(self.of_number(maker.unwrap_or(peer.uid))))
+    }
+
+    /// The user whose subordinate a number is, or itself.
+    fn of_number(&self, uid: u32) -> u32 {
+        // Nobody can be asked to reload when a user is added.
+        let changed = std::fs::metadata(&self.file).and_then(|found| found.modified()).ok();
+        let mut read = self.read.borrow_mut();
+        if read.0 != changed {
+            let text = std::fs::read_to_string(&self.file).unwrap_or_default();
+            *read = (changed, Subordinates::parse(&text));
+        }
+        read.1.owner(uid).unwrap_or(uid)
+    }
+}
+
+impl Subordinates {
+    /// Lines of `user:first:count`, the user by name or number. Others mean nothing, as to
+    /// newuidmap(1); nor do users that there are not.
+    fn parse(text: &str) -> Self {
+        let range = |line: &str| {
+            let mut fields = line.split(':');
+            let (user, first, count) = (fields.next()?, fields.next()?, fields.next()?);
+            let (first, count) = (first.parse::<u32>().ok()?, count.parse::<u32>().ok()?);
+            let owner = user.parse().ok().or_else(|| {
+                let found = nix::unistd::User::from_name(user).ok().flatten()?;
+                Some(found.uid.as_raw())
+            })?;
+            let (first, count) = (u64::from(first), u64::from(count));
+            (owner != 0).then_some((first..first + count, owner))
+        };
+        Self(text.lines().filter_map(range).collect())
+    }
+
+    fn owner(&self, uid: u32) -> Option<u32> {
+        let uid = u64::from(uid);
+        self.0.iter().find(|(range, _)| range.contains(&uid)).map(|(_, owner)| *owner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subordinates_are_their_users_by_name_and_number() {
+        let text = "1000:100000:65536\ndaemon:165536:10\nroot:300000:9\nnobody_of_that_name:1:9\n\
+                    \n# no range\n7:x:1\n8:4294967295:4294967295\n";
+        let known = Subordinates::parse(text);
+        let owners = [99_999, 100_000, 165_535, 165_536, 165_546, 300_000, 5, u32::MAX];
+        let owners = owners.map(|uid| known.owner(uid));
+        let (user, daemon) = (Some(1000), Some(1));
+        assert_eq!(owners, [None, user, user, daemon, None, None, None, Some(8)]);
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again_and_a_missing_one_is_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("subuid");
+        let accounts = Accounts::of_file(Roots::default(), &file);
+        assert_eq!(accounts.of_number(100_001), 100_001);
+        std::fs::write(&file, "1000:100000:65536\n").unwrap();
+        assert_eq!(accounts.of_number(100_001), 1000);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(accounts.of_number(100_001), 100_001);
+    }
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! User namespaces: whose a process is that runs as one of the many users of a namespace.
+//!
+//! Where users have subordinate numbers (subuid(5)), each of them is 65,536 users in a namespace
+//! that it makes. The kernel knows who made a namespace, and inside which other one.
+//!
+//! Needs CAP_SYS_PTRACE for processes of other users, as everything in `/proc/PID/ns` does.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::peer::Peer;
+use crate::raw;
+use crate::roots::Roots;
+
+/// The user who made the outermost user namespace that a socket's peer is in, below the caller's
+/// own and those that root made; `None` if there is none such, so that its number is its own.
+///
+/// Namespaces that root made are containers, and their users as different as any.
+///
+/// # Errors
+/// ESRCH if the process that connected has ended; EACCES or EPERM without the right to look.
+pub fn maker(roots: &Roots, socket: impl AsFd, peer: &Peer) -> Result<Option<u32>> {
+    let Some(pid) = peer.pid else { return Ok(None) };
+    let pidfd = pidfd(socket.as_fd(), pid)?;
+    let mut namespace = open(&roots.proc.join(format!("{pid}/ns/user")))?;
+    // It lived when the file had been opened, so that the number was still its own.
+    if has_ended(&pidfd)? {
+        return Err(Errno::SRCH).or_call(|| format!("pidfd_open({pid}, 0)"));
+    }
+    let own = identity(&open(&roots.proc.join("self/ns/user"))?)?;
+    let mut outermost = None;
+    while identity(&namespace)? != own {
+        let maker = raw::owner_of_namespace(namespace.as_fd())
+            .or_call(|| format!("ioctl(/proc/{pid}/ns/user, NS_GET_OWNER_UID)"))?;
+        outermost = Some(maker).filter(|uid| *uid != 0).or(outermost);
+        namespace = match raw::parent_of_namespace(namespace.as_fd()) {
+            Ok(parent) => parent,
+            // Beside or above the caller's: then its number was translated already.
+            Err(Errno::PERM) => return Ok(None),
+            Err(errno) => {
+                return Err(errno).or_call(|| format!("ioctl(/proc/{pid}/ns/user, NS_GET_PARENT)"));
+            }
+        };
+    }
+    Ok(outermost)
+}
+
+fn pidfd(socket: BorrowedFd<'_>, pid: u32) -> Result<OwnedFd> {
+    match raw::peer_pidfd(socket) {
+        // Before Linux 6.5. A number that was given away since it connected is not noticed.
+        Err(Errno::NOPROTOOPT) => {
+            let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            let number = number.ok_or_else(|| Error::invalid("process", pid, "is none"))?;
+            pidfd_open(number, PidfdFlags::empty()).or_call(|| format!("pidfd_open({pid}, 0)"))
+        }
+        Ok(pidfd) => Ok(pidfd),
+        // What kernels say of a process that nobody waits for any more.
+        Err(Errno::INVAL | Errno::NODATA) => {
+            Err(Errno::SRCH).or_call(|| format!("getsockopt(SO_PEERPIDFD) of process {pid}"))
+        }
+        Err(errno) => Err(errno).or_call(|| format!("getsockopt(SO_PEERPIDFD) of process {pid}")),
+    }
+}
+
+fn has_ended(pidfd: &OwnedFd) -> Result<bool> {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    let ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    ready.map(|count| count > 0).or_call(|| "poll(pidfd)".to_owned())
+}
+
+fn open(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).or_call(|| format!("open({path:?}, O_RDONLY)"))
+}
+
+fn identity(namespace: &OwnedFd) -> Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(namespace).or_call(|| "fstat(/proc/PID/ns/user)".to_owned())?;
+    Ok((stat.st_dev, stat.st_ino))
+}

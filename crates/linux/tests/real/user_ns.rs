@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use linux::testkit::child::{self, Child};
+use linux::testkit::skip;
+use linux::{Peer, Roots, user_ns};
+use rustix::fs::Uid;
+use rustix::thread::set_thread_uid;
+
+/// Users that no account of this machine has.
+const MAKER: u32 = 60_001;
+const SUBORDINATES: u32 = 3_000_000;
+
+/// A socket that everybody may connect to.
+fn listen(dir: &tempfile::TempDir) -> (std::path::PathBuf, UnixListener) {
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o711)).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+    (path, listener)
+}
+
+/// What is seen of a child that connects as user 5 of a namespace that `maker` made.
+fn seen(maker: u32, ends: bool) -> (u32, linux::Result<Option<u32>>) {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, listener) = listen(&dir);
+    let child: Child = child::fork(|ready| {
+        set_thread_uid(Uid::from_raw(maker)).unwrap();
+        child::become_user_of_a_new_namespace(ready, 5);
+        let _stream = UnixStream::connect(&path).unwrap();
+        if ends { 0 } else { ready.hold() }
+    });
+    child.wait_ready();
+    child.map_users(0, SUBORDINATES, 10);
+    let (stream, _) = listener.accept().unwrap();
+    if ends {
+        child.wait_exited();
+    }
+    let peer = Peer::of(&stream).unwrap();
+    (peer.uid, user_ns::maker(&Roots::default(), &stream, &peer))
+}
+
+#[test]
+fn a_user_of_a_namespace_is_its_makers() {
+    let _alone = child::alone();
+    if !rustix::process::geteuid().is_root() {
+        return skip("mapping users needs root");
+    }
+    let (uid, maker) = seen(MAKER, false);
+    assert_eq!((uid, maker.unwrap()), (SUBORDINATES + 5, Some(MAKER)));
+    let (uid, maker) = seen(0, false);
+    assert_eq!((uid, maker.unwrap()), (SUBORDINATES + 5, None), "root's are containers");
+}
+
+#[test]
+fn of_a_peer_that_has_ended_nobody_knows_whose_it_was() {
+    let _alone = child::alone();
+    if !rustix::process::geteuid().is_root() {
+        return skip("mapping users needs root");
+    }
+    let (_, maker) = seen(MAKER, true);
+    assert!(maker.unwrap_err().is_not_found());
+}
+
+#[test]
+fn a_process_beside_ours_is_its_own() {
+    let _alone = child::alone();
+    let (one, _two) = UnixStream::pair().unwrap();
+    let peer = Peer::of(&one).unwrap();
+    assert_eq!(user_ns::maker(&Roots::default(), &one, &peer).unwrap(), None);
+}
