@@ -35,6 +35,55 @@ fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
 }
 
 #[test]
+fn no_number_of_a_block_lease_or_job_comes_again_after_a_restart() {
+    let page = Page::Mib2;
+    let Some(mut daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
+    let mut last = (0, 0, 0);
+    let mut stale = None;
+    for start in 0..3 {
+        daemon.zero("1");
+        let loan = daemon.lend(page, 1);
+        let lease = loan.id();
+        let (_, blocks) = loan.into_fds();
+        let block = number_of_block(&blocks[0]);
+        drop(blocks);
+        let mut client = daemon.client();
+        let job = client.take_zeroing(None, None, false).expect("something to zero");
+        let (block_before, lease_before, job_before) = last;
+        assert!(
+            block > block_before && lease > lease_before && job.id() > job_before,
+            "start {start}: block {block}, lease {lease} and job {} after {last:?}",
+            job.id()
+        );
+        last = (block, lease, job.id());
+        if let Some(stale) = stale.replace(job.id()) {
+            let report = client.finish_zeroing(stale, units::Pages(1));
+            let unknown = wire::Error::NoSuchJob { job: stale };
+            assert!(
+                matches!(&report, Err(client::Error::Refused(error)) if *error == unknown),
+                "a job of a daemon that is gone: {report:?}"
+            );
+        }
+        drop(job);
+        daemon.wait_for("nobody's", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == 0);
+        // Nothing is left that would show a number.
+        client.give_back(None, None, None).expect("root may");
+        daemon.kill();
+        daemon.launch();
+        assert_eq!(daemon.pool().blocks, 0);
+    }
+}
+
+/// Of a lent file's name: `.../lent/b17-n0-p1-.../pages`.
+fn number_of_block(file: &std::os::fd::OwnedFd) -> u64 {
+    use std::os::fd::AsRawFd;
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("open");
+    let name = path.parent().and_then(|block| block.file_name()).expect("a block's directory");
+    let name = name.to_str().and_then(|name| name.strip_prefix('b')).expect("a block's name");
+    name.split('-').next().and_then(|number| number.parse().ok()).expect("a block's number")
+}
+
+#[test]
 fn a_borrower_killed_while_the_daemon_is_down_leaves_zeros() {
     let _alone = alone();
     for page in Page::ALL {

@@ -261,6 +261,20 @@ fn a_workers_path_only_descriptor_opens_nothing_after_its_report() {
 }
 
 #[test]
+fn a_returned_page_is_free_whoever_has_a_path_only_descriptor_of_its_file() {
+    let page = Page::Mib2;
+    let Some(daemon) = one_block(page, "fresh") else { return };
+    let (lease, blocks) = daemon.lend(page, 1).into_fds();
+    // It keeps the file's inode, and the inode would keep the page.
+    let kept = hidden(&blocks[0]);
+    drop((lease, blocks));
+    daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
+    assert_eq!(daemon.kernel_free(page), 1);
+    let file = rustix::fs::fstat(&kept).expect("a removed file");
+    assert_eq!((file.st_nlink, file.st_size, file.st_blocks), (0, 0, 0));
+}
+
+#[test]
 fn a_report_of_pages_without_memory_makes_nothing_ready() {
     let page = Page::Mib2;
     let pool = page.pool("pages_per_block = 2\nmax = 2");

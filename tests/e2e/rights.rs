@@ -81,6 +81,45 @@ fn a_quota_counts_what_is_lent_and_what_is_kept() {
 }
 
 #[test]
+fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!("lend_group = \"{NOBODY}\"\nquota = \"8M\"\n{}", page.pool("max = 3"));
+    let Some(daemon) = Daemon::start(page, 8, &config) else { return };
+    daemon.zero("max");
+    let lent = || {
+        let status = daemon.status();
+        status.loans.iter().map(|loan| (loan.pages, loan.grown_pages)).collect::<Vec<_>>()
+    };
+    as_nobody(|| {
+        let connect = || Client::connect(daemon.socket()).expect("everybody may connect");
+        let ask = || connect().lend(&LendRequest::new(page.times(1)));
+        let (lease, mut blocks) = ask().expect("2 of 8 MiB").into_fds();
+        let file = linux::BlockFile::from(blocks.pop().expect("one block"));
+        file.allocate(page.size().bytes(), page.times(3).0).expect("free pages");
+        assert_eq!(lent(), [(1, 3)]);
+        let refused = |what: &str| match refusal(ask()) {
+            wire::Error::QuotaExceeded { held_bytes, .. } => {
+                assert_eq!(held_bytes, 8 << 20, "{what}")
+            }
+            other => panic!("{what}: {other}"),
+        };
+        refused("1 page lent and 3 added");
+        drop(lease);
+        // The file is still open: what it has is still its borrower's.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        refused("lingering");
+        file.set_len(page.times(1).0).expect("its own file");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let _other = ask().expect("2 of 8 MiB linger");
+        true
+    });
+    daemon.wait_for("all of it back", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.zero("max");
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (3, 5));
+}
+
+#[test]
 fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
     /// Users that no account of this machine has.
     const SUBORDINATES: u32 = 3_000_000;

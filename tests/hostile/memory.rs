@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use client::Mapping;
 use linux::BlockFile;
 use linux::testkit::child::{Child, fork};
-use prezero_tests::Page;
+use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, OFlags};
 
 use crate::attack::{Attack, POOL, WORKERS};
@@ -240,6 +240,34 @@ fn hold_on_to_each(recycle: &str) {
 #[test]
 fn no_reference_reaches_the_next_borrower_of_fresh_blocks() {
     hold_on_to_each("fresh");
+}
+
+#[test]
+fn a_page_that_is_pinned_over_its_return_is_nobody_elses_and_in_no_count() {
+    let page = Page::Mib2;
+    let config = format!("quota_of = {{ 0 = \"2M\" }}\n{}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 2, &config) else { return };
+    daemon.zero("max");
+    let (out, into) = rustix::pipe::pipe().expect("a pipe");
+    let loan = daemon.lend(page, 1);
+    let memory = loan.map().expect("lent memory");
+    memory.fill(0..memory.len(), MARK);
+    raw::pin_in_pipe(&into, &memory).expect("its own memory");
+    drop((memory, loan));
+    let is_back = |p: &wire::PoolStatus| p.lent_pages + p.lingering_pages == 0 && p.blocks == 1;
+    let pool = daemon.wait_for("returned", is_back);
+    let counts = (pool.ready_pages, pool.zeroable_pages, pool.kept_pages);
+    assert_eq!((counts, daemon.kernel_free(page)), ((1, 0, 0), 0), "one of two is in no count");
+    // Nor in the quota, which is one page.
+    let loan = daemon.lend(page, 1);
+    let memory = loan.map().expect("lent memory");
+    prezero_tests::memory::assert_zero(&memory);
+    memory.fill(0..memory.len(), !MARK);
+    let mut seen = [0; 4096];
+    std::fs::File::from(out).read_exact(&mut seen).expect("a page in the pipe");
+    assert_eq!(seen, [MARK; 4096], "its own content");
+    drop(into);
+    daemon.wait_for("free when it is let go", |p| p.zeroable_pages == 1);
 }
 
 #[test]

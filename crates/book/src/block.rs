@@ -190,6 +190,8 @@ pub struct Block {
     /// Pages that may have no memory yet: of a file that is being filled for the first time, of a
     /// hole that a client fills, of whatever was found so at start.
     missing: Pages,
+    /// Pages that its borrower's file was seen to have beyond what was lent.
+    grown: Pages,
 }
 
 impl Block {
@@ -197,14 +199,20 @@ impl Block {
     #[must_use]
     pub fn new_zeroing(id: BlockId, pool: PoolKey, job: JobId) -> Self {
         let missing = pool.pages_per_block;
-        Self { id, pool, state: State::Zeroing { job, done: Pages::ZERO }, missing }
+        Self {
+            id,
+            pool,
+            state: State::Zeroing { job, done: Pages::ZERO },
+            missing,
+            grown: Pages::ZERO,
+        }
     }
 
     /// A block whose file is about to be made as a hole for a client: its own faults fill it.
     #[must_use]
     pub fn new_lent_hole(id: BlockId, pool: PoolKey, part: Part) -> Self {
         let missing = part.pages;
-        Self { id, pool, state: State::Lent(part), missing }
+        Self { id, pool, state: State::Lent(part), missing, grown: Pages::ZERO }
     }
 
     /// A file found in `ready/` at start: a finish put it there, and `reach` shows that nobody
@@ -215,25 +223,31 @@ impl Block {
             Reach::Sole => State::Ready(ZeroClaim(pool.pages_per_block)),
             Reach::Shared | Reach::Unknown => State::Lingering(None),
         };
-        Self { id, pool, state, missing: Pages::ZERO }
+        Self { id, pool, state, missing: Pages::ZERO, grown: Pages::ZERO }
     }
 
     /// A file found at start whose loan is still alive.
     #[must_use]
     pub fn adopt_lent(id: BlockId, pool: PoolKey, part: Part) -> Self {
-        Self { id, pool, state: State::Lent(part), missing: Pages::ZERO }
+        Self { id, pool, state: State::Lent(part), missing: Pages::ZERO, grown: Pages::ZERO }
     }
 
     /// A file found in `kept/` at start.
     #[must_use]
     pub fn adopt_kept(id: BlockId, pool: PoolKey, part: Part, until: u64) -> Self {
-        Self { id, pool, state: State::Kept { part, until }, missing: Pages::ZERO }
+        Self {
+            id,
+            pool,
+            state: State::Kept { part, until },
+            missing: Pages::ZERO,
+            grown: Pages::ZERO,
+        }
     }
 
     /// Any other file found at start: dirty, and perhaps reachable.
     #[must_use]
     pub fn adopt_unknown(id: BlockId, pool: PoolKey, part: Option<Part>) -> Self {
-        Self { id, pool, state: State::Lingering(part), missing: Pages::ZERO }
+        Self { id, pool, state: State::Lingering(part), missing: Pages::ZERO, grown: Pages::ZERO }
     }
 
     /// The same block, of whose pages only `allocated` have memory.
@@ -295,6 +309,24 @@ impl Block {
     #[must_use]
     pub fn memory(&self) -> Pages {
         self.pages().saturating_sub(self.missing)
+    }
+
+    /// Pages that its borrower's file was seen to have beyond what was lent: fallocate(2) gives them
+    /// out of the kernel's pool to whoever has a file of it.
+    #[must_use]
+    pub fn grown(&self) -> Pages {
+        self.grown
+    }
+
+    /// Whose quota it counts against, and for how many pages.
+    #[must_use]
+    pub fn held(&self) -> Option<(Uid, Pages)> {
+        match &self.state {
+            State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
+                Some((part.account, part.pages + self.grown))
+            }
+            _ => None,
+        }
     }
 
     fn illegal<T>(&self, event: &'static str) -> Result<T, IllegalMove> {
@@ -411,6 +443,14 @@ impl Block {
         }
     }
 
+    /// Notes that the file of a block in a borrower's hands, or of one that it returned and may
+    /// still have, has memory for `allocated` pages. No-op in any other state.
+    pub fn note_growth(&mut self, allocated: Pages) {
+        if matches!(self.state, State::Lent(_) | State::Lingering(Some(_))) {
+            self.grown = allocated.saturating_sub(self.pages());
+        }
+    }
+
     /// Notes that only `allocated` pages of a lingering block have memory: its borrower may have
     /// filled holes, made some, or cut the file. No-op in any other state.
     pub fn note_memory(&mut self, allocated: Pages) {
@@ -447,6 +487,8 @@ impl Block {
             Reach::Unknown => return Ok(Settled::Gone),
             Reach::Sole => {}
         }
+        // A block that stays gets its length back, one that goes is counted no more.
+        self.grown = Pages::ZERO;
         if let Some(part) = part
             && let Some(keep) = &part.keep
             && keep.seconds > 0

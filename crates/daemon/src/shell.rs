@@ -19,7 +19,7 @@ use book::config::{Config, PoolConfig};
 use book::{Book, Effect, Loan};
 use linux::Roots;
 use tokio::sync::{mpsc, watch};
-use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, PoolKey};
+use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::Level;
 
 use crate::error::{Error, Result};
@@ -76,6 +76,8 @@ pub(crate) struct Shell {
     provider: Provider,
     /// Files being filled, with the pages that they are to have.
     filling: BTreeMap<BlockId, Pages>,
+    /// When what a user's files have is looked up again.
+    next_measure: BTreeMap<Uid, Instant>,
     provable: bool,
     observed: Option<Instant>,
     kernel_free: BTreeMap<Domain, Pages>,
@@ -149,6 +151,7 @@ impl Shell {
             config,
             provider,
             filling: BTreeMap::new(),
+            next_measure: BTreeMap::new(),
             provable,
             observed: None,
             kernel_free: BTreeMap::new(),

@@ -72,6 +72,9 @@ pub struct LoanStatus {
     pub page_bytes: u64,
     /// Its pages.
     pub pages: u64,
+    /// Pages that its files have beyond that, as of a look a moment ago: its borrower's own doing,
+    /// by fallocate(2). They count against the quota.
+    pub grown_pages: u64,
     /// Its blocks.
     pub blocks: u64,
 }

@@ -61,11 +61,12 @@ fn loan_status() -> (LoanStatus, Value) {
         owner: Some("guest1".to_owned()),
         page_bytes: 2 << 20,
         pages: 512,
+        grown_pages: 3,
         blocks: 2,
     };
     let wire = json!({
         "lease": 5, "uid": 100_001, "account": 1000, "owner": "guest1",
-        "page_bytes": 2_097_152, "pages": 512, "blocks": 2,
+        "page_bytes": 2_097_152, "pages": 512, "grown_pages": 3, "blocks": 2,
     });
     (loan, wire)
 }

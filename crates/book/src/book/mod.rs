@@ -380,16 +380,36 @@ impl Book {
                 account: lease.account.0,
                 owner,
                 page_bytes: blocks.clone().next().map_or(0, |b| b.pool().page_size.bytes()),
-                pages: blocks.map(Block::pages).sum::<Pages>().0,
+                pages: blocks.clone().map(Block::pages).sum::<Pages>().0,
+                grown_pages: blocks.map(Block::grown).sum::<Pages>().0,
                 blocks: lease.blocks.len() as u64,
             }
         };
         self.leases.iter().map(loan).collect()
     }
 
-    /// What counts against a user's quota: lent, kept and lingering.
+    /// What counts against a user's quota: lent, kept and lingering, and what files were seen to
+    /// have beyond that.
     #[must_use]
     pub fn held_by(&self, account: Uid) -> Bytes {
         self.blocks.held(account)
+    }
+
+    /// The users that hold anything.
+    pub fn accounts(&self) -> impl Iterator<Item = Uid> + '_ {
+        self.blocks.accounts()
+    }
+
+    /// The blocks whose borrowers may still make them larger: lent ones, and returned ones that
+    /// somebody may still have.
+    pub fn growable(&self, account: Uid) -> impl Iterator<Item = &Block> {
+        let is_there = |b: &&Block| !matches!(b.state(), State::Kept { .. });
+        self.blocks.held_blocks(account).filter(is_there)
+    }
+
+    /// Tells how many pages of a lent or lingering block have memory: those beyond what was lent
+    /// count against its borrower's quota, too.
+    pub fn note_growth(&mut self, block: BlockId, allocated: Pages) {
+        self.blocks.change(block, |b| b.note_growth(allocated));
     }
 }

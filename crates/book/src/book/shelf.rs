@@ -49,6 +49,13 @@ pub(super) struct Sum {
     pub(super) pages: Pages,
 }
 
+/// What counts against one account's quota.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Holding {
+    blocks: BTreeSet<BlockId>,
+    bytes: Bytes,
+}
+
 /// All blocks and their index.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Shelves {
@@ -56,7 +63,7 @@ pub(super) struct Shelves {
     states: BTreeMap<StateName, BTreeSet<BlockId>>,
     sums: BTreeMap<(PoolKey, StateName), Sum>,
     ready: BTreeMap<Domain, Shelf>,
-    held: BTreeMap<Uid, Bytes>,
+    held: BTreeMap<Uid, Holding>,
 }
 
 impl Shelves {
@@ -81,7 +88,16 @@ impl Shelves {
     }
 
     pub(super) fn held(&self, account: Uid) -> Bytes {
-        self.held.get(&account).copied().unwrap_or_default()
+        self.held.get(&account).map(|held| held.bytes).unwrap_or_default()
+    }
+
+    pub(super) fn held_blocks(&self, account: Uid) -> impl Iterator<Item = &Block> {
+        let blocks = self.held.get(&account).into_iter().flat_map(|held| &held.blocks);
+        blocks.filter_map(|id| self.blocks.get(id))
+    }
+
+    pub(super) fn accounts(&self) -> impl Iterator<Item = Uid> + '_ {
+        self.held.keys().copied()
     }
 
     pub(super) fn insert(&mut self, block: Block) {
@@ -110,18 +126,16 @@ impl Shelves {
         let sum = self.sums.entry((pool, state)).or_default();
         sum.blocks += 1;
         sum.pages += block.pages();
-        match block.state() {
-            State::Ready(_) => {
-                let shelf = self.ready.entry(pool.domain()).or_default();
-                if shelf.blocks.insert((block.pages(), block.id())) {
-                    shelf.pages += block.pages();
-                }
+        if let State::Ready(_) = block.state() {
+            let shelf = self.ready.entry(pool.domain()).or_default();
+            if shelf.blocks.insert((block.pages(), block.id())) {
+                shelf.pages += block.pages();
             }
-            State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
-                let held = self.held.entry(part.account).or_default();
-                held.0 = held.0.saturating_add(part.pages.bytes(pool.page_size).0);
-            }
-            _ => {}
+        }
+        if let Some((account, pages)) = block.held() {
+            let held = self.held.entry(account).or_default();
+            held.blocks.insert(block.id());
+            held.bytes.0 = held.bytes.0.saturating_add(pages.bytes(pool.page_size).0);
         }
     }
 
@@ -135,21 +149,20 @@ impl Shelves {
             sum.blocks -= 1;
             sum.pages = sum.pages.saturating_sub(block.pages());
         }
-        match block.state() {
-            State::Ready(_) => {
-                if let Some(shelf) = self.ready.get_mut(&pool.domain())
-                    && shelf.blocks.remove(&(block.pages(), block.id()))
-                {
-                    shelf.pages = shelf.pages.saturating_sub(block.pages());
-                }
+        if let State::Ready(_) = block.state()
+            && let Some(shelf) = self.ready.get_mut(&pool.domain())
+            && shelf.blocks.remove(&(block.pages(), block.id()))
+        {
+            shelf.pages = shelf.pages.saturating_sub(block.pages());
+        }
+        if let Some((account, pages)) = block.held()
+            && let Some(held) = self.held.get_mut(&account)
+        {
+            held.blocks.remove(&block.id());
+            held.bytes.0 = held.bytes.0.saturating_sub(pages.bytes(pool.page_size).0);
+            if held.blocks.is_empty() {
+                self.held.remove(&account);
             }
-            State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
-                if let Some(held) = self.held.get_mut(&part.account) {
-                    held.0 = held.0.saturating_sub(part.pages.bytes(pool.page_size).0);
-                }
-                self.held.retain(|_, bytes| bytes.0 > 0);
-            }
-            _ => {}
         }
     }
 

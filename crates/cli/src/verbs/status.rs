@@ -118,14 +118,23 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     table::write(out, &columns, &rows)
 }
 
-/// A loan as people read it: lease, user, owner, page size, pages, blocks, size.
+/// A loan as people read it: lease, user, owner, page size, pages, blocks, size. A user whose quota
+/// is another's is `user of other`; pages that it has taken itself, beyond the loan, are added.
 pub(crate) fn loan_cells(loan: &LoanStatus) -> [String; 7] {
     [
         loan.lease.to_string(),
-        loan.uid.to_string(),
+        if loan.account == loan.uid {
+            loan.uid.to_string()
+        } else {
+            format!("{} of {}", loan.uid, loan.account)
+        },
         loan.owner.clone().unwrap_or_else(|| "-".into()),
         Bytes(loan.page_bytes).to_string(),
-        loan.pages.to_string(),
+        if loan.grown_pages == 0 {
+            loan.pages.to_string()
+        } else {
+            format!("{}+{}", loan.pages, loan.grown_pages)
+        },
         loan.blocks.to_string(),
         Bytes(loan.pages.saturating_mul(loan.page_bytes)).to_string(),
     ]
@@ -179,6 +188,7 @@ mod tests {
                 lease: 3,
                 uid: 1000,
                 account: 1000,
+                grown_pages: 0,
                 owner: None,
                 page_bytes: 1 << 30,
                 pages: 8,
@@ -206,6 +216,14 @@ LEASE  USER  OWNER  PAGE  PAGES  BLOCKS  SIZE
 since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 0 given back, 0 workers lost
 "
         );
+    }
+
+    #[test]
+    fn a_loan_of_a_subordinate_that_has_grown_says_so() {
+        let Report(status) = report();
+        let loan = LoanStatus { uid: 100_001, grown_pages: 375, ..status.loans[0].clone() };
+        let [_, user, _, _, pages, ..] = loan_cells(&loan);
+        assert_eq!((user.as_str(), pages.as_str()), ("100001 of 1000", "8+375"));
     }
 
     #[test]

@@ -3,17 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
 use book::{Effect, LendRequest, Loan, Refusal};
 use tokio::sync::watch;
-use units::{BlockId, Domain, JobId, LeaseId, PageSize, Pages};
+use units::{BlockId, Domain, JobId, LeaseId, PageSize, Pages, Uid};
 
 use super::{HELD_AGE, Handover, Shell, boot_seconds, failed};
 use crate::error::{Error, Result};
 use crate::kernel::Fill;
 use crate::store::Returned;
+
+/// Looking up what a user's files have takes at most one part in so many of the daemon's time: with
+/// 4096 blocks, at 1 us each, it is done again after 80 ms.
+const MEASURE_SHARE: u32 = 20;
 
 /// So many times a loan is tried when a block of it turns out to be reached by somebody.
 const SUSPICIONS: usize = 4;
@@ -29,6 +33,9 @@ impl Shell {
             self.observed = None;
         }
         self.observe();
+        if request.quota.is_some() {
+            self.measure(request.account);
+        }
         for _ in 1..SUSPICIONS {
             match self.try_lend(request, borrower) {
                 // Its blocks linger now. The next ones may be better.
@@ -37,6 +44,25 @@ impl Shell {
             }
         }
         self.try_lend(request, borrower).map_err(|error| failed(&error))
+    }
+
+    /// Looks up what a user's files have beyond what was lent, unless that was done a moment ago. A
+    /// file's holder can make it larger by fallocate(2), and no call of the kernel's forbids it.
+    pub(super) fn measure(&mut self, account: Uid) {
+        let begin = Instant::now();
+        self.next_measure.retain(|_, next| *next > begin);
+        if self.next_measure.contains_key(&account) {
+            return;
+        }
+        let blocks: Vec<_> =
+            self.book.growable(account).map(|b| (b.id(), b.pool().page_size)).collect();
+        for (block, page_size) in blocks {
+            match self.store.allocated(block, page_size) {
+                Ok(allocated) => self.book.note_growth(block, allocated),
+                Err(error) => tracing::debug!(%error, %block, "can not see what a file has"),
+            }
+        }
+        self.next_measure.insert(account, Instant::now() + begin.elapsed() * MEASURE_SHARE);
     }
 
     fn try_lend(

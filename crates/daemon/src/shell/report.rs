@@ -12,6 +12,8 @@ impl Shell {
     pub(crate) fn status(&mut self) -> Status {
         self.observed = None;
         self.observe();
+        let accounts: Vec<_> = self.book.accounts().collect();
+        accounts.into_iter().for_each(|account| self.measure(account));
         let free = |key: &PoolKey| self.kernel_free.get(&key.domain()).copied().unwrap_or_default();
         let pools = self.book.pool_keys().filter_map(|key| self.book.pool_status(key, free(&key)));
         Status {

@@ -146,9 +146,11 @@ impl Guard {
     /// # Panics
     /// If the kernel has no such size.
     pub fn free(&self, page: PageSize) -> u64 {
-        let aside = self.excess.iter().filter(|e| e.0 == page).map(|e| e.1).sum();
+        let aside: u64 = self.excess.iter().filter(|e| e.0 == page).map(|e| e.1).sum();
+        // Of others, or of nobody any more: some kernels lose count of promises now and then.
+        let promised: u64 = self.held.iter().filter(|h| h.page == page).map(|h| h.reserved).sum();
         let counters = hugetlb::counters(&Roots::default(), page, None);
-        counters.expect("a page size of this kernel").free.saturating_sub(aside)
+        counters.expect("a page size of this kernel").free.saturating_sub(aside + promised)
     }
 
     fn grow(&mut self, page: PageSize, node: Option<Node>, pages: u64) -> Result<bool> {
@@ -159,7 +161,9 @@ impl Guard {
         self.before.push(before);
         for attempt in 1.. {
             let now = hugetlb::counters(&roots, page, node)?;
-            let missing = pages.saturating_sub(now.unreserved_free());
+            // A node does not say how many of its pages are promised.
+            let promised = hugetlb::counters(&roots, page, None)?.reserved.unwrap_or(0);
+            let missing = (pages + promised).saturating_sub(now.free);
             if missing == 0 {
                 return Ok(true);
             }

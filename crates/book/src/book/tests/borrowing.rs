@@ -3,18 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use units::{BlockId, LeaseId, PageSize, Pages};
+use units::{BlockId, LeaseId, PageSize, Pages, Uid};
 use wire::Counters;
 
 use super::checks::{View, count_zero};
 use super::kernel::{Actor, Content, Shape};
 use super::world::{Client, Fate, World, shape};
-use crate::block::{Keep, Part, Reach, Settled, State, StateName};
+use crate::block::{Block, Keep, Part, Reach, Settled, State, StateName};
 use crate::book::{LendRequest, Loan, Refusal};
 
 impl World {
     /// A client asks. If the daemon lives to answer, it gets its loan and maps it.
     pub(super) fn lend(&mut self, ask: &LendRequest, pin: bool, fate: Fate) {
+        let held = self.look_at_growth(ask.account);
         let (view, counters) = (self.view(), self.book.counters());
         let own_waits = self.own_content_waits(ask);
         let ready = self.best_ready(ask);
@@ -31,8 +32,9 @@ impl World {
         assert!(ask.page_size.is_none_or(|s| s == loan.page_size), "{loan:?}");
         assert!(ask.node.is_none_or(|n| loan.parts.iter().all(|p| p.node == n)), "{loan:?}");
         if !loan.kept {
-            let held = self.book.held_by(ask.account);
-            assert!(ask.quota.is_none_or(|quota| held <= quota), "{held} is above {:?}", ask.quota);
+            let held = held + ask.bytes.0;
+            let is_within = ask.quota.is_none_or(|quota| held <= quota.0);
+            assert!(is_within, "{held} is above {:?}", ask.quota);
             let hit: u64 = loan.parts.iter().map(|p| p.ready.0).sum();
             assert!(!ready || hit == asked, "ready memory would do, and it gets a hole: {loan:?}");
         }
@@ -44,6 +46,32 @@ impl World {
             return;
         }
         self.hand_over(ask, &loan, pin);
+    }
+
+    /// The daemon asks the kernel what a user's files have. Returns what the user holds, in bytes.
+    fn look_at_growth(&mut self, account: Uid) -> u64 {
+        let growable: Vec<_> = self.book.growable(account).map(Block::id).collect();
+        for id in &growable {
+            let no = self.kernel.find(*id).expect("a block of the book has a file");
+            self.book.note_growth(*id, Pages(self.kernel.file(no).allocated()));
+        }
+        let (mut held, mut grown) = (0, false);
+        for block in self.blocks() {
+            if let State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } =
+                block.state()
+                && part.account == account
+            {
+                let no = self.kernel.find(block.id()).expect("a block of the book has a file");
+                let is_growable = growable.contains(&block.id());
+                let has = if is_growable { self.kernel.file(no).allocated() } else { 0 };
+                grown |= has > part.pages.0;
+                held += has.max(part.pages.0) * block.pool().page_size.bytes();
+            }
+        }
+        if grown {
+            self.note("asks with more than was lent");
+        }
+        held
     }
 
     fn hand_over(&mut self, ask: &LendRequest, loan: &Loan, pin: bool) {

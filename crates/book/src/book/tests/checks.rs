@@ -139,6 +139,7 @@ impl World {
                 block.state()
             {
                 let Part { account, pages, .. } = part;
+                let pages = *pages + block.grown();
                 *held.entry(*account).or_default() += pages.bytes(block.pool().page_size).0;
             }
         }

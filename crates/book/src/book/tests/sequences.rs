@@ -225,6 +225,7 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "lent from two nodes",
         "lent kept",
         "lent kept in several blocks",
+        "asks with more than was lent",
         "refused: size",
         "refused: no such pool",
         "refused: quota",

@@ -125,6 +125,7 @@ pub(super) mod tests {
             lease,
             uid: 1000,
             account: 1000,
+            grown_pages: 0,
             owner: owner.map(str::to_owned),
             page_bytes: 1 << 30,
             pages: 8,
