@@ -16,13 +16,13 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <uapi/linux/hugepagectl.h>
-#include "hugetlb_zero.h"
+#include "hugetlb_zero_internal.h"
 
 static_assert(sizeof(struct hugepagectl_query) == HUGEPAGECTL_QUERY_SIZE_VER0);
 static_assert(sizeof(struct hugepagectl_zero) == HUGEPAGECTL_ZERO_SIZE_VER0);
 static_assert(sizeof(struct hugepagectl_watch) == HUGEPAGECTL_WATCH_SIZE_VER0);
 
-static struct hugetlb_zero_pool *find_pool(s32 node, u32 page_shift)
+static struct hugetlb_zero_pool *hugepagectl_find_pool(s32 node, u32 page_shift)
 {
 	struct hugetlb_zero_pool *pool;
 	struct hstate *h;
@@ -39,7 +39,7 @@ static struct hugetlb_zero_pool *find_pool(s32 node, u32 page_shift)
 	return NULL;
 }
 
-static long do_query(struct file *file, void *arg)
+static long hugepagectl_do_query(struct file *file, void *arg)
 {
 	struct hugepagectl_query *query = arg;
 	struct hugetlb_zero_pool *pool;
@@ -47,7 +47,7 @@ static long do_query(struct file *file, void *arg)
 
 	if (query->flags)
 		return -EINVAL;
-	pool = find_pool(query->node, query->page_shift);
+	pool = hugepagectl_find_pool(query->node, query->page_shift);
 	if (!pool)
 		return -ENODEV;
 
@@ -66,7 +66,7 @@ static long do_query(struct file *file, void *arg)
 	return 0;
 }
 
-static long do_zero(struct file *file, void *arg)
+static long hugepagectl_do_zero(struct file *file, void *arg)
 {
 	struct hugepagectl_zero *zero = arg;
 	struct hugetlb_zero_pool *pool;
@@ -75,16 +75,17 @@ static long do_zero(struct file *file, void *arg)
 
 	if (zero->flags)
 		return -EINVAL;
-	pool = find_pool(zero->node, zero->page_shift);
+	pool = hugepagectl_find_pool(zero->node, zero->page_shift);
 	if (!pool)
 		return -ENODEV;
 
-	err = hugetlb_zero_run(pool, zero->pages, true, &zeroed);
+	err = hugetlb_zero_run(pool, zero->pages, HUGETLB_ZERO_STOPPABLE,
+			       &zeroed);
 	zero->zeroed = zeroed;
 	return zeroed ? 0 : err;
 }
 
-static long do_watch(struct file *file, void *arg)
+static long hugepagectl_do_watch(struct file *file, void *arg)
 {
 	struct hugetlb_zero_watch *watch = file->private_data;
 	struct hugepagectl_watch *uwatch = arg;
@@ -95,7 +96,7 @@ static long do_watch(struct file *file, void *arg)
 	if (uwatch->flags & ~HUGEPAGECTL_WATCH_ZEROABLE || uwatch->reserved ||
 	    interval > HUGEPAGECTL_WATCH_INTERVAL_MAX)
 		return -EINVAL;
-	pool = find_pool(uwatch->node, uwatch->page_shift);
+	pool = hugepagectl_find_pool(uwatch->node, uwatch->page_shift);
 	if (!pool)
 		return -ENODEV;
 
@@ -116,23 +117,23 @@ out:
 	return err;
 }
 
-/* By _IOC_NR. The size in the number is the caller's, see copy_in(). */
-static const struct {
+/* By _IOC_NR. The size in the number is the caller's, see hugepagectl_copy_in(). */
+static const struct hugepagectl_call {
 	long (*call)(struct file *file, void *arg);
 	size_t size;
 	size_t size_ver0;
 	bool privileged;
-} calls[] = {
+} hugepagectl_calls[] = {
 	[_IOC_NR(HUGEPAGECTL_QUERY)] = {
-		do_query, sizeof(struct hugepagectl_query),
+		hugepagectl_do_query, sizeof(struct hugepagectl_query),
 		HUGEPAGECTL_QUERY_SIZE_VER0, false,
 	},
 	[_IOC_NR(HUGEPAGECTL_ZERO)] = {
-		do_zero, sizeof(struct hugepagectl_zero),
+		hugepagectl_do_zero, sizeof(struct hugepagectl_zero),
 		HUGEPAGECTL_ZERO_SIZE_VER0, true,
 	},
 	[_IOC_NR(HUGEPAGECTL_WATCH)] = {
-		do_watch, sizeof(struct hugepagectl_watch),
+		hugepagectl_do_watch, sizeof(struct hugepagectl_watch),
 		HUGEPAGECTL_WATCH_SIZE_VER0, true,
 	},
 };
@@ -148,23 +149,24 @@ union hugepagectl_arg {
  * FUSE transfers as many bytes as the number says, so a struct must not claim
  * to be larger than that here either.
  */
-static int copy_in(union hugepagectl_arg *arg, unsigned int cmd, size_t ksize,
-		   size_t size_ver0, void __user *uarg)
+static int hugepagectl_copy_in(union hugepagectl_arg *arg, unsigned int cmd,
+			       const struct hugepagectl_call *call,
+			       void __user *uarg)
 {
 	u32 size;
 	int err;
 
-	if (_IOC_SIZE(cmd) < size_ver0)
+	if (_IOC_SIZE(cmd) < call->size_ver0)
 		return -EINVAL;
 	if (get_user(size, (u32 __user *)uarg))
 		return -EFAULT;
-	if (size < size_ver0 || size > _IOC_SIZE(cmd))
+	if (size < call->size_ver0 || size > _IOC_SIZE(cmd))
 		return -EINVAL;
-	err = copy_struct_from_user(arg, ksize, uarg, size);
+	err = copy_struct_from_user(arg, call->size, uarg, size);
 	if (err)
 		return err;
 	/* Not what was copied: it may have been changed since it was checked. */
-	arg->size = min_t(size_t, size, ksize);
+	arg->size = min_t(size_t, size, call->size);
 	return 0;
 }
 
@@ -177,17 +179,17 @@ static long hugepagectl_ioctl(struct file *file, unsigned int cmd,
 
 	if (_IOC_TYPE(cmd) != HUGEPAGECTL_IOC_TYPE ||
 	    _IOC_DIR(cmd) != (_IOC_READ | _IOC_WRITE) ||
-	    nr >= ARRAY_SIZE(calls))
+	    nr >= ARRAY_SIZE(hugepagectl_calls))
 		return -ENOTTY;
-	nr = array_index_nospec(nr, ARRAY_SIZE(calls));
-	if (calls[nr].privileged && !capable(CAP_SYS_ADMIN))
+	nr = array_index_nospec(nr, ARRAY_SIZE(hugepagectl_calls));
+	if (hugepagectl_calls[nr].privileged && !capable(CAP_SYS_ADMIN))
 		return -EPERM;
 
-	err = copy_in(&arg, cmd, calls[nr].size, calls[nr].size_ver0,
-		      (void __user *)uarg);
+	err = hugepagectl_copy_in(&arg, cmd, &hugepagectl_calls[nr],
+				  (void __user *)uarg);
 	if (err)
 		return err;
-	err = calls[nr].call(file, &arg);
+	err = hugepagectl_calls[nr].call(file, &arg);
 	if (err)
 		return err;
 	if (copy_to_user((void __user *)uarg, &arg, arg.size))

@@ -4,8 +4,9 @@
  *
  * Changes happen under hugetlb_lock and, when a large process exits, by the ten
  * thousand a second. So a change only notes that there was one and, if anybody
- * cares, starts a work item, which runs at most once per HZ_SPACING_MS and tells
- * each of those who wait not more often than they want to hear.
+ * cares, starts a work item, which runs at most once per
+ * HUGETLB_ZERO_SPACING_MS and tells each of those who wait not more often than
+ * they want to hear.
  *
  * None is lost, because the two ends are closed:
  *
@@ -18,43 +19,44 @@
  *   may.
  */
 #include <linux/jiffies.h>
+#include <linux/minmax.h>
 #include <linux/sysfs.h>
-#include "hugetlb_zero.h"
+#include "hugetlb_zero_internal.h"
 
 /* Least time between two runs of a pool's work item. */
-#define HZ_SPACING_MS	10
+#define HUGETLB_ZERO_SPACING_MS	10
 
-static bool below_low(struct hugetlb_zero_pool *pool)
+static bool hugetlb_zero_below_low(struct hugetlb_zero_pool *pool)
 {
 	return pool->nr_zeroed < pool->low;
 }
 
 /* Start the work item, not before @when. */
-static void kick(struct hugetlb_zero_pool *pool, unsigned long when)
+static void hugetlb_zero_kick(struct hugetlb_zero_pool *pool, u64 when)
 {
-	unsigned long now = jiffies;
+	u64 now = get_jiffies_64();
 
 	mod_delayed_work(system_wq, &pool->work,
-			 time_after(when, now) ? when - now : 0);
+			 time_after64(when, now) ? when - now : 0);
 }
 
 /* A folio has changed its state, or come, or gone. */
 void hugetlb_zero_changed(struct hugetlb_zero_pool *pool)
 {
-	bool below = below_low(pool);
+	bool below = hugetlb_zero_below_low(pool);
 
 	lockdep_assert_held(&hugetlb_lock);
-	if (pool->armed & BIT(HZ_FILE_ZEROABLE))
-		pool->pending |= BIT(HZ_FILE_ZEROABLE);
-	if (pool->armed & BIT(HZ_FILE_ZEROED) &&
+	if (pool->armed & BIT(HUGETLB_ZERO_FILE_ZEROABLE))
+		pool->pending |= BIT(HUGETLB_ZERO_FILE_ZEROABLE);
+	if (pool->armed & BIT(HUGETLB_ZERO_FILE_ZEROED) &&
 	    (!pool->low || (below && !pool->below)))
-		pool->pending |= BIT(HZ_FILE_ZEROED);
+		pool->pending |= BIT(HUGETLB_ZERO_FILE_ZEROED);
 	pool->below = below;
 
 	if (pool->changed || (!pool->pending && list_empty(&pool->watches)))
 		return;
 	pool->changed = true;
-	kick(pool, pool->next_run);
+	hugetlb_zero_kick(pool, pool->next_run);
 }
 
 /* The value of @file is about to be read: who reads it may poll for the next. */
@@ -73,7 +75,7 @@ void hugetlb_zero_set_low(struct hugetlb_zero_pool *pool, unsigned long low)
 	spin_unlock_irq(&hugetlb_lock);
 }
 
-static bool watch_ready(struct hugetlb_zero_watch *watch)
+static bool hugetlb_zero_ready(struct hugetlb_zero_watch *watch)
 {
 	struct hugetlb_zero_pool *pool = watch->pool;
 
@@ -84,38 +86,31 @@ static bool watch_ready(struct hugetlb_zero_watch *watch)
 bool hugetlb_zero_watch_ready(struct hugetlb_zero_watch *watch)
 {
 	lockdep_assert_held(&hugetlb_lock);
-	return watch->pool && watch_ready(watch);
+	return watch->pool && hugetlb_zero_ready(watch);
 }
 
-/* Put off something until @when, or until something earlier. */
-static void put_off(unsigned long *first, bool *any, unsigned long when)
-{
-	if (!*any || time_before(when, *first))
-		*first = when;
-	*any = true;
-}
-
-static void notify_work(struct work_struct *work)
+static void hugetlb_zero_notify_work(struct work_struct *work)
 {
 	struct hugetlb_zero_pool *pool =
 		container_of(to_delayed_work(work), struct hugetlb_zero_pool,
 			     work);
-	struct kernfs_node *tell[NR_HZ_FILES] = { };
+	struct kernfs_node *tell[NR_HUGETLB_ZERO_FILES] = { };
 	struct hugetlb_zero_watch *watch;
-	unsigned long now = jiffies, first;
-	bool changed, any = false;
+	/* When to look again at what can't be told yet. */
+	u64 now = get_jiffies_64(), again = U64_MAX;
+	bool changed;
 	int file;
 
 	spin_lock_irq(&hugetlb_lock);
 	changed = pool->changed;
 	pool->changed = false;
-	pool->next_run = now + msecs_to_jiffies(HZ_SPACING_MS);
+	pool->next_run = now + msecs_to_jiffies(HUGETLB_ZERO_SPACING_MS);
 
-	for (file = 0; file < NR_HZ_FILES; file++) {
+	for (file = 0; file < NR_HUGETLB_ZERO_FILES; file++) {
 		if (!(pool->pending & BIT(file)))
 			continue;
-		if (time_before(now, pool->next[file])) {
-			put_off(&first, &any, pool->next[file]);
+		if (time_before64(now, pool->next[file])) {
+			again = min(again, pool->next[file]);
 			continue;
 		}
 		pool->pending &= ~BIT(file);
@@ -130,10 +125,10 @@ static void notify_work(struct work_struct *work)
 		watch->pending |= changed;
 		if (!watch->pending)
 			continue;
-		if (!watch_ready(watch)) {
+		if (!hugetlb_zero_ready(watch)) {
 			watch->pending = false;
-		} else if (time_before(now, watch->next)) {
-			put_off(&first, &any, watch->next);
+		} else if (time_before64(now, watch->next)) {
+			again = min(again, watch->next);
 		} else {
 			watch->pending = false;
 			watch->next = now + watch->interval;
@@ -141,13 +136,12 @@ static void notify_work(struct work_struct *work)
 		}
 	}
 
-	/* After what was put off, but a change may still pull it forward. */
-	if (any && !pool->changed)
-		kick(pool, time_before(first, pool->next_run) ? pool->next_run :
-								first);
+	/* A change may still pull it forward. */
+	if (again != U64_MAX)
+		hugetlb_zero_kick(pool, max(again, pool->next_run));
 	spin_unlock_irq(&hugetlb_lock);
 
-	for (file = 0; file < NR_HZ_FILES; file++) {
+	for (file = 0; file < NR_HUGETLB_ZERO_FILES; file++) {
 		if (!tell[file])
 			continue;
 		sysfs_notify_dirent(tell[file]);
@@ -160,7 +154,7 @@ void hugetlb_zero_watch_add(struct hugetlb_zero_watch *watch,
 {
 	lockdep_assert_held(&hugetlb_lock);
 	watch->pool = pool;
-	watch->next = jiffies;
+	watch->next = get_jiffies_64();
 	watch->pending = false;
 	list_add(&watch->node, &pool->watches);
 	/* Who polls already has to look at the new condition. */
@@ -175,18 +169,36 @@ void hugetlb_zero_watch_del(struct hugetlb_zero_watch *watch)
 	watch->gone = false;
 }
 
+/* Nobody waits, nothing has changed, and nobody has been told. */
+static void hugetlb_zero_notify_reset(struct hugetlb_zero_pool *pool)
+{
+	int file;
+
+	pool->low = 0;
+	pool->below = false;
+	pool->armed = 0;
+	pool->pending = 0;
+	pool->changed = false;
+	pool->next_run = get_jiffies_64();
+	for (file = 0; file < NR_HUGETLB_ZERO_FILES; file++)
+		pool->next[file] = get_jiffies_64();
+}
+
 void hugetlb_zero_notify_init(struct hugetlb_zero_pool *pool)
 {
 	INIT_LIST_HEAD(&pool->watches);
-	INIT_DELAYED_WORK(&pool->work, notify_work);
-	pool->next_run = jiffies;
-	pool->next[HZ_FILE_ZEROABLE] = jiffies;
-	pool->next[HZ_FILE_ZEROED] = jiffies;
+	INIT_DELAYED_WORK(&pool->work, hugetlb_zero_notify_work);
+	hugetlb_zero_notify_reset(pool);
 }
 
+/*
+ * A node that comes starts anew: when it went, the work item was cancelled, and
+ * what it was to do is not done.
+ */
 void hugetlb_zero_pool_appear(struct hugetlb_zero_pool *pool)
 {
 	spin_lock_irq(&hugetlb_lock);
+	hugetlb_zero_notify_reset(pool);
 	pool->present = true;
 	spin_unlock_irq(&hugetlb_lock);
 }

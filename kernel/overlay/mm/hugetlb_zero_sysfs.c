@@ -14,9 +14,10 @@
 #include <linux/kstrtox.h>
 #include <linux/sysfs.h>
 #include "hugetlb_zero.h"
+#include "hugetlb_zero_internal.h"
 
 /* While a file is in use its kobject stays, and so does what is found here. */
-static struct hugetlb_zero_pool *kobj_to_pool(struct kobject *kobj)
+static struct hugetlb_zero_pool *hugetlb_zero_of(struct kobject *kobj)
 {
 	struct hstate *h;
 	int nid;
@@ -29,7 +30,7 @@ static struct hugetlb_zero_pool *kobj_to_pool(struct kobject *kobj)
 }
 
 /* A number of pages, in decimal. */
-static int parse_pages(const char *buf, unsigned long *nr)
+static int hugetlb_zero_parse(const char *buf, unsigned long *nr)
 {
 	return kstrtoul(buf, 10, nr) ? -EINVAL : 0;
 }
@@ -37,13 +38,13 @@ static int parse_pages(const char *buf, unsigned long *nr)
 static ssize_t zeroable_hugepages_show(struct kobject *kobj,
 				       struct kobj_attribute *attr, char *buf)
 {
-	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+	struct hugetlb_zero_pool *pool = hugetlb_zero_of(kobj);
 	unsigned long nr;
 
 	if (!pool)
 		return -ENODEV;
 	spin_lock_irq(&hugetlb_lock);
-	hugetlb_zero_arm(pool, HZ_FILE_ZEROABLE);
+	hugetlb_zero_arm(pool, HUGETLB_ZERO_FILE_ZEROABLE);
 	nr = hugetlb_zero_zeroable(pool);
 	spin_unlock_irq(&hugetlb_lock);
 	return sysfs_emit(buf, "%lu\n", nr);
@@ -53,7 +54,8 @@ static ssize_t zeroable_hugepages_store(struct kobject *kobj,
 					struct kobj_attribute *attr,
 					const char *buf, size_t len)
 {
-	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+	struct hugetlb_zero_pool *pool = hugetlb_zero_of(kobj);
+	struct kernfs_node *self;
 	unsigned long nr, zeroed;
 	int err;
 
@@ -62,24 +64,33 @@ static ssize_t zeroable_hugepages_store(struct kobject *kobj,
 	if (sysfs_streq(buf, "max")) {
 		nr = ULONG_MAX;
 	} else {
-		err = parse_pages(buf, &nr);
+		err = hugetlb_zero_parse(buf, &nr);
 		if (err)
 			return err;
 	}
-	err = hugetlb_zero_run(pool, nr, true, &zeroed);
+	/*
+	 * A writer may be throttled, and whoever removes the node shall not wait
+	 * until it is given a CPU again: the file can go while we zero. The pool
+	 * outlives it, see hugetlb_zero_init().
+	 */
+	self = sysfs_break_active_protection(kobj, &attr->attr);
+	if (!self)
+		return -ENODEV;
+	err = hugetlb_zero_run(pool, nr, HUGETLB_ZERO_STOPPABLE, &zeroed);
+	sysfs_unbreak_active_protection(self);
 	return err ? err : len;
 }
 
 static ssize_t zeroed_hugepages_show(struct kobject *kobj,
 				     struct kobj_attribute *attr, char *buf)
 {
-	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+	struct hugetlb_zero_pool *pool = hugetlb_zero_of(kobj);
 	unsigned long nr;
 
 	if (!pool)
 		return -ENODEV;
 	spin_lock_irq(&hugetlb_lock);
-	hugetlb_zero_arm(pool, HZ_FILE_ZEROED);
+	hugetlb_zero_arm(pool, HUGETLB_ZERO_FILE_ZEROED);
 	nr = pool->nr_zeroed;
 	spin_unlock_irq(&hugetlb_lock);
 	return sysfs_emit(buf, "%lu\n", nr);
@@ -88,7 +99,7 @@ static ssize_t zeroed_hugepages_show(struct kobject *kobj,
 static ssize_t zeroed_low_show(struct kobject *kobj,
 			       struct kobj_attribute *attr, char *buf)
 {
-	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+	struct hugetlb_zero_pool *pool = hugetlb_zero_of(kobj);
 
 	if (!pool)
 		return -ENODEV;
@@ -99,13 +110,13 @@ static ssize_t zeroed_low_store(struct kobject *kobj,
 				struct kobj_attribute *attr,
 				const char *buf, size_t len)
 {
-	struct hugetlb_zero_pool *pool = kobj_to_pool(kobj);
+	struct hugetlb_zero_pool *pool = hugetlb_zero_of(kobj);
 	unsigned long low;
 	int err;
 
 	if (!pool)
 		return -ENODEV;
-	err = parse_pages(buf, &low);
+	err = hugetlb_zero_parse(buf, &low);
 	if (err)
 		return err;
 	hugetlb_zero_set_low(pool, low);
@@ -118,15 +129,15 @@ static struct kobj_attribute zeroed_hugepages_attr =
 	__ATTR_RO(zeroed_hugepages);
 static struct kobj_attribute zeroed_low_attr = __ATTR_RW(zeroed_low);
 
-static struct attribute *zero_attrs[] = {
+static struct attribute *hugetlb_zero_attrs[] = {
 	&zeroable_hugepages_attr.attr,
 	&zeroed_hugepages_attr.attr,
 	&zeroed_low_attr.attr,
 	NULL,
 };
 
-static const struct attribute_group zero_attr_group = {
-	.attrs = zero_attrs,
+static const struct attribute_group hugetlb_zero_attr_group = {
+	.attrs = hugetlb_zero_attrs,
 };
 
 /* The directory of a pool has been made. Without its files it works as before. */
@@ -134,42 +145,42 @@ void hugetlb_zero_register(struct hstate *h, int nid, struct kobject *kobj)
 {
 	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(h, nid);
 
+	hugetlb_zero_pool_appear(pool);
 	pool->kobj = kobj;
-	if (sysfs_create_group(kobj, &zero_attr_group)) {
+	if (sysfs_create_group(kobj, &hugetlb_zero_attr_group)) {
 		pool->kobj = NULL;
 		pr_err("unable to add files of %s for node %d\n", h->name, nid);
 	} else {
-		pool->files[HZ_FILE_ZEROABLE] =
+		pool->files[HUGETLB_ZERO_FILE_ZEROABLE] =
 			sysfs_get_dirent(kobj->sd, "zeroable_hugepages");
-		pool->files[HZ_FILE_ZEROED] =
+		pool->files[HUGETLB_ZERO_FILE_ZEROED] =
 			sysfs_get_dirent(kobj->sd, "zeroed_hugepages");
 	}
-	hugetlb_zero_pool_appear(pool);
 }
 
-/* The directory is about to go. Returns when nobody uses the files any more. */
+/* The directory is about to go. Returns when nobody reads the files any more. */
 void hugetlb_zero_unregister(struct hstate *h, int nid)
 {
 	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(h, nid);
-	struct kernfs_node *files[NR_HZ_FILES];
+	struct kernfs_node *files[NR_HUGETLB_ZERO_FILES];
 	int file;
 
-	/* Writers return, so that the files can be removed. */
+	/* Zeroers stop. */
 	hugetlb_zero_pool_vanish(pool);
 	if (pool->kobj)
-		sysfs_remove_group(pool->kobj, &zero_attr_group);
+		sysfs_remove_group(pool->kobj, &hugetlb_zero_attr_group);
 	pool->kobj = NULL;
 
 	/* Readers may have armed it again meanwhile, from now on none can. */
 	spin_lock_irq(&hugetlb_lock);
 	pool->armed = 0;
 	pool->pending = 0;
-	for (file = 0; file < NR_HZ_FILES; file++) {
+	for (file = 0; file < NR_HUGETLB_ZERO_FILES; file++) {
 		files[file] = pool->files[file];
 		pool->files[file] = NULL;
 	}
 	spin_unlock_irq(&hugetlb_lock);
 	cancel_delayed_work_sync(&pool->work);
-	for (file = 0; file < NR_HZ_FILES; file++)
+	for (file = 0; file < NR_HUGETLB_ZERO_FILES; file++)
 		sysfs_put(files[file]);
 }

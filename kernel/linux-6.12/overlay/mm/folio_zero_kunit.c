@@ -92,7 +92,7 @@ static void units(struct kunit *test)
 	unsigned int full = clear_pages_unit(true);
 
 	KUNIT_EXPECT_GT(test, coop, 0U);
-	KUNIT_EXPECT_LE(test, coop, CLEAR_PAGES_UNIT);
+	KUNIT_EXPECT_LE(test, coop, PROCESS_PAGES_NON_PREEMPT_BATCH);
 	KUNIT_EXPECT_GE(test, full, coop);
 	/* At most 32 MiB without a rescheduling point. */
 	KUNIT_EXPECT_LE(test, (unsigned long)coop, SZ_32M >> PAGE_SHIFT);

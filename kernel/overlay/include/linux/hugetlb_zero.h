@@ -17,12 +17,10 @@
 #include <linux/hugetlb.h>
 #include <linux/mm.h>
 
-#ifdef CONFIG_HUGETLB_ZEROED
-
 /*
  * Like alloc_hugetlb_folio() and alloc_hugetlb_folio_reserve(), for callers
  * that want zero memory. *@zeroed: how many base pages, from the first on, are
- * known to be zero.
+ * known to be zero; none without CONFIG_HUGETLB_ZEROED.
  */
 struct folio *alloc_hugetlb_folio_zeroed(struct vm_area_struct *vma,
 					 unsigned long addr,
@@ -33,15 +31,17 @@ struct folio *alloc_hugetlb_folio_reserve_zeroed(struct hstate *h,
 						 gfp_t gfp_mask,
 						 unsigned long *zeroed);
 
+#ifdef CONFIG_HUGETLB_ZEROED
+
 /* Clear what is not known to be zero. @addr as for folio_zero_user(). */
 void hugetlb_zero_user(struct folio *folio, unsigned long addr,
 		       unsigned long zeroed);
 
 /*
- * Before the last folio_put(): the caller got or made this folio zero, and
- * nobody has been able to write to it since.
+ * Before the last folio_put() of a folio that nobody has been able to write to
+ * since it was allocated: so many of its base pages are zero.
  */
-void hugetlb_zero_unused(struct folio *folio);
+void hugetlb_zero_return(struct folio *folio, unsigned long zeroed);
 
 /* A memory error was found in @folio (hugetlb_lock held), or forgotten. */
 void hugetlb_zero_poison(struct folio *folio);
@@ -50,23 +50,6 @@ void hugetlb_zero_unpoison(struct folio *folio);
 #else /* !CONFIG_HUGETLB_ZEROED */
 
 #ifdef CONFIG_HUGETLB_PAGE
-static inline struct folio *
-alloc_hugetlb_folio_zeroed(struct vm_area_struct *vma, unsigned long addr,
-			   unsigned long *zeroed)
-{
-	*zeroed = 0;
-	return alloc_hugetlb_folio(vma, addr, false);
-}
-
-static inline struct folio *
-alloc_hugetlb_folio_reserve_zeroed(struct hstate *h, int preferred_nid,
-				   nodemask_t *nmask, gfp_t gfp_mask,
-				   unsigned long *zeroed)
-{
-	*zeroed = 0;
-	return alloc_hugetlb_folio_reserve(h, preferred_nid, nmask, gfp_mask);
-}
-
 static inline void hugetlb_zero_user(struct folio *folio, unsigned long addr,
 				     unsigned long zeroed)
 {
@@ -74,7 +57,8 @@ static inline void hugetlb_zero_user(struct folio *folio, unsigned long addr,
 }
 #endif
 
-static inline void hugetlb_zero_unused(struct folio *folio) { }
+static inline void hugetlb_zero_return(struct folio *folio,
+				       unsigned long zeroed) { }
 static inline void hugetlb_zero_poison(struct folio *folio) { }
 static inline void hugetlb_zero_unpoison(struct folio *folio) { }
 

@@ -44,6 +44,34 @@ static bool is_zero_then_soil(char *p, long pages)
 	return zero;
 }
 
+/* Zeroing and faulting are two ways to clear, and each keeps to its own. */
+static void test_ways(void)
+{
+	long cleared_before, units_before, per_page = pool_page(&pool) >> 16;
+	char *p;
+	bool ok;
+
+	pool_refill(&pool, PAGES);
+	if (clears() < 0 || units() < 0) {
+		ksft_test_result_skip("no tracepoints\n");
+		ksft_test_result_skip("no tracepoints\n");
+		return;
+	}
+	cleared_before = clears();
+	units_before = units();
+	ok = pool_zero(&pool, 2) == 2 && clears() == cleared_before;
+	ksft_test_result(ok && units() - units_before == 2 * per_page,
+			 "zeroing is by units of 64 KiB, past the caches (%ld)\n",
+			 units() - units_before);
+	units_before = units();
+	p = pool_map(&pool, PAGES, MAP_PRIVATE);
+	ok = is_zero_then_soil(p, PAGES) &&
+	     clears() - cleared_before == PAGES - 2;
+	ksft_test_result(ok && units() == units_before,
+			 "faulting is not (%ld)\n", units() - units_before);
+	munmap(p, PAGES * pool_page(&pool));
+}
+
 static void test_fault(int flags, const char *name)
 {
 	struct hugepagectl_query before, after;
@@ -273,6 +301,7 @@ static void test_migrate(void)
 	ksft_test_result(ok, "migration takes a dirty page of the target (%d)\n",
 			 status);
 	munmap(p, pool_page(&pool));
+	/* A promise can be kept by any node: the tests below mean this one's. */
 	pool_set_nr(&other, "nr_hugepages", 0);
 	close(other.ctl);
 }
@@ -387,24 +416,25 @@ static void test_unused(void)
 
 static void test_surplus(void)
 {
-	char path[128], *p;
+	char path[128], before[32], *p;
 	bool ok;
 
 	snprintf(path, sizeof(path), "%s/hugepages-%lukB/nr_overcommit_hugepages",
 		 "/sys/kernel/mm/hugepages", 1UL << (pool.shift - 10));
+	snprintf(before, sizeof(before), "%s", read_text(path) ?: "0");
 	prepare(PAGES);
 	write_text(path, "2");
 	p = pool_map(&pool, PAGES + 2, MAP_PRIVATE);
 	if (!p) {
 		ksft_test_result_skip("surplus: no memory\n");
-		write_text(path, "0");
+		write_text(path, before);
 		return;
 	}
 	ok = is_zero_then_soil(p, PAGES + 2);
 	munmap(p, (PAGES + 2) * pool_page(&pool));
 	ok &= pool_query(&pool).total == PAGES && zeroed() == 0;
 	ksft_test_result(ok, "surplus pages are cleared, come and go\n");
-	write_text(path, "0");
+	write_text(path, before);
 }
 
 int main(void)
@@ -412,10 +442,11 @@ int main(void)
 	ksft_print_header();
 	if (geteuid() || !pool_open(&pool, 0, 21))
 		ksft_exit_skip("needs root and a kernel with HUGETLB_ZEROED\n");
-	ksft_set_plan(21);
+	ksft_set_plan(23);
 	pool_bind(&pool);
 	count_clears();
 
+	test_ways();
 	test_fault(MAP_PRIVATE, "private");
 	test_fault(MAP_SHARED, "shared");
 	test_fallocate();
@@ -428,6 +459,5 @@ int main(void)
 	test_poison();
 	test_unused();
 	test_surplus();
-	pool_refill(&pool, 0);
 	ksft_finished();
 }

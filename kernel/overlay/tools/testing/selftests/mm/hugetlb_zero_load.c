@@ -257,7 +257,8 @@ static void test_cgroup(void)
 {
 	enum { NOTHING, ZEROING, TOUCHING, TOUCHING_DIRTY, GROUPS, ROUNDS = 5 };
 	static const char * const groups[GROUPS] = {
-		"hz_nothing", "hz_zero", "hz_touch", "hz_touch_dirty",
+		"hugetlb_zero_nothing", "hugetlb_zero_zero",
+		"hugetlb_zero_touch", "hugetlb_zero_touch_dirty",
 	};
 	long least[GROUPS], zeroing, touching, touching_dirty;
 	double free_run = INFINITY, throttled;
@@ -276,14 +277,14 @@ static void test_cgroup(void)
 		double took;
 
 		pool_refill(&pool, PAGES);
-		in_group("hz_touch_dirty", NULL, touch_all);
+		in_group("hugetlb_zero_touch_dirty", NULL, touch_all);
 		pool_refill(&pool, PAGES);
-		took = in_group("hz_zero", NULL, zero_all);
+		took = in_group("hugetlb_zero_zero", NULL, zero_all);
 		if (took < free_run)
 			free_run = took;
-		in_group("hz_touch", NULL, touch_all);
+		in_group("hugetlb_zero_touch", NULL, touch_all);
 		/* What it costs to be a process: much, with a kernel full of checks. */
-		in_group("hz_nothing", NULL, do_nothing);
+		in_group("hugetlb_zero_nothing", NULL, do_nothing);
 		for (int j = 0; j < GROUPS; j++) {
 			long used = cpu_stat(groups[j], "usage_usec ");
 
@@ -303,17 +304,17 @@ static void test_cgroup(void)
 			 "zeroing is on the account of the zeroer\n");
 
 	pool_refill(&pool, PAGES);
-	throttled = in_group("hz_slow", "10000 200000", zero_all);
+	throttled = in_group("hugetlb_zero_slow", "10000 200000", zero_all);
 	ksft_print_msg("%.2f s free, %.2f s at 5%% of a CPU, throttled %ld times\n",
-		       free_run, throttled, cpu_stat("hz_slow", "nr_throttled "));
-	ksft_test_result(cpu_stat("hz_slow", "nr_throttled ") > 0 &&
+		       free_run, throttled, cpu_stat("hugetlb_zero_slow", "nr_throttled "));
+	ksft_test_result(cpu_stat("hugetlb_zero_slow", "nr_throttled ") > 0 &&
 			 throttled > free_run,
 			 "a zeroer is throttled by cpu.max\n");
-	rmdir(CGROUP "hz_touch_dirty");
-	rmdir(CGROUP "hz_nothing");
-	rmdir(CGROUP "hz_zero");
-	rmdir(CGROUP "hz_touch");
-	rmdir(CGROUP "hz_slow");
+	rmdir(CGROUP "hugetlb_zero_touch_dirty");
+	rmdir(CGROUP "hugetlb_zero_nothing");
+	rmdir(CGROUP "hugetlb_zero_zero");
+	rmdir(CGROUP "hugetlb_zero_touch");
+	rmdir(CGROUP "hugetlb_zero_slow");
 }
 
 /*
@@ -348,8 +349,8 @@ static void *zero_slowly(void *arg)
 	 * A long period: where an emulator's host is late by three of them, the
 	 * scheduler says so under its lock, which the lock checker complains of.
 	 */
-	in_group("hz_slow", "10000 1000000", zero_gib);
-	rmdir(CGROUP "hz_slow");
+	in_group("hugetlb_zero_slow", "10000 1000000", zero_gib);
+	rmdir(CGROUP "hugetlb_zero_slow");
 	return NULL;
 }
 
@@ -382,12 +383,41 @@ static void test_take_over(void)
 			 "which costs no more than to clear it\n");
 }
 
+/*
+ * A zeroer that is throttled holds the page. Another one, with nothing else to
+ * do, finishes it in its place.
+ */
+static void test_hand_over(void)
+{
+	pthread_t thread;
+	double start;
+	long done = 0;
+
+	if (gib.shift != 30 || pool_query(&gib).free != 1) {
+		ksft_test_result_skip("no page of 1 GiB\n");
+		return;
+	}
+	start = seconds();
+	pthread_create(&thread, NULL, zero_slowly, NULL);
+	while (pool_query(&gib).zeroing == 0 && seconds() - start < 10)
+		usleep(1000);
+	/* Now and then it runs: then there is nothing to do. */
+	for (int i = 0; i < 20 && !done; i++) {
+		usleep(20000);
+		done = pool_zero(&gib, 1);
+	}
+	ksft_test_result(done == 1 && pool_query(&gib).zeroed == 1,
+			 "a starved zeroer's page is finished by another (%ld)\n",
+			 done);
+	pthread_join(thread, NULL);
+}
+
 int main(void)
 {
 	ksft_print_header();
 	if (geteuid() || !pool_open(&pool, 0, 21))
 		ksft_exit_skip("needs root and a kernel with HUGETLB_ZEROED\n");
-	ksft_set_plan(10);
+	ksft_set_plan(11);
 	pool_bind(&pool);
 
 	test_last_page();
@@ -396,5 +426,6 @@ int main(void)
 	test_cgroup();
 	pool_refill(&pool, 0);
 	test_take_over();
+	test_hand_over();
 	ksft_finished();
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * hugetlb_zero_stress [OPERATIONS [SEED]] - zeroed hugetlb pages under everything
- * at once
+ * hugetlb_zero_stress -d [OPERATIONS [SEED]] - zeroed hugetlb pages under
+ * everything at once
+ *
+ * -d: damage this machine: it marks memory as broken, takes it offline, and
+ * empties the pools meanwhile. Nothing is done without it.
  *
  * Processes of several kinds work on the pools of all nodes, in rounds: zeroers,
  * some of which are killed, and users who map, touch, fork, fallocate, copy by
@@ -10,6 +13,9 @@
  * is given zero memory reads every byte of it and then fills it with a pattern
  * that is never zero: a byte of a pattern seen later by somebody else is a leak.
  * Between two rounds all are stopped and the counters have to add up.
+ *
+ * OPERATIONS counts what users and the one who resizes do. Zeroers, who are
+ * many times as fast, are counted apart.
  *
  * The seed decides what each process does; how they interleave it can't.
  */
@@ -39,11 +45,11 @@
 
 /* Shared by all processes. */
 struct shared {
-	atomic_ulong operations;
+	atomic_ulong operations;	/* of users and of the manager */
 	atomic_ulong zero_pages;	/* that were checked */
 	atomic_ulong leaks;
-	atomic_ulong kinds[16];
-	atomic_ulong failed[16];	/* as they may: no page, no memory */
+	atomic_ulong kinds[32];
+	atomic_ulong failed[32];	/* as they may: no page, no memory */
 	atomic_ulong bus_errors;
 	/*
 	 * Held for reading by who uses pages, for writing by who poisons a free
@@ -72,13 +78,14 @@ static bool gib;			/* node 0 has pages of 1 GiB to demote */
 enum kind {
 	FAULT_PRIVATE, FAULT_SHARED, FORK, FALLOCATE, PUNCH, UFFD_COPY, MIGRATE,
 	POISON, SOFT_OFFLINE, GROW, SHRINK, DEMOTE, OFFLINE, ZERO, KILL, LIMIT,
+	DRAIN,
 };
 
 static const char *const names[] = {
 	"private fault", "shared fault", "fork and write", "fallocate",
 	"punch a hole", "uffd copy", "migrate", "poison and unpoison",
 	"soft offline", "grow", "shrink", "demote", "offline and online",
-	"zero", "kill a zeroer", "limit by cgroup",
+	"zero", "kill a zeroer", "limit by cgroup", "take all",
 };
 
 static unsigned long long rng;
@@ -107,7 +114,8 @@ static void bus_error(int signal, siginfo_t *info, void *context)
 static void done(enum kind kind, bool ok)
 {
 	shared->kinds[kind]++;
-	shared->operations++;
+	if (kind != ZERO && kind != KILL)
+		shared->operations++;
 	if (!ok)
 		shared->failed[kind]++;
 }
@@ -307,6 +315,26 @@ static void migrate(void)
 	done(MIGRATE, ok);
 }
 
+/* Everything that is free, to the page that somebody is zeroing right now. */
+static void drain(void)
+{
+	const struct pool *pool = any_pool();
+	long pages = pool_query(pool).free, got = 0;
+	char *p = map_some(pool, pages, MAP_PRIVATE | MAP_NORESERVE);
+
+	for (long i = 0; p && i < pages; i++) {
+		char *page = p + i * pool_page(pool);
+
+		if (!populate(page, pool_page(pool), 1))
+			break;
+		check_and_soil(page, pool_page(pool), names[DRAIN]);
+		got++;
+	}
+	if (p)
+		munmap(p, pages * pool_page(pool));
+	done(DRAIN, got);
+}
+
 static unsigned long pfn_of(const char *p)
 {
 	int fd = open("/proc/self/pagemap", O_RDONLY);
@@ -446,7 +474,9 @@ static void limited(int id)
 static void user(int id)
 {
 	switch (rnd(40)) {
-	case 0 ... 9:
+	case 0 ... 1:
+		return drain();
+	case 2 ... 9:
 		return fault(MAP_PRIVATE, FAULT_PRIVATE);
 	case 10 ... 15:
 		return fault(MAP_SHARED, FAULT_SHARED);
@@ -691,8 +721,9 @@ static void setup(void)
 
 int main(int argc, char **argv)
 {
-	unsigned long operations = argc > 1 ? strtoul(argv[1], NULL, 0) : 20000;
-	unsigned long long seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
+	unsigned long operations = argc > 2 ? strtoul(argv[2], NULL, 0) : 2000;
+	unsigned long long seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 1;
+	unsigned long long waits = 0;
 	pid_t pids[USERS + ZEROERS + 1];
 	double begin = seconds();
 	bool adds_up = true;
@@ -700,10 +731,12 @@ int main(int argc, char **argv)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	ksft_print_header();
+	if (argc < 2 || strcmp(argv[1], "-d"))
+		ksft_exit_skip("damages the machine: only with -d\n");
 	if (geteuid() || access("/dev/hugepagectl", R_OK))
 		ksft_exit_skip("needs root and a kernel with HUGETLB_ZEROED\n");
 	setup();
-	ksft_set_plan(4);
+	ksft_set_plan(6);
 	ksft_print_msg("%lu operations, seed %llu, %d nodes\n", operations, seed,
 		       nodes);
 
@@ -742,6 +775,7 @@ int main(int argc, char **argv)
 		struct hugepagectl_query q = pool_query(&pools[i]);
 
 		print_query(ROUNDS, i, &q);
+		waits += q.waits;
 	}
 	ksft_print_msg("%lu pages checked, %.0f s\n", shared->zero_pages,
 		       seconds() - begin);
@@ -753,7 +787,14 @@ int main(int argc, char **argv)
 	ksft_test_result(!crashes && !shared->bus_errors,
 			 "nobody was killed who should not be (%d of %d)\n",
 			 crashes, crashes + survivors);
-	for (int i = 0; i < nodes; i++)
-		pool_set_nr(&pools[i], "nr_hugepages", 0);
+	ksft_test_result(waits, "pages were taken from their zeroers (%llu)\n",
+			 waits);
+	if (nr_blocks)
+		ksft_test_result(shared->kinds[OFFLINE] > shared->failed[OFFLINE],
+				 "memory went offline (%lu of %lu)\n",
+				 shared->kinds[OFFLINE] - shared->failed[OFFLINE],
+				 shared->kinds[OFFLINE]);
+	else
+		ksft_test_result_skip("no memory to take offline\n");
 	ksft_finished();
 }

@@ -119,12 +119,64 @@ static inline int pool_set_nr(const struct pool *pool, const char *file,
 	return pool_set(pool, file, text);
 }
 
+/*
+ * How large the pools were that have been opened, to be put back when the test
+ * ends: tests that come after need their pages. Small pages first, of which the
+ * large ones may have to be made again.
+ */
+static struct {
+	struct pool pool;
+	long pages;
+} pools_before[16];
+static int nr_pools_before;
+static pid_t pools_owner;
+
+static inline void pools_restore(void)
+{
+	/* Children leave them alone. */
+	if (getpid() != pools_owner)
+		return;
+	for (int shift = 0; shift < 64; shift++)
+		for (int i = 0; i < nr_pools_before; i++)
+			if (pools_before[i].pool.shift == shift)
+				pool_set_nr(&pools_before[i].pool, "nr_hugepages",
+					    pools_before[i].pages);
+}
+
+static inline void pools_stopped(int signal)
+{
+	pools_restore();
+	_exit(128 + signal);
+}
+
+static inline void pool_remember(const struct pool *pool)
+{
+	for (int i = 0; i < nr_pools_before; i++)
+		if (pools_before[i].pool.node == pool->node &&
+		    pools_before[i].pool.shift == pool->shift)
+			return;
+	if (!nr_pools_before) {
+		pools_owner = getpid();
+		atexit(pools_restore);
+		signal(SIGINT, pools_stopped);
+		signal(SIGTERM, pools_stopped);
+	}
+	if (nr_pools_before == 16)
+		ksft_exit_fail_msg("too many pools\n");
+	pools_before[nr_pools_before].pool = *pool;
+	pools_before[nr_pools_before].pages = pool_get(pool, "nr_hugepages");
+	nr_pools_before++;
+}
+
 static inline bool pool_open(struct pool *pool, int node, int shift)
 {
 	pool->node = node;
 	pool->shift = shift;
 	pool->ctl = open("/dev/hugepagectl", O_RDONLY);
-	return pool->ctl >= 0 && pool_get(pool, "zeroable_hugepages") >= 0;
+	if (pool->ctl < 0 || pool_get(pool, "zeroable_hugepages") < 0)
+		return false;
+	pool_remember(pool);
+	return true;
 }
 
 /* All pages free again, and dirty as far as anybody knows. */
@@ -190,44 +242,67 @@ static inline bool all_bytes(const char *p, size_t len, char c)
 	return *p == c && !memcmp(p, p + 1, len - 1);
 }
 
-/*
- * Folios of 2 MiB or more that the kernel has cleared for this thread, all or
- * the first part; -1: can't tell. See folio_zero:folio_zero_range: the range
- * that begins with the first page of a folio occurs once.
- */
-static int clears_counter = -1;
-
-static inline long clears(void)
+/* How often this thread comes by a tracepoint; -1: can't tell. */
+static inline long count(int counter)
 {
 	__u64 count;
 
-	if (read(clears_counter, &count, sizeof(count)) != sizeof(count))
+	if (read(counter, &count, sizeof(count)) != sizeof(count))
 		return -1;
 	return count;
 }
 
-static inline void count_clears(void)
+static inline int open_counter(const char *event, const char *filter)
 {
 	struct perf_event_attr attr = {
 		.type = PERF_TYPE_TRACEPOINT,
 		.size = sizeof(attr),
 	};
+	int counter = -1;
+	char path[256];
 	const char *id;
 
 	if (access(TRACING "events", R_OK))
 		mount("tracefs", TRACING, "tracefs", 0, NULL);
-	id = read_text(TRACING "events/folio_zero/folio_zero_range/id");
+	snprintf(path, sizeof(path), TRACING "events/%s/id", event);
+	id = read_text(path);
 	if (id) {
 		attr.config = strtoul(id, NULL, 10);
-		clears_counter = syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+		counter = syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
 	}
-	if (clears_counter >= 0 &&
-	    ioctl(clears_counter, PERF_EVENT_IOC_SET_FILTER, "!(pfn & 511)")) {
-		close(clears_counter);
-		clears_counter = -1;
+	if (counter >= 0 && filter &&
+	    ioctl(counter, PERF_EVENT_IOC_SET_FILTER, filter)) {
+		close(counter);
+		counter = -1;
 	}
-	if (clears() < 0)
-		ksft_print_msg("no folio_zero:folio_zero_range: clears are not counted\n");
+	if (count(counter) < 0)
+		ksft_print_msg("no %s: not counted\n", event);
+	return counter;
+}
+
+/*
+ * Folios of 2 MiB or more that the kernel has cleared for this thread, all or
+ * the first part: the range that begins with the first page of a folio occurs
+ * once. And units that this thread has zeroed in advance, past the caches.
+ */
+static int clears_counter = -1;
+static int units_counter = -1;
+
+static inline long clears(void)
+{
+	return count(clears_counter);
+}
+
+static inline long units(void)
+{
+	return count(units_counter);
+}
+
+static inline void count_clears(void)
+{
+	clears_counter = open_counter("folio_zero/folio_zero_range",
+				      "!(pfn & 511)");
+	units_counter = open_counter("hugetlb_zero/hugetlb_zero_unit", NULL);
 }
 
 static inline double seconds(void)
