@@ -65,9 +65,7 @@ pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
     if image.exists() {
         return Ok(image);
     }
-    let tree = Tree::prepare(&source, &flavour.to_string(), &files)?
-        .cross(flavour.arch.name(), flavour.arch.prefix());
-    tree.configure(Base::Target("tinyconfig"), &fragments.concat())?;
+    let tree = configured(flavour, &source, &fragments, &files)?;
     say::step(format_args!("building {flavour} from {source} as {}", done.display()));
     tree.make(&[&name.to_string_lossy()])?;
 
@@ -80,6 +78,28 @@ pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
         renamed => renamed.with_context(|| format!("cannot create {}", done.display()))?,
     }
     Ok(image)
+}
+
+/// The tree that the image is built in, configured and prepared for single objects.
+pub(crate) fn tree(flavour: &Flavour) -> Result<Tree> {
+    let fragments = fragments(flavour)?;
+    let source = Source::get(flavour.linux)?;
+    let files = Series::read(flavour.linux)?.result(&source)?;
+    let tree = configured(flavour, &source, &fragments, &files)?;
+    tree.make(&["prepare"])?;
+    Ok(tree)
+}
+
+fn configured(
+    flavour: &Flavour,
+    source: &Source,
+    fragments: &[String],
+    files: &Files,
+) -> Result<Tree> {
+    let tree = Tree::prepare(source, &flavour.to_string(), files)?
+        .cross(flavour.arch.name(), flavour.arch.prefix());
+    tree.configure(Base::Target("tinyconfig"), &fragments.concat())?;
+    Ok(tree)
 }
 
 /// Everything that decides what the image contains.
@@ -103,13 +123,14 @@ fn key(source: &Source, arch: Arch, fragments: &[String], files: &Files) -> Resu
 
 /// The config fragments of a flavour, in the order in which they are merged.
 pub(super) fn fragments(flavour: &Flavour) -> Result<Vec<String>> {
-    let mut names = vec!["default"];
+    let mut names = vec!["default".to_owned()];
     if flavour.config != "default" {
-        names.push(&flavour.config);
+        names.push(flavour.config.clone());
     }
+    // Symbols that only the series knows, and those of them for this configuration.
+    let ours = format!("series-{}", flavour.config);
     if flavour.patched {
-        // Symbols that only the series knows.
-        names.push("series");
+        names.extend(["series".to_owned(), ours.clone()]);
     }
     let mut fragments = Vec::new();
     for name in names {
@@ -123,7 +144,7 @@ pub(super) fn fragments(flavour: &Flavour) -> Result<Vec<String>> {
                 }
             }
         }
-        if fragments.len() == before {
+        if fragments.len() == before && name != ours {
             bail!("no configuration {name} for {}: see kernel/configs", flavour.arch);
         }
     }

@@ -9,6 +9,7 @@
 //! checkpatch, sparse and the cross compilers.
 
 mod arch;
+mod bench;
 mod build;
 mod check;
 mod deb;
@@ -55,6 +56,14 @@ pub(crate) enum Verb {
         trees: Vec<Linux>,
         /// Only these: `apply`, `checkpatch`, or a target of the cross table.
         only: Vec<String>,
+    },
+    /// Measure how fast the kernel's own code clears, in a program of user space.
+    Bench {
+        /// Which kernel's.
+        #[arg(long, value_name = "LINUX", default_value_t)]
+        tree: Linux,
+        /// MiB to clear, and how often.
+        arguments: Vec<String>,
     },
     /// Make a git tree with one commit per patch, to work in.
     Tree {
@@ -140,6 +149,17 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
             }
             if test {
                 return deb::test(&made.image);
+            }
+        }
+        Verb::Bench { tree, arguments } => {
+            let flavour = Flavour {
+                linux: tree,
+                arch: Arch::X86_64,
+                config: "default".to_owned(),
+                patched: true,
+            };
+            if !bench::run(&flavour, &arguments)? {
+                return Ok(ExitCode::FAILURE);
             }
         }
         Verb::Check { trees, only } => return check::run(&trees, &only),

@@ -21,7 +21,9 @@ use std::{
 use anyhow::{Context as _, Result};
 use vm_guest::{Event, PLAN, Plan};
 
-use super::{image::Image, initramfs::Initramfs, matrix::Cell, requirements::Requirements};
+use super::{
+    hotplug::Slot, image::Image, initramfs::Initramfs, matrix::Cell, requirements::Requirements,
+};
 use crate::{apt, cache, command, kernel::Arch};
 
 /// From power-on to `Ready`: 4 s are usual under emulation, 40 with KASAN.
@@ -83,7 +85,15 @@ impl Vm {
         let socket = scratch.path().join("events");
         let listener = UnixListener::bind(&socket)?;
 
+        let monitor = scratch.path().join("monitor");
+        let mut slot = (self.requirements.hotplug_mib > 0).then(|| {
+            let node = self.requirements.nodes_mib.len();
+            Slot::new(&monitor, node, self.requirements.hotplug_mib)
+        });
         let mut qemu = self.qemu(kernel, &archive, &socket);
+        if slot.is_some() {
+            qemu.args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())]);
+        }
         fs::write(logs.join("command"), command::shown(&qemu) + "\n")?;
         let mut child = qemu
             .stdin(Stdio::null())
@@ -125,6 +135,13 @@ impl Vm {
             };
             record.write(&event)?;
             observe(&event);
+            if let (Some(slot), Event::Output { line, .. }) = (&mut slot, &event)
+                && let Err(error) = slot.heed(line)
+            {
+                let event = Event::Failed { reason: format!("{error:#}") };
+                record.write(&event)?;
+                observe(&event);
+            }
         }
         // It may have ended by itself: then there is nothing to kill.
         let _ = child.kill();
@@ -188,7 +205,7 @@ impl Vm {
         let mut qemu = Command::new(program);
         qemu.args(["-nodefaults", "-no-reboot", "-display", "none"])
             .args(["-machine", machine, "-accel", "tcg,thread=multi"])
-            .args(["-cpu", &cpu, "-m", &format!("{}M", needs.memory_mib())]);
+            .args(["-cpu", &cpu, "-m", &needs.memory_argument()]);
         // A socket per node: CPUs that share a cache must not span nodes.
         let nodes = u32::try_from(needs.nodes_mib.len()).unwrap_or(1);
         let cores = needs.cpus.div_ceil(nodes);
@@ -198,6 +215,9 @@ impl Vm {
             let mut place = format!("node,nodeid={node},memdev=m{node}");
             place += &format!(",cpus={}-{}", node * cores, (node + 1) * cores - 1);
             qemu.args(["-object", &backend, "-numa", &place]);
+        }
+        if needs.hotplug_mib > 0 {
+            qemu.args(["-numa", &format!("node,nodeid={nodes}")]);
         }
         qemu.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"])
             .args(["-chardev", &format!("socket,id=events,path={}", socket.display())]);

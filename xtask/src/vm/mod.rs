@@ -8,6 +8,7 @@
 //! passes, failures and skips and reads the kernel's log, `matrix` puts the cases of
 //! one suite on several providers side by side.
 
+mod hotplug;
 mod image;
 mod initramfs;
 mod machine;
@@ -69,6 +70,9 @@ pub(crate) struct TestArgs {
     /// Print what the programs print, not only what fails.
     #[arg(long, short)]
     verbose: bool,
+    /// Boot this instead of what is built, to see a test fail on an earlier series.
+    #[arg(long, value_name = "BZIMAGE")]
+    image: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -100,7 +104,7 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
                 bail!("no test {like}: `cargo xtask vm list` shows all");
             };
             case.programs = vec![table::Program::of_host(&argv)];
-            finish(&[case], true)
+            finish(&[case], true, None)
         }
     }
 }
@@ -116,17 +120,18 @@ fn test(arguments: &TestArgs) -> Result<ExitCode> {
     if chosen.is_empty() {
         bail!("no test in {}: `cargo xtask vm list` shows all", arguments.sets.join(", "));
     }
-    finish(&chosen, arguments.verbose)
+    finish(&chosen, arguments.verbose, arguments.image.clone())
 }
 
 /// Runs the cases and ends with the line `N passed, M failed, K skipped`.
-fn finish(cases: &[Case], verbose: bool) -> Result<ExitCode> {
+fn finish(cases: &[Case], verbose: bool, instead: Option<PathBuf>) -> Result<ExitCode> {
     let mut hall = Hall {
         workshop: Workshop::open()?,
         images: BTreeMap::new(),
         logs: cache::target("vm/logs")?,
         matrices: BTreeMap::new(),
         verbose,
+        instead,
     };
     let mut total = Count::default();
     for case in cases {
@@ -151,6 +156,8 @@ struct Hall {
     /// By suite.
     matrices: BTreeMap<String, Matrix>,
     verbose: bool,
+    /// Boots instead of what is built.
+    instead: Option<PathBuf>,
 }
 
 impl Hall {
@@ -163,7 +170,12 @@ impl Hall {
         let &Requirements { kernel, linux, arch, .. } = requirements;
         let kernel = match self.images.entry((kernel, linux, arch)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(image::of(&kernel, linux, arch)?),
+            Entry::Vacant(new) => new.insert(match (&self.instead, kernel) {
+                (Some(path), Kernel::Patched | Kernel::PatchedDebug) => {
+                    Image { kernel: path.clone(), modules: None }
+                }
+                _ => image::of(&kernel, linux, arch)?,
+            }),
         };
         let mut vm = Vm::new(requirements.clone());
         let compared = case.same_as.is_some();

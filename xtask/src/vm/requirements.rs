@@ -75,6 +75,10 @@ pub(crate) struct Requirements {
     /// each 1 GiB page, then 128 for what the kernel takes from a node's end.
     #[serde(default = "two_nodes")]
     pub(crate) nodes_mib: Vec<u64>,
+    /// Memory that can be plugged into one more node, which has none at boot and
+    /// no CPU. A program asks for it, see `hotplug.rs`.
+    #[serde(default)]
+    pub(crate) hotplug_mib: u64,
     #[serde(default)]
     pub(crate) pools: Vec<Pool>,
     /// Added to the kernel's command line.
@@ -148,6 +152,15 @@ impl Requirements {
             }
         }
         settings
+    }
+
+    /// QEMU's `-m`: with a slot and addresses for the memory that comes later.
+    pub(crate) fn memory_argument(&self) -> String {
+        let now = self.memory_mib();
+        match self.hotplug_mib {
+            0 => format!("{now}M"),
+            later => format!("{now}M,slots=8,maxmem={}M", now + 8 * later),
+        }
     }
 
     /// All of the machine's memory.
