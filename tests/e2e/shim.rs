@@ -14,6 +14,7 @@ use prezero_tests::{Daemon, Page, c};
 use units::Node;
 
 mod answers;
+mod differ;
 mod environment;
 mod nodes;
 

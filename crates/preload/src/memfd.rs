@@ -241,6 +241,10 @@ pub(crate) fn sized(state: &mut State, fd: c_int, bytes: i64) {
     if bytes == 0 || !bytes.is_multiple_of(pending.page) {
         return not(&"its size is not whole pages");
     }
+    // What was sealed while it was empty is the kernel's to refuse.
+    if raw::seals(fd) & !libc::F_SEAL_SEAL != 0 {
+        return not(&"it is sealed");
+    }
     if !is_only_descriptor(fd, pending.file) {
         return not(&"it has a second descriptor");
     }

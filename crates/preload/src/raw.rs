@@ -221,6 +221,12 @@ pub(crate) fn closes_on_exec(fd: c_int) -> Result<bool> {
     Ok(flags & int(libc::FD_CLOEXEC) != 0)
 }
 
+/// A memfd's seals; none where a file has no such thing.
+pub(crate) fn seals(fd: c_int) -> c_int {
+    let seals = plain(libc::SYS_fcntl, [int(fd), int(libc::F_GET_SEALS), 0, 0, 0, 0]);
+    seals.ok().and_then(|seals| c_int::try_from(seals).ok()).unwrap_or(0)
+}
+
 pub(crate) fn add_seals(fd: c_int, seals: c_int) -> Result<usize> {
     plain(libc::SYS_fcntl, [int(fd), int(libc::F_ADD_SEALS), int(seals), 0, 0, 0])
 }
