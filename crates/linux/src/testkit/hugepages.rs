@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use units::{Node, PageSize};
 
 use super::lock::{Before, Lock, MOUNTS_PREFIX};
-use super::{GIB_PAGES, skip, skip_for_ever};
+use super::{GIB_PAGES, IN_VM, skip, skip_for_ever};
 use crate::error::{Context, Result};
 use crate::hugetlb;
 use crate::mapping::Mapping;
@@ -68,6 +68,10 @@ pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
         skip("changing the hugetlb pool needs root");
         return None;
     }
+    if std::env::var_os(IN_VM).is_some() {
+        skip_for_ever("runs in a virtual machine, as VM=1 asks");
+        return None;
+    }
     let gigantic = wanted.iter().filter(|(page, ..)| page.bytes() >= 1 << 30);
     let gigantic = gigantic.map(|(.., pages)| pages).sum::<u64>();
     let had = std::env::var(GIB_PAGES).ok().and_then(|pages| pages.parse::<u64>().ok());
@@ -81,7 +85,9 @@ pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
         match guard.grow(page, node, pages) {
             Ok(true) => {}
             Ok(false) => {
-                skip(&format!("this machine cannot reserve {pages} pages of {page}"));
+                let why = strangers(&Roots::default());
+                let why = why.map_or(String::new(), |line| format!(": {line}"));
+                skip(&format!("this machine cannot reserve {pages} pages of {page}{why}"));
                 return None;
             }
             Err(error) => {
@@ -212,12 +218,45 @@ impl Drop for Guard {
             }
         }
         self.lock.forget();
+        if std::thread::panicking() {
+            // Whatever failed, this may be why, and nothing in the failure says so.
+            if let Some(line) = strangers(&Roots::default()) {
+                eprintln!("{line}");
+            }
+        }
         // A test that leaked pages must not pass; one that already failed keeps its own message.
         if !std::thread::panicking() {
             assert!(left.is_empty(), "pages left in the pool, somebody still has them: {left:?}");
             assert!(leaked.is_empty(), "pages or promises that nobody had before: {leaked:?}");
         }
     }
+}
+
+/// One line about the programs that have huge pages mapped and are not below this process; `None`
+/// if there is none. Under the lock they are nobody's test: they take pages that a test counts on.
+pub fn strangers(roots: &Roots) -> Option<String> {
+    let own = std::process::id().to_string();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&roots.proc).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // One that has ended meanwhile has no pages.
+        let Ok(status) = std::fs::read_to_string(entry.path().join("status")) else { continue };
+        let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+        let kib = field("HugetlbPages:").and_then(|text| text.trim().strip_suffix(" kB"));
+        let kib: u64 = kib.and_then(|kib| kib.trim().parse().ok()).unwrap_or(0);
+        let child = field("PPid:").is_some_and(|parent| parent.trim() == own);
+        if kib > 0 && name != own && !child && name.bytes().all(|b| b.is_ascii_digit()) {
+            let program = field("Name:").map_or("?", str::trim);
+            found.push(format!("{program} (pid {name}) has {} MiB", kib >> 10));
+        }
+    }
+    (!found.is_empty()).then(|| {
+        format!(
+            "another program takes huge pages on this machine, which can be why: {}; end it, or \
+             run `make test VM=1`",
+            found.join(", ")
+        )
+    })
 }
 
 /// Slab and page cache are the usual obstacles to 1 GiB in one piece: after a kernel build on a

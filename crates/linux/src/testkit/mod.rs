@@ -8,7 +8,7 @@ mod skip;
 mod tree;
 
 pub use lock::MOUNTS_PREFIX;
-pub use skip::{GIB_PAGES, NO_SKIP, SKIP_LOG, skip, skip_for_ever, skipped};
+pub use skip::{GIB_PAGES, IN_VM, NO_SKIP, SKIP_LOG, skip, skip_for_ever, skipped};
 pub use tree::{Tree, tree};
 
 /// Takes a write lease on a file and keeps it, deaf to the signal by which the kernel asks for it.

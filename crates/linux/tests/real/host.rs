@@ -2,7 +2,7 @@
 //! The readers on this machine: whatever it is, its numbers fit together.
 
 use linux::testkit::hugepages::{self, MIB_2};
-use linux::testkit::{child, skip};
+use linux::testkit::{child, skip, tree};
 use linux::{Roots, cpu, hugetlb, meminfo, numa, psi};
 
 #[test]
@@ -42,6 +42,26 @@ fn the_nodes_pools_are_the_machines_pool() {
     let per_node = nodes.map(|node| hugetlb::counters(&roots, MIB_2, Some(node)).unwrap());
     let (total, free) = per_node.fold((0, 0), |sum, node| (sum.0 + node.total, sum.1 + node.free));
     assert_eq!((total, free), (machine.total, machine.free));
+}
+
+#[test]
+fn a_test_that_fails_names_the_programs_that_take_its_pages() {
+    let status = |name: &str, parent: u32, kib: u64| {
+        format!("Name:\t{name}\nPPid:\t{parent}\nHugetlbPages:\t  {kib} kB\n")
+    };
+    let own = std::process::id();
+    let files = [
+        ("proc/7/status", status("mysqld", 1, 40 << 10)),
+        ("proc/8/status", status("idle", 1, 0)),
+        ("proc/9/status", status("daemon-of-the-test", own, 2 << 10)),
+        ("proc/self/status", status("mysqld", 1, 40 << 10)),
+    ];
+    let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let machine = tree(&files);
+    let line = hugepages::strangers(&machine.roots()).expect("one of them");
+    assert!(line.contains(": mysqld (pid 7) has 40 MiB; end it"), "{line}");
+    assert_eq!(line.lines().count(), 1);
+    assert_eq!(hugepages::strangers(&tree(&files[1..3]).roots()), None);
 }
 
 #[test]
