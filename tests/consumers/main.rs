@@ -2,11 +2,12 @@
 //! Programs that people run, as their packages install them, on lent memory.
 //!
 //! Each test starts the real program, has it use the memory, and looks that it was lent memory and
-//! that all of it came back. What each gains is printed as times of one run, cold against ready, and
-//! never asserted: `docs/consumers/` says what was seen.
+//! that all of it came back. What each gains is printed as times of one run, cold against ready,
+//! and never asserted: `docs/consumers/` says what was seen.
 //!
 //! `make test` runs QEMU alone. `make test-all` installs the packages and sets
-//! `PREZERO_TEST_CONSUMERS=1`, which runs all; a package that is missing then is a skip like any other.
+//! `PREZERO_TEST_CONSUMERS=1`, which runs all; a package that is missing then is a skip like any
+//! other.
 
 mod allocator;
 mod dpdk;

@@ -22,7 +22,8 @@ use super::{
 };
 
 const PAGE: Page = Page::Mib2;
-/// 512 MiB of shared buffers and what comes on top, twice: what a crash returns is not zeroed at once.
+/// 512 MiB of shared buffers and what comes on top, twice: what a crash returns is not zeroed at
+/// once.
 const PAGES: u64 = 600;
 
 /// Where Debian has the server's programs.

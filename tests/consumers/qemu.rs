@@ -186,8 +186,8 @@ fn lent_memory_is_taken_by_path_and_by_descriptor() {
     }
 }
 
-/// With nothing beside it that would take the number of the memfd by which QEMU finds out whether it can
-/// have one: that it closes again, and the next one gets the same number.
+/// With nothing beside it that would take the number of the memfd by which QEMU finds out whether
+/// it can have one: that it closes again, and the next one gets the same number.
 #[test]
 fn its_own_memfd_is_served_without_any_other_device() {
     if is_wanted("qemu-system-x86_64", "qemu-system-x86").is_none() {
@@ -208,8 +208,8 @@ fn its_own_memfd_is_served_without_any_other_device() {
     assert_returned(&stage.daemon);
 }
 
-/// As libvirt calls the program of `<emulator>`: by an absolute path, with its own arguments, also to
-/// ask what it can do.
+/// As libvirt calls the program of `<emulator>`: by an absolute path, with its own arguments, also
+/// to ask what it can do.
 #[test]
 fn the_emulator_wrapper_for_libvirt_serves_memfds() {
     if is_wanted("qemu-system-x86_64", "qemu-system-x86").is_none() {

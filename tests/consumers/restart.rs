@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A restart that keeps its memory. No packaged consumer takes a file of content and goes on with it,
-//! so this is a C program of ours, `tests/c/cache.c`.
+//! A restart that keeps its memory. No packaged consumer takes a file of content and goes on with
+//! it, so this is a C program of ours, `tests/c/cache.c`.
 
 use std::path::Path;
 use std::process::Command;

@@ -166,8 +166,8 @@ fn an_interrupted_worker_keeps_what_it_has_done() {
     assert_zero(&daemon.lend(page, 1024).map().expect("a mapping"));
 }
 
-/// How many times the daemon is killed, unless `PREZERO_TEST_KILLS` says so (fewer under emulation).
-/// The instants are random within a run, the run is seeded.
+/// How many times the daemon is killed, unless `PREZERO_TEST_KILLS` says so (fewer under
+/// emulation). The instants are random within a run, the run is seeded.
 const KILLS: u64 = 200;
 
 /// The longest life of a daemon in milliseconds, unless `PREZERO_TEST_LIFE_MS` says so (more under

@@ -150,7 +150,7 @@ fn a_hole_gets_the_pages_of_unlent_blocks_of_another_shape() {
     let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
     daemon.zero("max");
     assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (4, 0));
-    // One file of four pages: one ready page and three that four blocks of one can't join.
+    // One file of four pages: one ready page and three that four blocks of one cannot join.
     let loan = daemon.lend(page, 4);
     assert_eq!(loan.ready_bytes(), page.times(1));
     let memory = loan.map().expect("the kernel can promise the rest");

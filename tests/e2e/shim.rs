@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Programs as they are, under `prezero run`.
 //!
-//! `tests/c/shim.c` says what it finds of each thing that a program may expect of huge pages. What it
-//! says untouched is the expectation for every other way to run it.
+//! `tests/c/shim.c` says what it finds of each thing that a program may expect of huge pages. What
+//! it says untouched is the expectation for every other way to run it.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -33,8 +33,8 @@ fn reserve(page: Page, pages: u64) -> Option<hugepages::Guard> {
 
 /// A program under the shim; its log is at `log`.
 fn shim(socket: &Path, log: &Path, options: &[&str], program: &[&str]) -> Command {
-    // The shim gives up on a daemon after 100 ms, and then for a second: too soon for a machine that
-    // other tests keep busy, where that is not what is tested.
+    // The shim gives up on a daemon after 100 ms, and then for a second: too soon for a machine
+    // that other tests keep busy, where that is not what is tested.
     let patience = if options.contains(&STALLED) { "100" } else { "5000" };
     let mut command = Command::new(prezero_tests::daemon::binary());
     command

@@ -43,8 +43,9 @@ pub(crate) fn read(path: &Path) -> u64 {
     text.strip_suffix('\n').expect("a newline").parse().expect("a number")
 }
 
-/// A shell that writes there, as a user's would, and that heeds Ctrl-C even where these tests are a job
-/// in the background, which begins with SIGINT ignored: whoever handles it here, it is a child's own.
+/// A shell that writes there, as a user's would, and that heeds Ctrl-C even where these tests are a
+/// job in the background, which begins with SIGINT ignored: whoever handles it here, it is a
+/// child's own.
 fn writer(file: &Path, text: &str) -> Child {
     let always = Arc::new(AtomicBool::new(true));
     signal_hook::flag::register_conditional_shutdown(Signal::SIGINT as i32, 130, always)

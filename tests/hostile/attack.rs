@@ -5,8 +5,8 @@
 //! - *What does a victim notice?* Never an error, no byte that is not its own, and how long its
 //!   calls take: the 99th percentile of calls timed in windows without and with the attack, in
 //!   turns.
-//! - *What is left?* No descriptor, no memory, no file, no page and no promise of one, by the counts
-//!   of the kernel before and after.
+//! - *What is left?* No descriptor, no memory, no file, no page and no promise of one, by the
+//!   counts of the kernel before and after.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

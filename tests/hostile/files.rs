@@ -116,8 +116,8 @@ fn seals_links_and_attributes_are_refused() {
     Attack::new("seals, linkat, xattrs", User::Borrower, leave_marks).run();
 }
 
-/// Files with leases that whoever opens them waits for, 45 s (`/proc/sys/fs/lease-break-time`), their
-/// loans, and what the kernel said.
+/// Files with leases that whoever opens them waits for, 45 s (`/proc/sys/fs/lease-break-time`),
+/// their loans, and what the kernel said.
 fn take_leases(scene: &Scene<'_>, owner: bool) -> (Vec<OwnedFd>, Vec<BlockFile>, String) {
     const F_SETSIG: i32 = 10;
     let (mut loans, mut files, mut got) = (Vec::new(), Vec::new(), String::new());

@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! Every buffer is a live local or slice, or a [`Mapping`] that outlives the call, and its length is
-//! passed from the same value. The kernel keeps a reference to the pages of a mapping after
+//! Every buffer is a live local or slice, or a [`Mapping`] that outlives the call, and its length
+//! is passed from the same value. The kernel keeps a reference to the pages of a mapping after
 //! `vmsplice` and `register_buffers`, which is what these attacks are about, but it never writes
 //! through it to memory that is the test's own by then.
 #![expect(unsafe_code, reason = "system calls of attackers")]
@@ -37,7 +37,8 @@ pub(crate) fn pin_in_pipe(pipe: impl AsFd, memory: &Mapping) -> io::Result<()> {
 pub(crate) fn pin_in_ring(memory: &Mapping) -> io::Result<io_uring::IoUring> {
     let ring = io_uring::IoUring::new(4)?;
     let piece = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: 4096 };
-    // SAFETY: the iovec describes a live mapping; the kernel pins its pages, whatever becomes of it.
+    // SAFETY: the iovec describes a live mapping; the kernel pins its pages, whatever becomes of
+    // it.
     unsafe { ring.submitter().register_buffers(&[piece]) }?;
     Ok(ring)
 }

@@ -2,8 +2,8 @@
 //! The storm: clients of several users that borrow, pin, cut, punch, unmap, pass on and die at
 //! random, while the daemon and its workers are killed at seeded instants and every byte is read.
 //!
-//! `PREZERO_HOSTILE_STORM_SECONDS` says how long (40 unless told otherwise, 600 in `make test-all`),
-//! `PREZERO_TEST_SEED` which one.
+//! `PREZERO_HOSTILE_STORM_SECONDS` says how long (40 unless told otherwise, 600 in `make
+//! test-all`), `PREZERO_TEST_SEED` which one.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};

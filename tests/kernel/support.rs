@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon over the kernel's pool, what that kernel says of it, and other programs that take pages.
+//! A daemon over the kernel's pool, what that kernel says of it, and other programs that take
+//! pages.
 
 use client::Mapping;
 use linux::kernel::{Device, Level, level};

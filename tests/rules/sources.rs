@@ -70,3 +70,50 @@ fn nothing_unfinished_is_left() {
         }
     }
 }
+
+#[test]
+fn comments_stay_within_100_columns() {
+    // rustfmt wraps code and leaves comments alone.
+    const WIDEST: usize = 100;
+    let mut wide = Vec::new();
+    for path in files().into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+        let mut fenced = false;
+        for (number, line) in read(&path).lines().enumerate() {
+            let Some((_, text)) = line.split_once("//").filter(|(code, _)| code.trim().is_empty())
+            else {
+                fenced = false;
+                continue;
+            };
+            let text = text.trim_start_matches(['/', '!']).trim_start();
+            fenced ^= text.starts_with("```");
+            // A diagram and a row of a table have the width that they need.
+            if line.chars().count() > WIDEST && !fenced && !text.starts_with('|') {
+                wide.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "wider than {WIDEST} columns: {}", wide.join(" "));
+}
+
+#[test]
+fn one_word_is_spelt_one_way() {
+    // Split, so that this file does not find itself. The kernel's files follow the kernel.
+    let others = ["can no", "t", "can'", "t"];
+    let others = [others[..2].concat(), others[2..].concat()];
+    let ours = |path: &std::path::Path| {
+        let text = ["rs", "md", "c", "h", "toml", "1", "3", "5", "go"];
+        !path.starts_with("kernel")
+            && path.extension().is_some_and(|e| text.iter().any(|t| e == *t))
+    };
+    for path in files().into_iter().filter(|path| ours(path)) {
+        for (number, line) in read(&path).to_lowercase().lines().enumerate() {
+            let mut words =
+                line.split(|c: char| !(c.is_ascii_alphabetic() || "_'".contains(c))).peekable();
+            while let Some(word) = words.next() {
+                let two = format!("{word} {}", words.peek().unwrap_or(&""));
+                let found = word == others[1] || two == others[0];
+                assert!(!found, "{}:{}: write cannot", path.display(), number + 1);
+            }
+        }
+    }
+}

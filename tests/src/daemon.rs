@@ -122,7 +122,7 @@ impl Daemon {
     /// Starts the process without waiting for anything.
     ///
     /// # Panics
-    /// If it can't be started.
+    /// If it cannot be started.
     pub fn spawn(&mut self) {
         self.spawn_as(|command| command);
     }
@@ -130,7 +130,7 @@ impl Daemon {
     /// The same with the command changed, as somebody else would start it.
     ///
     /// # Panics
-    /// If it can't be started.
+    /// If it cannot be started.
     pub fn spawn_as(&mut self, change: impl FnOnce(Command) -> Command) {
         assert!(self.child.is_none(), "it runs already");
         let log = std::fs::File::options()
@@ -209,7 +209,7 @@ impl Daemon {
     /// Writes its configuration anew; SIGHUP or a start makes it read that.
     ///
     /// # Panics
-    /// If it can't be written.
+    /// If it cannot be written.
     pub fn write_config(&self, config: &str) {
         std::fs::write(self.dir.path().join("config.toml"), config).expect("our own file");
     }

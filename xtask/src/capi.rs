@@ -2,8 +2,8 @@
 //! The C library: `libprezero.so`, linked from the package `prezero`.
 //!
 //! rustc writes a version script of its own for every cdylib, and linkers take one anonymous script
-//! or a named one, not both. So the library is linked here, from a static one, with the versions that
-//! its programs shall see.
+//! or a named one, not both. So the library is linked here, from a static one, with the versions
+//! that its programs shall see.
 
 use std::fs;
 use std::path::{Path, PathBuf};

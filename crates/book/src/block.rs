@@ -19,7 +19,7 @@
 //! *Events*: the methods of [`Block`]. Every other move is an [`IllegalMove`].
 //! *The claim*: only [`Block::finish`] with all pages done, and [`Block::adopt_ready`] for a file
 //! that such a finish put into `ready/` before a restart, make a [`ZeroClaim`]; lending consumes
-//! it. A block therefore can not be lent twice without having been cleared in between.
+//! it. A block therefore cannot be lent twice without having been cleared in between.
 //! *Unknown means dirty*: a lost worker, a shared file, an unreadable name all lead to
 //! `lingering`, and from there only through clearing back to `ready`.
 
@@ -52,7 +52,7 @@ pub enum Reach {
     Sole,
     /// Another descriptor or mapping exists.
     Shared,
-    /// This kernel can not tell; only the kernel's own isolation (`fresh`) is safe.
+    /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe.
     Unknown,
 }
 
@@ -158,7 +158,7 @@ impl fmt::Display for StateName {
 
 /// A move that the life of a block does not have.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("block {block} is {from}: it can not be {event}")]
+#[error("block {block} is {from}: it cannot be {event}")]
 pub struct IllegalMove {
     /// The block.
     pub block: BlockId,
@@ -311,8 +311,8 @@ impl Block {
         self.pages().saturating_sub(self.missing)
     }
 
-    /// Pages that its borrower's file was seen to have beyond what was lent: fallocate(2) gives them
-    /// out of the kernel's pool to whoever has a file of it.
+    /// Pages that its borrower's file was seen to have beyond what was lent: fallocate(2) gives
+    /// them out of the kernel's pool to whoever has a file of it.
     #[must_use]
     pub fn grown(&self) -> Pages {
         self.grown
@@ -471,7 +471,7 @@ impl Block {
     ///
     /// `in_place` says whether its pool clears in place. A block that lost its pool's shape, one
     /// with a hole, whose filling would take pages that nobody counted, and one whose reach the
-    /// kernel can not tell are always given back to the kernel.
+    /// kernel cannot tell are always given back to the kernel.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.

@@ -169,7 +169,7 @@ impl Default for Workers {
 #[serde(deny_unknown_fields, default)]
 pub struct Tree {
     /// Whether there is one. Absent: `prezero serve` mounts it where it can, and says so where it
-    /// can not; an embedded daemon has none. `true`: a daemon that can not mount it does not start.
+    /// cannot; an embedded daemon has none. `true`: a daemon that cannot mount it does not start.
     /// Over the kernel's own pool there is one only if `true`: that kernel has the files itself.
     pub enabled: Option<bool>,
     /// Where it is mounted, made if it is missing; default: `tree` in the run directory.
@@ -183,7 +183,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Checks what types can not say.
+    /// Checks what types cannot say.
     fn check(&self) -> Result<(), ConfigError> {
         match self.mode {
             Some(mode) if mode & !0o666 != 0 => Err(ConfigError::TreeMode(mode)),
@@ -332,7 +332,7 @@ impl PoolConfig {
         self.ready_low.unwrap_or(self.ready_high)
     }
 
-    /// Checks what types can not say.
+    /// Checks what types cannot say.
     ///
     /// # Errors
     /// The first rule that is broken.
@@ -383,7 +383,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks what types can not say.
+    /// Checks what types cannot say.
     ///
     /// # Errors
     /// The first rule that is broken.

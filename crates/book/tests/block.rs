@@ -75,7 +75,7 @@ fn every_move_is_for_one_state_and_refused_in_all_others() {
 #[test]
 fn a_refused_move_says_which_block_is_what() {
     let error = block_in(StateName::Lent).take(JobId(2)).expect_err("it is lent");
-    assert_eq!(error.to_string(), "block b7 is lent: it can not be taken to zero");
+    assert_eq!(error.to_string(), "block b7 is lent: it cannot be taken to zero");
 }
 
 #[test]

@@ -11,12 +11,14 @@ const GIB: usize = 1024 * MIB;
 
 /// The number of bytes cleared between two calls of the progress callback.
 ///
-/// At least 4 KiB and a multiple of it, or [`Chunk::WHOLE`]. Printed and parsed as `256KiB`, `16MiB`, `1GiB`, `whole`.
+/// At least 4 KiB and a multiple of it, or [`Chunk::WHOLE`]. Printed and parsed as `256KiB`,
+/// `16MiB`, `1GiB`, `whole`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chunk(NonZeroUsize);
 
 impl Chunk {
-    /// The extent is one chunk: no look at the caller until it is done. 1 GiB is then 13 ms on a Zen 4.
+    /// The extent is one chunk: no look at the caller until it is done. 1 GiB is then 13 ms on a
+    /// Zen 4.
     pub const WHOLE: Self = Self(NonZeroUsize::MAX);
 
     /// 256 KiB: 3 us on a Zen 4, against nanoseconds for a look.
@@ -26,7 +28,8 @@ impl Chunk {
     ///
     /// # Errors
     ///
-    /// [`BadChunk`] unless `bytes` is a multiple of 4096 and not 0: smaller chunks clear at a third of the rate.
+    /// [`BadChunk`] unless `bytes` is a multiple of 4096 and not 0: smaller chunks clear at a third
+    /// of the rate.
     pub const fn from_bytes(bytes: usize) -> Result<Self, BadChunk> {
         match NonZeroUsize::new(bytes) {
             Some(size) if bytes.is_multiple_of(4 * KIB) => Ok(Self(size)),

@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! The one unsafe call stores into a part of the [`Extent`] that this function owns, with an [`Engine`] whose existence
-//! proves that the CPU can execute it.
+//! The one unsafe call stores into a part of the [`Extent`] that this function owns, with an
+//! [`Engine`] whose existence proves that the CPU can execute it.
 #![expect(unsafe_code, reason = "calls the store loops on memory that an `Extent` vouches for")]
 
 use core::ops::ControlFlow;
@@ -23,7 +23,8 @@ pub struct Progress {
     pub total_bytes: usize,
 }
 
-/// How a clear ended. In every case the stores are fenced: another thread that is told so sees them.
+/// How a clear ended. In every case the stores are fenced: another thread that is told so sees
+/// them.
 #[derive(Debug)]
 #[must_use = "an extent that was not cleared to the end must not be handed out"]
 pub enum Outcome<'a> {
@@ -36,7 +37,7 @@ pub enum Outcome<'a> {
         /// The memory, with unknown content.
         extent: Extent<'a>,
     },
-    /// A page can't be written. The block that holds it must leave service.
+    /// A page cannot be written. The block that holds it must leave service.
     Poisoned {
         /// Where, and why.
         fault: Fault,
@@ -59,7 +60,7 @@ impl Clearer {
     ///
     /// # Errors
     ///
-    /// [`Unavailable`] where this CPU can't execute the method.
+    /// [`Unavailable`] where this CPU cannot execute the method.
     pub fn new(method: Method, chunk: Chunk) -> Result<Self, Unavailable> {
         let engine = Engine::new(method).ok_or(Unavailable(method))?;
         Ok(Self { engine, chunk })
@@ -104,7 +105,8 @@ impl Clearer {
         let mut cleared_bytes = 0;
         while cleared_bytes < total_bytes {
             let len = self.chunk.bytes().min(total_bytes - cleared_bytes);
-            // SAFETY: the chunk ends at `total_bytes` or before, so the pointer stays in the extent.
+            // SAFETY: the chunk ends at `total_bytes` or before, so the pointer stays in the
+            // extent.
             let start = unsafe { extent.as_ptr().add(cleared_bytes) };
             // SAFETY: `extent` is owned here, which makes its bytes valid for writes and exclusive.
             if let Err(fault) = unsafe { self.engine.store(start, len) } {
@@ -118,8 +120,8 @@ impl Clearer {
                 return Outcome::Stopped { cleared_bytes, extent };
             }
         }
-        // One fence for all chunks: a fence per chunk costs 6 % at 64 KiB and two thirds at 4 KiB on
-        // a Zen 4, and orders nothing that anybody may look at before the end.
+        // One fence for all chunks: a fence per chunk costs 6 % at 64 KiB and two thirds at 4 KiB
+        // on a Zen 4, and orders nothing that anybody may look at before the end.
         arch::fence();
         Outcome::Complete(Zeroed::claim(extent))
     }

@@ -3,9 +3,9 @@
 //!
 //! # Safety
 //!
-//! The types here carry a pointer with the promises of [`Extent::from_raw_parts`]: valid, exclusive, and live for the
-//! lifetime in the type. Splitting hands disjoint halves of the same promise on; nothing here makes a longer one.
-//! The claim [`Zeroed`] has no public constructor.
+//! The types here carry a pointer with the promises of [`Extent::from_raw_parts`]: valid,
+//! exclusive, and live for the lifetime in the type. Splitting hands disjoint halves of the same
+//! promise on; nothing here makes a longer one. The claim [`Zeroed`] has no public constructor.
 #![expect(
     unsafe_code,
     reason = "raw memory enters here, under the promises of `Extent::from_raw_parts`"
@@ -16,7 +16,8 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::slice;
 
-/// A contiguous range of memory that its holder alone may touch for `'a`, with any content, initialised or not.
+/// A contiguous range of memory that its holder alone may touch for `'a`, with any content,
+/// initialised or not.
 ///
 /// No alignment is required; whole pages clear fastest.
 #[derive(Debug)]
@@ -26,7 +27,8 @@ pub struct Extent<'a> {
     memory: PhantomData<&'a mut [MaybeUninit<u8>]>,
 }
 
-// SAFETY: an extent is exclusive access to plain bytes, as `&mut [u8]` is, and bytes belong to no thread.
+// SAFETY: an extent is exclusive access to plain bytes, as `&mut [u8]` is, and bytes belong to no
+// thread.
 unsafe impl Send for Extent<'_> {}
 
 impl<'a> Extent<'a> {
@@ -36,8 +38,8 @@ impl<'a> Extent<'a> {
     ///
     /// For all of `'a`:
     /// - `start` is valid for writes of `len` bytes, within one allocation or mapping;
-    /// - nobody else reads or writes these bytes: no other pointer, thread, process or device. A shared mapping
-    ///   qualifies while nobody else has it;
+    /// - nobody else reads or writes these bytes: no other pointer, thread, process or device. A
+    ///   shared mapping qualifies while nobody else has it;
     /// - `start + len` does not wrap and `len` is at most `isize::MAX`;
     /// - a page that may be missing or poisoned is covered by the handler of module `guard`.
     #[must_use]
@@ -73,7 +75,8 @@ impl<'a> Extent<'a> {
     #[must_use]
     pub fn split_at(self, mid: usize) -> (Self, Self) {
         let mid = mid.min(self.len);
-        // SAFETY: `mid` is at most `len`, so the sum stays in the extent's allocation or one past it and does not wrap.
+        // SAFETY: `mid` is at most `len`, so the sum stays in the extent's allocation or one past
+        // it and does not wrap.
         let second = unsafe { self.start.add(mid) };
         (
             Self { start: self.start, len: mid, memory: PhantomData },
@@ -96,8 +99,8 @@ impl<'a> From<&'a mut [MaybeUninit<u8>]> for Extent<'a> {
 
 /// The claim that every byte of an extent is zero. Only clearing makes it.
 ///
-/// Builds with debug assertions read the memory back before they make the claim: all of it up to 64 MiB, one line of
-/// each 4 KiB above.
+/// Builds with debug assertions read the memory back before they make the claim: all of it up to 64
+/// MiB, one line of each 4 KiB above.
 #[derive(Debug)]
 #[must_use = "the claim is what clearing was for"]
 pub struct Zeroed<'a> {
@@ -133,8 +136,9 @@ impl<'a> Zeroed<'a> {
     /// The bytes, all zero.
     #[must_use]
     pub const fn as_slice(&self) -> &[u8] {
-        // SAFETY: the extent's promises make the pointer valid and exclusive for `len` bytes while `self` is borrowed;
-        // the bytes were written, hence are initialised; `len` is at most `isize::MAX`.
+        // SAFETY: the extent's promises make the pointer valid and exclusive for `len` bytes while
+        // `self` is borrowed; the bytes were written, hence are initialised; `len` is at most
+        // `isize::MAX`.
         unsafe { slice::from_raw_parts(self.extent.start.as_ptr(), self.extent.len) }
     }
 
@@ -148,7 +152,8 @@ impl<'a> Zeroed<'a> {
     ///
     /// # Panics
     ///
-    /// Where one is not zero: somebody broke the promise of exclusive memory, or a clearing method is wrong.
+    /// Where one is not zero: somebody broke the promise of exclusive memory, or a clearing method
+    /// is wrong.
     fn spot_check(&self) {
         const FULL_BYTES: usize = 64 << 20;
         const LINE_BYTES: usize = 64;

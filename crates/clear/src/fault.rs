@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A page that can't be written.
+//! A page that cannot be written.
 
 use core::fmt;
 
 /// Memory that the kernel refused to let us write, reported instead of killing the process.
 ///
-/// Seen only where a handler for SIGBUS is installed (module `guard`, feature `std`); without one the signal has its
-/// usual effect.
+/// Seen only where a handler for SIGBUS is installed (module `guard`, feature `std`); without one
+/// the signal has its usual effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The address that the kernel reported. For a hardware error it is exact to the page only, and 0 where the
-    /// hardware can't tell.
+    /// The address that the kernel reported. For a hardware error it is exact to the page only, and
+    /// 0 where the hardware cannot tell.
     pub address: usize,
     /// What is wrong with the page.
     pub cause: Cause,
 }
 
-/// Why a page can't be written.
+/// Why a page cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
     /// The hardware reported an uncorrectable error in this page (`BUS_MCEERR_AR`, on arm64
     /// also `BUS_OBJERR`). It must not be used again.
     Hardware,
-    /// There is no page behind the address: the file is shorter than its mapping, or no huge page was left for a hole
-    /// (`BUS_ADRERR`).
+    /// There is no page behind the address: the file is shorter than its mapping, or no huge page
+    /// was left for a hole (`BUS_ADRERR`).
     Unbacked,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Fault {
                 "no page is behind this address: file truncated, or no huge page left for a hole"
             }
         };
-        write!(f, "can't write at {:#x}: {why}", self.address)
+        write!(f, "cannot write at {:#x}: {why}", self.address)
     }
 }
 

@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A page that can't be written ends a clear, not the process.
+//! A page that cannot be written ends a clear, not the process.
 //!
 //! # Theory of operation
 //!
-//! The kernel answers a store to a poisoned page, or to one that a file no longer has, with SIGBUS at the storing
-//! instruction. All stores of all methods but the portable one are made by leaf functions in one section of the
-//! executable (`arch::leaf`). [`install`] sets one handler for the process. It looks at the interrupted program counter:
+//! The kernel answers a store to a poisoned page, or to one that a file no longer has, with SIGBUS
+//! at the storing instruction. All stores of all methods but the portable one are made by leaf
+//! functions in one section of the executable (`arch::leaf`). [`install`] sets one handler for the
+//! process. It looks at the interrupted program counter:
 //!
-//! - Inside the section, and the signal was raised by that very instruction: it writes the address and `si_code` into
-//!   the saved result registers, points the saved program counter at the section's `ret`, and returns. The loop is
-//!   over, its caller sees the failure as a result, and [`Outcome::Poisoned`](crate::Outcome::Poisoned) follows.
-//! - Anywhere else, or sent by `kill`, or about memory that nobody was touching (`BUS_MCEERR_AO`): it does what would
-//!   have been done without it, by the disposition found when it was installed.
+//! - Inside the section, and the signal was raised by that very instruction: it writes the address
+//!   and `si_code` into the saved result registers, points the saved program counter at the
+//!   section's `ret`, and returns. The loop is over, its caller sees the failure as a result, and
+//!   [`Outcome::Poisoned`](crate::Outcome::Poisoned) follows.
+//! - Anywhere else, or sent by `kill`, or about memory that nobody was touching (`BUS_MCEERR_AO`):
+//!   it does what would have been done without it, by the disposition found when it was installed.
 //!
-//! Nothing is kept per thread, so any number of threads may clear and fail at once, and a clear costs nothing more.
+//! Nothing is kept per thread, so any number of threads may clear and fail at once, and a clear
+//! costs nothing more.
 //!
-//! Limits: a thread that blocks SIGBUS dies of it, as the kernel prescribes for synchronous signals. Who installs a
-//! handler of SIGBUS afterwards must call the one it replaced for signals that are not its own.
+//! Limits: a thread that blocks SIGBUS dies of it, as the kernel prescribes for synchronous
+//! signals. Who installs a handler of SIGBUS afterwards must call the one it replaced for signals
+//! that are not its own.
 //!
 //! # Safety
 //!
-//! The handler runs in a signal frame: it calls nothing but `sigaction`, takes no lock and allocates nothing. It changes
-//! saved registers only where the leaf rules make a return legal.
+//! The handler runs in a signal frame: it calls nothing but `sigaction`, takes no lock and
+//! allocates nothing. It changes saved registers only where the leaf rules make a return legal.
 #![expect(unsafe_code, reason = "a signal handler, and registers of the interrupted thread")]
 
 use core::ffi::{c_int, c_void};
@@ -64,7 +68,8 @@ pub fn install() -> io::Result<Guard> {
 /// Sets the disposition of SIGBUS where one is given; returns the one before.
 fn disposition(new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut old = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: `new` is null or a complete sigaction whose handler keeps the rules above; `old` is valid for writes.
+    // SAFETY: `new` is null or a complete sigaction whose handler keeps the rules above; `old` is
+    // valid for writes.
     let result = unsafe {
         libc::sigaction(libc::SIGBUS, new.map_or(ptr::null(), ptr::from_ref), old.as_mut_ptr())
     };
@@ -79,11 +84,13 @@ fn disposition(new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo.
     let code = unsafe { (*info).si_code };
-    // Codes of a store that failed; BUS_MCEERR_AO and SI_USER may come while a loop runs, but not from it.
+    // Codes of a store that failed; BUS_MCEERR_AO and SI_USER may come while a loop runs, but not
+    // from it.
     let synchronous = usize::try_from(code)
         .ok()
         .filter(|code| matches!(*code, Trap::UNBACKED | Trap::ABORT | Trap::MEMORY_ERROR));
-    // SAFETY: with SA_SIGINFO the third argument is the interrupted thread's ucontext, ours alone until we return.
+    // SAFETY: with SA_SIGINFO the third argument is the interrupted thread's ucontext, ours alone
+    // until we return.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     if let Some(code) = synchronous
         && in_leaf(program_counter(registers))
@@ -151,8 +158,9 @@ fn land(registers: &mut libc::mcontext_t, trap: Trap) {
 fn as_before(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(previous) = PREVIOUS.get() else { return };
     match previous.sa_sigaction {
-        // The kernel lets nobody ignore a fault, and a store that faults again gets the default: a core dump at the
-        // right instruction. A signal sent by somebody is sent once more, to be met by the default when we return.
+        // The kernel lets nobody ignore a fault, and a store that faults again gets the default: a
+        // core dump at the right instruction. A signal sent by somebody is sent once more, to be
+        // met by the default when we return.
         libc::SIG_DFL => {
             let _ = disposition(Some(previous));
             // SAFETY: reads the siginfo that the kernel passed.
@@ -168,13 +176,15 @@ fn as_before(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             }
         }
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: the address of a handler that was installed with SA_SIGINFO, hence of this type.
+            // SAFETY: the address of a handler that was installed with SA_SIGINFO, hence of this
+            // type.
             let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
                 unsafe { core::mem::transmute(handler) };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: the address of a handler that was installed without SA_SIGINFO, hence of this type.
+            // SAFETY: the address of a handler that was installed without SA_SIGINFO, hence of this
+            // type.
             let handler: extern "C" fn(c_int) = unsafe { core::mem::transmute(handler) };
             handler(signal);
         }

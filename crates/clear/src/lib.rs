@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes to zero, as fast as this CPU can.
 //!
-//! The crate clears memory that somebody else mapped. It makes no mapping, opens no file and knows nothing of huge
-//! pages, pools or daemons: an [`Extent`] goes in, a [`Zeroed`] comes out.
+//! The crate clears memory that somebody else mapped. It makes no mapping, opens no file and knows
+//! nothing of huge pages, pools or daemons: an [`Extent`] goes in, a [`Zeroed`] comes out.
 //!
 //! The walk of one extent:
 //!
 //! 1. The caller promises exclusive memory: [`Extent::from_raw_parts`].
-//! 2. A [`Clearer`] couples a [`Method`] (which instructions) with a [`Chunk`] (how much between two looks at the
-//!    caller's wish to stop).
+//! 2. A [`Clearer`] couples a [`Method`] (which instructions) with a [`Chunk`] (how much between
+//!    two looks at the caller's wish to stop).
 //! 3. [`Clearer::clear`] cuts the extent into chunks and stores zeros.
 //! 4. A fence, and then the [`Outcome`]: the claim [`Zeroed`], or how far it got and why it ended.
 //!
-//! Where to look: the instructions are in [`arch`], one directory and one dispatch file per instruction set.
+//! Where to look: the instructions are in [`arch`], one directory and one dispatch file per
+//! instruction set.
 //!
 //! ```
 //! use core::ops::ControlFlow;

@@ -6,8 +6,8 @@ use core::str::FromStr;
 
 /// Which instructions store the zeros.
 ///
-/// Every method has a name on every architecture, so that a configuration file can be read anywhere;
-/// [`Method::is_available`] says whether this CPU can execute it.
+/// Every method has a name on every architecture, so that a configuration file can be read
+/// anywhere; [`Method::is_available`] says whether this CPU can execute it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Method {
@@ -19,8 +19,8 @@ pub enum Method {
     Sse2Nt,
     /// x86-64, AMD: one cache line per instruction, without reading it first.
     Clzero,
-    /// x86-64: the string instruction on bytes. Microcode picks the protocol by length: on Zen 4 it stops reading
-    /// the lines first only above the size of the last-level cache.
+    /// x86-64: the string instruction on bytes. Microcode picks the protocol by length: on Zen 4 it
+    /// stops reading the lines first only above the size of the last-level cache.
     RepStosb,
     /// x86-64: the string instruction on 8-byte words.
     RepStosq,
@@ -63,14 +63,16 @@ impl Method {
         Self::ALL.into_iter().filter(|method| method.is_available())
     }
 
-    /// Whether the lines bypass the cache: good for memory that nobody touches soon, bad for memory about to be used.
+    /// Whether the lines bypass the cache: good for memory that nobody touches soon, bad for memory
+    /// about to be used.
     #[must_use]
     pub const fn bypasses_cache(self) -> bool {
         matches!(self, Self::Avx512Nt | Self::Avx2Nt | Self::Sse2Nt | Self::Clzero | Self::Stnp)
     }
 
-    /// Whether a page that can't be written ends the clear with [`Outcome::Poisoned`](crate::Outcome::Poisoned) once
-    /// the guard is installed. All but the portable one, whose stores are the compiler's.
+    /// Whether a page that cannot be written ends the clear with
+    /// [`Outcome::Poisoned`](crate::Outcome::Poisoned) once the guard is installed. All but the
+    /// portable one, whose stores are the compiler's.
     #[must_use]
     pub const fn recovers(self) -> bool {
         !matches!(self, Self::Portable)
@@ -122,13 +124,13 @@ impl fmt::Display for UnknownMethod {
 
 impl core::error::Error for UnknownMethod {}
 
-/// A method that this CPU can't execute.
+/// A method that this CPU cannot execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable(pub Method);
 
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "this CPU can't execute {}: give one of", self.0)?;
+        write!(f, "this CPU cannot execute {}: give one of", self.0)?;
         Method::available().try_for_each(|method| write!(f, " {method}"))
     }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Several threads on several extents, never two of them on one page.
 //!
-//! The caller says which memory belongs to which CPUs, one [`Share`] per NUMA node: this crate doesn't know where
-//! memory lies. Within a share the threads take the next pages from a common queue, so that a thread that is held up
-//! holds up nobody else by more than the pages it has in hand.
+//! The caller says which memory belongs to which CPUs, one [`Share`] per NUMA node: this crate
+//! doesn't know where memory lies. Within a share the threads take the next pages from a common
+//! queue, so that a thread that is held up holds up nobody else by more than the pages it has in
+//! hand.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -16,9 +17,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::{Clearer, Extent, Fault, Outcome, Progress, Zeroed};
 
-/// What a thread takes from the queue at least and, of pages that are no larger, at most. The queue's lock and the fence
-/// at a batch's end wait three times until all stores that bypass the cache are in memory: 2 of 24 us for 2 MiB on a Zen 5,
-/// 0.6 % for 32 MiB.
+/// What a thread takes from the queue at least and, of pages that are no larger, at most. The
+/// queue's lock and the fence at a batch's end wait three times until all stores that bypass the
+/// cache are in memory: 2 of 24 us for 2 MiB on a Zen 5, 0.6 % for 32 MiB.
 const LEAST_BATCH_BYTES: usize = 2 << 20;
 const MOST_BATCH_BYTES: usize = 32 << 20;
 /// How many batches there should be for each thread.
@@ -41,7 +42,7 @@ pub struct Share<'a> {
 pub enum TeamError {
     /// A thread may not run where it should.
     #[error(
-        "can't run on CPUs {cpus:?}: give CPUs that are online and allowed by this process's cpuset"
+        "cannot run on CPUs {cpus:?}: give CPUs that are online and allowed by this process's cpuset"
     )]
     Affinity {
         /// What was asked for.
@@ -50,23 +51,25 @@ pub enum TeamError {
         source: io::Error,
     },
     /// A thread could not be started.
-    #[error("can't start a clearing thread: give fewer threads or raise the process's task limit")]
+    #[error("cannot start a clearing thread: give fewer threads or raise the process's task limit")]
     Spawn(#[source] io::Error),
 }
 
 /// Clears all shares at the same time and says how each ended, in the order given.
 ///
-/// Pages lie at multiples of `page_bytes`; one page is cleared by one thread. `progress` is called after every chunk,
-/// by any of the threads, with the sum over all shares (of what other threads have in hand only whole batches, 32 MiB or
-/// a page); where it breaks, every thread ends after its chunk. A share
-/// with a page that can't be written ends alone. The `cleared_bytes` of a share that was not completed are those from
-/// its first byte on that are zero without a gap: what lies behind may be cleared in part.
+/// Pages lie at multiples of `page_bytes`; one page is cleared by one thread. `progress` is called
+/// after every chunk, by any of the threads, with the sum over all shares (of what other threads
+/// have in hand only whole batches, 32 MiB or a page); where it breaks, every thread ends after its
+/// chunk. A share with a page that cannot be written ends alone. The `cleared_bytes` of a share
+/// that was not completed are those from its first byte on that are zero without a gap: what lies
+/// behind may be cleared in part.
 ///
-/// Blocks until all threads have ended; one share with one thread and no CPUs is cleared by the calling thread.
+/// Blocks until all threads have ended; one share with one thread and no CPUs is cleared by the
+/// calling thread.
 ///
 /// # Errors
 ///
-/// [`TeamError`] where a thread can't be started or can't run on its CPUs.
+/// [`TeamError`] where a thread cannot be started or cannot run on its CPUs.
 pub fn clear_shares<'a>(
     clearer: &Clearer,
     page_bytes: NonZeroUsize,
@@ -150,8 +153,9 @@ impl<P: Fn(Progress) -> ControlFlow<()> + Sync> Run<'_, P> {
                     + if here.cleared_bytes == batch_bytes {
                         self.cleared_bytes.fetch_add(batch_bytes, Ordering::Relaxed)
                     } else {
-                        // No atomic addition after each chunk: it waits until all stores that bypass the
-                        // cache are in memory, 0.7 us of the 3 that 256 KiB take (Zen 5).
+                        // No atomic addition after each chunk: it waits until all stores that
+                        // bypass the cache are in memory, 0.7 us of the 3 that 256 KiB take (Zen
+                        // 5).
                         self.cleared_bytes.load(Ordering::Relaxed)
                     };
                 let sum = Progress { cleared_bytes, total_bytes: self.total_bytes };
@@ -242,7 +246,8 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// The next pages and their offset in the share, up to a border between two batches in the address space.
+    /// The next pages and their offset in the share, up to a border between two batches in the
+    /// address space.
     fn take(&self) -> Option<(usize, Extent<'a>)> {
         // A thread that panicked held no lock while it ran foreign code: the queue is sound.
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -262,13 +267,14 @@ impl<'a> Queue<'a> {
         self.gap_at_bytes.fetch_min(at_bytes, Ordering::Relaxed);
     }
 
-    /// Nothing more to take: a page can't be written.
+    /// Nothing more to take: a page cannot be written.
     fn close(&self, fault: Fault) {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner).extent = None;
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(fault);
     }
 
-    /// The bytes from the first on that are zero without a gap, and the page that can't be written.
+    /// The bytes from the first on that are zero without a gap, and the page that cannot be
+    /// written.
     fn into_result(self) -> (usize, Option<Fault>) {
         let untaken = self.rest.into_inner().unwrap_or_else(PoisonError::into_inner).at_bytes;
         let fault = self.fault.into_inner().unwrap_or_else(PoisonError::into_inner);

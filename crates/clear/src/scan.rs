@@ -7,7 +7,8 @@ use core::str::FromStr;
 use crate::arch;
 use crate::arch::portable::first_nonzero_block;
 
-/// Finds a block that is not all zero: the offset of its first byte. Blocks lie back to back from offset 0.
+/// Finds a block that is not all zero: the offset of its first byte. Blocks lie back to back from
+/// offset 0.
 pub(crate) type BlockScan = fn(&[u8]) -> Option<usize>;
 
 /// Whether every byte is zero, by the widest loads of this CPU. True for no bytes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One runner over every method x alignment x length x pattern, against an oracle of one line, with forbidden
-//! pages on both sides.
+//! One runner over every method x alignment x length x pattern, against an oracle of one line, with
+//! forbidden pages on both sides.
 
 mod support;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One runner over every scan method x alignment x length x place of the odd byte, between forbidden pages.
+//! One runner over every scan method x alignment x length x place of the odd byte, between
+//! forbidden pages.
 
 mod support;
 

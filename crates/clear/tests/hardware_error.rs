@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A page with an uncorrectable memory error, as the kernel reports it: userfaultfd can poison an address for one
-//! process (`UFFDIO_POISON`, Linux 6.6, made for the migration of virtual machines with broken pages) without harm to
-//! any memory.
+//! A page with an uncorrectable memory error, as the kernel reports it: userfaultfd can poison an
+//! address for one process (`UFFDIO_POISON`, Linux 6.6, made for the migration of virtual machines
+//! with broken pages) without harm to any memory.
 //!
 //! # Safety
 //!
@@ -35,14 +35,16 @@ fn ioctl<const WORDS: usize>(
     request: u64,
     mut words: [u64; WORDS],
 ) -> io::Result<()> {
-    // SAFETY: the requests above read and write a struct of so many words, and the memory they name is the test's.
+    // SAFETY: the requests above read and write a struct of so many words, and the memory they name
+    // is the test's.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, words.as_mut_ptr()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Poisons the page at `address`, which must not be present. The effect ends with the descriptor.
 fn poison(address: u64) -> io::Result<OwnedFd> {
-    // SAFETY: a new descriptor; faults of registered memory are handled by the kernel alone, with its poison.
+    // SAFETY: a new descriptor; faults of registered memory are handled by the kernel alone, with
+    // its poison.
     let fd = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | USER_MODE_ONLY) }?;
     ioctl(&fd, UFFDIO_API, [UFFD_API, UFFD_FEATURE_POISON, 0])?;
     ioctl(&fd, UFFDIO_REGISTER, [address, PAGE as u64, MODE_MISSING, 0])?;
@@ -54,7 +56,8 @@ fn poison(address: u64) -> io::Result<OwnedFd> {
 fn every_method_reports_a_hardware_error_as_the_kernel_names_it() {
     const POISONED_PAGE: usize = 700;
     guard::install().unwrap();
-    // A kernel without CONFIG_MEMORY_FAILURE knows poison but not the signal's code for it: BUS_ADRERR then.
+    // A kernel without CONFIG_MEMORY_FAILURE knows poison but not the signal's code for it:
+    // BUS_ADRERR then.
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let cause =
         if meminfo.contains("HardwareCorrupted:") { Cause::Hardware } else { Cause::Unbacked };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A page that can't be written: a file cut shorter than its mapping answers every store past its end with SIGBUS.
+//! A page that cannot be written: a file cut shorter than its mapping answers every store past its
+//! end with SIGBUS.
 //!
 //! # Safety
 //!
@@ -48,7 +49,8 @@ impl Cut {
     }
 
     fn extent(&mut self) -> Extent<'_> {
-        // SAFETY: mapped for as long as `self` lives and borrowed with it; the guard covers the missing pages.
+        // SAFETY: mapped for as long as `self` lives and borrowed with it; the guard covers the
+        // missing pages.
         unsafe { Extent::from_raw_parts(self.start, PAGES * PAGE) }
     }
 

@@ -23,7 +23,7 @@ pub enum Exit {
     NotEnough = 5,
     /// `serve`: the provider that was forced is not there.
     NoProvider = 6,
-    /// `lend`, `run`: the command exists but can not be run.
+    /// `lend`, `run`: the command exists but cannot be run.
     CannotRun = 126,
     /// `lend`, `run`: the command does not exist. `bench`, `demo`: prezero-lab is not installed.
     NoCommand = 127,
@@ -41,7 +41,7 @@ Exit codes:
   4    the daemon refused: permission or quota
   5    not enough memory
   6    serve: the provider that was forced is not there
-  126  lend, run: the command can not be run
+  126  lend, run: the command cannot be run
   127  lend, run: the command does not exist; bench, demo: prezero-lab is not installed
   130  interrupted by a signal; what was done is kept
   lend and run give the command their own place, so any other code is the command's.";

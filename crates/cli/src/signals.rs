@@ -14,7 +14,7 @@ pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// From now on the three signals set the flag instead of ending the process. A second one of
-    /// the same kind ends it at once, for those who can not wait.
+    /// the same kind ends it at once, for those who cannot wait.
     pub fn on_signals() -> io::Result<Self> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -36,7 +36,7 @@ impl Stop {
     pub fn at_end_of_input(&self) {
         let stop = self.clone();
         std::thread::spawn(move || {
-            // Input that can not be read has ended.
+            // Input that cannot be read has ended.
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             stop.set();
         });

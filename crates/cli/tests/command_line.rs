@@ -73,7 +73,7 @@ fn without_a_daemon_every_verb_that_needs_one_says_so_with_code_3() {
 }
 
 /// The binary under test in a directory of its own, where nothing of prezero is beside it: a link,
-/// since a file that was just written can't be run while another thread's child has it open.
+/// since a file that was just written cannot be run while another thread's child has it open.
 fn alone() -> (tempfile::TempDir, Command) {
     let built = std::path::Path::new(env!("CARGO_BIN_EXE_prezero"));
     let dir = tempfile::tempdir_in(built.parent().expect("cargo's")).expect("a directory in it");

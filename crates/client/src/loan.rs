@@ -26,7 +26,7 @@ pub struct LendRequest {
     /// Whether it must be one file, as programs that take a path or descriptor need.
     pub single: bool,
     /// Whether the loan lasts as long as any process has a block of it open or mapped, instead of
-    /// as long as the lease's descriptor: for programs that can not keep a descriptor safe. The
+    /// as long as the lease's descriptor: for programs that cannot keep a descriptor safe. The
     /// [`Loan`] may be dropped once it is mapped. Refused where the kernel grants no leases on
     /// hugetlbfs.
     pub held_by_memory: bool,

@@ -12,7 +12,8 @@ use wire::{Finished, ZeroBy};
 use crate::connection::Client;
 use crate::error::{Error, Result};
 
-/// Work for a worker: a block to zero, or pages of the kernel's own pool. Dropping it without [`Client::report`] gives it up; what was done is lost.
+/// Work for a worker: a block to zero, or pages of the kernel's own pool. Dropping it without
+/// [`Client::report`] gives it up; what was done is lost.
 #[derive(Debug)]
 pub struct Job {
     order: wire::Job,
@@ -248,7 +249,8 @@ impl Shared {
         Ok(filled?)
     }
 
-    /// Unmaps the block after every thread is done; `pages` from its start are filled, without a gap.
+    /// Unmaps the block after every thread is done; `pages` from its start are filled, without a
+    /// gap.
     ///
     /// # Errors
     /// As [`Allocate::run`].
@@ -303,7 +305,7 @@ impl InKernel {
         let domain = Domain { node: self.job.node(), page_size: self.job.page };
         let zeroed = self.device.zero(domain, pages)?;
         // Short of what was asked for without a signal: there was nothing left. Who was interrupted
-        // after some pages can not tell, and asks once more.
+        // after some pages cannot tell, and asks once more.
         let more = zeroed.interrupted || zeroed.pages > Pages::ZERO;
         Ok(ZeroedNow { pages: zeroed.pages, more })
     }

@@ -132,7 +132,7 @@ impl Control {
     }
 
     fn reload(&self) -> std::result::Result<(), String> {
-        let source = self.source.as_ref().ok_or("it can not be read again")?;
+        let source = self.source.as_ref().ok_or("it cannot be read again")?;
         let config = (source.0)()?;
         let told = |error: crate::Error| error.to_string();
         let groups = Groups::of(&config).map_err(told)?;

@@ -2,10 +2,10 @@
 //! Deputies: workers that stand in for somebody who waits for zeroed pages.
 //!
 //! Who writes to a kernel's `zeroable_hugepages` zeroes in its own context. Here the writer sleeps
-//! in a request to the daemon, so a worker process does it in the writer's place: before it asks for
-//! its first block it joins the writer's control groups and takes over its CPUs, policy and nice
-//! value (`--like`). The writer can not go away meanwhile, not even killed, as its request is not
-//! answered: its thread number is its own for as long as the deputy needs it.
+//! in a request to the daemon, so a worker process does it in the writer's place: before it asks
+//! for its first block it joins the writer's control groups and takes over its CPUs, policy and
+//! nice value (`--like`). The writer cannot go away meanwhile, not even killed, as its request is
+//! not answered: its thread number is its own for as long as the deputy needs it.
 //!
 //! A deputy is told to stop by the end of its standard input. So it stops as well when the daemon
 //! dies; and it does the page that it has begun, as a signal sent before it listens could not.
@@ -24,12 +24,12 @@ use units::{Domain, Pages};
 
 use crate::error::{Error, Result};
 
-/// The most deputies at a time; further writers wait for one to end. Each is a process of 3 MiB, and
-/// more than one per CPU finish nothing sooner.
+/// The most deputies at a time; further writers wait for one to end. Each is a process of 3 MiB,
+/// and more than one per CPU finish nothing sooner.
 const MOST: usize = 64;
-/// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page of
-/// 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any time,
-/// and goes on by itself then.
+/// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page
+/// of 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any
+/// time, and goes on by itself then.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a deputy is to do.
@@ -86,7 +86,7 @@ impl Deputies {
             place = self.places.acquire() => place,
             _ = &mut stop => return Ok(nothing),
         };
-        let failed = |source| Error::Runtime { what: "can not start a worker", source };
+        let failed = |source| Error::Runtime { what: "cannot start a worker", source };
         let mut child = self.command(order)?.spawn().map_err(failed)?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         tracing::debug!(pid = child.id(), ?order, "started a deputy");

@@ -42,7 +42,7 @@ pub enum Error {
     #[error("another daemon already listens at {0}: stop it first, or choose another --socket")]
     Running(PathBuf),
     /// The socket could not be made.
-    #[error("can not listen at {path}: {source}")]
+    #[error("cannot listen at {path}: {source}")]
     Listen {
         /// Its path.
         path: PathBuf,

@@ -15,7 +15,7 @@ pub(crate) fn make_dir(path: &Path) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|source| Error::Runtime { what: "can not make the run directory", source })
+        .map_err(|source| Error::Runtime { what: "cannot make the run directory", source })
 }
 
 /// Binds the socket, replacing one that nobody listens at any more.

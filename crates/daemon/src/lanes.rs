@@ -85,7 +85,7 @@ impl Lanes {
         let name = lane.map_or_else(|| "freeing".to_owned(), |uid| format!("user {uid}"));
         let started = std::thread::Builder::new().name(name).spawn(move || inner.work(lane));
         if let Err(error) = started {
-            tracing::error!(%error, "a thread can not be started: returned pages wait");
+            tracing::error!(%error, "a thread cannot be started: returned pages wait");
             // Looked at again by whoever waits for them: the files are where they were.
             let dropped = lock(&self.0.queues).remove(&lane).unwrap_or_default();
             dropped.iter().for_each(|_| self.0.counts.subtract(lane));

@@ -8,17 +8,18 @@
 //!
 //! Block files survive the daemon by their mount. A mount is seen in its mount namespace only, and
 //! an operator who adds `ProtectSystem=` or `PrivateTmp=` to the unit gives every start of the
-//! service a new one, in which the mount of the last start is not. So the manager keeps a descriptor
-//! of each mount's root: it keeps the file system, and the next daemon works relative to it,
-//! whatever is mounted where.
+//! service a new one, in which the mount of the last start is not. So the manager keeps a
+//! descriptor of each mount's root: it keeps the file system, and the next daemon works relative to
+//! it, whatever is mounted where.
 //!
 //! Without a service manager nothing is handed over and nobody told.
 //!
 //! # Safety
 //!
-//! The one unsafe operation takes descriptors by number that the environment names (`sd_listen_fds`).
-//! They are owned by nobody else in this process: the numbers were checked to be meant for this
-//! process id, [`Inherited::take`] hands each out once, and runs before the daemon opens anything.
+//! The one unsafe operation takes descriptors by number that the environment names
+//! (`sd_listen_fds`). They are owned by nobody else in this process: the numbers were checked to be
+//! meant for this process id, [`Inherited::take`] hands each out once, and runs before the daemon
+//! opens anything.
 #![expect(unsafe_code, reason = "inherited descriptors are known by number only")]
 
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ impl Inherited {
         let fds = match sd_notify::listen_fds_with_names() {
             Ok(fds) => fds,
             Err(error) => {
-                tracing::warn!(%error, "what the service manager hands over can not be read");
+                tracing::warn!(%error, "what the service manager hands over cannot be read");
                 return inherited;
             }
         };
@@ -116,7 +117,7 @@ impl Manager {
         match NotifyState::monotonic_usec_now() {
             // Without the time systemd 253 and newer takes the reload for failed.
             Ok(now) => tell(&[NotifyState::Reloading, now]),
-            Err(error) => tracing::warn!(%error, "can not tell the service manager the time"),
+            Err(error) => tracing::warn!(%error, "cannot tell the service manager the time"),
         }
     }
 
@@ -155,6 +156,6 @@ fn tell(states: &[NotifyState<'_>]) {
     let told: io::Result<()> = sd_notify::notify(states);
     if let Err(error) = told {
         // Not fatal: who runs the daemon sees its log, and a watchdog that hears nothing acts.
-        tracing::warn!(%error, ?states, "can not tell the service manager");
+        tracing::warn!(%error, ?states, "cannot tell the service manager");
     }
 }

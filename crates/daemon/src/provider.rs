@@ -75,7 +75,8 @@ impl Provider {
         matches!(self, Self::Kernel(_))
     }
 
-    /// A loan's file that is to take so many zeroed pages, where there is anybody to take them from.
+    /// A loan's file that is to take so many zeroed pages, where there is anybody to take them
+    /// from.
     pub(crate) fn fill(
         &self,
         block: BlockId,
@@ -129,7 +130,7 @@ impl Provider {
             Self::Stock => in_pool(roots, domain),
             Self::Kernel(pool) => {
                 let zeroed = pool.counts(domain).unwrap_or_else(|error| {
-                    tracing::warn!(%error, "can not see the kernel's zeroed pages");
+                    tracing::warn!(%error, "cannot see the kernel's zeroed pages");
                     Counts::default()
                 });
                 let Counts { ready, zeroing, zeroable, .. } = zeroed;

@@ -33,8 +33,8 @@ use crate::workers::Crew;
 
 /// How often the house is kept when nothing happens: the kernel's free counts have no event.
 const IDLE_TICK: Duration = Duration::from_millis(250);
-/// The same where the kernel tells of its pool: CPU pressure, and workers that achieved nothing, are
-/// looked at again then, and whatever an event did not reach us for.
+/// The same where the kernel tells of its pool: CPU pressure, and workers that achieved nothing,
+/// are looked at again then, and whatever an event did not reach us for.
 const TOLD_TICK: Duration = Duration::from_secs(1);
 /// The first look at a lingering block after its return; doubles up to [`IDLE_TICK`].
 const FIRST_LOOK: Duration = Duration::from_millis(2);
@@ -112,7 +112,7 @@ impl Embedded {
         let thread = std::thread::Builder::new()
             .name("prezero".to_owned())
             .spawn(body)
-            .map_err(|source| Error::Runtime { what: "can not start a thread", source })?;
+            .map_err(|source| Error::Runtime { what: "cannot start a thread", source })?;
         if listens.recv().is_err() {
             return Err(thread.join().ok().and_then(Result::err).unwrap_or(Error::Gone));
         }
@@ -158,7 +158,7 @@ fn run(options: Options, embedding: Option<Embedding>, clean_up: bool) -> Result
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| Error::Runtime { what: "can not make an event loop", source })?;
+        .map_err(|source| Error::Runtime { what: "cannot make an event loop", source })?;
     LocalSet::new().block_on(&runtime, main(options, embedding, clean_up))
 }
 
@@ -211,7 +211,7 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
     let control =
         Control::new(Rc::clone(&shell), Rc::clone(&groups), crew.pids(), options.source, manager);
     control.serve_metrics().inspect_err(|_| socket.remove())?;
-    let runtime = |source| Error::Runtime { what: "can not wait for signals", source };
+    let runtime = |source| Error::Runtime { what: "cannot wait for signals", source };
     {
         let serving = server::accept(listener, Rc::clone(&shell), groups);
         let housekeeping = keep_house(&shell, &mut crew, &control);

@@ -39,7 +39,7 @@ pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: Shared
             Ok((stream, _)) => stream,
             Err(error) => {
                 // Out of descriptors, most likely: wait for some to come back.
-                tracing::warn!(%error, "can not accept");
+                tracing::warn!(%error, "cannot accept");
                 sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -58,7 +58,7 @@ pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: Shared
         let account = match accounts.of(&stream, &peer) {
             Ok(account) => account,
             Err(error) => {
-                tracing::debug!(%error, uid = peer.uid, "whose a peer is can not be known any more");
+                tracing::debug!(%error, uid = peer.uid, "whose a peer is cannot be known any more");
                 continue;
             }
         };

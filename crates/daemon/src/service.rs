@@ -33,7 +33,7 @@ use crate::shell::Shell;
 const OWNER_PATIENCE: Duration = Duration::from_secs(2);
 /// How often it looks.
 const OWNER_POLL: Duration = Duration::from_millis(10);
-/// How long a loan that can't be served waits for pages on their way: returned ones whose last
+/// How long a loan that cannot be served waits for pages on their way: returned ones whose last
 /// mapping is just going, and those in a worker's hands. A borrower that returns and borrows in a
 /// circle would otherwise be refused what it had a moment ago.
 const TRANSIT_PATIENCE: Duration = Duration::from_millis(500);
@@ -326,7 +326,7 @@ pub(crate) async fn watch_lease(shell: Shared, lease: LeaseId, end: linux::Daemo
     };
     match ended.await {
         Ok(()) => shell.borrow_mut().close_lease(lease),
-        Err(error) => tracing::error!(%error, %lease, "a lease can't be watched"),
+        Err(error) => tracing::error!(%error, %lease, "a lease cannot be watched"),
     }
 }
 
@@ -380,7 +380,7 @@ async fn watch_job(shell: Shared, job: JobId, ours: OwnedFd) {
         }
     };
     if let Err(error) = ended.await {
-        tracing::error!(%error, %job, "a job can't be watched");
+        tracing::error!(%error, %job, "a job cannot be watched");
     }
     shell.borrow_mut().lose_job(job);
 }

@@ -3,8 +3,8 @@
 //!
 //! Each one asks the book, carries its effects out in the file system, and tells the watchers.
 //! Everything runs on one thread and no operation waits, so that the book and the file system
-//! are never seen apart by anybody. [`lending`], [`zeroing`] and [`report`] are most of them; here are
-//! the state, starting, and what they share.
+//! are never seen apart by anybody. [`lending`], [`zeroing`] and [`report`] are most of them; here
+//! are the state, starting, and what they share.
 
 mod lending;
 mod report;
@@ -248,7 +248,7 @@ impl Shell {
                     | Effect::Resize { block, .. } = effect
                     {
                         self.book.forget(*block);
-                        // Best effort: what can't be removed either is found at the next start.
+                        // Best effort: what cannot be removed either is found at the next start.
                         if let Err(error) =
                             self.store.carry_out(&self.book, &Effect::Remove(*block))
                         {
@@ -287,7 +287,7 @@ impl Shell {
                     seen
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "can not see the kernel's free pages");
+                    tracing::warn!(%error, "cannot see the kernel's free pages");
                     Counts::default()
                 }
             };

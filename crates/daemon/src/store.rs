@@ -379,8 +379,8 @@ impl Store {
         Ok(self.dir(place.page_size)?.open_block(place.state.as_str(), &place.name)?)
     }
 
-    /// Opens a block that is to be lent, after a last proof that nobody else has it. An open that was
-    /// allowed before access was taken away may return only after the proof that followed.
+    /// Opens a block that is to be lent, after a last proof that nobody else has it. An open that
+    /// was allowed before access was taken away may return only after the proof that followed.
     ///
     /// # Errors
     /// [`Error::Reached`].
@@ -420,8 +420,8 @@ impl Store {
         Ok(self.try_open(block)?.map_or(Reach::Shared, |file| reach(&file)))
     }
 
-    /// Has its user's lane take access to a returned block away, and then find out who still reaches
-    /// it. Does not wait; no-op while that is being done.
+    /// Has its user's lane take access to a returned block away, and then find out who still
+    /// reaches it. Does not wait; no-op while that is being done.
     ///
     /// Access by others goes first: a descriptor opened with `O_PATH` is invisible to the lease
     /// proof and could be opened for real later.
@@ -436,7 +436,7 @@ impl Store {
         self.looked_at.insert(block);
         self.lanes.submit(lane, move || {
             let found = reach_after_loan(&file, size, lent).unwrap_or_else(|error| {
-                tracing::warn!(%error, %block, "can not tell who holds a block");
+                tracing::warn!(%error, %block, "cannot tell who holds a block");
                 (Reach::Shared, Pages::ZERO)
             });
             // Closed before anybody acts on it: a proof made meanwhile would see it.

@@ -106,7 +106,7 @@ impl Tables {
         let thread = std::thread::Builder::new()
             .name("tables".to_owned())
             .spawn(body)
-            .map_err(|source| Error::Runtime { what: "can not start a thread", source })?;
+            .map_err(|source| Error::Runtime { what: "cannot start a thread", source })?;
         Ok(Self { orders: Some(orders), wanted, made, thread: Some(thread) })
     }
 
@@ -151,8 +151,8 @@ impl Tables {
         Some(file)
     }
 
-    /// What is mapped of a block, which dropping it unmaps. What the thread has just begun to map it
-    /// drops within 0.3 ms.
+    /// What is mapped of a block, which dropping it unmaps. What the thread has just begun to map
+    /// it drops within 0.3 ms.
     pub(crate) fn take(&self, block: BlockId) -> Option<Slot> {
         lock(&self.wanted).remove(&block)
     }

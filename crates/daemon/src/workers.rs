@@ -103,7 +103,7 @@ impl Crew {
             match self.start(node, cpus) {
                 Ok(child) => self.look_after(child, shell),
                 Err(error) => {
-                    tracing::error!(%error, command = ?self.command, "can not start a worker");
+                    tracing::error!(%error, command = ?self.command, "cannot start a worker");
                     self.not_before = Instant::now() + LONGEST_PAUSE;
                     break;
                 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a measurement asks of the machine, in the words of `units`: what is free, and what others did.
+//! What a measurement asks of the machine, in the words of `units`: what is free, and what others
+//! did.
 
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub(crate) fn free_pages(roots: &Roots, page: PageSize, node: Node) -> Result<u6
 /// Runnable and waiting tasks, averaged over the last minute: `/proc/loadavg`.
 ///
 /// # Errors
-/// [`linux::Error`] if the file can't be read or is not one.
+/// [`linux::Error`] if the file cannot be read or is not one.
 pub(crate) fn load_average(roots: &Roots) -> Result<f64> {
     let path = roots.proc.join("loadavg");
     let text = std::fs::read_to_string(&path)

@@ -2,8 +2,9 @@
 //! Memory touched the way programs do without prezero: mapped and populated by the kernel.
 //!
 //! For two purposes. As the other side of a comparison: `MAP_POPULATE` is what every parallel
-//! prefault comes down to. And as a warm-up: in a virtual machine, memory that was never touched has
-//! no memory of the host behind it yet, and the first touch of each page would measure the host.
+//! prefault comes down to. And as a warm-up: in a virtual machine, memory that was never touched
+//! has no memory of the host behind it yet, and the first touch of each page would measure the
+//! host.
 //!
 //! # Safety
 //!
@@ -44,7 +45,8 @@ impl Anonymous {
         Self::new(bytes, page, MapFlags::empty())
     }
 
-    /// The same with every page zeroed and in the page tables: `MAP_POPULATE`. Blocks for all of it.
+    /// The same with every page zeroed and in the page tables: `MAP_POPULATE`. Blocks for all of
+    /// it.
     ///
     /// # Errors
     /// As [`Anonymous::map`].
@@ -74,8 +76,9 @@ impl Anonymous {
     /// The memory. What was never touched is zero, and is faulted in at its first touch.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is readable and writable for `bytes`, which is at most isize::MAX as
-        // the kernel granted it; the kernel has initialised it with zeros; it is private and borrowed
-        // with `self`. Huge pages were promised at `mmap`, so that touching them does not fail.
+        // the kernel granted it; the kernel has initialised it with zeros; it is private and
+        // borrowed with `self`. Huge pages were promised at `mmap`, so that touching them does not
+        // fail.
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.bytes) }
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The benchmark runs, its JSON ends in the ratios, and its page can be looked at in a real browser.
+//! The benchmark runs, its JSON ends in the ratios, and its page can be looked at in a real
+//! browser.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -4,9 +4,9 @@
 //!
 //! What is renamed is the block's directory, since a rename waits for the inode lock of what it
 //! moves: that of the file is held by whoever fills it, for as long as it takes; that of the
-//! directory by nobody, since no descriptor of a file leads to it. The same holds for opening a file
-//! and asking for its length and memory. Only [`BlockDir::unlink`], and what changes the file's
-//! length, owner or mode, waits for those who have the file open.
+//! directory by nobody, since no descriptor of a file leads to it. The same holds for opening a
+//! file and asking for its length and memory. Only [`BlockDir::unlink`], and what changes the
+//! file's length, owner or mode, waits for those who have the file open.
 //!
 //! The file system is the journal. A rename never replaces a file (`RENAME_NOREPLACE`), so a block
 //! cannot be lost to a name used twice. All calls are relative to directories held open, so that a

@@ -60,11 +60,11 @@ impl BlockFile {
             .advise(Errno::INVAL, "the length must be whole pages of the file system's page size")
     }
 
-    /// Allocates and zeroes `offset..offset + len` in one call, in the caller's context, on the node
-    /// of the caller's memory policy. Pages that are there already keep their content.
+    /// Allocates and zeroes `offset..offset + len` in one call, in the caller's context, on the
+    /// node of the caller's memory policy. Pages that are there already keep their content.
     ///
-    /// Blocks for the whole range; a signal ends it between two pages with EINTR, and the pages made
-    /// so far stay.
+    /// Blocks for the whole range; a signal ends it between two pages with EINTR, and the pages
+    /// made so far stay.
     ///
     /// # Errors
     /// [`Error::is_no_space`] when the pool (of that node) has no free page left; EINTR.
@@ -171,11 +171,13 @@ impl BlockFile {
     /// inode lock.
     ///
     /// A descriptor opened with `O_PATH` is invisible to the lease proof and can be opened for real
-    /// later, if the file's mode lets its holder. So take access away before proving. The owner goes
-    /// first: as long as a borrower is the owner, it can change the mode by way of that descriptor.
+    /// later, if the file's mode lets its holder. So take access away before proving. The owner
+    /// goes first: as long as a borrower is the owner, it can change the mode by way of that
+    /// descriptor.
     ///
     /// # Errors
-    /// Those of `fchown` and `fchmod`, and a file that is not [private](Self::is_private) after both.
+    /// Those of `fchown` and `fchmod`, and a file that is not [private](Self::is_private) after
+    /// both.
     pub fn take_access(&self) -> Result<()> {
         if !self.is_private()? {
             self.chown(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())?;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Control groups, v2 and v1, where they are mounted: whose group this is, joining one, its CPU time.
+//! Control groups, v2 and v1, where they are mounted: whose group this is, joining one, its CPU
+//! time.
 //!
-//! Mounts are found by the conventional places below [`Roots::cgroup`]: v2 at the root itself or, on
-//! hybrid hosts, in `unified`; each v1 controller in the directory of its name (`cpu` and `cpuacct`
-//! may be links to one `cpu,cpuacct`). Only v1 controllers that concern prezero are looked for.
+//! Mounts are found by the conventional places below [`Roots::cgroup`]: v2 at the root itself or,
+//! on hybrid hosts, in `unified`; each v1 controller in the directory of its name (`cpu` and
+//! `cpuacct` may be links to one `cpu,cpuacct`). Only v1 controllers that concern prezero are
+//! looked for.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -183,9 +185,9 @@ impl Group {
             .advise(Errno::OPNOTSUPP, "the group is threaded: use a domain group")
     }
 
-    /// Lets it have `quota` of CPU time in each `period`, for all its threads together: `cpu.max`, or
-    /// `cpu.cfs_quota_us` with v1. `false` for hierarchies that do not limit CPU time, and for v2
-    /// groups whose parent does not pass the controller on.
+    /// Lets it have `quota` of CPU time in each `period`, for all its threads together: `cpu.max`,
+    /// or `cpu.cfs_quota_us` with v1. `false` for hierarchies that do not limit CPU time, and for
+    /// v2 groups whose parent does not pass the controller on.
     ///
     /// # Errors
     /// EINVAL for a period outside 1 ms to 1 s, or a quota below 1 ms.

@@ -4,8 +4,8 @@
 //! `fcntl(F_SETLEASE, F_WRLCK)` succeeds only for the one open description of a file (fcntl(2)),
 //! whatever mode the others have. A mapping holds its description, so it counts, also after its
 //! process closed the descriptor, and through `fork`. The prover's own mapping does not count.
-//! Tested in `tests/real/exclusive.rs` on tmpfs and on hugetlbfs of both page sizes, with Linux 6.12
-//! and 6.18. Costs 2 us.
+//! Tested in `tests/real/exclusive.rs` on tmpfs and on hugetlbfs of both page sizes, with Linux
+//! 6.12 and 6.18. Costs 2 us.
 //!
 //! What it does not see:
 //! - a duplicate of the prover's own descriptor (the same description): never hand one out;

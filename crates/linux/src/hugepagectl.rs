@@ -197,8 +197,8 @@ pub trait Argument: FromBytes + IntoBytes + Immutable + KnownLayout + Default + 
     /// The result says in `size` how much of it caller and provider both know.
     ///
     /// # Errors
-    /// EINVAL for a size below the first version's or above the number's; E2BIG for a byte that this
-    /// provider does not know and that is not zero.
+    /// EINVAL for a size below the first version's or above the number's; E2BIG for a byte that
+    /// this provider does not know and that is not zero.
     fn read(bytes: &[u8]) -> Result<Self, Errno> {
         let claimed = match bytes.first_chunk() {
             Some(size) if bytes.len() >= Self::SIZE_VER0 => u32::from_ne_bytes(*size) as usize,

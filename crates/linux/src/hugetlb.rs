@@ -3,8 +3,8 @@
 //!
 //! Read from `/sys/kernel/mm/hugepages` for the whole machine and from
 //! `/sys/devices/system/node/nodeN/hugepages` for one node (the kernel's
-//! `admin-guide/mm/hugetlbpage.rst`). The files are read one after the other, so a set of counters is
-//! no snapshot: `free` may be a moment older than `total`.
+//! `admin-guide/mm/hugetlbpage.rst`). The files are read one after the other, so a set of counters
+//! is no snapshot: `free` may be a moment older than `total`.
 
 use std::path::PathBuf;
 
@@ -77,8 +77,8 @@ pub fn counters(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<Cou
 /// unsigned one.
 ///
 /// Linux 6.18 does while a process lives whose parent has unmapped private huge pages that
-/// both had since the fork: two pages make it 18446744073709551614, and the pool has all of its free
-/// pages to give.
+/// both had since the fork: two pages make it 18446744073709551614, and the pool has all of its
+/// free pages to give.
 fn promised(reserved: u64) -> u64 {
     if reserved.cast_signed() < 0 { 0 } else { reserved }
 }

@@ -6,14 +6,14 @@
 //! `tests/real/lease.rs`:
 //! - While no read end is open, the write end polls as `POLLERR`: the lease ended. `exit`, a crash
 //!   and SIGKILL close as `close` does.
-//! - Opening the write end with `O_NONBLOCK` fails with ENXIO if no read end is open. So a restarted
-//!   daemon learns which leases outlived it, by name, with no help from the client.
+//! - Opening the write end with `O_NONBLOCK` fails with ENXIO if no read end is open. So a
+//!   restarted daemon learns which leases outlived it, by name, with no help from the client.
 //! - The client sees nothing of the daemon's restart but an end-of-file if it reads meanwhile.
 //!
 //! Creating a lease, finding it again and removing it cost 14 us together (`examples/costs.rs`).
 //!
-//! In an epoll set (tokio: `AsyncFd` with `Interest::ERROR`) the error event comes unasked; the write
-//! end counts as writable all the time, so do not ask for that.
+//! In an epoll set (tokio: `AsyncFd` with `Interest::ERROR`) the error event comes unasked; the
+//! write end counts as writable all the time, so do not ask for that.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ impl LeaseDir {
         Ok(Self { path: path.to_owned(), fd })
     }
 
-    /// Opens the directory `name` of the open directory `parent`, which `path` only names, and makes
-    /// it if it is missing, mode 0700.
+    /// Opens the directory `name` of the open directory `parent`, which `path` only names, and
+    /// makes it if it is missing, mode 0700.
     pub fn open_in(parent: BorrowedFd<'_>, name: &str, path: &Path) -> Result<Self> {
         check_name(name)?;
         let path = path.join(name);

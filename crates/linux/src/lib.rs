@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Everything prezero asks of the Linux kernel, and nothing it decides.
 //!
-//! Each module is one subject and stands alone; none knows another crate of the workspace but `units`. What is
-//! read or written below `/sys`, `/proc` and the cgroup mount is reached through [`Roots`], so that a
-//! test can put a literal tree in their place. System calls go through `rustix`; the few it lacks
-//! are in the private module `raw`, the only other file with `unsafe` being [`mapping`].
+//! Each module is one subject and stands alone; none knows another crate of the workspace but
+//! `units`. What is read or written below `/sys`, `/proc` and the cgroup mount is reached through
+//! [`Roots`], so that a test can put a literal tree in their place. System calls go through
+//! `rustix`; the few it lacks are in the private module `raw`, the only other file with `unsafe`
+//! being [`mapping`].
 //!
 //! The walk of one block through this crate: [`hugetlb::counters`] says that free pages exist,
 //! [`BlockDir::create`] makes the file, [`numa::bind_thread_to`] and [`BlockFile::allocate_pages`]

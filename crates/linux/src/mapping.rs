@@ -7,9 +7,9 @@
 //! hole in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the pool is short of them) and
 //! filled at the first touch.
 //!
-//! The kernel lets mappings of one file share page tables of 2 MiB pages, a whole GiB at a time, where
-//! each lies at a GiB's boundary: a second mapping of what is populated takes one fault per GiB. So a
-//! mapping of 1 GiB or more begins at such a boundary.
+//! The kernel lets mappings of one file share page tables of 2 MiB pages, a whole GiB at a time,
+//! where each lies at a GiB's boundary: a second mapping of what is populated takes one fault per
+//! GiB. So a mapping of 1 GiB or more begins at such a boundary.
 //!
 //! A mapping holds the file's open description as a descriptor does: closing the descriptor does
 //! not end it, for [`crate::exclusive::prove`] least of all. A writable mapping that is longer than
@@ -52,8 +52,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of `fd` at an address that is a multiple of `page`, and of 1 GiB if
-    /// `len` is at least that.
+    /// Maps the first `len` bytes of `fd` at an address that is a multiple of `page`, and of 1 GiB
+    /// if `len` is at least that.
     ///
     /// # Errors
     /// EINVAL if `len` is not whole pages of the file; ENOMEM if the file has a hole and the pool

@@ -31,7 +31,8 @@ pub fn nodes(roots: &Roots) -> Result<Vec<Node>> {
     }
 }
 
-/// The CPUs of `node`, empty for a node of memory only; on a kernel without NUMA all that are online.
+/// The CPUs of `node`, empty for a node of memory only; on a kernel without NUMA all that are
+/// online.
 pub fn cpus_of(roots: &Roots, node: Node) -> Result<CpuSet> {
     let nodes = roots.sys.join("devices/system/node");
     let path = if node == Node(0) && !nodes.exists() {

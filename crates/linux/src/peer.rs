@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who asks: at the other end of a Unix socket, as the kernel saw it at `connect` (or `socketpair`),
-//! or in a file system that this process serves.
+//! Who asks: at the other end of a Unix socket, as the kernel saw it at `connect` (or
+//! `socketpair`), or in a file system that this process serves.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -124,8 +124,8 @@ pub(crate) fn move_pages_query(addresses: &[*const c_void]) -> Result<Vec<c_int>
     check(ret).map(|_| status)
 }
 
-/// `ioctl(fd, number, argument)` for the calls of [`crate::hugepagectl`], whose numbers say how long
-/// the argument is. On any other file: ENOTTY.
+/// `ioctl(fd, number, argument)` for the calls of [`crate::hugepagectl`], whose numbers say how
+/// long the argument is. On any other file: ENOTTY.
 ///
 /// # Panics
 /// If the number is of another interface, or says more bytes than the argument has.
@@ -252,7 +252,8 @@ pub(crate) fn sched_getaffinity(thread: c_int) -> Result<Mask> {
 pub(crate) fn peer_cred(fd: BorrowedFd<'_>) -> Result<libc::ucred> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = socklen(size_of::<libc::ucred>())?;
-    // SAFETY: the kernel writes at most `len` bytes, the size of `cred`, whose fields are plain ints.
+    // SAFETY: the kernel writes at most `len` bytes, the size of `cred`, whose fields are plain
+    // ints.
     let ret = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),

@@ -58,10 +58,11 @@ pub fn set_idle() -> Result<()> {
     raw::sched_setscheduler(libc::SCHED_IDLE).or_call(|| "sched_setscheduler(0, SCHED_IDLE)".into())
 }
 
-/// Gives the calling thread the CPUs, policy, priority and nice value of another one, by its number.
+/// Gives the calling thread the CPUs, policy, priority and nice value of another one, by its
+/// number.
 ///
-/// A deadline reservation is not copied: two threads can't have one, so a copy of a deadline thread
-/// runs under `SCHED_OTHER`.
+/// A deadline reservation is not copied: two threads cannot have one, so a copy of a deadline
+/// thread runs under `SCHED_OTHER`.
 ///
 /// # Errors
 /// ESRCH if there is no such thread; [`Error::is_denied`] where its priority needs `CAP_SYS_NICE`;

@@ -7,9 +7,9 @@
 //!
 //! # Safety
 //!
-//! What is mapped here lies in a range that this file reserved from the kernel for this very request,
-//! so that nobody else has anything there. With `MAP_FIXED` it is then moved to where the program
-//! itself asked for whatever was there to be replaced.
+//! What is mapped here lies in a range that this file reserved from the kernel for this very
+//! request, so that nobody else has anything there. With `MAP_FIXED` it is then moved to where the
+//! program itself asked for whatever was there to be replaced.
 #![expect(unsafe_code, reason = "maps memory where the program asked for it")]
 
 use std::os::fd::AsRawFd;
@@ -70,7 +70,7 @@ impl Request {
                 Some("MAP_NORESERVE asks for address space, not for memory")
             }
             () if self.flags & libc::MAP_GROWSDOWN != 0 => Some("MAP_GROWSDOWN"),
-            () if self.prot & libc::PROT_EXEC != 0 => Some("lent memory can not be executed"),
+            () if self.prot & libc::PROT_EXEC != 0 => Some("lent memory cannot be executed"),
             () if self.flags & libc::MAP_FIXED != 0 && not_aligned() => {
                 Some("the address is not a multiple of the page size")
             }
@@ -175,8 +175,8 @@ pub(crate) fn remember(
 
 /// Maps the loan's blocks in a row.
 ///
-/// Where something is to be replaced they are mapped elsewhere first, and moved: a refusal leaves what
-/// is there.
+/// Where something is to be replaced they are mapped elsewhere first, and moved: a refusal leaves
+/// what is there.
 ///
 /// # Safety
 /// As [`map`].

@@ -3,8 +3,8 @@
 //!
 //! Each looks, without a lock, whether it is about anything of the shim's, and makes the untouched
 //! call if not: the system call itself where the C library adds nothing, else its function. A panic
-//! would be a defect of the shim's, maybe in the midst of its allocator: it is said on standard error
-//! without allocating, and the program is aborted (`panicked`).
+//! would be a defect of the shim's, maybe in the midst of its allocator: it is said on standard
+//! error without allocating, and the program is aborted (`panicked`).
 //!
 //! # Safety
 //!
@@ -28,7 +28,7 @@ use crate::passing::{SENDMMSG, SENDMSG};
 use crate::raw::{self, Errno, c_int_result, c_result};
 use crate::{memfd, places, private, rebind, say, segment};
 
-/// Runs `body` behind the lock; `None` if that can not be had.
+/// Runs `body` behind the lock; `None` if that cannot be had.
 pub(crate) fn guarded<T>(
     patience: std::time::Duration,
     body: impl FnOnce(&mut State) -> T,
@@ -172,8 +172,8 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     if !private::may_be_in(start, bytes) {
         return c_int_result(untouched());
     }
-    // The guard is there for a fork beside it, which must inherit no descriptor of the shim's; it is not
-    // needed for what is done, and a fork that is under way is not waited for.
+    // The guard is there for a fork beside it, which must inherit no descriptor of the shim's; it
+    // is not needed for what is done, and a fork that is under way is not waited for.
     let guard = Guard::enter(WAIT_LONG);
     // SAFETY: the caller's contract.
     let done = unsafe { private::unmap(start, bytes) };
@@ -358,7 +358,7 @@ fn prepare() -> raw::Result<()> {
     result
 }
 
-/// `fork(2)`. Here rather than in `pthread_atfork` alone, because a handler can not refuse.
+/// `fork(2)`. Here rather than in `pthread_atfork` alone, because a handler cannot refuse.
 #[unsafe(no_mangle)]
 pub extern "C" fn fork() -> pid_t {
     if places::is_any_private()

@@ -39,7 +39,7 @@ pub(crate) struct Config {
 const LONGEST_WAIT_MS: u64 = 60_000;
 
 impl Config {
-    /// What a variable says that can not be understood is said in the log, and the default is taken.
+    /// What a variable says that cannot be understood is said in the log, and the default is taken.
     pub(crate) fn from_environment() -> Self {
         say::open(std::env::var_os("PREZERO_LOG"));
         let config = Self {

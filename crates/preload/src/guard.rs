@@ -166,8 +166,8 @@ impl Guard {
     /// child; `None` if it kept none.
     pub(crate) fn kept(in_child: bool) -> Option<Self> {
         if in_child {
-            // The parent's numbers are in there. The lock is free, or another thread's, which is not
-            // here: or it is this thread's, which is the one that forked.
+            // The parent's numbers are in there. The lock is free, or another thread's, which is
+            // not here: or it is this thread's, which is the one that forked.
             if LOCK.load(Ordering::Relaxed) == FREE || !FORKING.load(Ordering::Relaxed) {
                 return None;
             }

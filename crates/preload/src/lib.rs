@@ -5,8 +5,8 @@
 //! that ask for huge pages and answers them with a loan if it can keep what the call promises. In
 //! every other case the untouched call is made, and `PREZERO_LOG` says why.
 //!
-//! - [`calls`] are the exported functions: what is asked for, and the untouched call. Those that take
-//!   descriptors are in [`memfd_calls`] and [`passing`].
+//! - [`calls`] are the exported functions: what is asked for, and the untouched call. Those that
+//!   take descriptors are in [`memfd_calls`] and [`passing`].
 //! - [`anonymous`] serves `mmap(MAP_ANONYMOUS | MAP_HUGETLB)`, shared and private.
 //! - [`private`] keeps what private memory promises: copies at fork, zeros after `MADV_DONTNEED`.
 //! - [`places`] knows which files are lent, and moves rows of them.

@@ -25,7 +25,7 @@ impl Piece {
 /// The mappings in `start..end`, in order, cut to that.
 ///
 /// # Errors
-/// Where `/proc` can not be read: then nothing is known.
+/// Where `/proc` cannot be read: then nothing is known.
 pub(crate) fn pieces(start: usize, end: usize) -> raw::Result<Vec<Piece>> {
     let text = read(c"/proc/self/maps")?;
     let lines = text.split(|byte| *byte == b'\n');
@@ -36,7 +36,7 @@ pub(crate) fn pieces(start: usize, end: usize) -> raw::Result<Vec<Piece>> {
 /// nothing and asks for no lock.
 ///
 /// # Errors
-/// Where `/proc` can not be read: then nothing is known.
+/// Where `/proc` cannot be read: then nothing is known.
 pub(crate) fn first(start: usize, end: usize) -> raw::Result<Option<Piece>> {
     let fd = raw::open(c"/proc/self/maps")?;
     let found = match raw::mapping_at(fd, start) {

@@ -5,18 +5,20 @@
 //! the first `ftruncate` or `fallocate`: the lent file takes the descriptor's place. Everything
 //! else is then the file's own: mapping, `fallocate`, holes, passing the descriptor to others.
 //!
-//! That is right only while nobody else has the memfd. A second descriptor in this process is looked
-//! for, and a fork in between ends the chance, as do a mapping and a `sendmsg` that passes it on. What
-//! remains are empty memfds that another process gets by itself (`pidfd_getfd`, `/proc/PID/fd`), that
-//! `posix_spawn` leaves open in another program, or that are passed on without the C library.
+//! That is right only while nobody else has the memfd. A second descriptor in this process is
+//! looked for, and a fork in between ends the chance, as do a mapping and a `sendmsg` that passes
+//! it on. What remains are empty memfds that another process gets by itself (`pidfd_getfd`,
+//! `/proc/PID/fd`), that `posix_spawn` leaves open in another program, or that are passed on
+//! without the C library.
 //!
-//! *Seals*: a file on a mounted hugetlbfs takes none. Those against growing and shrinking (QEMU sets
-//! them) are kept here, for the program and its children; another process that was passed the
+//! *Seals*: a file on a mounted hugetlbfs takes none. Those against growing and shrinking (QEMU
+//! sets them) are kept here, for the program and its children; another process that was passed the
 //! descriptor finds `F_SEAL_SEAL` and is not bound.
 //!
-//! *What a lent file can not be*: sealed against writing, or executed; and a private mapping copies each
-//! page that is written, which makes lent pages a waste. If that is the first thing that is done with
-//! the file, a memfd of the kernel's takes its place again; later such seals are refused (`EPERM`).
+//! *What a lent file cannot be*: sealed against writing, or executed; and a private mapping copies
+//! each page that is written, which makes lent pages a waste. If that is the first thing that is
+//! done with the file, a memfd of the kernel's takes its place again; later such seals are refused
+//! (`EPERM`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -129,8 +131,8 @@ impl Memfds {
         if forbidden { Err(Errno(libc::EPERM)) } else { Ok(()) }
     }
 
-    /// `fcntl(F_GET_SEALS)` and `fcntl(F_ADD_SEALS)` of a served memfd; `None` if it is, or has just
-    /// become, the kernel's own to answer for.
+    /// `fcntl(F_GET_SEALS)` and `fcntl(F_ADD_SEALS)` of a served memfd; `None` if it is, or has
+    /// just become, the kernel's own to answer for.
     pub(crate) fn seals(&mut self, fd: c_int, add: Option<c_int>) -> Option<raw::Result<usize>> {
         let served = self.find(fd)?;
         let Some(add) = add else {

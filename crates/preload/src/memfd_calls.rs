@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memfd_create`, and the calls by descriptor that give a memfd its length, its memory and its seals.
+//! `memfd_create`, and the calls by descriptor that give a memfd its length, its memory and its
+//! seals.
 //!
 //! # Safety
 //!
@@ -142,8 +143,8 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
         // SAFETY: the caller's contract.
         0 => c_int_result(unsafe { raw::fcntl(fd, command, argument) }),
         at => {
-            // SAFETY: the C library's function is variadic; a register's worth of argument is passed
-            // to it in the same place.
+            // SAFETY: the C library's function is variadic; a register's worth of argument is
+            // passed to it in the same place.
             let next = unsafe {
                 std::mem::transmute::<usize, unsafe extern "C" fn(c_int, c_int, ...) -> c_int>(at)
             };

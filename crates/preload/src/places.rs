@@ -3,8 +3,8 @@
 //!
 //! A file is named by its inode: whoever mapped it where, and whether anybody still does, is the
 //! kernel's to say ([`crate::maps`]). So nothing here goes stale when the program unmaps, moves or
-//! replaces memory, by whatever call; and nothing is thrown away anywhere before the inode that lies
-//! there has been found here.
+//! replaces memory, by whatever call; and nothing is thrown away anywhere before the inode that
+//! lies there has been found here.
 //!
 //! The table is read without a lock: what an allocator does under its own lock while the process
 //! forks must wait for nobody. It is written behind the guard.

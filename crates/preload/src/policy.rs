@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which nodes the kernel would take a thread's pages from, so that a loan takes none from others.
 //!
-//! The kernel looks at the policy of whoever touches a page first, at that moment; a loan follows the
-//! policy of the thread that makes the call, at the call. What a loan leaves to the program's own
-//! faults is the kernel's to place.
+//! The kernel looks at the policy of whoever touches a page first, at that moment; a loan follows
+//! the policy of the thread that makes the call, at the call. What a loan leaves to the program's
+//! own faults is the kernel's to place.
 
 use std::fmt;
 
@@ -73,7 +73,7 @@ impl Choice {
     /// What the kernel would do for the calling thread: its memory policy, within its cpuset.
     ///
     /// # Errors
-    /// A policy that a loan can not follow.
+    /// A policy that a loan cannot follow.
     pub(crate) fn of_thread() -> Result<Self, String> {
         let all = Nodes([u64::MAX; MOST as usize / 64]);
         // Without NUMA in the kernel there is one node and no policy.

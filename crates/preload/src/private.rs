@@ -23,8 +23,8 @@
 //! - `MADV_DONTNEED` gives zeros: what was touched is cleared. Its pages stay the program's, as
 //!   those of the kernel's private memory stay promised to it.
 //! - `MADV_REMOVE` is refused with `EACCES`.
-//! - `munmap` of a part of one block gives that part's pages back. It is moved aside first, which the
-//!   kernel does wholly or not at all; a range of several mappings is the kernel's alone, and
+//! - `munmap` of a part of one block gives that part's pages back. It is moved aside first, which
+//!   the kernel does wholly or not at all; a range of several mappings is the kernel's alone, and
 //!   then such pages stay until the rest of their block goes.
 //! - `mremap` with an old size of 0, which would make a second mapping, is refused with `EINVAL`.
 //!
@@ -32,9 +32,9 @@
 //!
 //! # Safety
 //!
-//! What is unmapped, moved, cleared or punched is the range of the program's own call, as far as the
-//! kernel says that the inode of private lent memory is mapped there. The copies for a fork are this
-//! file's own mappings, which nobody else has the address of.
+//! What is unmapped, moved, cleared or punched is the range of the program's own call, as far as
+//! the kernel says that the inode of private lent memory is mapped there. The copies for a fork are
+//! this file's own mappings, which nobody else has the address of.
 #![expect(unsafe_code, reason = "copies, clears and moves the program's private memory")]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -51,8 +51,8 @@ use crate::say::say;
 /// `MADV_DONTNEED_LOCKED` (Linux 5.18).
 const DONTNEED_LOCKED: c_int = 24;
 
-/// Where private memory has ever been, a bit per 2 MiB: a look that costs nothing for everybody else.
-/// Of the table itself only the part is taken that has bits.
+/// Where private memory has ever been, a bit per 2 MiB: a look that costs nothing for everybody
+/// else. Of the table itself only the part is taken that has bits.
 static EVER: [AtomicU64; 1 << 20] = [const { AtomicU64::new(0) }; 1 << 20];
 const GRANULE: usize = 2 << 20;
 
@@ -145,7 +145,7 @@ impl Sign {
         unsafe { &*(self.at as *const AtomicU32) }
     }
 
-    /// Waits until the parent has let go, or is gone. Where its number can not be seen (another
+    /// Waits until the parent has let go, or is gone. Where its number cannot be seen (another
     /// namespace), not for ever: all there is to lose is a page for a copy of a copy.
     fn wait(&self) {
         let deadline = Instant::now() + Duration::from_secs(2);
@@ -198,7 +198,7 @@ fn part_of_a_block(start: usize, bytes: usize) -> Option<Range> {
     fits.then_some(Range { piece, page: place.page })
 }
 
-/// Moves a range to where nobody knows of it; `None` if that can not be done, and then nothing was.
+/// Moves a range to where nobody knows of it; `None` if that cannot be done, and then nothing was.
 fn move_aside(range: Range) -> Option<(usize, usize)> {
     let place = aligned(range.bytes(), range.page, libc::PROT_NONE, libc::MAP_NORESERVE).ok()?;
     // SAFETY: from the range of the program's munmap to this function's own.
@@ -524,7 +524,7 @@ fn copy(memory: c_int, range: &Range) -> raw::Result<usize> {
 /// Makes sure of a page's memory before something is written to it.
 type Have = fn(usize, usize) -> raw::Result<()>;
 
-/// Fills a copy and returns it, or unmaps it where a page of it can not be had.
+/// Fills a copy and returns it, or unmaps it where a page of it cannot be had.
 fn fill(memory: c_int, range: &Range, at: usize, have: Have) -> raw::Result<usize> {
     let piece = &range.piece;
     for from in (piece.start..piece.end).step_by(range.page) {
@@ -591,10 +591,10 @@ const MOVE: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
 
 /// Address space for huge pages of the kernel's that can be moved later.
 ///
-/// Without a promise (`MAP_NORESERVE`), which would be the parent's and no use to the child: where the
-/// parent then unmaps first, Linux 6.18 counts it back although the child has the pages, and
-/// as long as it has them the pool has promised fewer pages than none, and more than it has to
-/// others. [`populate`] finds out whether there are pages.
+/// Without a promise (`MAP_NORESERVE`), which would be the parent's and no use to the child: where
+/// the parent then unmaps first, Linux 6.18 counts it back although the child has the pages, and as
+/// long as it has them the pool has promised fewer pages than none, and more than it has to others.
+/// [`populate`] finds out whether there are pages.
 fn huge(range: &Range) -> raw::Result<usize> {
     let size = c_int::try_from(range.page.trailing_zeros()).map_err(|_| Errno(libc::EINVAL))?;
     let flags = ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE | size << libc::MAP_HUGE_SHIFT;
@@ -639,16 +639,16 @@ fn zero(range: &Range, tables: &PageTables, first_was_there: bool) -> raw::Resul
     let writable = piece.prot & READ_WRITE == READ_WRITE;
     for page in (piece.start..piece.end).step_by(range.page) {
         let was_there = if page == piece.start { first_was_there } else { tables.have(page) };
-        // Tables of whole GiB may be shared between mappings of a file, and are then let go of where
-        // one of them changes: an empty entry does not mean that the page was never touched.
+        // Tables of whole GiB may be shared between mappings of a file, and are then let go of
+        // where one of them changes: an empty entry does not mean that the page was never touched.
         let gib = page - page % GIB;
         let may_share = range.page < GIB && piece.start <= gib && gib + GIB <= piece.end;
         if !was_there && !may_share {
             continue;
         }
         if !writable {
-            // SAFETY: the range is the shim's; a thread that loses the race for a page which it must
-            // not write gets to write content that is thrown away.
+            // SAFETY: the range is the shim's; a thread that loses the race for a page which it
+            // must not write gets to write content that is thrown away.
             unsafe { raw::mprotect(page, range.page, READ_WRITE) }?;
         }
         // Where a page may be missing, and the kernel has none: what is missing is zero.

@@ -468,8 +468,8 @@ pub(crate) fn nap(time: Duration) {
 }
 
 /// Runs `body` with room for descriptors where this process has none: in a task that shares all of
-/// its memory and has a table of descriptors of its own, in which it closes a few. The calling thread
-/// waits. `None` if there is no such task to be had.
+/// its memory and has a table of descriptors of its own, in which it closes a few. The calling
+/// thread waits. `None` if there is no such task to be had.
 ///
 /// Only what is behind the guard may run so: the caller's signals wait, and nobody is cancelled.
 pub(crate) fn with_descriptors<T>(body: impl FnOnce() -> T) -> Option<T> {
@@ -535,8 +535,8 @@ pub(crate) unsafe fn is_zero(from: usize, bytes: usize) -> bool {
 }
 
 /// Copies memory that may be written at the same time, leaving out each 4 KiB that are all zero: a
-/// copy of ordinary pages then has none there. A word that another thread writes meanwhile is copied
-/// in its old or its new state.
+/// copy of ordinary pages then has none there. A word that another thread writes meanwhile is
+/// copied in its old or its new state.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `bytes`, a multiple of 4096, and both are aligned to
@@ -596,7 +596,7 @@ impl PageTables {
     }
 
     /// Whether there is an entry for the page at an address, be it one of a page that is just being
-    /// moved; taken for so where that can not be read.
+    /// moved; taken for so where that cannot be read.
     pub(crate) fn have(&self, address: usize) -> bool {
         /// The highest bits of an entry of 8 bytes per base page: present, and swapped or moving.
         const THERE: u64 = 3 << 62;

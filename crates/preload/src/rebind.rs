@@ -2,9 +2,9 @@
 //! `mbind` of lent memory.
 //!
 //! A program maps huge pages, binds them to a node and then touches them, as QEMU does for
-//! `host-nodes` and `policy=bind`. Lent memory has its pages already, by the policy in force when it
-//! was mapped. Where they lie on a node that the new policy does not have, and nobody has touched
-//! any, other memory takes their place: a loan from that node, or the kernel's own.
+//! `host-nodes` and `policy=bind`. Lent memory has its pages already, by the policy in force when
+//! it was mapped. Where they lie on a node that the new policy does not have, and nobody has
+//! touched any, other memory takes their place: a loan from that node, or the kernel's own.
 //!
 //! Nobody has, if no page is in this process's page tables and no other process can have the
 //! memory: it is private, or there was no fork since and the descriptor was not passed on. What is

@@ -2,16 +2,17 @@
 //! `shmget(SHM_HUGETLB)`, where the operator allows it (`PREZERO_SHM=1`).
 //!
 //! A segment's number is for every process on the machine, and lent memory can be attached only by
-//! those that know of the loan: the program that made it and the children it forked. So segments with
-//! a key are never served, and private ones only on request. Everybody else finds the number
+//! those that know of the loan: the program that made it and the children it forked. So segments
+//! with a key are never served, and private ones only on request. Everybody else finds the number
 //! unknown (`EINVAL`), loudly, and never other memory under it.
 //!
-//! The number comes from the kernel: a segment of one page that is removed at once, so that no other
-//! segment has it. `shm_nattch` counts this process's attachments.
+//! The number comes from the kernel: a segment of one page that is removed at once, so that no
+//! other segment has it. `shm_nattch` counts this process's attachments.
 //!
 //! # Safety
 //!
-//! Ranges are unmapped that were mapped here for the program's own `shmat` and that it now detaches.
+//! Ranges are unmapped that were mapped here for the program's own `shmat` and that it now
+//! detaches.
 #![expect(unsafe_code, reason = "attaches and detaches memory, and fills the program's structures")]
 
 use std::os::fd::IntoRawFd;

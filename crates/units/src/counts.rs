@@ -5,7 +5,7 @@ use crate::Pages;
 
 /// The pages of one domain by what is known of them, all numbers of one instant.
 ///
-/// Whoever can't know a count leaves it 0 and says so: the kernel's pool knows nothing of loans, a
+/// Whoever cannot know a count leaves it 0 and says so: the kernel's pool knows nothing of loans, a
 /// kernel without the series nothing of zeroed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {

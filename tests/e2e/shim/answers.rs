@@ -27,8 +27,8 @@ fn compare(word: &str, least: usize, look: impl FnOnce(&std::path::Path)) {
 }
 
 /// Advice for parts of pages and then a fork, refused `munmap`, `mmap` and `mremap`, a shrinking
-/// `mremap`, memory exchanged behind the shim's back, a fork beside an allocator that has handlers, and
-/// a full table of descriptors.
+/// `mremap`, memory exchanged behind the shim's back, a fork beside an allocator that has handlers,
+/// and a full table of descriptors.
 #[test]
 fn the_kernels_answer_is_believed_and_not_the_callers_wish() {
     compare("all", 15, |_| {});

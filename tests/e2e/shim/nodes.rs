@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lent pages lie where the kernel's would: by the thread's memory policy, its cpuset, and the policy
-//! of a range. Needs two nodes: a virtual machine has them.
+//! Lent pages lie where the kernel's would: by the thread's memory policy, its cpuset, and the
+//! policy of a range. Needs two nodes: a virtual machine has them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -90,7 +90,7 @@ impl Suite {
             "Dir::Etc::preferencesparts=-".to_owned(),
             format!("Dir::State::lists={}", at("lists")),
             format!("Dir::Cache={}", at("cache")),
-            // The cache may lie where another user can't write.
+            // The cache may lie where another user cannot write.
             "APT::Sandbox::User=".to_owned(),
         ];
         let mut apt = command::new(Path::new("/"), program, arguments);

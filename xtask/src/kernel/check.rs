@@ -317,7 +317,7 @@ impl Target {
             let stem = file.strip_suffix(".c").or_else(|| file.strip_suffix(".S"));
             objects.extend(stem.map(|stem| format!("{stem}.o")));
         }
-        // What this configuration leaves out can't be asked for by name.
+        // What this configuration leaves out cannot be asked for by name.
         let config = fs::read_to_string(tree.dir.join(".config")).unwrap_or_default();
         objects.retain(|object| is_built(&tree.dir, &config, object));
         objects

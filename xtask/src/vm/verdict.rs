@@ -267,7 +267,8 @@ impl Tally {
         if let Some((name, _)) = said.strip_prefix("skipped ").and_then(|s| s.split_once(": ")) {
             self.skips.insert(name.to_owned());
         }
-        // libtest: `test name ... ok`; or, where the test writes past it, that in a line of its own.
+        // libtest: `test name ... ok`; or, where the test writes past it, that in a line of its
+        // own.
         if let Some((name, result)) =
             text.strip_prefix("test ").and_then(|t| t.rsplit_once(" ... "))
         {

@@ -89,7 +89,7 @@ impl Book {
     /// of the block's file, if the job is on one.
     ///
     /// # Errors
-    /// `None` for a job that is unknown; [`IllegalMove`] can not happen while the book is
+    /// `None` for a job that is unknown; [`IllegalMove`] cannot happen while the book is
     /// consistent.
     pub fn finish_zeroing(
         &mut self,

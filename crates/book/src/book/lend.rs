@@ -7,8 +7,8 @@
 //! that fit, then one trimmed, then a hole. Holes are filled by the client's own faults, as
 //! without prezero; unlent blocks are given back where the kernel would otherwise lack the pages.
 //!
-//! Where the kernel itself keeps the zeroed pages there are no ready blocks: every part of a loan is
-//! a new file, which the caller fills with as many of them as the plan counts on. The plan is
+//! Where the kernel itself keeps the zeroed pages there are no ready blocks: every part of a loan
+//! is a new file, which the caller fills with as many of them as the plan counts on. The plan is
 //! [`supply`](super::supply)'s; what follows from it is the same.
 
 use std::cmp::Reverse;

@@ -14,8 +14,8 @@
 //! two jobs started between two looks do not count on the same page.
 //!
 //! *Conservation*: a page of a pool is in exactly one block, a block in exactly one state; the
-//! sums of [`Book::pool_status`] are an index over the blocks, which the property tests compare with
-//! a count of them in every state.
+//! sums of [`Book::pool_status`] are an index over the blocks, which the property tests compare
+//! with a count of them in every state.
 
 mod configure;
 mod domain;
@@ -122,7 +122,7 @@ impl Book {
     /// An empty book of these pools.
     ///
     /// `in_place_allowed` says whether this kernel can prove that a file is held by nobody; where
-    /// it can not, every pool recycles `fresh`.
+    /// it cannot, every pool recycles `fresh`.
     ///
     /// # Errors
     /// Those of [`PoolConfig::check`] and [`ConfigError::Twice`].
@@ -160,7 +160,7 @@ impl Book {
     /// Files show only the numbers that are still in use. A caller that passes a clock which goes
     /// on across its restarts, such as microseconds of `CLOCK_BOOTTIME`, never gives a number
     /// again that an earlier book gave: no book hands out a million of them in a second. A worker
-    /// or client of an earlier daemon then can not be taken for somebody of today.
+    /// or client of an earlier daemon then cannot be taken for somebody of today.
     pub fn number_from(&mut self, first: u64) {
         for next in [&mut self.next_block, &mut self.next_lease, &mut self.next_job] {
             *next = first.max(*next);
@@ -170,7 +170,7 @@ impl Book {
     /// Takes over a file that an earlier daemon left. Its pool, if nobody configured it, gets no
     /// new blocks.
     ///
-    /// What can't be proven is dirty: only a whole file in `ready/` that nobody else can reach
+    /// What cannot be proven is dirty: only a whole file in `ready/` that nobody else can reach
     /// stays ready, only a live lease stays lent, only a sole `kept/` file keeps its content.
     pub fn adopt(&mut self, found: &Found) -> Vec<Effect> {
         let Entry { block: id, pool, part, until } = found.entry.clone();
@@ -312,8 +312,8 @@ impl Book {
         wanted
     }
 
-    /// Brings one pool's hysteresis up to date. To be called whenever its ready pages become more: a
-    /// pool that was full for a moment has been full, even if a loan takes from it before anybody
+    /// Brings one pool's hysteresis up to date. To be called whenever its ready pages become more:
+    /// a pool that was full for a moment has been full, even if a loan takes from it before anybody
     /// asks for workers.
     fn note_level(&mut self, key: PoolKey) {
         let ready = self.ready(key);

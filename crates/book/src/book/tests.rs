@@ -111,7 +111,7 @@ fn lend(book: &mut Book, ask: &LendRequest) -> (Loan, Vec<Effect>) {
 }
 
 fn refusal(book: &mut Book, ask: &LendRequest) -> Refusal {
-    book.lend(ask).expect_err("a loan that can not be granted")
+    book.lend(ask).expect_err("a loan that cannot be granted")
 }
 
 /// The loan ends and everybody has let go of its blocks.

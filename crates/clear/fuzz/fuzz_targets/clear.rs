@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Any method, chunk and range, stopped anywhere: the range's cleared part is zero, its surroundings are not.
+//! Any method, chunk and range, stopped anywhere: the range's cleared part is zero, its
+//! surroundings are not.
 #![no_main]
 
 use std::ops::ControlFlow;

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use prezero_clear::calibrate::{Choice, Cpu, Use};
+use prezero_clear::calibrate::{Choice, Cpu};
 use prezero_clear::{Chunk, Method, ScanMethod};
 
 fn survives<T: std::str::FromStr + ToString + PartialEq>(text: &str) {
@@ -16,7 +16,6 @@ fuzz_target!(|text: &str| {
     survives::<Method>(text);
     survives::<ScanMethod>(text);
     survives::<Chunk>(text);
-    survives::<Use>(text);
     survives::<Choice>(text);
     assert!(!Cpu::from_cpuinfo(text).to_string().contains(char::is_whitespace));
 });

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The instructions, one directory per instruction set.
 //!
-//! Each method is a type with the face [`Store`]: `is_available`, `new`, and a raw entry. Holding a value is the proof
-//! that the CPU can execute it. Each directory has one dispatch file, its `mod.rs`, which maps a
-//! [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a function. Under Miri, which executes no assembly, only the portable method exists.
+//! Each method is a type with the face [`Store`]: `is_available`, `new`, and a raw entry. Holding a
+//! value is the proof that the CPU can execute it. Each directory has one dispatch file, its
+//! `mod.rs`, which maps a [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a
+//! function. Under Miri, which executes no assembly, only the portable method exists.
 //!
 //! # Safety
 //!
@@ -52,7 +53,8 @@ pub trait Store: Copy + Sized {
     ///
     /// # Errors
     ///
-    /// A page that can't be written, where the guard is installed; bytes before and after it may have been written.
+    /// A page that cannot be written, where the guard is installed; bytes before and after it may
+    /// have been written.
     ///
     /// # Safety
     ///

@@ -12,12 +12,13 @@
 use super::Store;
 use crate::{Fault, Method};
 
-/// `memset`, as the compiler and the C library know it. Cached stores up to a size that the library chooses.
+/// `memset`, as the compiler and the C library know it. Cached stores up to a size that the library
+/// chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portable(());
 
 impl Portable {
-    /// A value: there is no CPU that can't.
+    /// A value: there is no CPU that cannot.
     #[must_use]
     pub const fn always() -> Self {
         Self(())
@@ -87,8 +88,8 @@ mod only {
         }
     }
 
-    /// Orders earlier stores before later ones: whoever sees a later one sees the zeros. `memset` may
-    /// use non-temporal stores itself, but fences them.
+    /// Orders earlier stores before later ones: whoever sees a later one sees the zeros. `memset`
+    /// may use non-temporal stores itself, but fences them.
     #[inline]
     pub fn fence() {
         core::sync::atomic::fence(core::sync::atomic::Ordering::Release);

@@ -20,11 +20,11 @@ pub struct Cache {
     known: BTreeMap<String, Choice>,
 }
 
-/// The cache can't be used.
+/// The cache cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// A line that can't be read. Nothing is guessed from the others.
+    /// A line that cannot be read. Nothing is guessed from the others.
     #[error("{path}:{line}: not a calibration line: correct it, remove it, or remove the file", path = .path.display())]
     Line {
         /// The file.
@@ -32,8 +32,8 @@ pub enum CacheError {
         /// Counted from 1.
         line: usize,
     },
-    /// The file can't be read or written.
-    #[error("can't use the calibration file {}", .path.display())]
+    /// The file cannot be read or written.
+    #[error("cannot use the calibration file {}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -77,8 +77,8 @@ impl Cache {
         self.known.insert(cpu.to_string(), choice);
     }
 
-    /// Replaces the file by a new one, at once or not at all; makes its directory. Of two processes that save at the
-    /// same time one loses its lines, and measures again.
+    /// Replaces the file by a new one, at once or not at all; makes its directory. Of two processes
+    /// that save at the same time one loses its lines, and measures again.
     ///
     /// # Errors
     ///

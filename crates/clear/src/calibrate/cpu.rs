@@ -7,7 +7,8 @@ use std::path::Path;
 
 /// A CPU model with its microcode: microcode decides how string instructions store.
 ///
-/// Prints as one word, `AuthenticAMD-25-17-1-0x1000065`. Cores of other models in the same machine are not looked at.
+/// Prints as one word, `AuthenticAMD-25-17-1-0x1000065`. Cores of other models in the same machine
+/// are not looked at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cpu {
     /// Who made it.
@@ -47,7 +48,8 @@ impl Cpu {
         std::fs::read_to_string(proc_root.join("cpuinfo")).map(|text| Self::from_cpuinfo(&text))
     }
 
-    /// The first CPU in a text shaped like `/proc/cpuinfo`. What it doesn't say is 0, or a vendor without a name.
+    /// The first CPU in a text shaped like `/proc/cpuinfo`. What it doesn't say is 0, or a vendor
+    /// without a name.
     #[must_use]
     pub fn from_cpuinfo(text: &str) -> Self {
         let field = |name: &str| {

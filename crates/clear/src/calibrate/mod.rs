@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which method and which chunk are best here: measured, not assumed.
 //!
-//! Why measure: the order of the methods is different on every generation of CPUs. On Ice Lake non-temporal stores are
-//! twice as fast as `rep stosb`, on Skylake slower; on Milan `clzero` is 2.5 times as fast as non-temporal stores, on
-//! Zen 4 slower (figures and sources in [`defaults`]). And `rep stosb` may be slow below one length and fast above.
+//! Why measure: the order of the methods is different on every generation of CPUs. On Ice Lake
+//! non-temporal stores are twice as fast as `rep stosb`, on Skylake slower; on Milan `clzero` is
+//! 2.5 times as fast as non-temporal stores, on Zen 4 slower (figures and sources in [`defaults`]).
+//! And `rep stosb` may be slow below one length and fast above.
 //!
-//! The walk: [`choice`] looks into a [`Cache`] for this [`Cpu`]; without an entry it maps a [`Scratch`],
-//! runs a [`Race`] over all candidates, and lets the [`Race`] conclude with a [`Choice`]. A race on a machine too noisy
-//! to tell refuses to conclude; then the [`defaults`] of the CPU's vendor stand, and nothing is written to the cache.
+//! The walk: [`choice`] looks into a [`Cache`] for this [`Cpu`]; without an entry it maps a
+//! [`Scratch`], runs a [`Race`] over all candidates, and lets the [`Race`] conclude with a
+//! [`Choice`]. A race on a machine too noisy to tell refuses to conclude; then the [`defaults`] of
+//! the CPU's vendor stand, and nothing is written to the cache.
 
 mod cache;
 mod cpu;
@@ -44,7 +46,7 @@ impl Setting {
     ///
     /// # Errors
     ///
-    /// [`Unavailable`] where this CPU can't execute the method.
+    /// [`Unavailable`] where this CPU cannot execute the method.
     pub fn clearer(self) -> Result<Clearer, Unavailable> {
         Clearer::new(self.method, self.chunk)
     }
@@ -153,14 +155,15 @@ impl FromStr for Choice {
 
 /// A text that is no choice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("can't read as a calibration: {0}")]
+#[error("cannot read as a calibration: {0}")]
 pub struct BadChoice(String);
 
 /// The choice for this machine, from the cache, else measured and put there.
 ///
-/// `again` measures even where the cache knows. Blocks for [`DEFAULT_BUDGET`], on a busy machine up to four times that,
-/// when it measures, and maps [`Scratch::default_bytes`] meanwhile. A cache that can't be read or written is an error; a choice that
-/// could not be measured (too little memory, too much noise) is the vendor's default and is not written.
+/// `again` measures even where the cache knows. Blocks for [`DEFAULT_BUDGET`], on a busy machine up
+/// to four times that, when it measures, and maps [`Scratch::default_bytes`] meanwhile. A cache
+/// that cannot be read or written is an error; a choice that could not be measured (too little
+/// memory, too much noise) is the vendor's default and is not written.
 ///
 /// # Errors
 ///

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The measurement: all candidates side by side, the slower half leaving after every few rounds.
 //!
-//! Rounds are interleaved, so that a disturbance meets every candidate; each round begins with another one, so that
-//! none always inherits the same neighbour's dirty cache lines. Time goes to those that may win: from 35 candidates to
-//! the last 5 it takes less than half of the budget, the rest makes their medians sharp.
+//! Rounds are interleaved, so that a disturbance meets every candidate; each round begins with
+//! another one, so that none always inherits the same neighbour's dirty cache lines. Time goes to
+//! those that may win: from 35 candidates to the last 5 it takes less than half of the budget, the
+//! rest makes their medians sharp.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -13,10 +14,12 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Basis, Choice, Setting};
 use crate::{Chunk, Clearer, Extent, Method, Outcome};
 
-/// Between two looks at the caller: up to what is 0.5 ms at 31 GB/s, the slowest that a Zen 4 can be made to clear.
+/// Between two looks at the caller: up to what is 0.5 ms at 31 GB/s, the slowest that a Zen 4 can
+/// be made to clear.
 const CHUNK_KIB: [usize; 5] = [64, 256, 1024, 4096, 16_384];
 
-/// Rounds after which half of the lanes leave. The first round, with all of them, takes 90 ms on a Zen 4.
+/// Rounds after which half of the lanes leave. The first round, with all of them, takes 90 ms on a
+/// Zen 4.
 const HALVING_ROUNDS: [usize; 3] = [1, 3, 6];
 
 /// Lanes that stay to the end.
@@ -45,11 +48,13 @@ pub struct Race {
 }
 
 impl Race {
-    /// Measures all candidates on `extent`, which should be four times the last-level cache. Content and
-    /// pages of the extent don't matter: one pass before the first timing touches them all.
+    /// Measures all candidates on `extent`, which should be four times the last-level cache.
+    /// Content and pages of the extent don't matter: one pass before the first timing touches them
+    /// all.
     ///
-    /// Takes `budget` of the calling thread's CPU time, and while the winner is uncertain as much again; on the clock at
-    /// most four times the budget. Every candidate is measured once in any case.
+    /// Takes `budget` of the calling thread's CPU time, and while the winner is uncertain as much
+    /// again; on the clock at most four times the budget. Every candidate is measured once in any
+    /// case.
     pub fn run(extent: &mut Extent<'_>, budget: Duration) -> Self {
         let mut race = Self { lanes: candidates() };
         let _ = Clearer::default().clear(extent.reborrow(), |_| ControlFlow::Continue(()));
@@ -83,8 +88,9 @@ impl Race {
 
     /// The winner, or `fallback` where the race was too noisy to name one.
     ///
-    /// Of the lanes with practically the winner's rate those with the fallback's method go first, so that two methods
-    /// that can't be told apart don't take turns, then those with the winner's; of these the smallest chunk.
+    /// Of the lanes with practically the winner's rate those with the fallback's method go first,
+    /// so that two methods that cannot be told apart don't take turns, then those with the
+    /// winner's; of these the smallest chunk.
     #[must_use]
     pub fn conclude(&self, fallback: Setting) -> Choice {
         let Some(winner) = self.winner() else {
@@ -139,8 +145,9 @@ impl Lane {
         self.rates.len()
     }
 
-    /// Half the 95 % confidence interval of the median in thousandths of it, by the rule for notches of box plots:
-    /// 1.57 times the distance of the quartiles, over the root of the count. 1000 for fewer than 4 measurements.
+    /// Half the 95 % confidence interval of the median in thousandths of it, by the rule for
+    /// notches of box plots: 1.57 times the distance of the quartiles, over the root of the count.
+    /// 1000 for fewer than 4 measurements.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -194,8 +201,9 @@ fn rate_of(clearer: &Clearer, extent: Extent<'_>) -> Option<f64> {
     matches!(outcome, Outcome::Complete(_)).then(|| rate(bytes, time))
 }
 
-/// What this thread has used of its CPU: on a busy machine, where other threads take turns on it, rates by the clock on
-/// the wall differ by a factor of two from round to round, and rates by this one by a tenth.
+/// What this thread has used of its CPU: on a busy machine, where other threads take turns on it,
+/// rates by the clock on the wall differ by a factor of two from round to round, and rates by this
+/// one by a tenth.
 fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).unwrap_or_default()

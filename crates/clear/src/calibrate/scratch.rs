@@ -3,7 +3,8 @@
 //!
 //! # Safety
 //!
-//! [`Scratch`] owns one private anonymous mapping and unmaps it when dropped; borrows of it are borrows of the value.
+//! [`Scratch`] owns one private anonymous mapping and unmaps it when dropped; borrows of it are
+//! borrows of the value.
 #![expect(unsafe_code, reason = "maps memory")]
 
 use std::io;
@@ -38,14 +39,16 @@ impl Scratch {
         let start = unsafe {
             mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         }?;
-        // Without huge pages the rates are a little lower for all methods alike: not worth an error.
+        // Without huge pages the rates are a little lower for all methods alike: not worth an
+        // error.
         // SAFETY: advice on the mapping made above changes no content.
         let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { start, len })
     }
 
-    /// Four times the last-level cache, since what stays in the cache was not yet cleared; 128 MiB to 1 GiB.
+    /// Four times the last-level cache, since what stays in the cache was not yet cleared; 128 MiB
+    /// to 1 GiB.
     #[must_use]
     pub fn default_bytes() -> usize {
         let cache = Path::new("/sys/devices/system/cpu/cpu0/cache/index3/size");
@@ -56,14 +59,16 @@ impl Scratch {
 
     /// The memory.
     pub fn extent(&mut self) -> Extent<'_> {
-        // SAFETY: the mapping is writable, its length is what the kernel granted, and it is borrowed with `self`.
+        // SAFETY: the mapping is writable, its length is what the kernel granted, and it is
+        // borrowed with `self`.
         unsafe { Extent::from_raw_parts(self.start, self.len) }
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, of which no borrow is left. It can't fail for a mapping that exists.
+        // SAFETY: the mapping made in `new`, of which no borrow is left. It cannot fail for a
+        // mapping that exists.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory with a forbidden page on either side.
 //!
-//! Under Miri it is a plain allocation of exactly the accessible bytes: Miri knows its ends without a page's help.
+//! Under Miri it is a plain allocation of exactly the accessible bytes: Miri knows its ends without
+//! a page's help.
 //!
 //! # Safety
 //!
-//! [`Fenced`] owns one private anonymous mapping, of which only the middle is accessible, and unmaps it when dropped.
+//! [`Fenced`] owns one private anonymous mapping, of which only the middle is accessible, and
+//! unmaps it when dropped.
 #![cfg_attr(not(miri), expect(unsafe_code, reason = "maps memory to test on"))]
 
 /// The base page of every test machine.
@@ -85,7 +87,8 @@ mod mapped {
 
         /// The accessible bytes.
         pub(crate) fn bytes(&mut self) -> &mut [u8] {
-            // SAFETY: readable and writable since `new`, initialised by the kernel, borrowed with `self`.
+            // SAFETY: readable and writable since `new`, initialised by the kernel, borrowed with
+            // `self`.
             unsafe { slice::from_raw_parts_mut(self.start(), self.len) }
         }
     }

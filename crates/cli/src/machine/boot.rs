@@ -2,8 +2,8 @@
 //! Growing the kernel's pool for good, as at boot: in steps, so that progress can be told and a
 //! signal ends it.
 //!
-//! A pool is never made smaller, and what was reserved stays reserved whatever happens: the kernel's
-//! pool is nobody's but the operator's.
+//! A pool is never made smaller, and what was reserved stays reserved whatever happens: the
+//! kernel's pool is nobody's but the operator's.
 
 use book::config::Reserve;
 use linux::{Result, Roots, hugetlb};
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_gives_less_is_asked_once() {
-        // With two of its pages surplus the pool can not show the size that is written.
+        // With two of its pages surplus the pool cannot show the size that is written.
         let (_dir, roots, _) = tree("2");
         let done = grow(&roots, &wanted(4), |_| true).unwrap();
         assert_eq!(done, Progress { pages: Pages(2), is_short: true });

@@ -2,8 +2,8 @@
 //! What is right and wrong with this machine for prezero, and the command that changes it.
 //!
 //! Every check is one function that reads and reports; none changes anything, but for one: whether
-//! write leases work on hugetlbfs is found out on an empty file of a mount of its own, which is gone
-//! before the check returns and takes no page.
+//! write leases work on hugetlbfs is found out on an empty file of a mount of its own, which is
+//! gone before the check returns and takes no page.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(crate) enum Level {
     Ok,
     /// Works, but not all of it or not at its best.
     Warn,
-    /// prezero can not do its work until this is changed.
+    /// prezero cannot do its work until this is changed.
     Bad,
 }
 
@@ -65,8 +65,8 @@ impl Finding {
     }
 }
 
-/// Looks at everything. A check that fails is a finding, too: a strange machine is what this is for.
-/// `scratch` is an empty directory that a hugetlbfs may be mounted on for a moment.
+/// Looks at everything. A check that fails is a finding, too: a strange machine is what this is
+/// for. `scratch` is an empty directory that a hugetlbfs may be mounted on for a moment.
 #[must_use]
 pub(crate) fn examine(roots: &Roots, scratch: &Path) -> Vec<Finding> {
     type Check<'a> = (&'a str, &'a dyn Fn() -> Result<Vec<Finding>>);
@@ -285,7 +285,7 @@ fn groups(roots: &Roots) -> Result<Vec<Finding>> {
     let mounted = cgroup::mounted(roots);
     if mounted.is_empty() {
         return Ok(vec![
-            Finding::new(Level::Warn, "cgroups", "none mounted: workers can not be put into one")
+            Finding::new(Level::Warn, "cgroups", "none mounted: workers cannot be put into one")
                 .change("mount cgroup v2, or leave workers.cgroup unset"),
         ]);
     }

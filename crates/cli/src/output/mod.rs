@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Everything that is printed: records to standard output, notes to standard error.
 //!
-//! A record has one set of fields and two forms: what [`Record::human`] writes, and JSON of the very
-//! same fields. Field names carry their unit, as on the wire.
+//! A record has one set of fields and two forms: what [`Record::human`] writes, and JSON of the
+//! very same fields. Field names carry their unit, as on the wire.
 
 pub(crate) mod log;
 pub mod table;

@@ -16,9 +16,10 @@ use crate::shared::Daemon;
 
 /// Look at this machine: huge pages, NUMA, mounts, fragmentation, kernel, cgroups
 ///
-/// Each line is `ok`, `warn` (works, but not all of it or not at its best) or `bad` (must be changed
-/// before prezero can do its work), with what to change and the command for it. Changes nothing. As
-/// root it also tries whether write leases work on hugetlbfs. Exit code 1 if anything is bad.
+/// Each line is `ok`, `warn` (works, but not all of it or not at its best) or `bad` (must be
+/// changed before prezero can do its work), with what to change and the command for it. Changes
+/// nothing. As root it also tries whether write leases work on hugetlbfs. Exit code 1 if anything
+/// is bad.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

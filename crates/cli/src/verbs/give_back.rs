@@ -15,7 +15,8 @@ use crate::verbs::zero::Count;
 ///
 /// Lent and kept memory stays. Blocks are given back whole, so more pages than asked for may go.
 /// Pools with thresholds take pages again as soon as those want them: lower them first. Over the
-/// kernel's own pool (provider kernel) there is nothing to give: ready pages are the kernel's already.
+/// kernel's own pool (provider kernel) there is nothing to give: ready pages are the kernel's
+/// already.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

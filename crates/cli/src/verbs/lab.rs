@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero bench` and `prezero demo`: a program of their own does them, the laboratory, which takes
-//! this process's place. It is a package of its own, because who lends memory need not draw charts.
+//! `prezero bench` and `prezero demo`: a program of their own does them, the laboratory, which
+//! takes this process's place. It is a package of its own, because who lends memory need not draw
+//! charts.
 
 use std::ffi::OsString;
 use std::process::Command;

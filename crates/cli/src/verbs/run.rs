@@ -20,8 +20,8 @@ use crate::shared::Daemon;
 enum Private {
     /// The child gets a copy, made before `fork` returns
     Copy,
-    /// The child does not have it, and ends by SIGSEGV if it touches it: for programs that fork only
-    /// to start others
+    /// The child does not have it, and ends by SIGSEGV if it touches it: for programs that fork
+    /// only to start others
     Drop,
     /// Private memory is not served
     No,
@@ -31,7 +31,7 @@ enum Private {
 ///
 /// Runs CMD in this process's place with the preload shim, which answers mmap(MAP_HUGETLB),
 /// memfd_create(MFD_HUGETLB) and, where asked to, shmget(SHM_HUGETLB) with loans. A call whose
-/// semantics it can not keep, or for which nothing is ready, goes to the kernel as without it; so do
+/// semantics it cannot keep, or for which nothing is ready, goes to the kernel as without it; so do
 /// all calls while no daemon answers within 100 ms. Programs that CMD starts are served as well.
 ///
 /// Static programs and programs that make system calls past the C library are not served.

@@ -14,11 +14,12 @@ use crate::shared::Daemon;
 
 /// Show the pools by state, the loans, and what happened since the daemon started
 ///
-/// Counts are pages of the line's size. READY pages are zero and wait for a borrower. ZEROABLE pages
-/// could be zeroed now: dirty ones that the daemon owns, and free ones of the kernel's pool that it
-/// may take. LINGERING pages were returned, but somebody still has them open or mapped. Background
-/// zeroing starts below LOW and stops at HIGH ready pages. FREE are those left in the kernel's pool,
-/// which with provider kernel are the same pages: READY, ZEROING and ZEROABLE ones are free.
+/// Counts are pages of the line's size. READY pages are zero and wait for a borrower. ZEROABLE
+/// pages could be zeroed now: dirty ones that the daemon owns, and free ones of the kernel's pool
+/// that it may take. LINGERING pages were returned, but somebody still has them open or mapped.
+/// Background zeroing starts below LOW and stops at HIGH ready pages. FREE are those left in the
+/// kernel's pool, which with provider kernel are the same pages: READY, ZEROING and ZEROABLE ones
+/// are free.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

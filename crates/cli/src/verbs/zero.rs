@@ -22,13 +22,13 @@ use crate::worker::{self, Crew, Work, progress};
 /// Zero pages now, in this process's own scheduling and cgroup context
 ///
 /// Takes blocks from the daemon and zeroes them, PAGES pages of the sizes meant or as many as there
-/// are: a number above that zeroes what there is. What is not meant by --node and --page-size is left
-/// alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256 KiB where
-/// memory is cleared in place, within some 10 ms where the kernel zeroes its own pool, and what was done
-/// is kept; a second Ctrl-C ends it at once.
+/// are: a number above that zeroes what there is. What is not meant by --node and --page-size is
+/// left alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256
+/// KiB where memory is cleared in place, within some 10 ms where the kernel zeroes its own pool,
+/// and what was done is kept; a second Ctrl-C ends it at once.
 ///
-/// The work is charged to whoever runs this: put it under `nice`, `taskset` or `systemd-run --scope`
-/// as you like.
+/// The work is charged to whoever runs this: put it under `nice`, `taskset` or `systemd-run
+/// --scope` as you like.
 #[derive(Debug, clap::Args)]
 #[command(
     args_override_self = true,
@@ -74,7 +74,8 @@ pub(crate) struct Args {
     /// Run where and as this process or thread runs: its cgroups, CPUs, policy and nice value
     #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["cpus", "nice", "sched_idle", "cgroup"])]
     like: Option<u32>,
-    /// Stop at the end of standard input as at a signal, but do a first page in any case where the kernel allocates
+    /// Stop at the end of standard input as at a signal, but do a first page in any case where the
+    /// kernel allocates
     #[arg(long, hide = true)]
     until_eof: bool,
     #[command(flatten)]

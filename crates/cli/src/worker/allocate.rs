@@ -14,8 +14,8 @@ use crate::exit::Failure;
 /// What a thread takes at a time, at least a page: 30 us or more of work, against 1 us for taking.
 const BATCH_BYTES: u64 = 2 << 20;
 
-/// Allocates the pages from `first` up to `end`, numbered from the block's start. Asks `stopped` after
-/// every batch and tells `tick` the bytes as they are done.
+/// Allocates the pages from `first` up to `end`, numbered from the block's start. Asks `stopped`
+/// after every batch and tells `tick` the bytes as they are done.
 ///
 /// # Errors
 /// The kernel's, as when the node has no free page left; what was done of the job is lost then.

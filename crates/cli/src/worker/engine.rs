@@ -2,9 +2,9 @@
 //! With which method and chunk this process clears in place.
 //!
 //! What somebody forces counts first; then what was measured on this CPU, which `prezero bench
-//! calibrate` writes and any worker reads; then a race at first use, in the worker's own context, if
-//! it was started by a person who waits for it; else the default of the CPU's vendor. A worker of the
-//! daemon's never measures: it is the one that is told to stay out of the way.
+//! calibrate` writes and any worker reads; then a race at first use, in the worker's own context,
+//! if it was started by a person who waits for it; else the default of the CPU's vendor. A worker
+//! of the daemon's never measures: it is the one that is told to stay out of the way.
 
 use std::path::{Path, PathBuf};
 use std::sync::{OnceLock, mpsc};

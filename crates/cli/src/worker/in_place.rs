@@ -22,10 +22,10 @@ use crate::exit::Failure;
 /// Between two moves of the bar.
 const TICK_BYTES: usize = 16 << 20;
 
-/// Clears up to `length` bytes of the job's extent. Asks `stopped` after every chunk, and tells `tick`
-/// the bytes as they are done.
+/// Clears up to `length` bytes of the job's extent. Asks `stopped` after every chunk, and tells
+/// `tick` the bytes as they are done.
 ///
-/// The result counts the pages from the start that are all clear. A page that can not be written
+/// The result counts the pages from the start that are all clear. A page that cannot be written
 /// ends it, with the fault.
 pub(super) fn clear(
     task: InPlace,
@@ -41,8 +41,9 @@ pub(super) fn clear(
         return Ok((task.finish(0), None));
     };
     // SAFETY: `start` is valid for writes of `length` bytes, the job's mapping, which lives until
-    // `finish` below; the daemon gave the block to this job alone and nobody else maps it; a mapping
-    // neither wraps nor exceeds isize::MAX; `worker::run` installed the guard against bad pages.
+    // `finish` below; the daemon gave the block to this job alone and nobody else maps it; a
+    // mapping neither wraps nor exceeds isize::MAX; `worker::run` installed the guard against bad
+    // pages.
     let extent = unsafe { Extent::from_raw_parts(start, length) };
     let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
     let share = Share { extent, threads, cpus: Vec::new() };

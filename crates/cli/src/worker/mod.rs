@@ -8,12 +8,12 @@
 //! share the pages of it. So many small blocks are zeroed side by side, and one large block by all
 //! threads; two never work on one page.
 //!
-//! A bound on the pages is a [`Budget`] that all groups draw from, and they draw *before* they take a
-//! job: a job that was taken is worked on and reported, never dropped, since dropping one tells the
-//! daemon that its content is unknown.
+//! A bound on the pages is a [`Budget`] that all groups draw from, and they draw *before* they take
+//! a job: a job that was taken is worked on and reported, never dropped, since dropping one tells
+//! the daemon that its content is unknown.
 //!
-//! Over a kernel that knows its zeroed pages a job is a number of pages, and each thread has its own:
-//! the kernel sees to it that no two work on one page.
+//! Over a kernel that knows its zeroed pages a job is a number of pages, and each thread has its
+//! own: the kernel sees to it that no two work on one page.
 //!
 //! Whatever stops a job (the bound, a signal, an error), the pages from the block's start that are
 //! done are reported and kept. A worker that is killed loses the job it was at.
@@ -92,8 +92,8 @@ impl From<Unfinished> for Failure {
     }
 }
 
-/// Works until there is nothing left, the limit is reached, or `stop` is set. `tick` is told bytes as
-/// they are done, by any thread. Blocks for all of it.
+/// Works until there is nothing left, the limit is reached, or `stop` is set. `tick` is told bytes
+/// as they are done, by any thread. Blocks for all of it.
 ///
 /// # Errors
 /// The first error of any thread, which ends the others at their next page or chunk.

@@ -16,8 +16,8 @@ use crate::loan::{LendRequest, Loan};
 pub const PREZERO_ANY_NODE: i32 = -1;
 /// In `prezero_request.flags`: the loan must be one file, for programs that pass its descriptor on.
 pub const PREZERO_SINGLE: u32 = 1;
-/// In `prezero_request.flags`: the loan lasts as long as any process maps it or has it open, whatever
-/// becomes of its lease's descriptor.
+/// In `prezero_request.flags`: the loan lasts as long as any process maps it or has it open,
+/// whatever becomes of its lease's descriptor.
 pub const PREZERO_HELD_BY_MEMORY: u32 = 2;
 
 /// What to borrow. Fill it with PREZERO_REQUEST_INIT, then set what matters.

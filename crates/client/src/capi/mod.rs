@@ -2,8 +2,8 @@
 //! The C library: `libprezero.so`, `prezero.h`.
 //!
 //! The same operations with the same names, nothing more. Every function that can fail returns 0 or
-//! a negative errno, and leaves a text for [`prezero_last_error`]. Nothing unwinds across the border: a
-//! panic becomes `-EIO`.
+//! a negative errno, and leaves a text for [`prezero_last_error`]. Nothing unwinds across the
+//! border: a panic becomes `-EIO`.
 //!
 //! # Safety
 //!
@@ -155,8 +155,8 @@ pub unsafe extern "C" fn prezero_disconnect(connection: *mut prezero) {
     });
 }
 
-/// What the last failed call of this thread had to say: lower case, with the value at fault and what
-/// to do about it. Empty if none has failed. Valid until the thread's next failure.
+/// What the last failed call of this thread had to say: lower case, with the value at fault and
+/// what to do about it. Empty if none has failed. Valid until the thread's next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn prezero_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -141,8 +141,8 @@ pub unsafe extern "C" fn prezero_watch_open(
     })
 }
 
-/// Waits for the next report, for ever if need be: `count` gets how many levels it has, of which the
-/// first `room` are written to `levels`. -ECONNRESET when the daemon is gone.
+/// Waits for the next report, for ever if need be: `count` gets how many levels it has, of which
+/// the first `room` are written to `levels`. -ECONNRESET when the daemon is gone.
 ///
 /// # Safety
 /// `watch` is a watch; `levels` is valid for writing `room` levels, `count` for a size.

@@ -111,7 +111,7 @@ async fn follow(shell: Shared, file: linux::Result<CountFile>) {
             match fd.ready(Interest::PRIORITY).await {
                 Ok(mut ready) => ready.clear_ready(),
                 Err(source) => {
-                    let what = "can not wait for a file of the kernel's pool";
+                    let what = "cannot wait for a file of the kernel's pool";
                     return Err::<(), Error>(Error::Runtime { what, source });
                 }
             }

@@ -37,6 +37,6 @@ pub(super) fn register<T: KeepsFd>(file: T, interest: Interest) -> Result<AsyncF
     // SAFETY: `file` owns its descriptor, keeps it until it is dropped (`KeepsFd`), and moves into
     // the `AsyncFd`, which deregisters before it drops what it has.
     let registered = unsafe { AsyncFd::register_with_interest(Polled(file), interest) };
-    let what = "can not wait for the kernel's events";
+    let what = "cannot wait for the kernel's events";
     registered.map_err(|error| Error::Runtime { what, source: error.into() })
 }

@@ -96,7 +96,7 @@ where
         let stream = match accept().await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "can not accept a scraper");
+                tracing::warn!(%error, "cannot accept a scraper");
                 sleep(Duration::from_millis(50)).await;
                 continue;
             }

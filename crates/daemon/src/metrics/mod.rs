@@ -173,7 +173,7 @@ impl Metrics {
         self.cpu.inner().store(cpu.to_bits(), Ordering::Relaxed);
         let mut text = String::new();
         if encode(&mut text, &self.registry).is_err() {
-            tracing::error!("metrics can not be written");
+            tracing::error!("metrics cannot be written");
         }
         text
     }

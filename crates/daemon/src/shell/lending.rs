@@ -59,7 +59,7 @@ impl Shell {
         for (block, page_size) in blocks {
             match self.store.allocated(block, page_size) {
                 Ok(allocated) => self.book.note_growth(block, allocated),
-                Err(error) => tracing::debug!(%error, %block, "can not see what a file has"),
+                Err(error) => tracing::debug!(%error, %block, "cannot see what a file has"),
             }
         }
         self.next_measure.insert(account, Instant::now() + begin.elapsed() * MEASURE_SHARE);
@@ -166,8 +166,8 @@ impl Shell {
         }
     }
 
-    /// Ends the loans that their memory held and holds no longer, of those whose lease was closed so
-    /// long ago. Returns whether there were any.
+    /// Ends the loans that their memory held and holds no longer, of those whose lease was closed
+    /// so long ago. Returns whether there were any.
     pub(super) fn end_unheld(&mut self, age: Duration) -> bool {
         let mut ended = false;
         for lease in self.held.due(age) {
@@ -207,7 +207,7 @@ impl Shell {
             return;
         };
         if let Err(error) = self.store.look_at(block, lent) {
-            tracing::warn!(%error, %block, "can not tell who holds a block");
+            tracing::warn!(%error, %block, "cannot tell who holds a block");
         }
     }
 

@@ -58,7 +58,7 @@ impl Shell {
             }
             Ok(None) => None,
             Err(error) => {
-                tracing::error!(%error, "a job ended in a state it can't end in");
+                tracing::error!(%error, "a job ended in a state it cannot end in");
                 None
             }
         }

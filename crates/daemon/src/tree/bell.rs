@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whom to wake when: the kernel series' rules (mm/hugetlb_zero_notify.c) for its files and watches.
+//! Whom to wake when: the kernel series' rules (mm/hugetlb_zero_notify.c) for its files and
+//! watches.
 //!
 //! A reader *arms* its file before it takes the value. What changes after that finds it armed and
 //! makes the file *pending*; it *rings*, at once or when its interval is over, and is disarmed: all

@@ -3,9 +3,9 @@
 //!
 //! # Safety
 //!
-//! The one unsafe call registers the descriptor with the event loop, which demands that it stays the
-//! same open file for as long as it is registered. [`Device`] owns it and gives it to nobody.
-#![expect(unsafe_code, reason = "the event loop can not see who owns a descriptor")]
+//! The one unsafe call registers the descriptor with the event loop, which demands that it stays
+//! the same open file for as long as it is registered. [`Device`] owns it and gives it to nobody.
+#![expect(unsafe_code, reason = "the event loop cannot see who owns a descriptor")]
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,8 +27,8 @@ pub(super) struct Device(AsyncFd<OwnedFd>);
 impl Device {
     /// `fd` must be non-blocking.
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
-        // SAFETY: an `OwnedFd` is a valid descriptor until it is dropped, which `AsyncFd` does after
-        // it has deregistered it; nothing here gets at it to replace it.
+        // SAFETY: an `OwnedFd` is a valid descriptor until it is dropped, which `AsyncFd` does
+        // after it has deregistered it; nothing here gets at it to replace it.
         let registered = unsafe { AsyncFd::register(fd) };
         Ok(Self(registered?))
     }
@@ -46,7 +46,8 @@ impl Device {
             match read.map(|result| result.map_err(|e| Errno::from_io_error(&e))) {
                 Ok(Ok(length)) => return Ok(Some(&buffer[..length])),
                 Ok(Err(Some(Errno::NODEV))) => return Ok(None),
-                // A request that was withdrawn while it was read, a signal, nothing there after all.
+                // A request that was withdrawn while it was read, a signal, nothing there after
+                // all.
                 Ok(Err(Some(Errno::NOENT | Errno::INTR | Errno::AGAIN))) | Err(_) => {}
                 Ok(Err(Some(errno))) => return Err(errno.into()),
                 Ok(Err(None)) => return Err(io::ErrorKind::Other.into()),

@@ -66,7 +66,7 @@ impl Session {
         }
         let domain = self.domain(query.node, query.page_shift)?;
         let now = self.shell.borrow_mut().domain_in_kernel(domain).map_err(|error| {
-            tracing::warn!(%error, "can not see the kernel's pages");
+            tracing::warn!(%error, "cannot see the kernel's pages");
             Errno::IO
         })?;
         let now = now.ok_or(Errno::NODEV)?;

@@ -6,18 +6,18 @@
 //! The tree is a face of the daemon as the varlink service is: it takes a request apart, asks
 //! [`Shell`](crate::shell::Shell), and answers. Every request is answered at once, in the order in
 //! which they come, except those that zero: they have a *deputy* ([`crate::deputy`]) work in the
-//! caller's place, in a task of their own, until it is done or the kernel says that the caller got a
-//! signal. [`device`] is the daemon's end of `/dev/fuse` and [`wire`] what travels through it, [`item`]
-//! what is in the tree, [`open`] what is open, [`session`] and [`ioctl`] the answers, [`bell`] the
-//! rules of waking, [`tell`] the waking.
+//! caller's place, in a task of their own, until it is done or the kernel says that the caller got
+//! a signal. [`device`] is the daemon's end of `/dev/fuse` and [`wire`] what travels through it,
+//! [`item`] what is in the tree, [`open`] what is open, [`session`] and [`ioctl`] the answers,
+//! [`bell`] the rules of waking, [`tell`] the waking.
 //!
 //! # Why not a FUSE crate's session
 //!
 //! A writer is stopped by FUSE_INTERRUPT, waits by FUSE_POLL and its wake-ups, and talks by
 //! FUSE_IOCTL; and all of it has to happen on the daemon's one thread, whose operations never wait.
 //! No crate has the four: fuser (0.18) answers FUSE_INTERRUPT with ENOSYS, upon which the kernel
-//! never sends it again, and calls back from threads of its own; fuse3 (0.10) has no ioctl, and asks
-//! for `Send` futures; polyfuse (0.5) has neither ioctl nor poll; fuse-backend-rs (0.14) drops
+//! never sends it again, and calls back from threads of its own; fuse3 (0.10) has no ioctl, and
+//! asks for `Send` futures; polyfuse (0.5) has neither ioctl nor poll; fuse-backend-rs (0.14) drops
 //! interrupts and has no wake-ups. What is used is `polyfuse-kernel`, the structs of the protocol;
 //! the protocol's part that such a small and static tree needs is [`wire`].
 
@@ -109,8 +109,8 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Mounts the tree and serves it. `None`, and one line in the log, where that can't be done and
-    /// was not demanded.
+    /// Mounts the tree and serves it. `None`, and one line in the log, where that cannot be done
+    /// and was not demanded.
     pub(crate) async fn start(
         settings: Settings,
         shell: &Shared,
@@ -141,11 +141,11 @@ impl Tree {
         roots: &Roots,
     ) -> Result<Self> {
         remove_stale(roots, &path).await?;
-        let failed = |source| Error::Runtime { what: "can not make the tree's directory", source };
+        let failed = |source| Error::Runtime { what: "cannot make the tree's directory", source };
         DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(failed)?;
         let fd = fuse::open_device()?;
         let mount = fuse::mount(&path, &fd, KIND)?;
-        let failed = |source| Error::Runtime { what: "can not wait for FUSE requests", source };
+        let failed = |source| Error::Runtime { what: "cannot wait for FUSE requests", source };
         let session = Rc::new(Session {
             device: Device::new(fd).map_err(failed)?,
             shell: Rc::clone(shell),
@@ -164,8 +164,8 @@ impl Tree {
         Ok(Self { session, mount, tasks })
     }
 
-    /// Unmounts the tree, ends the deputies, which report what they have done, and answers whom they
-    /// worked for: ENODEV, unless they were done. Open files answer ENOTCONN from then on.
+    /// Unmounts the tree, ends the deputies, which report what they have done, and answers whom
+    /// they worked for: ENODEV, unless they were done. Open files answer ENOTCONN from then on.
     pub(crate) async fn stop(self, patience: Duration) {
         let end = Instant::now() + patience;
         if let Err(error) = self.mount.detach() {
@@ -193,8 +193,8 @@ async fn remove_stale(roots: &Roots, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether anybody answers for the file system at `path`: a dead one says ENOTCONN at once. Asked by
-/// a thread of its own, since who serves it may sleep.
+/// Whether anybody answers for the file system at `path`: a dead one says ENOTCONN at once. Asked
+/// by a thread of its own, since who serves it may sleep.
 async fn is_served(path: &Path) -> bool {
     let (say, said) = oneshot::channel();
     let path = path.to_owned();

@@ -67,9 +67,10 @@ impl State {
 
     /// A number for the kernel to know an item by.
     ///
-    /// Every look-up of a file gives a new one, so that every open file has an inode of its own: the
-    /// kernel holds the inode's lock while it waits for a write to be answered, and whoever else
-    /// opened the same file with `>` would sleep for the same lock, where no signal reaches it.
+    /// Every look-up of a file gives a new one, so that every open file has an inode of its own:
+    /// the kernel holds the inode's lock while it waits for a write to be answered, and whoever
+    /// else opened the same file with `>` would sleep for the same lock, where no signal reaches
+    /// it.
     fn number(&mut self, item: Item) -> u64 {
         let number = if item.is_directory() {
             item.ino()
@@ -183,7 +184,8 @@ impl Session {
         Ok(Reply::attr(item.attr(&self.access)))
     }
 
-    /// Whose files they are is configured; truncation (`>`) and times are accepted and mean nothing.
+    /// Whose files they are is configured; truncation (`>`) and times are accepted and mean
+    /// nothing.
     fn set_attr(&self, number: u64, valid: u32) -> Result<Reply, Errno> {
         use polyfuse_kernel::{FATTR_GID, FATTR_MODE, FATTR_UID};
         if valid & (FATTR_MODE | FATTR_UID | FATTR_GID) != 0 {
@@ -338,7 +340,7 @@ impl Session {
             return Ok(Report { pages: Pages::ZERO, interrupted: false });
         }
         if caller.thread == 0 {
-            tracing::warn!(uid = caller.uid, "can not zero for a process of another pid namespace");
+            tracing::warn!(uid = caller.uid, "cannot zero for a process of another pid namespace");
             return Err(Errno::PERM);
         }
         let order = Order { thread: caller.thread, domain, pages };

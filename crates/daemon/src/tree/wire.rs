@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What travels through `/dev/fuse`: requests and replies.
 //!
-//! The structs are `polyfuse-kernel`'s. A message that is shorter than its struct is answered EINVAL;
-//! the kernel sends none.
+//! The structs are `polyfuse-kernel`'s. A message that is shorter than its struct is answered
+//! EINVAL; the kernel sends none.
 
 use linux::Errno;
 use polyfuse_kernel as abi;

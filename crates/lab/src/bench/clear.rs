@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clearing engine against itself: every method at every chunk, and prezero's choice among them.
+//! The clearing engine against itself: every method at every chunk, and prezero's choice among
+//! them.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;

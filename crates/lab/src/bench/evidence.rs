@@ -16,7 +16,8 @@ pub(super) type Found<T> = Result<T, String>;
 /// What the parts found.
 #[derive(Debug, Clone)]
 pub(super) struct Evidence {
-    /// What prezero's choice reached when it was chosen, before all parts; `None` if nothing was measured.
+    /// What prezero's choice reached when it was chosen, before all parts; `None` if nothing was
+    /// measured.
     pub(super) race: Option<Cell>,
     /// Clearing mapped memory, 1 thread.
     pub(super) clear: Found<Clearing>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a part of the benchmark finds: rows of figures, and how to draw them.
 //!
-//! Every row has labels (what was measured) and values (what came out), so that the table, the chart
-//! and the JSON are three views of the same data.
+//! Every row has labels (what was measured) and values (what came out), so that the table, the
+//! chart and the JSON are three views of the same data.
 
 use serde::{Serialize, Serializer};
 
@@ -170,7 +170,7 @@ impl Part {
         }
     }
 
-    /// Says that something can not be measured, and counts it.
+    /// Says that something cannot be measured, and counts it.
     pub(super) fn skip(&mut self, what: impl Into<String>) {
         let what = what.into();
         cli::output::note(&format!("{}: skipped: {what}", self.name));

@@ -362,13 +362,14 @@ fn chase(cycle: &[u32], slice: &Slice) {
     }
 }
 
-/// One cycle through all lines in an order that no prefetcher guesses: each line's first word is the
-/// next line's number.
+/// One cycle through all lines in an order that no prefetcher guesses: each line's first word is
+/// the next line's number.
 fn cycle(lines: usize) -> Vec<u32> {
     let lines = lines.next_power_of_two();
     let mut next = vec![0_u32; lines * (LINE / 4)];
-    // A full-period generator modulo a power of two: its constant is odd, its factor 1 modulo 4. The
-    // low bits are swapped with the high ones, since those of such a generator change too regularly.
+    // A full-period generator modulo a power of two: its constant is odd, its factor 1 modulo 4.
+    // The low bits are swapped with the high ones, since those of such a generator change too
+    // regularly.
     let bits = lines.trailing_zeros();
     let mix = |number: usize| number.reverse_bits() >> (usize::BITS - bits);
     let mut number = 0_usize;

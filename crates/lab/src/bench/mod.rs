@@ -6,7 +6,8 @@
 //! 1. The machine is described, and prezero's choice of method and chunk measured ([`calibrate`]).
 //! 2. Each part is one file with one `measure`: it returns a [`figure::Part`], rows of figures with
 //!    their labels, and sets the [`evidence::Evidence`] that is its: what the ratios are made of.
-//! 3. [`clock`] has the two clocks and the rounds that take turns; [`figure`] medians and quartiles.
+//! 3. [`clock`] has the two clocks and the rounds that take turns; [`figure`] medians and
+//!    quartiles.
 //! 4. [`reach`] puts each ratio beside what memory and kernel made possible in the same run.
 //! 5. [`report`] prints tables or JSON of the parts; [`page`] makes one HTML file of them, with the
 //!    charts of [`chart`].
@@ -59,9 +60,9 @@ const LEAST_SIZE: Bytes = Bytes(64 << 20);
 
 /// Measure prezero, the kernel and the incumbents side by side on this machine
 ///
-/// Every figure is the median of several rounds after a warm-up, in which everything takes turns, with
-/// half the distance of the quartiles as its spread. Ratios are made of figures of the same run. On a
-/// machine with other work the CPU clock is the one to trust, and the ratios use it.
+/// Every figure is the median of several rounds after a warm-up, in which everything takes turns,
+/// with half the distance of the quartiles as its spread. Ratios are made of figures of the same
+/// run. On a machine with other work the CPU clock is the one to trust, and the ratios use it.
 ///
 /// Parts that need huge pages need root, reserve them from free memory and put them back, also at
 /// Ctrl-C; without them those parts are skipped, said and counted. Run it on an idle machine.

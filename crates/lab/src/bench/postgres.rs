@@ -2,9 +2,9 @@
 //! PostgreSQL, unchanged: its start, and the first filling of its shared buffers.
 //!
 //! The server touches little of its buffers before it accepts connections, so lent memory can gain
-//! nothing there; each page is touched when the first block of a table is read into it. `pg_prewarm`
-//! reads a whole table into the buffers, as an operator does after a restart. (`CREATE TABLE AS` and
-//! scans of large tables would not do: they go round in a ring of a few buffers.)
+//! nothing there; each page is touched when the first block of a table is read into it.
+//! `pg_prewarm` reads a whole table into the buffers, as an operator does after a restart. (`CREATE
+//! TABLE AS` and scans of large tables would not do: they go round in a ring of a few buffers.)
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs from their start to the moment they can be used: the demo's QEMU starts, a JVM, PostgreSQL.
+//! Programs from their start to the moment they can be used: the demo's QEMU starts, a JVM,
+//! PostgreSQL.
 
 use crate::machine;
 use units::PageSize;
@@ -72,7 +73,8 @@ impl Way {
     }
 }
 
-/// What was measured; `None`, said and counted, where there are no pages or another's program failed.
+/// What was measured; `None`, said and counted, where there are no pages or another's program
+/// failed.
 pub(super) fn unless_failed<T>(
     part: &mut Part,
     program: &str,

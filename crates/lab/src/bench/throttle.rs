@@ -14,8 +14,8 @@ use linux::Result;
 pub(crate) struct Throttle(Group);
 
 impl Throttle {
-    /// A group that gets `quota` of CPU time in each `period`, all its threads together. `None` where
-    /// no hierarchy limits CPU time, or the caller may not make a group.
+    /// A group that gets `quota` of CPU time in each `period`, all its threads together. `None`
+    /// where no hierarchy limits CPU time, or the caller may not make a group.
     ///
     /// # Errors
     /// EINVAL for a period outside 1 ms to 1 s, or a quota below 1 ms.

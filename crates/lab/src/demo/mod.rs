@@ -3,11 +3,11 @@
 //!
 //! # The walk
 //!
-//! 1. [`crate::rig`]: reserve huge pages from free memory, touch them once, embed a daemon that owns none
-//!    of them yet. All of it is undone by `Drop`: at the end, at an error, at Ctrl-C.
+//! 1. [`crate::rig`]: reserve huge pages from free memory, touch them once, embed a daemon that
+//!    owns none of them yet. All of it is undone by `Drop`: at the end, at an error, at Ctrl-C.
 //! 2. [`starts`]: with the largest page size, QEMU from its start to its QMP greeting: without huge
-//!    pages, with pages that it preallocates itself, with pages that the daemon lends. In rounds, so
-//!    that a noisy machine disturbs all ways alike; the medians count.
+//!    pages, with pages that it preallocates itself, with pages that the daemon lends. In rounds,
+//!    so that a noisy machine disturbs all ways alike; the medians count.
 //! 3. [`boots`]: a Debian kernel in such a guest, from QEMU's start to the first line of userspace.
 //! 4. [`maps`]: for every page size, `MAP_POPULATE` by the kernel against lend, map and touch.
 //! 5. [`report`]: one table, or JSON of the same records.
@@ -40,14 +40,15 @@ const DEFAULT_MOST_PLAIN: Bytes = Bytes(2 << 30);
 
 /// Show on this machine what prezero saves, with real programs
 ///
-/// Reserves huge pages of 1 GiB and 2 MiB from free memory, fills a pool with zeroed ones, and starts
-/// QEMU to its QMP greeting in three ways: without huge pages; with huge pages that QEMU preallocates
-/// with one and with all threads; with huge pages that prezero lends. Then it boots a Debian kernel in
-/// such guests, and compares MAP_POPULATE with lend, map and touch for each page size.
+/// Reserves huge pages of 1 GiB and 2 MiB from free memory, fills a pool with zeroed ones, and
+/// starts QEMU to its QMP greeting in three ways: without huge pages; with huge pages that QEMU
+/// preallocates with one and with all threads; with huge pages that prezero lends. Then it boots a
+/// Debian kernel in such guests, and compares MAP_POPULATE with lend, map and touch for each page
+/// size.
 ///
-/// Needs root for huge pages, and puts every setting back, also at Ctrl-C; without them it falls back
-/// to plain memory. What is not installed (qemu-system-x86, a kernel in /boot, busybox-static) is
-/// left out and said.
+/// Needs root for huge pages, and puts every setting back, also at Ctrl-C; without them it falls
+/// back to plain memory. What is not installed (qemu-system-x86, a kernel in /boot, busybox-static)
+/// is left out and said.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -29,8 +29,8 @@ pub(super) struct Ratios {
     populate_over_lend_1g: Option<f64>,
     /// The same with 2 MiB pages.
     populate_over_lend_2m: Option<f64>,
-    /// The rate of filling the pool over that of QEMU's preallocation, both with all threads. QEMU's
-    /// start is taken off its time.
+    /// The rate of filling the pool over that of QEMU's preallocation, both with all threads.
+    /// QEMU's start is taken off its time.
     fill_over_qemu_prealloc: Option<f64>,
 }
 

@@ -40,8 +40,8 @@ pub(crate) struct Said {
     pub(crate) stderr: String,
 }
 
-/// Runs a program in a process group of its own to its end, and returns what it printed. The wish to
-/// stop, or the end of patience, ends it with all that it has started.
+/// Runs a program in a process group of its own to its end, and returns what it printed. The wish
+/// to stop, or the end of patience, ends it with all that it has started.
 pub(crate) fn watch(
     command: &mut Command,
     patience: Duration,

@@ -192,7 +192,8 @@ impl Stage {
             ..Options::default()
         })?;
         if is_shared {
-            // As /run/prezero is: who may borrow must reach the socket. What else is in it is closed.
+            // As /run/prezero is: who may borrow must reach the socket. What else is in it is
+            // closed.
             fs::set_permissions(&self.run_dir, Permissions::from_mode(0o711))?;
         }
         let client = Client::connect(&socket)?;
@@ -212,7 +213,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         if self.reservation.is_some() {
-            // After an error; what can not be removed is removed by the next run.
+            // After an error; what cannot be removed is removed by the next run.
             let _ = leftover::remove(&self.roots, &self.run_dir);
         }
     }
@@ -222,7 +223,8 @@ impl Drop for Stage {
 ///
 /// Large pages need memory in one piece. Memory that was never touched may not even be there yet
 /// for the kernel to look at (a virtual machine's), and page cache and slab are in the way on one
-/// that has worked: so after a first try, memory is used and freed once, and the caches are dropped.
+/// that has worked: so after a first try, memory is used and freed once, and the caches are
+/// dropped.
 fn reserve(
     plan: &Plan,
     roots: &Roots,

@@ -21,7 +21,8 @@ use super::child::{end_with_parent, last_lines, watch};
 use cli::exit::Failure;
 use cli::signals::Stop;
 
-/// Where packages put the server, which is in nobody's PATH there: Debian's, and PostgreSQL's own RPMs.
+/// Where packages put the server, which is in nobody's PATH there: Debian's, and PostgreSQL's own
+/// RPMs.
 const PLACES: [(&str, &str); 2] = [("/usr/lib/postgresql", ""), ("/usr", "pgsql-")];
 const PROGRAMS: [&str; 3] = ["postgres", "initdb", "psql"];
 /// The user that packages make: the server refuses to run as root.
@@ -239,7 +240,7 @@ fn remove_left(temporary: &Path) {
         let is_ours =
             entry.metadata().is_ok_and(|data| data.is_dir() && data.uid() == geteuid().as_raw());
         if is_named && is_ours {
-            // What can not be removed is in nobody's way.
+            // What cannot be removed is in nobody's way.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -3,9 +3,9 @@
 //!
 //! # Theory of operation
 //!
-//! A [`Reservation`] writes a pool's size down in its *note* before it changes it. The note is a file
-//! that is locked while its process lives, so whoever finds one that is not locked knows that its
-//! process died (SIGKILL, power) and puts those sizes back first. The ways out:
+//! A [`Reservation`] writes a pool's size down in its *note* before it changes it. The note is a
+//! file that is locked while its process lives, so whoever finds one that is not locked knows that
+//! its process died (SIGKILL, power) and puts those sizes back first. The ways out:
 //!
 //! | how it ends | who puts the pools back |
 //! |---|---|

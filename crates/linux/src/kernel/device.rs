@@ -98,14 +98,15 @@ impl Device {
         Ok(u32::from_ne_bytes(size))
     }
 
-    /// Zeroes up to `pages` free pages of one pool in the calling thread: on its CPUs, charged to its
-    /// cgroup. Several callers share the pages, none is zeroed twice.
+    /// Zeroes up to `pages` free pages of one pool in the calling thread: on its CPUs, charged to
+    /// its cgroup. Several callers share the pages, none is zeroed twice.
     ///
     /// Blocks until they are done or none is left that nobody works on. A signal ends it within
     /// 64 KiB; what was zeroed stays zeroed and is counted, a page cut short is not.
     ///
     /// # Errors
-    /// EPERM without `CAP_SYS_ADMIN`; ENODEV as for [`Device::query`], also when the node goes away.
+    /// EPERM without `CAP_SYS_ADMIN`; ENODEV as for [`Device::query`], also when the node goes
+    /// away.
     pub fn zero(&self, domain: Domain, pages: Pages) -> Result<Zeroed> {
         let (node, page_shift) = numbers(domain)?;
         let mut zero = Zero { node, page_shift, pages: pages.0, ..Zero::default() };

@@ -2,10 +2,10 @@
 //! The three files per node and page size, beside `nr_hugepages`:
 //! `zeroable_hugepages`, `zeroed_hugepages` and `zeroed_low`.
 //!
-//! Described in the series' `Documentation/ABI/testing/sysfs-devices-node-hugepages-zero`. The daemon
-//! asks the device for numbers, which are of one instant there, and these files to be woken: a file
-//! that was read polls `POLLPRI | POLLERR` at the next change, at most each 100 ms, and no change
-//! goes untold. A userspace provider's tree has the same files under the same names.
+//! Described in the series' `Documentation/ABI/testing/sysfs-devices-node-hugepages-zero`. The
+//! daemon asks the device for numbers, which are of one instant there, and these files to be woken:
+//! a file that was read polls `POLLPRI | POLLERR` at the next change, at most each 100 ms, and no
+//! change goes untold. A userspace provider's tree has the same files under the same names.
 
 use std::fs::File;
 use std::io::{Read, Seek};

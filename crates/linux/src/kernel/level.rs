@@ -84,7 +84,7 @@ impl Offer {
 /// Asks this kernel. Changes nothing.
 ///
 /// # Errors
-/// What can not be read of nodes and page sizes; a kernel without the series is no error.
+/// What cannot be read of nodes and page sizes; a kernel without the series is no error.
 pub fn probe(roots: &Roots) -> Result<Offer> {
     let nodes = numa::nodes(roots)?;
     let sizes = hugetlb::page_sizes(roots)?;
@@ -99,7 +99,7 @@ pub fn probe(roots: &Roots) -> Result<Offer> {
     let device = match Device::open(roots) {
         Ok(device) => device,
         Err(_) if files => {
-            let missing = "the files are there, but /dev/hugepagectl can not be opened";
+            let missing = "the files are there, but /dev/hugepagectl cannot be opened";
             return Ok(Offer::stock(true, Some(missing)));
         }
         Err(_) => return Ok(Offer::stock(false, None)),

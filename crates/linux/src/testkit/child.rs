@@ -9,8 +9,8 @@
 //!
 //! The file forks a process that may have threads. The child runs the caller's closure in the one
 //! thread that is left and ends by `_exit`, so no destructor and no buffered output runs twice. The
-//! closure must not wait for another thread or take a lock that one may hold; system calls are fine,
-//! and so is memory from glibc, which makes its locks safe across fork.
+//! closure must not wait for another thread or take a lock that one may hold; system calls are
+//! fine, and so is memory from glibc, which makes its locks safe across fork.
 #![expect(unsafe_code, reason = "fork and _exit")]
 
 use std::io;
@@ -70,7 +70,8 @@ pub fn fork(body: impl FnOnce(&Ready) -> i32) -> Child {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(read);
-        // Cannot fail for a signal that exists; the parent may be gone already, then so is the pipe.
+        // Cannot fail for a signal that exists; the parent may be gone already, then so is the
+        // pipe.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
         let status = catch_unwind(AssertUnwindSafe(|| body(&Ready(write)))).unwrap_or(101);
         // SAFETY: ends the process at once, without destructors of the parent's values.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Huge pages for a test, and the pool put back afterwards.
 //!
-//! The pool is the machine's, so only one test at a time may change it ([`super::lock`]). A test that
-//! needs two sizes asks for both at once.
+//! The pool is the machine's, so only one test at a time may change it ([`super::lock`]). A test
+//! that needs two sizes asks for both at once.
 //!
 //! The kernel's own counters are compared before and after: a page in use, or promised, that nobody
 //! had before fails the test, whoever left it.

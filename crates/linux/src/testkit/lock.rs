@@ -3,8 +3,8 @@
 //!
 //! The lock is a file in the temporary directory, locked across processes and threads. While it is
 //! held it has a line per pool that was changed, with the size to go back to: a run that is killed
-//! cannot put pools back, so whoever takes the lock next does it, ends the processes that it started
-//! and takes its mounts away.
+//! cannot put pools back, so whoever takes the lock next does it, ends the processes that it
+//! started and takes its mounts away.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -25,7 +25,8 @@ use crate::roots::Roots;
 /// How the names of directories begin, in the temporary directory, on which tests mount things.
 pub const MOUNTS_PREFIX: &str = "prezero-test-";
 
-/// How long a killed process may take to give back its pages: a thousand of 2 MiB take milliseconds.
+/// How long a killed process may take to give back its pages: a thousand of 2 MiB take
+/// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The size that a pool had before a test: of the whole machine, or of one node.
@@ -43,8 +44,8 @@ impl Before {
         Ok(hugetlb::set_total(&Roots::default(), page, node, total)? == total)
     }
 
-    /// The same as soon as those who are being killed have let go of their pages. Gives up in the end:
-    /// somebody else has taken pages since, or a gigantic one is not to be found again.
+    /// The same as soon as those who are being killed have let go of their pages. Gives up in the
+    /// end: somebody else has taken pages since, or a gigantic one is not to be found again.
     fn restore_soon(self) {
         let deadline = Instant::now() + PATIENCE;
         while self.restore().is_ok_and(|restored| !restored) && Instant::now() < deadline {
@@ -124,7 +125,8 @@ fn is_of_a_test(path: &Path) -> bool {
     first.is_some_and(|name| name.to_string_lossy().starts_with(MOUNTS_PREFIX))
 }
 
-/// What a killed test started, told by the directories it was given: daemons, and they their workers.
+/// What a killed test started, told by the directories it was given: daemons, and they their
+/// workers.
 fn kill_orphans() {
     let started_by_a_test = |process: &Path| {
         let arguments = std::fs::read(process.join("cmdline")).unwrap_or_default();
@@ -144,7 +146,7 @@ fn kill_orphans() {
 fn detach_mounts() {
     let mounts = mountinfo::read(&Roots::default()).unwrap_or_default();
     for mount in mounts.iter().filter(|mount| is_of_a_test(&mount.dir)) {
-        // What can't be unmounted holds pages, which the next test misses and says so. The files
+        // What cannot be unmounted holds pages, which the next test misses and says so. The files
         // beside the mounts are no obstacle, and may say what happened.
         mountinfo::detach(&mount.dir).ok();
     }

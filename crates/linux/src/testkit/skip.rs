@@ -17,8 +17,8 @@ pub const SKIP_LOG: &str = "PREZERO_TEST_SKIP_LOG";
 /// does.
 pub const GIB_PAGES: &str = "PREZERO_TEST_GIB_PAGES";
 
-/// With this variable set, tests that take huge pages are skipped and that is no failure: they run in
-/// a virtual machine, where nobody else takes any. `make test VM=1` does.
+/// With this variable set, tests that take huge pages are skipped and that is no failure: they run
+/// in a virtual machine, where nobody else takes any. `make test VM=1` does.
 pub const IN_VM: &str = "PREZERO_TEST_IN_VM";
 
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);

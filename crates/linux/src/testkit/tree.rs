@@ -13,7 +13,8 @@ pub struct Tree {
     dir: TempDir,
 }
 
-/// Writes `files`, each a path like `sys/kernel/mm/...`, `proc/...` or `cgroup/...` and its content.
+/// Writes `files`, each a path like `sys/kernel/mm/...`, `proc/...` or `cgroup/...` and its
+/// content.
 ///
 /// # Panics
 /// If it cannot be written.

@@ -55,7 +55,7 @@ pub enum Event {
         /// How long it took on the guest's clock.
         elapsed_ms: u64,
     },
-    /// The init can't go on.
+    /// The init cannot go on.
     Failed {
         /// What it tried, and the error.
         reason: String,

@@ -84,7 +84,7 @@ impl Book {
             _ => Pages::ZERO,
         };
         let page_size = block.pool().page_size;
-        // Where the kernel can not prove that the worker let go, only `fresh` is offered, and
+        // Where the kernel cannot prove that the worker let go, only `fresh` is offered, and
         // there the pages are the kernel's own: a worker is root or in the zeroing group.
         let trust = !self.in_place_allowed;
         let finished = self.blocks.change(id, |b| b.finish(job, pages_done, reach, trust));

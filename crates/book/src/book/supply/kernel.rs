@@ -8,8 +8,8 @@
 //! lent, lingers, is kept, and goes.
 //!
 //! *Limits*: between two looks the book subtracts what it has promised to loans. Jobs in workers'
-//! hands count as ready to come, so that own workers do not zero beyond the high threshold; that the
-//! kernel has done part of them already is not known until they are reported, which errs on the
+//! hands count as ready to come, so that own workers do not zero beyond the high threshold; that
+//! the kernel has done part of them already is not known until they are reported, which errs on the
 //! side of zeroing less.
 //!
 //! A block's size has no meaning before the block is made, so pools of one node and page size are
@@ -25,8 +25,8 @@ use crate::book::lend::{Plan, Taken};
 use crate::book::{Book, Pool};
 use crate::config::{ConfigError, PoolConfig, Recycle};
 
-/// What a worker gets in one job: 0.1 s of work at 2.5 GB/s, and no more is out of sight between two
-/// reports.
+/// What a worker gets in one job: 0.1 s of work at 2.5 GB/s, and no more is out of sight between
+/// two reports.
 const JOB_BYTES: Bytes = Bytes(256 << 20);
 
 /// What the kernel was seen to have.

@@ -2,11 +2,11 @@
 //! Where ready pages come from: the one place of the book where providers differ.
 //!
 //! [`blocks`]: the book owns blocks and keeps them ready. [`kernel`]: the kernel knows which pages
-//! of its own pool are zero, nothing is owned before it is lent, everything is observed. Both answer
-//! the same questions: what there is of a pool ([`ready`](Book::ready),
+//! of its own pool are zero, nothing is owned before it is lent, everything is observed. Both
+//! answer the same questions: what there is of a pool ([`ready`](Book::ready),
 //! [`zeroing`](Book::zeroing), [`zeroable`](Book::zeroable)), what a loan can have
-//! ([`lendable`](Book::lendable), [`plan`](Book::plan)), and what a worker should do, did or
-//! failed to do (`take`, `finish`, `lose`). Nothing outside this folder asks which of the two it is.
+//! ([`lendable`](Book::lendable), [`plan`](Book::plan)), and what a worker should do, did or failed
+//! to do (`take`, `finish`, `lose`). Nothing outside this folder asks which of the two it is.
 
 mod blocks;
 mod kernel;

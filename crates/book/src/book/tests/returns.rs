@@ -217,7 +217,7 @@ fn only_memory_that_a_block_has_counts_as_given_back() {
     let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are free");
     book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
     book.has_free(Node(0), PAGE, Pages(3));
-    // Three pages free and one in the block: five can not be promised.
+    // Three pages free and one in the block: five cannot be promised.
     assert!(matches!(refusal(&mut book, &ask(5)), Refusal::NotEnough { .. }));
     assert_eq!(
         book.give_back(None, None, Pages(1)),

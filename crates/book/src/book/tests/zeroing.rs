@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// A worker reports. Where holders can not be seen it is trusted to have let go.
+    /// A worker reports. Where holders cannot be seen it is trusted to have let go.
     pub(super) fn finish(&mut self, nth: usize, report: Report, lets_go: bool, fate: Fate) {
         let Worker { job: Some(job), file, first, done, pages, .. } = self.workers[nth] else {
             return;

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The store loops of aarch64.
 //!
-//! Each is `extern "C" fn(start: x0, len: x1, step: x2) -> (address: x0, code: x1)` and keeps the rules of
-//! [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf` that never moves `sp`, leaves the return
-//! address in `x30`, and writes only registers that a callee may spoil.
+//! Each is `extern "C" fn(start: x0, len: x1, step: x2) -> (address: x0, code: x1)` and keeps the
+//! rules of [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf` that never
+//! moves `sp`, leaves the return address in `x30`, and writes only registers that a callee may
+//! spoil.
 //!
 //! # Safety
 //!
-//! `start` is valid for `len` bytes of writes, `len` is not 0, and both are multiples of the unit named at each loop.
+//! `start` is valid for `len` bytes of writes, `len` is not 0, and both are multiples of the unit
+//! named at each loop.
 #![expect(unsafe_code, reason = "assembly, placed in a section of its own")]
 
 use core::arch::naked_asm;
 
 use crate::arch::leaf::Trap;
 
-/// Where the handler of SIGBUS lets an interrupted loop go on: back to the caller, with its result in `x0` and `x1`.
+/// Where the handler of SIGBUS lets an interrupted loop go on: back to the caller, with its result
+/// in `x0` and `x1`.
 #[cfg(feature = "std")]
 #[unsafe(naked)]
 #[unsafe(link_section = "prezero_leaf")]

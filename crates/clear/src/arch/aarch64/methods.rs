@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! A value of [`DcZva`] exists only where the CPU allows the instruction; the other instructions are part of the base
-//! set. [`units`] gives a loop whole aligned units only.
+//! A value of [`DcZva`] exists only where the CPU allows the instruction; the other instructions
+//! are part of the base set. [`units`] gives a loop whole aligned units only.
 #![expect(unsafe_code, reason = "calls the store loops on memory that the caller vouches for")]
 
 use core::arch::asm;
@@ -24,8 +24,8 @@ type Leaf = unsafe extern "C" fn(*mut u8, usize, usize) -> Trap;
 ///
 /// # Safety
 ///
-/// As for [`Store::store`]; and the CPU can execute `leaf`, which clears any positive multiple of `unit` bytes at a
-/// multiple of `unit`, a power of two.
+/// As for [`Store::store`]; and the CPU can execute `leaf`, which clears any positive multiple of
+/// `unit` bytes at a multiple of `unit`, a power of two.
 #[inline]
 unsafe fn units(start: *mut u8, len: usize, unit: usize, leaf: Leaf) -> Result<(), Fault> {
     let head = start.align_offset(unit).min(len);
@@ -38,8 +38,8 @@ unsafe fn units(start: *mut u8, len: usize, unit: usize, leaf: Leaf) -> Result<(
     if body > 0 {
         // SAFETY: `head` is at most `len`: inside the caller's bytes.
         let aligned = unsafe { start.add(head) };
-        // SAFETY: `head + body` is at most `len`; address and length are multiples of `unit`; the caller has the
-        // instruction.
+        // SAFETY: `head + body` is at most `len`; address and length are multiples of `unit`; the
+        // caller has the instruction.
         unsafe { leaf(aligned, body, unit) }.into_result()?;
     }
     if tail > 0 {
@@ -66,7 +66,8 @@ impl Store for DcZva {
         unsafe {
             asm!("mrs {id}, dczid_el0", id = out(reg) id, options(nomem, nostack, preserves_flags, pure))
         };
-        // Bit 4 forbids the instruction; bits 3:0 are the logarithm of the block's size in words of 4 bytes.
+        // Bit 4 forbids the instruction; bits 3:0 are the logarithm of the block's size in words of
+        // 4 bytes.
         (id & 0x10 == 0).then_some(Self { block_bytes: 4 << (id & 0xf) })
     }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! aarch64: the one place where a [`Method`] becomes instructions.
 //!
-//! The store loops are in `leaf`, their faces in `methods`, the search for a byte that is not zero in `scan`.
+//! The store loops are in `leaf`, their faces in `methods`, the search for a byte that is not zero
+//! in `scan`.
 //!
 //! # Safety
 //!
-//! Every variant of `Engine` holds a value of a method, which proves that the CPU has its instructions; the raw entry
-//! passes its obligations on unchanged.
+//! Every variant of `Engine` holds a value of a method, which proves that the CPU has its
+//! instructions; the raw entry passes its obligations on unchanged.
 #![expect(unsafe_code, reason = "passes the raw entry on to the chosen method")]
 
 pub(crate) mod leaf;
@@ -66,7 +67,8 @@ impl Engine {
     #[inline]
     pub(crate) unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
         match self {
-            // SAFETY: the caller keeps the obligations of the raw entry, which are the same; so for each arm.
+            // SAFETY: the caller keeps the obligations of the raw entry, which are the same; so for
+            // each arm.
             Self::DcZva(method) => unsafe { method.store(start, len) },
             // SAFETY: as above.
             Self::Stnp(method) => unsafe { method.store(start, len) },

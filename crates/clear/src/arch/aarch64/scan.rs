@@ -3,7 +3,8 @@
 //!
 //! # Safety
 //!
-//! NEON is part of every aarch64 target with floating point. Loads stay inside a block of the slice.
+//! NEON is part of every aarch64 target with floating point. Loads stay inside a block of the
+//! slice.
 #![expect(unsafe_code, reason = "vector loads")]
 
 use core::arch::aarch64::{vld1q_u8, vmaxvq_u8, vorrq_u8};
@@ -27,6 +28,7 @@ pub(super) fn neon() -> Option<BlockScan> {
             None => first_nonzero_block(rest).map(|at| blocks.len() * 64 + at),
         }
     }
-    // SAFETY: NEON is part of every aarch64 target with floating point, and of every one that std exists for.
+    // SAFETY: NEON is part of every aarch64 target with floating point, and of every one that std
+    // exists for.
     Some(|bytes| unsafe { search(bytes) })
 }

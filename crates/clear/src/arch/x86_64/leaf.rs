@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The store loops of x86-64.
 //!
-//! Each is `extern "sysv64" fn(start: rdi, len: rsi) -> (address: rax, code: rdx)` and keeps the rules of
-//! [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf` that never moves `rsp` and writes only
-//! registers that a callee may spoil. The direction flag is clear on entry, by the ABI.
+//! Each is `extern "sysv64" fn(start: rdi, len: rsi) -> (address: rax, code: rdx)` and keeps the
+//! rules of [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf` that never
+//! moves `rsp` and writes only registers that a callee may spoil. The direction flag is clear on
+//! entry, by the ABI.
 //!
-//! One cache line per turn is as fast as four or eight (Zen 4, 1 GiB, AVX-512: within 2 %), since the stores wait for
-//! memory and not for the loop. Two streams at once are slower by 20 %, four by 37 %.
+//! One cache line per turn is as fast as four or eight (Zen 4, 1 GiB, AVX-512: within 2 %), since
+//! the stores wait for memory and not for the loop. Two streams at once are slower by 20 %, four by
+//! 37 %.
 //!
 //! # Safety
 //!
-//! The caller has the CPU feature named at each loop, and `start` is valid for `len` bytes of writes. Loops of a line
-//! per turn take a `start` aligned to 64 bytes and a `len` that is a multiple of 64 and not 0.
+//! The caller has the CPU feature named at each loop, and `start` is valid for `len` bytes of
+//! writes. Loops of a line per turn take a `start` aligned to 64 bytes and a `len` that is a
+//! multiple of 64 and not 0.
 #![expect(unsafe_code, reason = "assembly, placed in a section of its own")]
 
 use core::arch::naked_asm;
 
 use crate::arch::leaf::Trap;
 
-/// Where the handler of SIGBUS lets an interrupted loop go on: back to the caller, with its result in `rax` and `rdx`.
+/// Where the handler of SIGBUS lets an interrupted loop go on: back to the caller, with its result
+/// in `rax` and `rdx`.
 #[cfg(feature = "std")]
 #[unsafe(naked)]
 #[unsafe(link_section = "prezero_leaf")]

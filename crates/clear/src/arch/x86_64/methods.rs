@@ -3,7 +3,8 @@
 //!
 //! # Safety
 //!
-//! A value exists only where its CPU feature was detected. [`lines`] gives a loop whole aligned lines only.
+//! A value exists only where its CPU feature was detected. [`lines`] gives a loop whole aligned
+//! lines only.
 #![expect(unsafe_code, reason = "calls the store loops on memory that the caller vouches for")]
 
 use super::{detected, leaf};
@@ -17,12 +18,13 @@ const LINE_BYTES: usize = 64;
 /// A store loop.
 type Leaf = unsafe extern "sysv64" fn(*mut u8, usize) -> Trap;
 
-/// Clears the unaligned head and tail with the string instruction and the whole units between them with `leaf`.
+/// Clears the unaligned head and tail with the string instruction and the whole units between them
+/// with `leaf`.
 ///
 /// # Safety
 ///
-/// As for [`Store::store`]; and the CPU can execute `leaf`, which clears any positive multiple of `UNIT` bytes at a
-/// multiple of `UNIT`.
+/// As for [`Store::store`]; and the CPU can execute `leaf`, which clears any positive multiple of
+/// `UNIT` bytes at a multiple of `UNIT`.
 #[inline]
 unsafe fn units<const UNIT: usize>(start: *mut u8, len: usize, leaf: Leaf) -> Result<(), Fault> {
     let head = start.align_offset(UNIT).min(len);
@@ -35,8 +37,8 @@ unsafe fn units<const UNIT: usize>(start: *mut u8, len: usize, leaf: Leaf) -> Re
     if body > 0 {
         // SAFETY: `head` is at most `len`: inside the caller's bytes.
         let aligned = unsafe { start.add(head) };
-        // SAFETY: `head + body` is at most `len`; both address and length are multiples of `UNIT`; the caller has the
-        // feature.
+        // SAFETY: `head + body` is at most `len`; both address and length are multiples of `UNIT`;
+        // the caller has the feature.
         unsafe { leaf(aligned, body) }.into_result()?;
     }
     if tail > 0 {
@@ -66,7 +68,8 @@ impl Store for Avx512Nt {
     }
 }
 
-/// AVX non-temporal stores, half a line each. Named after AVX2, the level at which CPUs are usually bought.
+/// AVX non-temporal stores, half a line each. Named after AVX2, the level at which CPUs are usually
+/// bought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2Nt(());
 

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! x86-64: the one place where a [`Method`] becomes instructions.
 //!
-//! The store loops are in `leaf`, their faces in `methods`, the searches for a byte that is not zero in `scan`.
+//! The store loops are in `leaf`, their faces in `methods`, the searches for a byte that is not
+//! zero in `scan`.
 //!
 //! # Safety
 //!
-//! Every variant of `Engine` holds a value of a method, which proves that the CPU has its instructions; the raw entry
-//! passes its obligations on unchanged.
+//! Every variant of `Engine` holds a value of a method, which proves that the CPU has its
+//! instructions; the raw entry passes its obligations on unchanged.
 #![expect(unsafe_code, reason = "passes the raw entry on to the chosen method")]
 
 pub(crate) mod leaf;
 mod methods;
 mod scan;
 
-/// Whether the CPU has a feature and the system enabled it: a constant where the target promises it, else detected,
-/// else false.
+/// Whether the CPU has a feature and the system enabled it: a constant where the target promises
+/// it, else detected, else false.
 macro_rules! detected {
     ($feature:tt) => {{
         #[cfg(feature = "std")]
@@ -85,7 +86,8 @@ impl Engine {
     #[inline]
     pub(crate) unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
         match self {
-            // SAFETY: the caller keeps the obligations of the raw entry, which are the same; so for each arm.
+            // SAFETY: the caller keeps the obligations of the raw entry, which are the same; so for
+            // each arm.
             Self::Avx512Nt(method) => unsafe { method.store(start, len) },
             // SAFETY: as above.
             Self::Avx2Nt(method) => unsafe { method.store(start, len) },
@@ -116,8 +118,8 @@ pub(crate) fn scanner(method: ScanMethod) -> Option<BlockScan> {
     }
 }
 
-/// `sfence`, so that whoever sees a later store of this thread sees the zeros: non-temporal stores and
-/// `clzero` are weakly ordered, even against a release store of this same thread.
+/// `sfence`, so that whoever sees a later store of this thread sees the zeros: non-temporal stores
+/// and `clzero` are weakly ordered, even against a release store of this same thread.
 #[inline]
 pub fn fence() {
     // SAFETY: SSE is part of x86-64.

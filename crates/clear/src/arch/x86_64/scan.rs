@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The search for a block that is not all zero, at three widths.
 //!
-//! Each reads four vectors per turn and tests their union once: the loads wait for memory, the tests would not.
+//! Each reads four vectors per turn and tests their union once: the loads wait for memory, the
+//! tests would not.
 //!
 //! # Safety
 //!
-//! Functions with a target feature are reached only through pointers that were given out after detection. Loads are
-//! unaligned ones, inside a block of the slice.
+//! Functions with a target feature are reached only through pointers that were given out after
+//! detection. Loads are unaligned ones, inside a block of the slice.
 #![expect(unsafe_code, reason = "vector loads, and calls of functions with a target feature")]
 
 use core::arch::x86_64::{

@@ -36,8 +36,8 @@ const LOOK: Duration = Duration::from_millis(50);
 ///
 /// For a terminal of 80 by 24 or more. Rates are of the last ten seconds; the hit rate is the part
 /// of the bytes lent that was ready. If the daemon goes away the screen says so and waits for it.
-/// With --json: one line per interval for programs, with the fields of `prezero status` and the rates,
-/// or `error` while there is no daemon.
+/// With --json: one line per interval for programs, with the fields of `prezero status` and the
+/// rates, or `error` while there is no daemon.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Keys:

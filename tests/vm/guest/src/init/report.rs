@@ -23,7 +23,7 @@ impl Report {
         Ok(Self { channel })
     }
 
-    /// Sends one line. A channel that fails can't be reported on; the harness
+    /// Sends one line. A channel that fails cannot be reported on; the harness
     /// sees the stream end.
     pub(crate) fn send(&mut self, event: &Event) {
         let Ok(mut line) = serde_json::to_vec(event) else { return };
