@@ -7,6 +7,7 @@
 
 mod conformance;
 mod crash;
+mod crowds;
 mod isolation;
 mod keep;
 mod library;

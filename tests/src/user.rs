@@ -2,6 +2,8 @@
 //! Somebody else than root.
 
 use linux::testkit::child::fork;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// The number of user and group `nobody`.
 pub const NOBODY: u32 = 65534;
@@ -18,4 +20,25 @@ pub fn as_nobody(body: impl FnOnce() -> bool) {
         i32::from(!body())
     });
     assert_eq!(child.wait(), Some(0));
+}
+
+/// Runs `body` on a thread of its own whose user and group are `number`, with no further groups:
+/// sockets that it connects are that user's, whoever uses them later.
+///
+/// # Panics
+/// If it does, or without root.
+pub fn on_a_thread_of<T: Send>(number: u32, body: impl FnOnce() -> T + Send) -> T {
+    let become_user = || {
+        let (uid, gid) = (Uid::from_raw(number), Gid::from_raw(number));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            become_user().expect("root");
+            body()
+        });
+        thread.join().expect("the thread of another user")
+    })
 }

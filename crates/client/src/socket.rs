@@ -66,7 +66,11 @@ impl WriteHalf for Half {
         while sent < buf.len() {
             // Descriptors belong to the first byte and are sent once.
             let fds = if sent == 0 { borrowed.as_slice() } else { &[] };
-            sent += uninterrupted(|| send(&self.0, &buf[sent..], fds))?;
+            sent += match uninterrupted(|| send(&self.0, &buf[sent..], fds)) {
+                // A daemon that hangs up says why before: what is there to read tells.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                result => result?,
+            };
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ impl Rights {
     }
 
     /// Root, and the user the daemon itself runs as.
-    fn is_master(&self) -> bool {
+    pub(crate) fn is_master(&self) -> bool {
         self.peer.uid == 0 || self.peer.uid == self.own
     }
 
@@ -86,6 +86,25 @@ impl Rights {
             None => format!("only root may, as {field} is not configured"),
         };
         let action = action.to_owned();
+        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+    }
+
+    /// Whether it has any right at all. Who has none is not served.
+    pub(crate) fn may_connect(&self) -> Result<(), wire::Error> {
+        let Groups { lend, zero, .. } = self.groups.get();
+        let is_in = |group: Option<u32>| group.is_some_and(|gid| self.peer.in_group(gid));
+        if self.is_master() || is_in(lend) || is_in(zero) {
+            return Ok(());
+        }
+        let named = |field: &str, gid: Option<u32>| gid.map(|gid| format!("{gid} ({field})"));
+        let groups = [named("lend_group", lend), named("zero_group", zero)];
+        let groups: Vec<_> = groups.into_iter().flatten().collect();
+        let needed = if groups.is_empty() {
+            "only root may, as neither lend_group nor zero_group is configured".to_owned()
+        } else {
+            format!("root and members of group {} may", groups.join(" or "))
+        };
+        let action = "connect".to_owned();
         Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
     }
 

@@ -1,57 +1,109 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket: one task per connection.
+//! The socket: one task per connection, and a bound on everything that a connection can take.
 //!
 //! zlink's server serves many connections from one loop that awaits each reply's delivery, so
 //! that one client that does not read would stall all. Here each connection has a server of its
-//! own, over a socket that bounds what a peer can make the daemon remember.
+//! own, over a [`socket`] that bounds what its peer can make the daemon remember. How many there may
+//! be, and whose turn it is, is for [`users`] to say.
+//!
+//! Who has no right at all is told so and hung up on before anything else is done for it.
+
+mod socket;
+mod users;
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use linux::Peer;
+use linux::{Peer, heap};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::sleep;
-use zlink::connection::PassedCredentials;
-use zlink::connection::socket::{self, ReadResult, Socket};
-use zlink::tokio::unix::Stream;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
 use zlink::{ReadyListener, Server};
 
 use crate::account::Accounts;
 use crate::rights::{Rights, SharedGroups};
 use crate::service::{Service, Shared};
+use socket::Socket;
+pub(crate) use users::Place;
+use users::{Bounds, Full, Users};
 
-/// The longest message a peer may send. The longest that means anything is under 1 KiB.
-const LONGEST_MESSAGE: usize = 64 << 10;
-/// The most connections at a time; further ones are closed at once.
-const MOST_CONNECTIONS: usize = 4096;
 /// How long a connection may outlive its silent peer.
 const HANGUP_POLL: Duration = Duration::from_secs(5);
+/// How long the socket of a refused connection stays open, so that a peer which has not sent its
+/// call yet does not find it broken before it reads why.
+const FAREWELL: Duration = Duration::from_millis(100);
+/// So many of them at a time; the rest is closed at once.
+const FAREWELLS: usize = 64;
+/// Connections accepted, or refused, before others have their turn: at 20 us each about a millisecond.
+const ACCEPTS: u64 = 64;
+/// How often is looked whether memory can be given back and whether there is something to tell.
+const TIDY: Duration = Duration::from_secs(1);
+/// The shortest time between two lines about the same kind of trouble.
+const QUIET: Duration = Duration::from_secs(10);
+/// Memory is given back when so many connections are gone since the last time.
+const WORTH_TRIMMING: usize = 64;
+
+/// What is refused, between two lines of the log.
+#[derive(Debug, Default)]
+struct Troubles {
+    strangers: Cell<u64>,
+    too_many: Cell<u64>,
+    accepts: Cell<u64>,
+}
+
+fn count(cell: &Cell<u64>) {
+    cell.set(cell.get() + 1);
+}
 
 /// Accepts connections for ever.
 pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: SharedGroups) {
-    let open = Rc::new(Cell::new(0_usize));
+    let users = Users::new(Bounds::of(descriptors()));
     let accounts = Accounts::new(shell.borrow().roots().clone());
-    loop {
+    let troubles = Troubles::default();
+    tokio::select! {
+        () = accept_all(&listener, &shell, &groups, (&accounts, &users), &troubles) => {}
+        () = tidy(&users, &troubles) => {}
+    }
+}
+
+fn descriptors() -> u64 {
+    use nix::sys::resource::{Resource, getrlimit};
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
+}
+
+async fn accept_all(
+    listener: &UnixListener,
+    shell: &Shared,
+    groups: &SharedGroups,
+    (accounts, users): (&Accounts, &Rc<Users>),
+    troubles: &Troubles,
+) {
+    let farewells = Arc::new(Semaphore::new(FAREWELLS));
+    for accepted in 1_u64.. {
+        // However many knock, whoever is connected gets its turn; and whoever knocks last does not
+        // wait for a call of somebody else's for each that knocked before.
+        if accepted.is_multiple_of(ACCEPTS) {
+            yield_now().await;
+        }
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
                 // Out of descriptors, most likely: wait for some to come back.
-                tracing::warn!(%error, "cannot accept");
+                tracing::debug!(%error, "can not accept");
+                count(&troubles.accepts);
                 sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        if open.get() >= MOST_CONNECTIONS {
-            tracing::warn!(connections = open.get(), "too many connections: refused one");
-            continue;
-        }
         let peer = match Peer::of(&stream) {
             Ok(peer) => peer,
             Err(error) => {
-                tracing::warn!(%error, "a peer without credentials is refused");
+                tracing::debug!(%error, "a peer without credentials is refused");
+                count(&troubles.strangers);
                 continue;
             }
         };
@@ -62,26 +114,61 @@ pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: Shared
                 continue;
             }
         };
-        let rights = Rights::new(peer, account, Rc::clone(&groups));
-        let service = Service::new(Rc::clone(&shell), rights);
-        open.set(open.get() + 1);
-        let open = Rc::clone(&open);
+        let rights = Rights::new(peer, account, Rc::clone(groups));
+        if let Err(error) = rights.may_connect() {
+            count(&troubles.strangers);
+            refuse(stream, &error, &farewells);
+            continue;
+        }
+        let place = match users.enter(rights.uid().0, rights.is_master()) {
+            Ok(place) => Rc::new(place),
+            Err(full) => {
+                count(&troubles.too_many);
+                refuse(stream, &too_many(&rights, full), &farewells);
+                continue;
+            }
+        };
+        let service = Service::new(Rc::clone(shell), rights, Rc::clone(&place));
         tokio::task::spawn_local(async move {
-            if let Err(error) = serve(stream, service).await {
+            if let Err(error) = serve(stream, service, place).await {
                 tracing::debug!(%error, "a connection ended");
             }
-            open.set(open.get() - 1);
         });
     }
 }
 
-async fn serve(stream: UnixStream, service: Service) -> zlink::Result<()> {
-    // A second descriptor of the same socket, to see the peer go while a watch has the first.
-    let hangup: OwnedFd = stream.as_fd().try_clone_to_owned()?;
-    let server = Server::new(ReadyListener::new(Bounded(Stream::try_from(stream)?)), service);
+fn too_many(rights: &Rights, full: Full) -> wire::Error {
+    let uid = rights.uid().0;
+    let what = match full {
+        Full::User(most) => format!("user {uid} has {most} connections open, the most it may"),
+        Full::All(most) => format!("{most} connections are open, the most there may be"),
+    };
+    wire::Error::Failed { what: format!("{what}: close some") }
+}
+
+/// Says why, without reading anything and without waiting, and hangs up.
+fn refuse(stream: UnixStream, error: &wire::Error, farewells: &Arc<Semaphore>) {
+    let Ok(mut message) = serde_json::to_vec(error) else { return };
+    message.push(0);
+    if socket::send(&stream, &message, &[]).is_err() {
+        return;
+    }
+    if let Ok(place) = Arc::clone(farewells).try_acquire_owned() {
+        tokio::task::spawn_local(async move {
+            sleep(FAREWELL).await;
+            drop((stream, place));
+        });
+    }
+}
+
+async fn serve(stream: UnixStream, service: Service, place: Rc<Place>) -> zlink::Result<()> {
+    let (stream, broken) = (Rc::new(stream), Rc::new(Notify::new()));
+    let socket = Socket::new(Rc::clone(&stream), place, Rc::clone(&broken));
+    let server = Server::new(ReadyListener::new(socket), service);
     tokio::select! {
         result = server.run() => result,
-        () = gone(hangup) => Ok(()),
+        () = gone(&stream) => Ok(()),
+        () = broken.notified() => Ok(()),
     }
 }
 
@@ -89,10 +176,10 @@ async fn serve(stream: UnixStream, service: Service) -> zlink::Result<()> {
 ///
 /// The server sees that itself, except while it streams a watch, when it only writes: a silent
 /// watch would outlive its client for ever. A look each [`HANGUP_POLL`] is enough for that.
-async fn gone(socket: OwnedFd) {
+async fn gone(socket: &UnixStream) {
     loop {
         sleep(HANGUP_POLL).await;
-        let mut fds = [PollFd::new(&socket, PollFlags::empty())];
+        let mut fds = [PollFd::new(socket, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let polled = poll(&mut fds, Some(&now));
         if polled.is_ok() && fds[0].revents().contains(PollFlags::HUP) {
@@ -101,53 +188,27 @@ async fn gone(socket: OwnedFd) {
     }
 }
 
-/// A socket that gives up on a peer whose message has no end.
-#[derive(Debug)]
-struct Bounded(Stream);
-
-#[derive(Debug)]
-struct BoundedRead {
-    half: <Stream as Socket>::ReadHalf,
-    unfinished: usize,
-}
-
-#[derive(Debug)]
-struct Write(<Stream as Socket>::WriteHalf);
-
-impl Socket for Bounded {
-    type ReadHalf = BoundedRead;
-    type WriteHalf = Write;
-    const CAN_TRANSFER_FDS: bool = true;
-
-    fn split(self) -> (BoundedRead, Write) {
-        let (read, write) = self.0.split();
-        (BoundedRead { half: read, unfinished: 0 }, Write(write))
-    }
-}
-
-impl socket::ReadHalf for BoundedRead {
-    async fn read(&mut self, buf: &mut [u8]) -> zlink::Result<ReadResult> {
-        let result = self.half.read(buf).await?;
-        let new = &buf[..result.bytes_read()];
-        // Messages end with a zero byte.
-        self.unfinished = match new.iter().rposition(|byte| *byte == 0) {
-            Some(end) => new.len() - end - 1,
-            None => self.unfinished + new.len(),
-        };
-        if self.unfinished > LONGEST_MESSAGE {
-            return Err(zlink::Error::BufferOverflow);
+/// Gives memory back when a crowd is gone, and tells of refusals: a line each [`QUIET`].
+async fn tidy(users: &Users, troubles: &Troubles) {
+    let mut most = 0;
+    let mut told: Option<Instant> = None;
+    loop {
+        sleep(TIDY).await;
+        let now = users.connections();
+        most = most.max(now);
+        if most - now >= WORTH_TRIMMING {
+            heap::give_back();
+            most = now;
         }
-        Ok(result)
-    }
-}
-
-impl socket::WriteHalf for Write {
-    async fn write(
-        &mut self,
-        buf: &[u8],
-        fds: &[impl AsFd],
-        credentials: Option<&PassedCredentials>,
-    ) -> zlink::Result<()> {
-        self.0.write(buf, fds, credentials).await
+        let refused = (&troubles.strangers, &troubles.too_many, &troubles.accepts);
+        let refused = (refused.0.get(), refused.1.get(), refused.2.get());
+        if refused != (0, 0, 0) && told.is_none_or(|at| at.elapsed() >= QUIET) {
+            let (without_rights, too_many, not_accepted) = refused;
+            tracing::warn!(without_rights, too_many, not_accepted, "refused connections");
+            for cell in [&troubles.strangers, &troubles.too_many, &troubles.accepts] {
+                cell.set(0);
+            }
+            told = Some(Instant::now());
+        }
     }
 }

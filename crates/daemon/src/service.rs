@@ -4,6 +4,7 @@
 //! One service value per connection, because a connection is a peer with its rights.
 
 use std::cell::RefCell;
+use std::future::ready;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use book::block::Keep;
 use book::config::{PoolConfig, Recycle};
 use book::{LendRequest, Refusal, Who};
 use futures_util::Stream;
-use futures_util::stream::unfold;
+use futures_util::stream::{once, unfold};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
@@ -26,6 +27,7 @@ use wire::{
 use zlink::Reply;
 
 use crate::rights::Rights;
+use crate::server::Place;
 use crate::shell::Shell;
 
 /// How long a loan waits for content that this owner's former self still maps. An exiting process
@@ -47,18 +49,19 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// The daemon's state, shared by everything on its one thread.
 pub(crate) type Shared = Rc<RefCell<Shell>>;
 
-type WatchStream = Pin<Box<dyn Stream<Item = Reply<WatchReply>>>>;
+type WatchStream = Pin<Box<dyn Stream<Item = Result<Reply<WatchReply>, Error>>>>;
 
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Service {
     shell: Shared,
     rights: Rights,
+    place: Rc<Place>,
 }
 
 impl Service {
-    pub(crate) fn new(shell: Shared, rights: Rights) -> Self {
-        Self { shell, rights }
+    pub(crate) fn new(shell: Shared, rights: Rights, place: Rc<Place>) -> Self {
+        Self { shell, rights, place }
     }
 }
 
@@ -89,7 +92,11 @@ impl Service {
         self.rights.may_lend()?;
         // A report in which pages are neither a block's nor free would be no report.
         let mut in_transit = self.shell.borrow().in_transit();
-        drop(timeout(STATUS_PATIENCE, in_transit.wait_for(|tasks| *tasks == 0)).await);
+        if *in_transit.borrow() > 0 {
+            drop(timeout(STATUS_PATIENCE, in_transit.wait_for(|tasks| *tasks == 0)).await);
+            // Whoever else waited for the same does not make its report before others' calls.
+            self.place.turn().await;
+        }
         Ok(self.shell.borrow_mut().status())
     }
 
@@ -165,7 +172,8 @@ impl Service {
         configure(&self.shell, &change)
     }
 
-    /// Reports levels: with `below`, whenever ready pages fall below it; else on every change.
+    /// Reports levels: with `below`, whenever ready pages fall below it; else on every change. For
+    /// everybody who may borrow.
     #[zlink(more)]
     async fn watch(
         &mut self,
@@ -174,11 +182,13 @@ impl Service {
         page_bytes: Option<u64>,
         below: Option<u64>,
         interval_ms: Option<u64>,
-    ) -> impl Stream<Item = Reply<WatchReply>> + Unpin {
+    ) -> impl Stream<Item = Result<Reply<WatchReply>, Error>> + Unpin {
         let interval =
             interval_ms.map_or(WATCH_INTERVAL, Duration::from_millis).max(WATCH_INTERVAL);
-        let allowed = self.rights.may_lend().is_ok();
-        watch(&self.shell, Filter { node, page_bytes, below }, interval, more && allowed)
+        if let Err(refused) = self.rights.may_lend() {
+            return Box::pin(once(ready(Err(refused)))) as WatchStream;
+        }
+        watch(&self.shell, &self.place, Filter { node, page_bytes, below }, interval, more)
     }
 }
 
@@ -447,9 +457,16 @@ impl Filter {
     }
 }
 
-fn watch(shell: &Shared, filter: Filter, interval: Duration, more: bool) -> WatchStream {
+fn watch(
+    shell: &Shared,
+    place: &Rc<Place>,
+    filter: Filter,
+    interval: Duration,
+    more: bool,
+) -> WatchStream {
     struct State {
         shell: Shared,
+        place: Rc<Place>,
         changes: tokio::sync::watch::Receiver<u64>,
         before: Vec<Level>,
         next: Instant,
@@ -458,6 +475,7 @@ fn watch(shell: &Shared, filter: Filter, interval: Duration, more: bool) -> Watc
     let state = State {
         changes: shell.borrow().changes(),
         shell: Rc::clone(shell),
+        place: Rc::clone(place),
         before: Vec::new(),
         next: Instant::now(),
         done: false,
@@ -472,18 +490,19 @@ fn watch(shell: &Shared, filter: Filter, interval: Duration, more: bool) -> Watc
             state.done = true;
             let all = Filter { below: None, ..filter };
             let levels = all.news(&[], state.shell.borrow().levels());
-            return Some((report(levels).set_continues(Some(false)), state));
+            return Some((Ok(report(levels).set_continues(Some(false))), state));
         }
         loop {
             // The rate limit comes before the look, so that the last state of a burst is seen.
             sleep_until(state.next).await;
+            state.place.turn().await;
             state.changes.mark_unchanged();
             let now = state.shell.borrow().levels();
             let news = filter.news(&state.before, now.clone());
             state.before = now;
             state.next = Instant::now() + interval;
             if !news.is_empty() {
-                return Some((report(news).set_continues(Some(true)), state));
+                return Some((Ok(report(news).set_continues(Some(true))), state));
             }
             if state.changes.changed().await.is_err() {
                 return None;

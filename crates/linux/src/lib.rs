@@ -25,6 +25,7 @@ mod error;
 pub mod exclusive;
 mod files;
 pub mod fuse;
+pub mod heap;
 pub mod hugepagectl;
 pub mod hugetlb;
 pub mod kernel;

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A connection's socket: bounds what its peer can make the daemon remember, and for how long.
+//!
+//! - No method takes descriptors, and none ever reaches the daemon: what is read without room for
+//!   control messages has its descriptors closed by the kernel (`read(2)` on a unix socket).
+//! - A message longer than [`LONGEST_MESSAGE`] ends the connection.
+//! - One message is handed on at a time, when it is its user's turn ([`Place::turn`]).
+//! - A reply that is not taken within [`DEAF`] ends the connection, and no more than
+//!   [`SEND_BUFFER`] of replies wait in the kernel.
+
+use std::future::pending;
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use wire::MAX_PARTS;
+use zlink::connection::PassedCredentials;
+use zlink::connection::socket::{self, ReadResult};
+
+use super::users::Place;
+
+/// The longest message a peer may send. The longest that the interface has, all numbers at their
+/// largest and each character of the owner's name escaped, is below 1 KiB.
+pub(super) const LONGEST_MESSAGE: usize = 4 << 10;
+/// How long a peer may leave a reply half taken.
+const DEAF: Duration = Duration::from_secs(10);
+/// What waits in the kernel for a peer that does not read; the kernel doubles it.
+const SEND_BUFFER: usize = 32 << 10;
+/// Bytes of one read: several calls that were sent ahead, or all of any one.
+const PIECE: usize = 1 << 10;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: Rc<UnixStream>,
+    place: Rc<Place>,
+    broken: Rc<Notify>,
+}
+
+#[derive(Debug)]
+pub(super) struct ReadHalf {
+    stream: Rc<UnixStream>,
+    place: Rc<Place>,
+    /// Read and not handed on yet.
+    ahead: Vec<u8>,
+    unfinished: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct WriteHalf {
+    stream: Rc<UnixStream>,
+    /// Says that nothing can be written any more. zlink would say so in the log at each reply that
+    /// a peer did not wait for, so it never hears of it.
+    broken: Rc<Notify>,
+}
+
+impl Socket {
+    /// `broken` is told when the peer takes no reply any more: the connection is to end then.
+    pub(super) fn new(stream: Rc<UnixStream>, place: Rc<Place>, broken: Rc<Notify>) -> Self {
+        if let Err(error) = set_socket_send_buffer_size(&*stream, SEND_BUFFER) {
+            tracing::debug!(%error, "the system's default bounds what waits for a peer");
+        }
+        Self { stream, place, broken }
+    }
+}
+
+impl socket::Socket for Socket {
+    type ReadHalf = ReadHalf;
+    type WriteHalf = WriteHalf;
+    const CAN_TRANSFER_FDS: bool = true;
+
+    fn split(self) -> (ReadHalf, WriteHalf) {
+        let Self { stream, place, broken } = self;
+        let write = WriteHalf { stream: Rc::clone(&stream), broken };
+        (ReadHalf { stream, place, ahead: Vec::new(), unfinished: 0 }, write)
+    }
+}
+
+impl ReadHalf {
+    /// Reads once, if there is anything. Returns whether the peer has hung up.
+    fn fill(&mut self) -> io::Result<bool> {
+        let mut piece = [0_u8; PIECE];
+        let read = self.stream.try_read(&mut piece)?;
+        self.ahead.extend_from_slice(&piece[..read]);
+        Ok(read == 0)
+    }
+
+    /// Hands on what was read, up to the end of the first message in it.
+    fn hand_on(&mut self, buf: &mut [u8]) -> usize {
+        // Messages end with a zero byte.
+        let end = self.ahead.iter().position(|byte| *byte == 0).map(|at| at + 1);
+        let bytes = end.unwrap_or(self.ahead.len()).min(buf.len());
+        buf[..bytes].copy_from_slice(&self.ahead[..bytes]);
+        self.unfinished = if end == Some(bytes) { 0 } else { self.unfinished + bytes };
+        if bytes == self.ahead.len() {
+            // Most connections are idle most of the time: they keep no memory for it.
+            self.ahead = Vec::new();
+        } else {
+            self.ahead.drain(..bytes);
+        }
+        bytes
+    }
+}
+
+impl socket::ReadHalf for ReadHalf {
+    // Can be cancelled anywhere: what was read is in `self` before anything is waited for.
+    async fn read(&mut self, buf: &mut [u8]) -> zlink::Result<ReadResult> {
+        while self.ahead.is_empty() {
+            self.stream.readable().await?;
+            match self.fill() {
+                Ok(true) => return Ok(ReadResult::new(0)),
+                Ok(false) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.place.turn().await;
+        let bytes = self.hand_on(buf);
+        if self.unfinished > LONGEST_MESSAGE {
+            return Err(zlink::Error::BufferOverflow);
+        }
+        Ok(ReadResult::new(bytes))
+    }
+}
+
+impl WriteHalf {
+    async fn send_all(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            // Descriptors belong to the first byte and are sent once.
+            let fds = if sent == 0 { fds } else { &[] };
+            let result =
+                self.stream.try_io(Interest::WRITABLE, || send(&*self.stream, &bytes[sent..], fds));
+            match result {
+                Ok(bytes) => sent += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    timeout(DEAF, self.stream.writable()).await??;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl socket::WriteHalf for WriteHalf {
+    async fn write(
+        &mut self,
+        buf: &[u8],
+        fds: &[impl AsFd],
+        _: Option<&PassedCredentials>,
+    ) -> zlink::Result<()> {
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        if let Err(error) = self.send_all(buf, &borrowed).await {
+            tracing::debug!(%error, "a reply was not taken");
+            self.broken.notify_one();
+            // Dropped here, with the connection.
+            pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+/// Sends bytes and descriptors, as much as there is room for.
+pub(super) fn send(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PARTS + 1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, flags)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// Every method with each value as long as it can be.
+    fn longest() -> Vec<(&'static str, Value)> {
+        let (n32, n64) = (u32::MAX, u64::MAX);
+        // An owner's name is 64 characters at most; all of them escaped.
+        let owner = "O".repeat(64);
+        vec![
+            ("GetStatus", json!({})),
+            (
+                "Lend",
+                json!({ "bytes": n64, "page_bytes": n64, "node": n32, "owner": owner,
+                        "keep_seconds": n64, "single": false, "held_by_memory": false }),
+            ),
+            ("TakeZeroing", json!({ "node": n32, "page_bytes": n64, "background": false })),
+            ("FinishZeroing", json!({ "job": n64, "pages_done": n64 })),
+            ("GiveBack", json!({ "node": n32, "page_bytes": n64, "pages": n64 })),
+            (
+                "Configure",
+                json!({ "change": {
+                    "node": n32, "page_bytes": n64, "pages_per_block": n64, "ready_low": n64,
+                    "ready_high": n64, "max_pages": n64, "leave_free": n64, "recycle": "in-place",
+                } }),
+            ),
+            ("Watch", json!({ "node": n32, "page_bytes": n64, "below": n64, "interval_ms": n64 })),
+        ]
+    }
+
+    /// The methods of the service and their parameters, as its source has them.
+    fn methods() -> Vec<(String, Vec<String>)> {
+        let source = include_str!("../service.rs");
+        let (_, service) = source.split_once("#[zlink::service(").expect("a service");
+        let (service, _) = service.split_once("\n}\n").expect("its end");
+        let camel = |name: &str| {
+            let part = |part: &str| part[..1].to_uppercase() + &part[1..];
+            name.split('_').map(part).collect::<String>()
+        };
+        let method = |text: &str| {
+            let (name, rest) = text.split_once('(').expect("parameters");
+            let (parameters, _) = rest.split_once(") ->").expect("their end");
+            let names = parameters.split(',').filter_map(|p| p.split_once(':'));
+            let names = names.map(|(name, _)| name.trim().to_owned());
+            // What every method has, and the flag of the call itself.
+            (camel(name), names.filter(|name| name != "more").collect())
+        };
+        service.split("async fn ").skip(1).map(method).collect()
+    }
+
+    #[test]
+    fn every_call_of_the_interface_fits_four_times_into_the_longest_message() {
+        let longest = longest();
+        let methods = methods();
+        assert_eq!(methods.len(), longest.len(), "{methods:?}");
+        for (method, parameters) in longest {
+            let (_, names) = methods.iter().find(|(name, _)| name == method).expect(method);
+            let given: Vec<_> = parameters.as_object().expect("an object").keys().collect();
+            assert_eq!(given.len(), names.len(), "{method}: {names:?}");
+            assert!(names.iter().all(|name| given.contains(&name)), "{method}: {names:?}");
+            let call = json!({
+                "method": format!("io.prezero.{method}"), "parameters": parameters,
+                "more": false, "oneway": false, "upgrade": false,
+            });
+            let escaped = call.to_string().replace('O', "\\u004f");
+            assert!(escaped.len() * 4 <= LONGEST_MESSAGE, "{method}: {} bytes", escaped.len());
+        }
+    }
+}
