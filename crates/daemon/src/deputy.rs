@@ -10,26 +10,32 @@
 //! A deputy is told to stop by the end of its standard input. So it stops as well when the daemon
 //! dies; and it does the page that it has begun, as a signal sent before it listens could not.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 use units::{Domain, Pages};
 
 use crate::error::{Error, Result};
 
-/// The most deputies at a time; further writers wait for one to end. Each is a process of 3 MiB,
-/// and more than one per CPU finish nothing sooner.
+/// The most deputies at a time of all users but root, and as many again of root; further writers wait
+/// for one to end. Each is a process of 3 MiB, and more than one per CPU finish nothing sooner.
 const MOST: usize = 64;
-/// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page
-/// of 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any
-/// time, and goes on by itself then.
+/// The most of one user that is not root. Each has a block in its hands, for as long as the writer's
+/// control group lets it: so many blocks can one user keep from everybody by having no CPU time.
+const MOST_OF_ONE: usize = 8;
+/// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page of
+/// 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any time,
+/// and goes on by itself then.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a deputy is to do.
@@ -37,6 +43,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Order {
     /// The thread in whose place it works.
     pub(crate) thread: u32,
+    /// Its user.
+    pub(crate) user: u32,
     pub(crate) domain: Domain,
     /// The most pages; `u64::MAX` for all.
     pub(crate) pages: u64,
@@ -54,7 +62,40 @@ pub(crate) struct Report {
 #[derive(Debug)]
 pub(crate) struct Deputies {
     command: Vec<OsString>,
-    places: Semaphore,
+    places: Places,
+}
+
+/// Places of deputies. Root's are its own, so that nobody keeps an operator waiting.
+#[derive(Debug)]
+struct Places {
+    all: Arc<Semaphore>,
+    users: RefCell<BTreeMap<u32, Arc<Semaphore>>>,
+}
+
+/// The user's, and that among all users.
+type Place = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+impl Places {
+    fn new() -> Self {
+        Self { all: Arc::new(Semaphore::new(MOST)), users: RefCell::default() }
+    }
+
+    async fn take(&self, user: u32) -> std::result::Result<Place, AcquireError> {
+        let own = self.of(user).acquire_owned().await?;
+        let all = match user {
+            0 => None,
+            _ => Some(Arc::clone(&self.all).acquire_owned().await?),
+        };
+        Ok((own, all))
+    }
+
+    fn of(&self, user: u32) -> Arc<Semaphore> {
+        let mut users = self.users.borrow_mut();
+        // Those whose deputies have all ended are nobody any more.
+        users.retain(|_, places| Arc::strong_count(places) > 1);
+        let most = if user == 0 { MOST } else { MOST_OF_ONE };
+        Arc::clone(users.entry(user).or_insert_with(|| Arc::new(Semaphore::new(most))))
+    }
 }
 
 /// What `prezero zero --json` prints in the end, of which this much matters here.
@@ -67,7 +108,7 @@ struct Record {
 impl Deputies {
     /// `command` starts a worker; empty for none.
     pub(crate) fn new(command: Vec<OsString>) -> Rc<Self> {
-        Rc::new(Self { command, places: Semaphore::new(MOST) })
+        Rc::new(Self { command, places: Places::new() })
     }
 
     /// Zeroes in the place of a thread that waits for the result. Ends early when `stop` is sent or
@@ -82,8 +123,8 @@ impl Deputies {
         mut stop: oneshot::Receiver<()>,
     ) -> Result<Report> {
         let nothing = Report { pages: Pages::ZERO, interrupted: true };
-        let _place = tokio::select! {
-            place = self.places.acquire() => place,
+        let place = tokio::select! {
+            place = self.places.take(order.user) => place,
             _ = &mut stop => return Ok(nothing),
         };
         let failed = |source| Error::Runtime { what: "cannot start a worker", source };
@@ -91,6 +132,8 @@ impl Deputies {
         let (input, output) = (child.stdin.take(), child.stdout.take());
         tracing::debug!(pid = child.id(), ?order, "started a deputy");
         let mut work = Box::pin(async move {
+            // Until its end, also when nobody waits for it any more: it has a block as long.
+            let _place = place;
             let mut text = String::new();
             if let Some(mut output) = output {
                 output.read_to_string(&mut text).await?;
@@ -120,7 +163,7 @@ impl Deputies {
         report(status, &text)
     }
 
-    fn command(&self, Order { thread, domain, pages }: Order) -> Result<Command> {
+    fn command(&self, Order { thread, domain, pages, .. }: Order) -> Result<Command> {
         let none = || Error::Deputy("this daemon has no command to start workers".to_owned());
         let (program, arguments) = self.command.split_first().ok_or_else(none)?;
         let pages = if pages == u64::MAX { "max".to_owned() } else { pages.to_string() };
@@ -165,5 +208,24 @@ mod tests {
         assert_eq!(ended(3, some), None, "there was no daemon");
         assert_eq!(ended(0, ""), None);
         assert!(report(ExitStatus::from_raw(9), some).is_err(), "killed");
+    }
+
+    #[test]
+    fn one_users_deputies_leave_places_to_other_users_and_all_of_them_to_root() {
+        let places = Places::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let now = |user| futures_util::FutureExt::now_or_never(places.take(user));
+            let of = |user| std::iter::from_fn(|| now(user)).take(100).collect::<Vec<_>>();
+            let first = of(1);
+            assert_eq!((first.len(), now(1).is_none()), (MOST_OF_ONE, true));
+            let others: Vec<_> = (2..20).map(of).collect();
+            assert_eq!(others.iter().map(Vec::len).sum::<usize>(), MOST - MOST_OF_ONE);
+            assert_eq!(of(0).len(), MOST, "root waits for itself only");
+            drop((first, others));
+            assert_eq!(of(1).len(), MOST_OF_ONE);
+        });
+        places.of(7);
+        assert!(places.users.borrow().len() <= 1, "users whose deputies have ended");
     }
 }

@@ -343,7 +343,7 @@ impl Session {
             tracing::warn!(uid = caller.uid, "cannot zero for a process of another pid namespace");
             return Err(Errno::PERM);
         }
-        let order = Order { thread: caller.thread, domain, pages };
+        let order = Order { thread: caller.thread, user: caller.uid, domain, pages };
         self.deputies.zero(order, stopped).await.map_err(|error| {
             tracing::error!(%error, ?order, "a deputy failed");
             Errno::IO
