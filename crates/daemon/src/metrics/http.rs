@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Serving the metrics by HTTP: `GET /metrics`, one answer per connection.
 
-use std::cell::Cell;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,14 +19,15 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::error::{Error, Result};
 
-/// How long one connection may take, from its first byte to the last of its answer.
+/// How long one connection may take, from its beginning to the last byte of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Scrapers at a time; further ones are closed at once.
+/// Connections at a time. One more ends the oldest of whoever has most: a scraper is done within
+/// milliseconds, and who holds connections without asking holds up itself.
 const MOST_CONNECTIONS: usize = 16;
 /// What Prometheus expects; curl shows it as text.
 const OPEN_METRICS: HeaderValue =
@@ -56,7 +58,10 @@ impl Endpoint {
                 listener.set_nonblocking(true).map_err(failed)?;
                 let listener = TcpListener::from_std(listener).map_err(failed)?;
                 tokio::task::spawn_local(serve(
-                    async move || listener.accept().await.map(|(stream, _)| stream),
+                    async move || {
+                        let (stream, address) = listener.accept().await?;
+                        Ok((stream, Scraper::Address(address.ip())))
+                    },
                     source,
                 ))
             }
@@ -64,7 +69,11 @@ impl Endpoint {
                 let listener = crate::files::listen(path)?;
                 let listener = UnixListener::from_std(listener).map_err(failed)?;
                 tokio::task::spawn_local(serve(
-                    async move || listener.accept().await.map(|(stream, _)| stream),
+                    async move || {
+                        let (stream, _) = listener.accept().await?;
+                        let user = stream.peer_cred()?.uid();
+                        Ok((stream, Scraper::User(user)))
+                    },
                     source,
                 ))
             }
@@ -87,26 +96,57 @@ impl Drop for Endpoint {
     }
 }
 
-async fn serve<S>(accept: impl AsyncFn() -> io::Result<S>, source: Source)
+/// Who asks, as far as can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scraper {
+    /// Of a unix socket.
+    User(u32),
+    /// All users of one machine are one here.
+    Address(IpAddr),
+}
+
+/// The connections that are open, the oldest first.
+#[derive(Debug, Default)]
+struct Open(VecDeque<(Scraper, AbortHandle)>);
+
+impl Open {
+    /// Makes room for one more, at the expense of whoever has most.
+    fn make_room(&mut self) {
+        self.0.retain(|(_, task)| !task.is_finished());
+        if self.0.len() < MOST_CONNECTIONS {
+            return;
+        }
+        let count = |who: &Scraper| self.0.iter().filter(|(other, _)| other == who).count();
+        // Of equals the last: so backwards, for whoever's oldest has waited longest.
+        let Some(most) = self.0.iter().rev().map(|(who, _)| *who).max_by_key(|who| count(who))
+        else {
+            return;
+        };
+        if let Some(at) = self.0.iter().position(|(who, _)| *who == most)
+            && let Some((_, task)) = self.0.remove(at)
+        {
+            task.abort();
+        }
+    }
+}
+
+async fn serve<S>(accept: impl AsyncFn() -> io::Result<(S, Scraper)>, source: Source)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let open = Rc::new(Cell::new(0_usize));
+    let mut open = Open::default();
     loop {
-        let stream = match accept().await {
-            Ok(stream) => stream,
+        let (stream, who) = match accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a scraper");
+                tracing::debug!(%error, "can not accept a scraper");
                 sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        if open.get() >= MOST_CONNECTIONS {
-            continue;
-        }
-        open.set(open.get() + 1);
-        let (open, source) = (Rc::clone(&open), Rc::clone(&source));
-        tokio::task::spawn_local(async move {
+        open.make_room();
+        let source = Rc::clone(&source);
+        let task = tokio::task::spawn_local(async move {
             let answer = service_fn(|request| {
                 let response = answer(&request, &source);
                 async { Ok::<_, Infallible>(response) }
@@ -120,8 +160,10 @@ where
                 Ok(Err(error)) => tracing::debug!(%error, "a scraper's connection ended"),
                 Err(_) => tracing::debug!("a scraper took too long"),
             }
-            open.set(open.get() - 1);
         });
+        open.0.push_back((who, task.abort_handle()));
+        // Clients of the daemon itself come first, however many knock here.
+        yield_now().await;
     }
 }
 
@@ -142,4 +184,34 @@ fn answer(request: &Request<Incoming>, source: &Source) -> Response<Full<Bytes>>
     let mut response = Response::new(Full::new(Bytes::from(source())));
     response.headers_mut().insert(CONTENT_TYPE, OPEN_METRICS);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::pending;
+
+    #[test]
+    fn whoever_holds_all_places_makes_room_for_others() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let mut open = Open::default();
+            let mut come = |user| {
+                open.make_room();
+                let task = tokio::task::spawn_local(pending::<()>());
+                open.0.push_back((Scraper::User(user), task.abort_handle()));
+                let of =
+                    |user| open.0.iter().filter(|(who, _)| *who == Scraper::User(user)).count();
+                (of(1), of(2))
+            };
+            for _ in 0..100 {
+                come(1);
+            }
+            assert_eq!(come(2), (MOST_CONNECTIONS - 1, 1));
+            for _ in 0..100 {
+                let (flood, scraper) = come(1);
+                assert_eq!((flood, scraper), (MOST_CONNECTIONS - 1, 1), "it costs only its own");
+            }
+        });
+    }
 }
