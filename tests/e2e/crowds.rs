@@ -13,6 +13,7 @@ use prezero_tests::daemon::PATIENCE;
 use prezero_tests::user::{NOBODY, on_a_thread_of};
 use prezero_tests::{Daemon, Page};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 /// Another user, who may zero.
@@ -260,4 +261,80 @@ fn strangers_that_knock_all_the_time_slow_nobody_down() {
         assert_eq!(hear(&mut knocking[0]).expect("a reason")["error"], answer);
         knocking
     });
+}
+
+#[test]
+fn loans_that_wait_beside_lingering_blocks_slow_nobody_down() {
+    const LINGERING: u64 = 20;
+    let page = Page::Mib2;
+    let Some(daemon) = with_pages(READY + LINGERING) else { return };
+    let loans: Vec<_> = (0..LINGERING).map(|_| daemon.lend(page, 1)).collect();
+    let mapped: Vec<_> = loans.iter().map(|loan| loan.map().expect("a mapping")).collect();
+    drop(loans);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == LINGERING);
+    // More than there is: each waits as long as pages are on their way, which they always are.
+    let call = json!({ "method": "io.prezero.Lend", "parameters": { "bytes": 1_u64 << 40 } });
+    let mut message = call.to_string().into_bytes();
+    message.push(0);
+    assert_not_slower(&daemon, || {
+        let mut crowd = crowd(&daemon, NOBODY, 300);
+        for stream in &mut crowd {
+            // For longer than is looked: each call waits for half a second at most.
+            stream.write_all(&message.repeat(200)).expect("the daemon reads");
+        }
+        crowd
+    });
+    drop(mapped);
+    daemon.wait_for("returned", |pool| pool.lingering_pages == 0);
+}
+
+#[test]
+fn without_descriptors_no_page_is_lost() {
+    const PAGES: u64 = 20;
+    let page = Page::Mib2;
+    let Some(daemon) = with_pages(PAGES) else { return };
+    daemon.zero("max");
+    let mut client = daemon.client();
+    client.status().expect("served");
+    let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid"));
+    let own = getrlimit(Resource::Nofile);
+    let limit = |current: Option<u64>| {
+        prlimit(pid, Resource::Nofile, Rlimit { current, ..own }).expect("our own child")
+    };
+    let before = limit(Some(u64::try_from(descriptors(&daemon)).expect("a count")));
+    let request = client::LendRequest::new(page.times(1));
+    let refused = client.lend(&request).expect_err("there is no descriptor for a loan");
+    assert!(matches!(refused, client::Error::Refused(wire::Error::Failed { .. })), "{refused}");
+    client.give_back(None, None, None).expect("this takes none");
+    let files = || {
+        let dirs = std::fs::read_dir(daemon.run_dir().join("pages-2048kB")).expect("the mount");
+        let dirs = dirs.map(|dir| dir.expect("an entry").path());
+        let of = |dir: std::path::PathBuf| std::fs::read_dir(dir).expect("a state's").count();
+        dirs.filter(|dir| !dir.ends_with("leases")).map(of).sum::<usize>()
+    };
+    assert_eq!(files(), 0, "files that the daemon knows nothing of\n{}", daemon.log());
+    limit(before.current);
+    assert_eq!(daemon.kernel_free(page), PAGES);
+    daemon.zero("max");
+    assert_eq!(daemon.pool().ready_pages, PAGES);
+}
+
+#[test]
+fn a_crowd_at_the_metrics_keeps_no_scraper_out() {
+    let page = Page::Mib2;
+    let place = tempfile::tempdir().expect("a directory");
+    let socket = place.path().join("metrics");
+    let config = format!("[metrics]\nlisten = \"{}\"\n{}", socket.display(), page.pool(""));
+    let Some(_daemon) = Daemon::start(page, 1, &config) else { return };
+    let connect = || UnixStream::connect(&socket).expect("the metrics are served");
+    let held: Vec<_> = (0..50).map(|_| connect()).collect();
+    for _ in 0..10 {
+        let mut scraper = connect();
+        scraper.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("served");
+        let mut text = String::new();
+        scraper.read_to_string(&mut text).expect("an answer");
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains("prezero_"), "{text}");
+    }
+    drop(held);
 }

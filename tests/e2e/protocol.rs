@@ -88,6 +88,11 @@ fn errors_carry_their_name_and_the_value_at_fault() {
         ("io.prezero.Lend", json!({ "bytes": 2097152, "node": 77 }), "io.prezero.NoSuchPool"),
         ("io.prezero.Lend", json!({ "bytes": 2097152, "owner": "a/b" }), "io.prezero.BadValue"),
         ("io.prezero.Lend", json!({ "bytes": 2097152, "keep_seconds": 1 }), "io.prezero.BadValue"),
+        (
+            "io.prezero.Lend",
+            json!({ "bytes": 2097152, "owner": "a", "keep_seconds": u64::MAX }),
+            "io.prezero.BadValue",
+        ),
         ("io.prezero.Lend", json!({ "bytes": 1_u64 << 60 }), "io.prezero.NotEnough"),
         (
             "io.prezero.FinishZeroing",

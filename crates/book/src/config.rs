@@ -220,6 +220,9 @@ pub struct Config {
     /// Quotas of single users by number, as in `1000 = "8G"`; they override `quota`.
     #[serde(with = "quota_map")]
     pub quota_of: BTreeMap<Uid, Bytes>,
+    /// The longest that content may be kept for its owner, in seconds; default: a day. A loan that
+    /// asks for more is refused.
+    pub keep_seconds_max: u64,
     /// Whether page tables are made in advance, for clients to share: blocks of 1 GiB and more of
     /// smaller pages then map at one fault per GiB. Default: yes.
     pub share_page_tables: bool,
@@ -248,6 +251,7 @@ impl Default for Config {
             trust_zero_group: false,
             quota: None,
             quota_of: BTreeMap::new(),
+            keep_seconds_max: 86_400,
             share_page_tables: true,
             nice: -10,
             workers: Workers::default(),

@@ -17,26 +17,59 @@ use units::LeaseId;
 
 /// The loans, and since when their lease has no holder.
 #[derive(Debug, Default)]
-pub(crate) struct Held(BTreeMap<LeaseId, Option<Instant>>);
+pub(crate) struct Held {
+    leases: BTreeMap<LeaseId, Option<Instant>>,
+    /// The last that [`Held::due`] named.
+    last: Option<LeaseId>,
+}
 
 impl Held {
     pub(crate) fn insert(&mut self, lease: LeaseId) {
-        self.0.insert(lease, None);
+        self.leases.insert(lease, None);
     }
 
     /// Notes that the lease's last descriptor is closed; `false` if the loan is an ordinary one.
     pub(crate) fn close(&mut self, lease: LeaseId) -> bool {
-        let held = self.0.get_mut(&lease);
+        let held = self.leases.get_mut(&lease);
         held.map(|since| *since = Some(Instant::now())).is_some()
     }
 
-    /// The loans whose lease was closed so long ago.
-    pub(crate) fn due(&self, age: Duration) -> Vec<LeaseId> {
+    /// Whether a lease was closed whose memory may hold its loan still.
+    pub(crate) fn is_any_closed(&self) -> bool {
+        self.leases.values().any(Option::is_some)
+    }
+
+    /// Loans whose lease was closed so long ago: so many at most, others each time.
+    pub(crate) fn due(&mut self, age: Duration, most: usize) -> Vec<LeaseId> {
         let is_due = |since: &Option<Instant>| since.is_some_and(|at| at.elapsed() >= age);
-        self.0.iter().filter(|(_, since)| is_due(since)).map(|(lease, _)| *lease).collect()
+        let due = self.leases.iter().filter(|(_, since)| is_due(since));
+        let due: Vec<_> = due.map(|(lease, _)| *lease).collect();
+        let due = turn_about(&due, self.last, most);
+        self.last = due.last().copied();
+        due
     }
 
     pub(crate) fn remove(&mut self, lease: LeaseId) {
-        self.0.remove(&lease);
+        self.leases.remove(&lease);
+    }
+}
+
+/// At most `most` of what is sorted, from behind `last` on and round to the beginning.
+pub(crate) fn turn_about<T: Copy + Ord>(all: &[T], last: Option<T>, most: usize) -> Vec<T> {
+    let begin = last.map_or(0, |last| all.partition_point(|id| *id <= last));
+    all[begin..].iter().chain(&all[..begin]).copied().take(most).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bounded_look_comes_round_to_everything() {
+        let all = [1, 3, 5, 7];
+        assert_eq!(turn_about(&all, None, 3), [1, 3, 5]);
+        assert_eq!(turn_about(&all, Some(5), 3), [7, 1, 3]);
+        assert_eq!(turn_about(&all, Some(4), 9), [5, 7, 1, 3], "what was named last is gone");
+        assert!(turn_about::<u8>(&[], Some(4), 9).is_empty());
     }
 }

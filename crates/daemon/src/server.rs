@@ -120,7 +120,7 @@ async fn accept_all(
             refuse(stream, &error, &farewells);
             continue;
         }
-        let place = match users.enter(rights.uid().0, rights.is_master()) {
+        let place = match users.enter(rights.account().0, rights.is_master()) {
             Ok(place) => Rc::new(place),
             Err(full) => {
                 count(&troubles.too_many);

@@ -18,7 +18,7 @@ use futures_util::stream::{once, unfold};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages, ParseError, PoolKey};
 use wire::{
     Counters, Error, Finished, GivenBack, Job, Lent, LentPart, Level, LoanStatus, PoolChange,
@@ -33,14 +33,10 @@ use crate::shell::Shell;
 /// How long a loan waits for content that this owner's former self still maps. An exiting process
 /// with hundreds of gigabytes takes seconds to unmap them.
 const OWNER_PATIENCE: Duration = Duration::from_secs(2);
-/// How often it looks.
-const OWNER_POLL: Duration = Duration::from_millis(10);
-/// How long a loan that cannot be served waits for pages on their way: returned ones whose last
+/// How long a loan that can't be served waits for pages on their way: returned ones whose last
 /// mapping is just going, and those in a worker's hands. A borrower that returns and borrows in a
 /// circle would otherwise be refused what it had a moment ago.
 const TRANSIT_PATIENCE: Duration = Duration::from_millis(500);
-/// How often it looks.
-const TRANSIT_POLL: Duration = Duration::from_millis(2);
 /// How long a status report waits for pages on their way to the kernel: 256 GiB of 2 MiB pages.
 const STATUS_PATIENCE: Duration = Duration::from_millis(100);
 /// The shortest time between two reports of one watch, unless the client asks for more.
@@ -115,7 +111,7 @@ impl Service {
     ) -> (Result<Lent, Error>, Vec<OwnedFd>) {
         let request =
             LendCall { bytes, page_bytes, node, owner, keep_seconds, single, held_by_memory };
-        match lend(&self.shell, &self.rights, request).await {
+        match lend(&self.shell, &self.rights, &self.place, request).await {
             Ok((reply, fds)) => (Ok(reply), fds),
             Err(error) => (Err(error), Vec::new()),
         }
@@ -205,6 +201,7 @@ struct LendCall {
 async fn lend(
     shell: &Shared,
     rights: &Rights,
+    place: &Place,
     call: LendCall,
 ) -> Result<(Lent, Vec<OwnedFd>), Error> {
     let begin = Instant::now();
@@ -216,6 +213,11 @@ async fn lend(
         (None, Some(_)) => return Err(bad("keep_seconds", "needs an owner to keep content for")),
         (None, None) => None,
     };
+    let longest = shell.borrow().config().keep_seconds_max;
+    if keep.as_ref().is_some_and(|keep| keep.seconds > longest) {
+        let reason = format!("is more than {longest}, the daemon's keep_seconds_max");
+        return Err(bad("keep_seconds", reason));
+    }
     let held_by_memory = call.held_by_memory.unwrap_or(false);
     if held_by_memory && !shell.borrow().can_prove() {
         return Err(bad("held_by_memory", "this kernel does not tell who maps a block"));
@@ -231,26 +233,30 @@ async fn lend(
         quota: shell.borrow().config().quota_for(rights.account()),
         await_owner: true,
     };
-    let patience = Instant::now() + OWNER_PATIENCE;
-    let transit = Instant::now() + TRANSIT_PATIENCE;
+    let patience = begin + OWNER_PATIENCE;
+    let transit = begin + TRANSIT_PATIENCE;
+    let mut changes = shell.borrow().changes();
+    let mut waits = None;
     let granted = loop {
+        changes.mark_unchanged();
         let granted = shell.borrow_mut().lend(&request, rights.ids())?;
-        match granted {
-            Err(Refusal::OwnerLingers) => {
-                sleep(OWNER_POLL).await;
-                shell.borrow_mut().settle_all();
-                request.await_owner = Instant::now() < patience;
-            }
+        let until = match granted {
+            Err(Refusal::OwnerLingers) => patience,
             // Without us those pages would be free by now.
             Err(Refusal::NotEnough { .. })
-                if Instant::now() < transit && shell.borrow_mut().has_pages_in_transit() =>
+                if Instant::now() < transit && shell.borrow().has_pages_in_transit() =>
             {
-                sleep(TRANSIT_POLL).await;
-                shell.borrow_mut().settle_all();
+                transit
             }
             other => break other,
-        }
+        };
+        waits.get_or_insert_with(|| shell.borrow().waiting().begin());
+        // Late is as good as in vain: the next attempt is the last then.
+        drop(timeout_at(until, changes.changed()).await);
+        place.turn().await;
+        request.await_owner = Instant::now() < patience;
     };
+    drop(waits);
     let mut handover = granted.map_err(|refusal| {
         shell.borrow().metrics.refused(Some(&refusal), begin.elapsed());
         explain(shell, &request, &refusal)

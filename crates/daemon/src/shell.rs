@@ -10,8 +10,10 @@ mod lending;
 mod report;
 mod zeroing;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use book::block::StateName;
@@ -64,6 +66,42 @@ pub(crate) struct Started {
     pub(crate) returned: ReturnedBlocks,
 }
 
+/// The loans that wait for pages on their way to them. They look at nothing themselves: the house is
+/// kept for all of them at once, and whoever waits is woken when something came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    loans: Cell<usize>,
+    begun: tokio::sync::Notify,
+}
+
+impl Waiting {
+    /// Until the value is dropped, the house is kept for one more loan.
+    pub(crate) fn begin(self: &Rc<Self>) -> Waits {
+        self.loans.set(self.loans.get() + 1);
+        self.begun.notify_one();
+        Waits(Rc::clone(self))
+    }
+
+    pub(crate) fn is_anybody(&self) -> bool {
+        self.loans.get() > 0
+    }
+
+    /// Waits until a loan begins to wait.
+    pub(crate) async fn begun(&self) {
+        self.begun.notified().await;
+    }
+}
+
+/// One that waits.
+#[derive(Debug)]
+pub(crate) struct Waits(Rc<Waiting>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.loans.set(self.0.loans.get() - 1);
+    }
+}
+
 /// The daemon's state. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Shell {
@@ -71,6 +109,9 @@ pub(crate) struct Shell {
     store: Store,
     leases: Leases,
     held: Held,
+    /// The lingering block that was looked at last.
+    looked_at: Option<BlockId>,
+    waiting: Rc<Waiting>,
     roots: Roots,
     config: Config,
     provider: Provider,
@@ -147,6 +188,8 @@ impl Shell {
             store,
             leases,
             held: Held::default(),
+            looked_at: None,
+            waiting: Rc::default(),
             roots,
             config,
             provider,
@@ -167,7 +210,7 @@ impl Shell {
             shell.leases.remove(*lease)?;
         }
         alive.retain(|lease, _| known.contains(lease));
-        shell.settle_all();
+        shell.settle_some(usize::MAX);
         shell.store.lanes().wait(START_PATIENCE);
         while let Ok(block) = returned.try_recv() {
             shell.settled(&block);
@@ -202,6 +245,11 @@ impl Shell {
         self.observed = None;
         self.changed.send_modify(|generation| *generation += 1);
         Ok(())
+    }
+
+    /// The loans that wait.
+    pub(crate) fn waiting(&self) -> Rc<Waiting> {
+        Rc::clone(&self.waiting)
     }
 
     pub(crate) fn counters(&self) -> wire::Counters {

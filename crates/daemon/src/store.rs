@@ -63,6 +63,8 @@ pub(crate) struct Store {
     dirs: BTreeMap<PageSize, Arc<BlockDir>>,
     mounts: Vec<HugetlbMount>,
     places: BTreeMap<BlockId, Place>,
+    /// Files that nobody needs and that could not be removed yet: tried again until they are.
+    unremoved: BTreeSet<BlockId>,
     tables: Option<Tables>,
     lanes: Lanes,
     /// Returned blocks that a lane looks at.
@@ -103,6 +105,7 @@ impl Store {
             dirs: BTreeMap::new(),
             mounts: Vec::new(),
             places: BTreeMap::new(),
+            unremoved: BTreeSet::new(),
             tables: if share_tables && !plain { Some(Tables::start()?) } else { None },
             lanes: Lanes::new(),
             looked_at: BTreeSet::new(),
@@ -309,9 +312,10 @@ impl Store {
                 let Some(key) = book.block(*block).map(book::block::Block::pool) else {
                     return Ok(None);
                 };
-                let file = self.dir(key.page_size)?.create(state.as_str(), &name)?;
-                let place = Place { page_size: key.page_size, state, name };
+                // Known before it is there: what fails in the midst of making it is removed by name.
+                let place = Place { page_size: key.page_size, state, name: name.clone() };
                 self.places.insert(*block, place);
+                let file = self.dir(key.page_size)?.create(state.as_str(), &name)?;
                 file.set_len(pages.bytes(key.page_size).0)?;
                 Ok(Some(file))
             }
@@ -342,18 +346,38 @@ impl Store {
                 }
                 Ok(None)
             }
-            Effect::Remove(block) => {
-                let Some(place) = self.places.get(block).cloned() else { return Ok(None) };
-                let slot = self.tables.as_ref().and_then(|tables| tables.take(*block));
-                let dir = Arc::clone(self.dir(place.page_size)?);
-                // A name that says whose it was, and that no other block ever has.
-                dir.rename(&place.name, place.state.as_str(), &place.name, GONE)?;
-                self.places.remove(block);
-                self.looked_at.remove(block);
+            Effect::Remove(block) => self.remove(*block).map(|()| None),
+        }
+    }
+
+    /// Removes a file. One that can not be removed now keeps its place, and is tried again.
+    fn remove(&mut self, block: BlockId) -> Result<()> {
+        let Some(place) = self.places.get(&block).cloned() else { return Ok(()) };
+        let dir = Arc::clone(self.dir(place.page_size)?);
+        // A name that says whose it was, and that no other block ever has.
+        match dir.rename(&place.name, place.state.as_str(), &place.name, GONE) {
+            Ok(()) => {
+                let slot = self.tables.as_ref().and_then(|tables| tables.take(block));
                 self.free(place.page_size, &dir, place.name, slot);
-                Ok(None)
+            }
+            // It was never made.
+            Err(error) if error.errno() == Some(linux::Errno::NOENT) => {}
+            Err(error) => {
+                self.unremoved.insert(block);
+                return Err(error.into());
             }
         }
+        self.unremoved.remove(&block);
+        self.places.remove(&block);
+        self.looked_at.remove(&block);
+        Ok(())
+    }
+
+    /// Tries again to remove what could not be removed, so many files at most. Returns whether one
+    /// was.
+    pub(crate) fn remove_again(&mut self, most: usize) -> bool {
+        let blocks: Vec<_> = self.unremoved.iter().copied().take(most).collect();
+        blocks.into_iter().filter(|block| self.remove(*block).is_ok()).count() > 0
     }
 
     /// A block that is neither ready nor lent is nobody's to map: the lease proof must not see it.

@@ -186,9 +186,9 @@ mod tests {
         LocalSet::new().block_on(&runtime, async {
             let flood: Vec<_> = (0..50).map(|_| spawn_local(calls(1, 10))).collect();
             spawn_local(calls(2, 10)).await.unwrap();
-            // Ten calls of another user: fifty connections of the first had about as many turns.
+            // Ten calls of another user: fifty connections of the first had no more turns.
             let flooded = order.borrow().iter().filter(|uid| **uid == 1).count();
-            assert!((5..=40).contains(&flooded), "{flooded} calls of the flood came before");
+            assert!((1..=10).contains(&flooded), "{flooded} calls of the flood came before");
             for task in flood {
                 task.await.unwrap();
             }

@@ -12,6 +12,7 @@ use units::{BlockId, Domain, JobId, LeaseId, PageSize, Pages, Uid};
 
 use super::{HELD_AGE, Handover, Shell, boot_seconds, failed};
 use crate::error::{Error, Result};
+use crate::held::turn_about;
 use crate::kernel::Fill;
 use crate::store::Returned;
 
@@ -166,11 +167,10 @@ impl Shell {
         }
     }
 
-    /// Ends the loans that their memory held and holds no longer, of those whose lease was closed
-    /// so long ago. Returns whether there were any.
-    pub(super) fn end_unheld(&mut self, age: Duration) -> bool {
-        let mut ended = false;
-        for lease in self.held.due(age) {
+    /// Ends loans that their memory held and holds no longer, of those whose lease was closed so long
+    /// ago. Looks at so many.
+    fn end_unheld(&mut self, age: Duration, most: usize) {
+        for lease in self.held.due(age, most) {
             let blocks = self.book.lease_blocks(lease);
             let is_held = blocks.into_iter().any(|block| {
                 self.store.reach_while_lent(block).is_ok_and(|reach| reach == Reach::Shared)
@@ -178,10 +178,8 @@ impl Shell {
             if !is_held {
                 self.held.remove(lease);
                 self.end_lease(lease);
-                ended = true;
             }
         }
-        ended
     }
 
     /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
@@ -222,11 +220,21 @@ impl Shell {
         }
     }
 
-    /// Looks at every lingering block again. Returns how many there are.
-    pub(crate) fn settle_all(&mut self) -> usize {
-        self.end_unheld(HELD_AGE);
+    /// Looks again at lingering blocks, at loans that are held by their memory, and at files that could
+    /// not be removed: at so many of each, at others each time. Returns how many blocks linger.
+    ///
+    /// While a loan waits for pages those held by memory are looked at however young they are.
+    pub(crate) fn settle_some(&mut self, most: usize) -> usize {
+        let age = if self.waiting.is_anybody() { Duration::ZERO } else { HELD_AGE };
+        self.end_unheld(age, most);
+        if self.store.remove_again(most) {
+            self.observed = None;
+            self.wake();
+        }
         let lingering: Vec<_> = self.book.in_state(StateName::Lingering).map(|b| b.id()).collect();
-        lingering.iter().for_each(|id| self.settle(*id));
+        let now = turn_about(&lingering, self.looked_at, most);
+        self.looked_at = now.last().copied();
+        now.iter().for_each(|id| self.settle(*id));
         lingering.len()
     }
 
@@ -247,13 +255,9 @@ impl Shell {
     }
 
     /// Whether pages are on their way from one hand to another.
-    ///
-    /// For a loan that is short of pages: so loans that are held by their memory are looked at
-    /// here however young they are.
-    pub(crate) fn has_pages_in_transit(&mut self) -> bool {
-        let ended = self.end_unheld(Duration::ZERO);
+    pub(crate) fn has_pages_in_transit(&self) -> bool {
         let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
-        ended
+        self.held.is_any_closed()
             || self.store.lanes().is_busy()
             || states.any(|state| self.book.in_state(state).next().is_some())
     }
