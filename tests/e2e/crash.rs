@@ -48,7 +48,8 @@ fn no_number_of_a_block_lease_or_job_comes_again_after_a_restart() {
         let block = number_of_block(&blocks[0]);
         drop(blocks);
         let mut client = daemon.client();
-        let job = client.take_zeroing(None, None, false).expect("something to zero");
+        let job = worker::take_zeroing(&mut client, worker::Which::default(), false)
+            .expect("something to zero");
         let (block_before, lease_before, job_before) = last;
         assert!(
             block > block_before && lease > lease_before && job.id() > job_before,

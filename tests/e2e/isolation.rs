@@ -9,6 +9,8 @@ use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, OFlags};
+use worker::Which;
+use worker::job::Task;
 
 /// Both ways of recycling, over both page sizes.
 fn variants() -> impl Iterator<Item = (Page, &'static str)> {
@@ -244,12 +246,12 @@ fn a_workers_path_only_descriptor_opens_nothing_after_its_report() {
     let worker = fork(|ready| {
         become_nobody();
         let mut client = daemon.client();
-        let job = client.take_zeroing(None, None, false).expect("trusted");
+        let job = worker::take_zeroing(&mut client, Which::default(), false).expect("trusted");
         let kept = hidden(&job.file().expect("a block"));
         let early = rustix::fs::open(path_of(&kept), OFlags::RDWR, Mode::empty()).is_ok();
-        let client::Task::Allocate(task) = job.begin().expect("a job") else { return 2 };
+        let Task::Allocate(task) = job.begin().expect("a job") else { return 2 };
         let done = task.run(&mut |_| std::ops::ControlFlow::Continue(())).expect("a page");
-        let finished = client.report(done).expect("a report");
+        let finished = done.report(&mut client).expect("a report");
         assert_eq!(finished.state, "ready");
         ready.signal();
         i32::from(early || reached(&kept, Duration::from_secs(1)))
@@ -281,9 +283,9 @@ fn a_report_of_pages_without_memory_makes_nothing_ready() {
     for allocated in [0, 1] {
         let Some(daemon) = Daemon::start(page, 2, &pool) else { return };
         let mut client = daemon.client();
-        let job = client.take_zeroing(None, None, false).expect("root");
+        let job = worker::take_zeroing(&mut client, Which::default(), false).expect("root");
         let number = job.id();
-        let client::Task::Allocate(task) = job.begin().expect("a job") else { panic!("new") };
+        let Task::Allocate(task) = job.begin().expect("a job") else { panic!("new") };
         // Each lets go of the file, and keeps the job, as one does that reports.
         let done = if allocated == 0 {
             let shared = task.share().expect("a mapping");

@@ -3,12 +3,14 @@
 
 use std::ops::ControlFlow;
 
-use client::{Client, Error, Job, Task};
+use client::{Client, Error};
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use units::Pages;
+use worker::job::{Done, Job, Task};
+use worker::{Which, take_zeroing};
 
-fn allocate(job: Job, pages: u64) -> client::Done {
+fn allocate(job: Job, pages: u64) -> Done {
     let Ok(Task::Allocate(task)) = job.begin() else { panic!("a fresh block is allocated") };
     let stop = |done: Pages| {
         if done.0 >= pages { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -17,7 +19,7 @@ fn allocate(job: Job, pages: u64) -> client::Done {
 }
 
 fn take(client: &mut Client) -> Job {
-    client.take_zeroing(None, None, false).expect("something to zero")
+    take_zeroing(client, Which::default(), false).expect("something to zero")
 }
 
 #[test]
@@ -27,12 +29,12 @@ fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
     let mut client = daemon.client();
     let done = allocate(take(&mut client), 3);
     assert_eq!((done.pages, done.all), (Pages(3), false));
-    assert_eq!(client.report(done).expect("booked").state, "zeroable");
+    assert_eq!(done.report(&mut client).expect("booked").state, "zeroable");
     assert_eq!(daemon.pool().zeroable_pages, 5);
     let job = take(&mut client);
     assert_eq!(job.first(), Pages(3));
     let done = allocate(job, 8);
-    assert_eq!(client.report(done).expect("booked").state, "ready");
+    assert_eq!(done.report(&mut client).expect("booked").state, "ready");
     assert_zero(&daemon.lend(page, 8).map().expect("a mapping"));
 }
 
@@ -46,7 +48,7 @@ fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
     let hidden =
         client::Mapping::map(job.file().expect("a block"), size, page.size()).expect("a mapping");
     let done = allocate(job, 2);
-    assert_eq!(client.report(done).expect("booked").state, "lingering");
+    assert_eq!(done.report(&mut client).expect("booked").state, "lingering");
     assert_eq!(daemon.pool().ready_pages, 0);
     drop(hidden);
     daemon.wait_for("zeroable again", |p| p.lingering_pages == 0 && p.zeroable_pages == 2);
@@ -59,7 +61,7 @@ fn a_job_is_reported_once() {
     let mut client = daemon.client();
     let job = take(&mut client);
     let number = job.id();
-    client.report(allocate(job, 1)).expect("booked");
+    allocate(job, 1).report(&mut client).expect("booked");
     let again = client.finish_zeroing(number, Pages(1));
     assert!(matches!(again, Err(Error::Refused(wire::Error::NoSuchJob { .. }))), "{again:?}");
 }

@@ -4,12 +4,13 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use client::Task;
 use linux::testkit::hugepages;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
 use units::Pages;
+use worker::job::Task;
+use worker::{Which, take_zeroing};
 
 use super::support::{self, kernel, soil_pool};
 
@@ -39,17 +40,17 @@ fn a_job_that_is_dropped_or_reported_twice_costs_nothing() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 4, "") else { return };
     let mut client = daemon.client();
-    let job = client.take_zeroing(None, None, false).expect("something to zero");
+    let job = take_zeroing(&mut client, Which::default(), false).expect("something to zero");
     assert!(job.file().is_none());
     assert_eq!(job.pages(), Pages(4));
     drop(job);
     daemon.wait_for("lost", |_| daemon.status().counters.lost_workers == 1);
-    let job = client.take_zeroing(None, None, false).expect("something to zero");
+    let job = take_zeroing(&mut client, Which::default(), false).expect("something to zero");
     let number = job.id();
     let Ok(Task::InKernel(task)) = job.begin() else { panic!("pages of the kernel's pool") };
     assert_eq!(task.zero(Pages(3)).expect("zeroed").pages, Pages(3));
     // More than was done, or asked for, makes nothing ready that is not.
-    client.report(task.finish(Pages(u64::MAX))).expect("booked");
+    task.finish(Pages(u64::MAX)).report(&mut client).expect("booked");
     assert!(client.finish_zeroing(number, Pages(1)).is_err());
     let pool = daemon.pool();
     assert_eq!((pool.ready_pages, pool.zeroable_pages), (3, 1));

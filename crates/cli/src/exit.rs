@@ -129,6 +129,34 @@ impl From<linux::Error> for Failure {
     }
 }
 
+impl From<worker::Error> for Failure {
+    fn from(error: worker::Error) -> Self {
+        match error {
+            worker::Error::Client(error) => error.into(),
+            worker::Error::Kernel(error) => error.into(),
+            worker::Error::Io(error) => error.into(),
+            worker::Error::Method(_) => Self::usage(error),
+            _ => Self::failed(error),
+        }
+    }
+}
+
+impl From<worker::Unfinished> for Failure {
+    fn from(unfinished: worker::Unfinished) -> Self {
+        unfinished.error.into()
+    }
+}
+
+impl From<worker::Exit> for Exit {
+    fn from(exit: worker::Exit) -> Self {
+        match exit {
+            worker::Exit::Done => Self::Done,
+            worker::Exit::NotEnough => Self::NotEnough,
+            worker::Exit::Interrupted => Self::Interrupted,
+        }
+    }
+}
+
 impl From<daemon::Error> for Failure {
     fn from(error: daemon::Error) -> Self {
         let exit = match &error {
@@ -169,6 +197,13 @@ mod tests {
         ] {
             let line = format!("\n  {:<4} ", exit as u8);
             assert!(TABLE.contains(&line), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn a_worker_and_the_table_mean_the_same_codes() {
+        for exit in [worker::Exit::Done, worker::Exit::NotEnough, worker::Exit::Interrupted] {
+            assert_eq!(Exit::from(exit) as u8, exit as u8);
         }
     }
 

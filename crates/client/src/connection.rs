@@ -12,7 +12,6 @@ use zlink::{Call, Connection};
 use crate::error::{Error, Result};
 use crate::loan::{LendRequest, Loan};
 use crate::socket::{Blocking, now};
-use crate::zeroing::Job;
 
 /// How long an answer may take before the connection counts as broken.
 ///
@@ -117,7 +116,8 @@ impl Client {
         Loan::from_reply(reply?, fds)
     }
 
-    /// Takes a block to zero. `background` asks only for what the thresholds want.
+    /// Takes work for a worker: what is to be done, and its descriptors. `background` asks only
+    /// for what the thresholds want.
     ///
     /// # Errors
     /// [`wire::Error::NothingToZero`] as [`Error::Refused`] when there is nothing (left) to do.
@@ -126,16 +126,15 @@ impl Client {
         node: Option<Node>,
         page_size: Option<PageSize>,
         background: bool,
-    ) -> Result<Job> {
+    ) -> Result<(wire::Job, Vec<OwnedFd>)> {
         let page_bytes = page_size.map(PageSize::bytes);
         let call = self.connection.take_zeroing(node.map(|n| n.0), page_bytes, Some(background));
         let (reply, fds) = now(call).map_err(broken("TakeZeroing"))?;
-        Job::from_reply(reply?, fds)
+        Ok((reply?, fds))
     }
 
     /// Reports a job. Everything of it must have been dropped before: the daemon proves that
-    /// nobody holds the block any more, and takes it for dirty otherwise. [`Client::report`] sees
-    /// to that.
+    /// nobody holds the block any more, and takes it for dirty otherwise.
     ///
     /// # Errors
     /// [`Error::Refused`] with [`wire::Error::NoSuchJob`] for a job that was reported or lost.

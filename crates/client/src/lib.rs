@@ -10,7 +10,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it does: connects, borrows, maps, zeroes on request, watches. What it does not: wait for
+//! What it does: connects, borrows, maps, watches. What it does not: wait for
 //! zeroing (short of ready memory a loan comes with a hole that the kernel zeroes on touch),
 //! start threads or a runtime, or keep a program alive when the daemon is gone.
 
@@ -20,7 +20,6 @@ mod connection;
 mod error;
 mod loan;
 mod socket;
-mod zeroing;
 
 pub use connection::{ANSWER_TIMEOUT, Client, Watch};
 pub use error::{Error, Result};
@@ -28,4 +27,3 @@ pub use linux::Mapping;
 pub use loan::{LendRequest, Loan};
 pub use units::{Bytes, Node, Owner, PageSize, Pages};
 pub use wire::DEFAULT_SOCKET;
-pub use zeroing::{Allocate, Done, InKernel, InPlace, Job, Shared, Task, ZeroedNow};

@@ -18,12 +18,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 use units::{Domain, Pages};
+use worker::{Exit, Invocation, PageLimit, Summary, Which};
 
 use crate::error::{Error, Result};
 
@@ -98,13 +98,6 @@ impl Places {
     }
 }
 
-/// What `prezero zero --json` prints in the end, of which this much matters here.
-#[derive(Debug, Deserialize)]
-struct Record {
-    pages: u64,
-    interrupted: bool,
-}
-
 impl Deputies {
     /// `command` starts a worker; empty for none.
     pub(crate) fn new(command: Vec<OsString>) -> Rc<Self> {
@@ -166,13 +159,19 @@ impl Deputies {
     fn command(&self, Order { thread, domain, pages, .. }: Order) -> Result<Command> {
         let none = || Error::Deputy("this daemon has no command to start workers".to_owned());
         let (program, arguments) = self.command.split_first().ok_or_else(none)?;
-        let pages = if pages == u64::MAX { "max".to_owned() } else { pages.to_string() };
+        let invocation = Invocation {
+            which: Which::of(domain.node, domain.page_size),
+            threads: Some(1),
+            pages: PageLimit::new((pages != u64::MAX).then_some(pages)),
+            like: Some(thread),
+            until_eof: true,
+            ..Invocation::default()
+        };
         let mut command = Command::new(program);
         command
             .args(arguments)
-            .args(["--like", &thread.to_string(), "--until-eof", "--json", "--threads", "1"])
-            .args(["--node", &domain.node.to_string()])
-            .args(["--page-size", &domain.page_size.to_string(), &pages])
+            .arg("--json")
+            .args(invocation.arguments())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
@@ -184,11 +183,9 @@ impl Deputies {
 }
 
 fn report(status: ExitStatus, text: &str) -> Result<Report> {
-    // Done, out of pages since others took them, interrupted: all of what could be done is done.
-    const ENOUGH: [i32; 3] = [0, 5, 130];
-    let record = serde_json::from_str(text).ok();
-    match record.filter(|_| status.code().is_some_and(|code| ENOUGH.contains(&code))) {
-        Some(Record { pages, interrupted }) => Ok(Report { pages: Pages(pages), interrupted }),
+    let exit = status.code().and_then(Exit::from_code);
+    match exit.and_then(|_| Summary::parse(text)) {
+        Some(Summary { pages, interrupted, .. }) => Ok(Report { pages: Pages(pages), interrupted }),
         None => Err(Error::Deputy(format!("it ended with {status}"))),
     }
 }
@@ -203,7 +200,9 @@ mod tests {
     #[test]
     fn only_a_worker_that_did_what_could_be_done_has_a_report() {
         let ended = |code: i32, text: &str| report(ExitStatus::from_raw(code << 8), text).ok();
-        let some = "{ \"pages\": 3, \"bytes\": 12, \"interrupted\": true }";
+        let work = worker::Work { pages: 3, bytes: 12, ..worker::Work::default() };
+        let some = serde_json::to_string(&Summary::new(&work, true)).unwrap();
+        let some = some.as_str();
         let three = Report { pages: Pages(3), interrupted: true };
         assert_eq!(ended(130, some), Some(three));
         assert_eq!(ended(5, some), Some(three));

@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep_until};
 use units::Node;
+use worker::{Invocation, Which};
 
 use crate::service::Shared;
 
@@ -114,20 +115,19 @@ impl Crew {
     }
 
     fn start(&self, node: Node, cpus: Option<String>) -> std::io::Result<Child> {
+        let invocation = Invocation {
+            which: Which::new(Some(node), None),
+            background: true,
+            nice: Some(self.settings.nice),
+            cpus,
+            sched_idle: self.settings.sched_idle,
+            cgroup: self.settings.cgroup.clone(),
+            ..Invocation::default()
+        };
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).arg("--background").arg("--node").arg(node.to_string());
-        command.arg(format!("--nice={}", self.settings.nice));
+        command.args(&self.command[1..]).args(invocation.arguments());
         for variable in crate::manager::OWN_VARIABLES {
             command.env_remove(variable);
-        }
-        if let Some(cpus) = cpus {
-            command.arg("--cpus").arg(cpus);
-        }
-        if self.settings.sched_idle {
-            command.arg("--sched-idle");
-        }
-        if let Some(cgroup) = &self.settings.cgroup {
-            command.arg("--cgroup").arg(cgroup);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).spawn()
     }

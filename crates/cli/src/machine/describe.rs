@@ -3,8 +3,7 @@
 
 use linux::{Result, Roots, cpu, hugetlb, meminfo, numa};
 use serde::Serialize;
-
-use crate::worker::context;
+use worker::context;
 
 /// What a report must say about the machine it was made on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -5,6 +5,7 @@
 //! very same fields. Field names carry their unit, as on the wire.
 
 pub(crate) mod log;
+pub mod progress;
 pub mod table;
 mod units;
 

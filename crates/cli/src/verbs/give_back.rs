@@ -5,11 +5,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use units::{Bytes, Pages};
+use worker::{PageLimit, Which};
 
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
-use crate::shared::{Daemon, Which};
-use crate::verbs::zero::Count;
+use crate::shared::Daemon;
 
 /// Give ready and zeroable blocks back to the kernel's pool, for other programs
 ///
@@ -29,18 +29,18 @@ pub(crate) struct Args {
     which: Which,
     /// How many pages: a number, or `all`
     #[arg(value_name = "PAGES|all", default_value = "all", value_parser = pages)]
-    pages: Count,
+    pages: PageLimit,
     #[command(flatten)]
     form: Form,
 }
 
-fn pages(text: &str) -> Result<Count, String> {
-    Count::parse(text, "all")
+fn pages(text: &str) -> Result<PageLimit, String> {
+    PageLimit::parse(text, "all")
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut client = args.daemon.connect()?;
-    let pages = args.pages.limit().map(Pages);
+    let pages = args.pages.pages().map(Pages);
     let given = client.give_back(args.which.node(), args.which.page_size, pages)?;
     args.form.print(&GivenBack { bytes: given.0 })?;
     Ok(Exit::Done)

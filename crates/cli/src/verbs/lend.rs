@@ -14,11 +14,12 @@ use std::time::Duration;
 use client::LendRequest;
 use units::Bytes;
 use units::Owner;
+use worker::Which;
 
 use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
 use crate::output;
-use crate::shared::{Daemon, Which};
+use crate::shared::Daemon;
 
 /// Run a command on borrowed memory
 ///

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use book::config::{Config, Reserve};
 use linux::{Roots, hugetlb};
 use serde::Serialize;
+use worker::Stop;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::machine::boot::{self, Progress};
 use crate::output::{Form, Record, count, note, seconds};
-use crate::signals::Stop;
 
 /// How often progress is told.
 const TELL: Duration = Duration::from_secs(2);

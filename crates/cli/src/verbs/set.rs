@@ -8,9 +8,10 @@ use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use units::Bytes;
 use wire::{PoolChange, PoolStatus};
+use worker::Which;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::shared::{Daemon, Which};
+use crate::shared::Daemon;
 
 /// Change a pool's thresholds, or add a pool
 ///

@@ -7,10 +7,11 @@ use std::time::Duration;
 use serde::Serialize;
 use units::{Bytes, Pages};
 use wire::{Level, WatchReply};
+use worker::Which;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record};
-use crate::shared::{Daemon, Which};
+use crate::shared::Daemon;
 
 /// Report how many pages are ready: on every change, or when they fall below a threshold
 ///

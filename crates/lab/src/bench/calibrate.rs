@@ -8,7 +8,7 @@ use ::clear::calibrate::{
 use super::Bench;
 use super::figure::{Chart, Part, Row, Shape};
 use cli::exit::Failure;
-use cli::worker::engine;
+use worker::engine;
 
 pub(super) fn measure(bench: &Bench) -> Result<Part, Failure> {
     let mut part = Part::new(

@@ -15,9 +15,7 @@ use super::evidence::Cancelling;
 use super::figure::{Chart, Part, Row, Shape, quantile};
 use crate::rig::{Pool, Scene};
 use cli::exit::Failure;
-use cli::signals::Stop;
-use cli::worker::engine::Engine;
-use cli::worker::{self, Crew};
+use worker::{Engine, Stop, Worker};
 
 /// Chunks to compare, and prezero's own.
 const CHUNK_KIB: [usize; 5] = [64, 256, 4 << 10, 64 << 10, 512 << 10];
@@ -79,7 +77,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             times.push(worker(scene, Engine::of(chosen), &wish, sample)?);
             // What was done is kept; a loan takes all.
             wish.reset();
-            worker::run(&crew(scene, Engine::of(chosen), &plan.stop), &|_| {})?;
+            crew(scene, Engine::of(chosen), &plan.stop).run(&|_| {})?;
         }
         Ok(times)
     })?;
@@ -158,9 +156,9 @@ fn in_place(
     Ok(ended.saturating_duration_since(sent?).as_secs_f64() * 1e3)
 }
 
-fn crew<'a>(scene: &'a Scene<'_>, engine: Engine, stop: &'a Stop) -> Crew<'a> {
+fn crew<'a>(scene: &'a Scene<'_>, engine: Engine, stop: &'a Stop) -> Worker<'a> {
     let socket = scene.socket();
-    Crew {
+    Worker {
         socket,
         which: scene.which(),
         background: false,
@@ -183,7 +181,7 @@ fn worker(
     let crew = crew(scene, engine, wish);
     let (sent, ended) = thread::scope(|scope| {
         let working = scope.spawn(|| {
-            let work = worker::run(&crew, &|_| {});
+            let work = crew.run(&|_| {});
             work.map(|_| Instant::now())
         });
         let sent = signal_later(sample);

@@ -13,9 +13,7 @@ use super::clock::{process_cpu, thread_cpu};
 use super::figure::{Chart, Part, Row, Shape, quantile};
 use crate::rig::{Plan, Pool, Scene};
 use cli::exit::Failure;
-use cli::signals::Stop;
-use cli::worker::engine::Engine;
-use cli::worker::{self, Crew};
+use worker::{Engine, Stop, Worker};
 
 const PAGE: PageSize = PageSize::MIB_2;
 /// A loan: 64 MiB.
@@ -162,7 +160,7 @@ fn with(
     let ended = Stop::default();
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            let crew = Crew {
+            let crew = Worker {
                 socket: &socket,
                 which: scene.which(),
                 background: false,
@@ -173,7 +171,7 @@ fn with(
                 stop: &ended,
             };
             while !ended.is_set() {
-                if worker::run(&crew, &|_| {})?.pages == 0 {
+                if crew.run(&|_| {})?.pages == 0 {
                     thread::sleep(IDLE);
                 }
             }

@@ -117,7 +117,7 @@ fn strides(lanes: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cli::signals::Stop;
+    use worker::Stop;
 
     #[test]
     fn every_lane_is_warmed_up_once_and_counted_in_every_round_each_first_in_turn() {

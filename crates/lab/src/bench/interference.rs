@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use super::throttle::Throttle;
 use crate::prefault::Anonymous;
 use ::clear::{Clearer, Extent};
-use cli::worker::context::Context;
 use units::Bytes;
 
 use super::Bench;
@@ -24,6 +23,7 @@ use super::clock::thread_cpu;
 use super::evidence::Slowdown;
 use super::figure::{Chart, Part, Row, Shape, Stats};
 use cli::exit::Failure;
+use worker::Context;
 
 const SLICE: Duration = Duration::from_millis(250);
 const QUICK_SLICE: Duration = Duration::from_millis(60);

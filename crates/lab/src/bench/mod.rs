@@ -40,17 +40,17 @@ use crate::machine;
 use ::clear::Method;
 use ::clear::calibrate::{Choice, Cpu};
 use clap::ValueEnum;
-use cli::worker::context::allowed_cpus;
 use linux::Roots;
 use units::{Bytes, PageSize};
 
 use crate::rig::{Backing, Plan, Pool, Scene, Stage};
 use cli::exit::{Exit, Failure, Outcome};
 use cli::output::{self, Form};
-use cli::signals::Stop;
 use clock::Others;
 use evidence::Evidence;
 use report::Report;
+use worker::Stop;
+use worker::context::allowed_cpus;
 
 /// How much memory each part works on unless --size says so.
 const DEFAULT_SIZE: Bytes = Bytes(2 << 30);

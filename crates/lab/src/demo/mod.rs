@@ -23,15 +23,15 @@ mod report;
 use std::path::PathBuf;
 
 use crate::machine;
-use cli::worker::context::allowed_cpus;
 use linux::Roots;
 use units::{Bytes, PageSize};
 
 use crate::rig::{Backing, Plan, Pool, Stage, qemu, starts};
 use cli::exit::{Exit, Failure, Outcome};
 use cli::output::{self, Form};
-use cli::signals::Stop;
 use report::Report;
+use worker::Stop;
+use worker::context::allowed_cpus;
 
 /// The most memory that is used unless --size says so.
 const DEFAULT_MOST: Bytes = Bytes(16 << 30);

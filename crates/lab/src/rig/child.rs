@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
 use cli::exit::Failure;
-use cli::signals::Stop;
+use worker::Stop;
 
 /// Between two looks at a program that runs.
 const LOOK: Duration = Duration::from_micros(200);

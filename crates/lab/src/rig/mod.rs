@@ -41,10 +41,9 @@ use wire::PoolChange;
 
 use cli::exit::{Exit, Failure};
 use cli::output;
-use cli::shared::Which;
-use cli::signals::Stop;
-use cli::worker::engine::Engine;
-use cli::worker::{self, Crew, Work, progress};
+use cli::output::progress;
+use worker::{Engine, Stop, Which};
+use worker::{Work, Worker};
 
 /// Where the mounts and the note are: one place, so that a run finds what a killed one has left.
 const RUN_DIR: &str = "/run/prezero-demo";
@@ -322,7 +321,7 @@ impl Scene<'_> {
     /// Zeroes all pages into the daemon's pool, with all threads.
     pub(crate) fn fill(&mut self, plan: &Plan) -> Result<Work, Failure> {
         let bar = progress::bytes(self.bytes().0, "filling the pool");
-        let crew = Crew {
+        let crew = Worker {
             socket: &self.socket,
             which: self.which(),
             background: false,
@@ -333,7 +332,7 @@ impl Scene<'_> {
             at_least_one: false,
             stop: &plan.stop,
         };
-        let work = worker::run(&crew, &|bytes| bar.inc(bytes));
+        let work = crew.run(&|bytes| bar.inc(bytes));
         bar.finish_and_clear();
         let work = work?;
         plan.go_on()?;

@@ -2,7 +2,7 @@
 //! What every part of a demonstration or measurement needs to know.
 
 use cli::exit::Failure;
-use cli::signals::Stop;
+use worker::Stop;
 
 /// How often, by how many, and until when.
 #[derive(Debug, Clone)]

@@ -19,7 +19,7 @@ use units::{Bytes, PageSize};
 
 use super::child::{end_with_parent, last_lines, watch};
 use cli::exit::Failure;
-use cli::signals::Stop;
+use worker::Stop;
 
 /// Where packages put the server, which is in nobody's PATH there: Debian's, and PostgreSQL's own
 /// RPMs.

@@ -16,7 +16,7 @@ use units::{Bytes, PageSize};
 
 use super::child::end_with_parent;
 use cli::exit::Failure;
-use cli::signals::Stop;
+use worker::Stop;
 
 /// How long QEMU may take to its greeting: 16 GiB at 250 ms for 1 GiB is 4 s, times 30.
 const GREETING_PATIENCE: Duration = Duration::from_secs(120);

@@ -4,10 +4,10 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use units::Pages;
 use wire::PoolChange;
+use worker::Which;
 
 use super::feed::Order;
 use super::view::{Prompt, Question, View, shape};
-use crate::shared::Which;
 
 /// More digits than any number of pages has.
 const LONGEST: usize = 12;

@@ -21,12 +21,12 @@ use ratatui::crossterm::tty::IsTty;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Form;
 use crate::shared::Daemon;
-use crate::signals::Stop;
 
 use feed::{Feed, News};
 use keys::Reaction;
 use rates::Sampler;
 use view::View;
+use worker::Stop;
 use zeroing::Zeroing;
 
 /// How often keys and signals are looked for.

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use crate::worker::context::allowed_cpus;
 use units::Bytes;
+use worker::context::allowed_cpus;
+use worker::engine::Engine;
+use worker::{Stop, Which};
+use worker::{Work, Worker};
 
 use crate::exit::Failure;
 use crate::output::{bytes_per_second, rate};
-use crate::shared::Which;
-use crate::signals::Stop;
-use crate::worker::engine::Engine;
-use crate::worker::{self, Crew, Work};
 
 /// The work, until its result was taken. Dropped, it is stopped and waited for, so that what it did
 /// is reported.
@@ -30,7 +29,7 @@ impl Zeroing {
         let (stop, bytes) = (Stop::default(), Arc::new(AtomicU64::new(0)));
         let (flag, sum) = (stop.clone(), Arc::clone(&bytes));
         let thread = std::thread::spawn(move || {
-            let crew = Crew {
+            let worker = Worker {
                 socket: &socket,
                 which,
                 background: false,
@@ -40,10 +39,10 @@ impl Zeroing {
                 at_least_one: false,
                 stop: &flag,
             };
-            worker::run(&crew, &|more| {
+            let tick = |more| {
                 sum.fetch_add(more, Ordering::Relaxed);
-            })
-            .map_err(Failure::from)
+            };
+            worker.run(&tick).map_err(Failure::from)
         });
         Self { stop, bytes, thread: Some(thread) }
     }

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar that counts to `total` bytes and shows the rate; hidden where nobody watches.
 pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
-    let target = if crate::output::is_watched() {
+    let target = if super::is_watched() {
         // Ten times a second: drawing takes a lock that every thread's tick would wait for.
         ProgressDrawTarget::stderr_with_hz(10)
     } else {

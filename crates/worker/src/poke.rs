@@ -15,8 +15,8 @@ use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::Signal;
 use signal_hook::consts::SIGURG;
 
-use crate::exit::Failure;
-use crate::signals::Stop;
+use crate::error::Result;
+use crate::stop::Stop;
 
 /// How often it looks: what it adds to the time that a stop takes.
 const LOOK: Duration = Duration::from_millis(10);
@@ -43,7 +43,7 @@ impl Inside {
 
 impl Pokes {
     /// Nobody is inside. From now on SIGURG interrupts system calls and does nothing else.
-    pub(crate) fn new(stops: [Stop; 2]) -> Result<Self, Failure> {
+    pub(crate) fn new(stops: [Stop; 2]) -> Result<Self> {
         // The default is to ignore it, which interrupts nothing; nobody reads the flag.
         signal_hook::flag::register(SIGURG, Arc::new(AtomicBool::new(false)))?;
         let inside = Arc::new(Inside { stops, threads: Mutex::default() });

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Having the kernel zero pages of its own pool.
 
-use client::{Done, InKernel};
 use units::Pages;
 
-use super::poke::Pokes;
-use crate::exit::Failure;
+use crate::error::Result;
+use crate::job::{Done, InKernel};
+use crate::poke::Pokes;
 
 /// What is asked for at a time, at least a page: a look at `stopped` and the bar every few ms.
 const STEP_BYTES: u64 = 8 << 20;
@@ -16,13 +16,13 @@ const STEP_BYTES: u64 = 8 << 20;
 ///
 /// # Errors
 /// The kernel's, as without `CAP_SYS_ADMIN`; what was done stays done.
-pub(super) fn zero(
+pub(crate) fn zero(
     task: InKernel,
     pages: u64,
     pokes: &Pokes,
     stopped: &dyn Fn() -> bool,
     tick: &dyn Fn(u64),
-) -> Result<Done, Failure> {
+) -> Result<Done> {
     let page_bytes = task.job().page_size().bytes();
     let step = (STEP_BYTES / page_bytes).max(1);
     // Steps of small pages are over before anybody could be poked.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Zeroing a block for the daemon, in the caller's own scheduling and cgroup context.
+//! One job: a block, or pages of the kernel's own pool, in this worker's hands until it reports.
 
 use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,11 +9,13 @@ use linux::{BlockFile, Mapping, Roots, numa};
 use units::{Domain, Node, PageSize, Pages};
 use wire::{Finished, ZeroBy};
 
-use crate::connection::Client;
-use crate::error::{Error, Result};
+use client::Client;
+
+use crate::error::Result;
+use crate::which::Which;
 
 /// Work for a worker: a block to zero, or pages of the kernel's own pool. Dropping it without
-/// [`Client::report`] gives it up; what was done is lost.
+/// [`Done::report`] gives it up; what was done is lost.
 #[derive(Debug)]
 pub struct Job {
     order: wire::Job,
@@ -24,7 +26,7 @@ pub struct Job {
     alive: OwnedFd,
 }
 
-/// What a job came to, to be told by [`Client::report`].
+/// What a job came to, to be told by [`Done::report`].
 #[derive(Debug)]
 pub struct Done {
     job: u64,
@@ -84,14 +86,15 @@ pub struct Shared {
 }
 
 impl Job {
-    pub(crate) fn from_reply(order: wire::Job, fds: Vec<OwnedFd>) -> Result<Self> {
+    fn from_reply(order: wire::Job, fds: Vec<OwnedFd>) -> Result<Self> {
         let expected = if order.by == ZeroBy::Kernel { 1 } else { 2 };
-        let wrong = || Error::Descriptors { method: "TakeZeroing", got: fds.len(), expected };
+        let wrong =
+            || client::Error::Descriptors { method: "TakeZeroing", got: fds.len(), expected };
         let page = PageSize::new(order.page_bytes).ok_or_else(wrong)?;
         let (block, job) = (order.block_fd.map(|fd| fd as usize), order.job_fd as usize);
         let last = block.map_or(job, |block| block.max(job));
         if block == Some(job) || last >= fds.len() || block.is_none() != (expected == 1) {
-            return Err(wrong());
+            return Err(wrong().into());
         }
         let mut fds: Vec<_> = fds.into_iter().map(Some).collect();
         let file = block.and_then(|block| fds[block].take()).map(BlockFile::from);
@@ -148,7 +151,7 @@ impl Job {
     /// own pool it opens `/dev/hugepagectl`.
     ///
     /// # Errors
-    /// [`Error::Kernel`].
+    /// [`crate::Error::Kernel`].
     pub fn begin(self) -> Result<Task> {
         match self.order.by {
             ZeroBy::Allocate => Ok(Task::Allocate(Allocate(self))),
@@ -191,7 +194,7 @@ impl Allocate {
     /// so do those behind it.
     ///
     /// # Errors
-    /// [`Error::Kernel`], as `ENOSPC` when the node has no free page left; report it as a job
+    /// [`crate::Error::Kernel`], as `ENOSPC` when the node has no free page left; report it as a job
     /// with nothing done by dropping the job.
     pub fn run(self, progress: &mut dyn FnMut(Pages) -> ControlFlow<()>) -> Result<Done> {
         let Self(job) = self;
@@ -234,7 +237,7 @@ impl Shared {
     /// thread's context, from the job's node. Blocks for all of them, so ask for few at a time.
     ///
     /// # Errors
-    /// [`Error::Kernel`], as `EFAULT` when the node has no free page left.
+    /// [`crate::Error::Kernel`], as `EFAULT` when the node has no free page left.
     ///
     /// # Panics
     /// If the block has no such pages.
@@ -300,7 +303,7 @@ impl InKernel {
     /// is counted. Ask for few at a time to be able to stop between two.
     ///
     /// # Errors
-    /// [`Error::Kernel`], as `EPERM` without `CAP_SYS_ADMIN`.
+    /// [`crate::Error::Kernel`], as `EPERM` without `CAP_SYS_ADMIN`.
     pub fn zero(&self, pages: Pages) -> Result<ZeroedNow> {
         let domain = Domain { node: self.job.node(), page_size: self.job.page };
         let zeroed = self.device.zero(domain, pages)?;
@@ -317,12 +320,22 @@ impl InKernel {
     }
 }
 
-impl Client {
-    /// Reports what a job came to, all or part: what was done is kept.
+impl Done {
+    /// Reports what the job came to, all or part: what was done is kept.
     ///
     /// # Errors
-    /// [`Error::Refused`] with [`wire::Error::NoSuchJob`] if the daemon gave the job up before.
-    pub fn report(&mut self, done: Done) -> Result<Finished> {
-        self.finish_zeroing(done.job, done.pages)
+    /// [`client::Error::Refused`] with [`wire::Error::NoSuchJob`] if the daemon gave the job up
+    /// before.
+    pub fn report(self, client: &mut Client) -> Result<Finished> {
+        Ok(client.finish_zeroing(self.job, self.pages)?)
     }
+}
+
+/// Takes work from the daemon. `background` asks only for what the thresholds want.
+///
+/// # Errors
+/// [`wire::Error::NothingToZero`] as [`client::Error::Refused`] when there is nothing (left) to do.
+pub fn take_zeroing(client: &mut Client, which: Which, background: bool) -> Result<Job> {
+    let (order, fds) = client.take_zeroing(which.node(), which.page_size, background)?;
+    Job::from_reply(order, fds)
 }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use client::{Allocate, Done, Shared};
 use units::Pages;
 
-use crate::exit::Failure;
+use crate::error::{Error, Result};
+use crate::job::{Allocate, Done, Shared};
 
 /// What a thread takes at a time, at least a page: 30 us or more of work, against 1 us for taking.
 const BATCH_BYTES: u64 = 2 << 20;
@@ -19,14 +19,14 @@ const BATCH_BYTES: u64 = 2 << 20;
 ///
 /// # Errors
 /// The kernel's, as when the node has no free page left; what was done of the job is lost then.
-pub(super) fn allocate(
+pub(crate) fn allocate(
     task: Allocate,
     (first, end): (u64, u64),
     page_bytes: u64,
     threads: usize,
     stopped: &(dyn Fn() -> bool + Sync),
     tick: &(dyn Fn(u64) + Sync),
-) -> Result<Done, Failure> {
+) -> Result<Done> {
     let task = if threads > 1 && end - first > 1 {
         match task.share() {
             Ok(shared) => return share(shared, (first, end), page_bytes, threads, stopped, tick),
@@ -53,13 +53,13 @@ fn share(
     threads: usize,
     stopped: &(dyn Fn() -> bool + Sync),
     tick: &(dyn Fn(u64) + Sync),
-) -> Result<Done, Failure> {
+) -> Result<Done> {
     let batch = (BATCH_BYTES / page_bytes).max(1);
     let batches = (end - first).div_ceil(batch);
     let pages = |index: u64| (first + index * batch)..(first + (index + 1) * batch).min(end);
     let done: Vec<AtomicBool> = (0..batches).map(|_| AtomicBool::new(false)).collect();
     let next = AtomicU64::new(0);
-    let failure: Mutex<Option<client::Error>> = Mutex::new(None);
+    let failure: Mutex<Option<Error>> = Mutex::new(None);
     let work = || {
         while !stopped() {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -86,10 +86,10 @@ fn share(
         work();
     });
     if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error.into());
+        return Err(error);
     }
     // The threads have ended, which publishes their marks.
     let whole = done.iter().take_while(|mark| mark.load(Ordering::Relaxed)).count() as u64;
     let filled = if whole == 0 { first } else { pages(whole - 1).end };
-    Ok(task.finish(Pages(filled))?)
+    task.finish(Pages(filled))
 }

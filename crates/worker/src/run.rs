@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A worker: takes jobs, does them, reports them.
+//! Takes jobs, does them, reports them.
 //!
 //! # Theory of operation
 //!
@@ -18,31 +18,24 @@
 //! Whatever stops a job (the bound, a signal, an error), the pages from the block's start that are
 //! done are reported and kept. A worker that is killed loses the job it was at.
 
-mod allocate;
-mod budget;
-pub mod context;
-pub mod engine;
-mod in_kernel;
-mod in_place;
-mod poke;
-pub mod progress;
-
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use client::{Client, Task};
+use client::Client;
 
-use crate::exit::Failure;
-use crate::shared::Which;
-use crate::signals::Stop;
-use crate::worker::budget::Budget;
-use crate::worker::engine::Engine;
-use crate::worker::poke::Pokes;
+use crate::budget::Budget;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::job::{Task, take_zeroing};
+use crate::poke::Pokes;
+use crate::stop::Stop;
+use crate::which::Which;
+use crate::{allocate, in_kernel, in_place};
 
 /// What a worker is to do.
 #[derive(Debug)]
-pub struct Crew<'a> {
+pub struct Worker<'a> {
     /// The daemon's socket.
     pub socket: &'a Path,
     /// Which pages.
@@ -83,44 +76,40 @@ pub struct Unfinished {
     /// What was done all the same.
     pub work: Work,
     /// The first error.
-    pub failure: Failure,
+    pub error: Error,
 }
 
-impl From<Unfinished> for Failure {
-    fn from(unfinished: Unfinished) -> Self {
-        unfinished.failure
+impl Worker<'_> {
+    /// Works until there is nothing left, the limit is reached, or `stop` is set. `tick` is told
+    /// bytes as they are done, by any thread. Blocks for all of it.
+    ///
+    /// # Errors
+    /// The first error of any thread, which ends the others at their next page or chunk.
+    pub fn run(&self, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, Unfinished> {
+        let begin = Instant::now();
+        let mut sum = Work { threads: self.threads, ..Work::default() };
+        let ended = work(self, tick, &mut sum);
+        sum.took = begin.elapsed();
+        match ended {
+            Ok(()) => Ok(sum),
+            Err(error) => Err(Unfinished { work: sum, error }),
+        }
     }
 }
 
-/// Works until there is nothing left, the limit is reached, or `stop` is set. `tick` is told bytes
-/// as they are done, by any thread. Blocks for all of it.
-///
-/// # Errors
-/// The first error of any thread, which ends the others at their next page or chunk.
-pub fn run(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, Unfinished> {
-    let begin = Instant::now();
-    let mut sum = Work { threads: crew.threads, ..Work::default() };
-    let ended = work(crew, tick, &mut sum);
-    sum.took = begin.elapsed();
-    match ended {
-        Ok(()) => Ok(sum),
-        Err(failure) => Err(Unfinished { work: sum, failure }),
-    }
-}
-
-fn work(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut Work) -> Result<(), Failure> {
+fn work(worker: &Worker<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut Work) -> Result<()> {
     // A SIGBUS of a poisoned page ends one job, not the worker.
     clear::guard::install()?;
-    let groups = groups(crew)?;
-    let budget = Budget::new(crew.limit);
+    let groups = groups(worker)?;
+    let budget = Budget::new(worker.limit);
     let failed = Stop::default();
-    let pokes = Pokes::new([crew.stop.clone(), failed.clone()])?;
+    let pokes = Pokes::new([worker.stop.clone(), failed.clone()])?;
     let results = thread::scope(|scope| {
         let group = |index: usize| {
             // The first groups have one thread more where it does not come out even.
-            let threads = crew.threads / groups + usize::from(index < crew.threads % groups);
+            let threads = worker.threads / groups + usize::from(index < worker.threads % groups);
             let group =
-                Group { crew, threads, budget: &budget, failed: &failed, pokes: &pokes, tick };
+                Group { worker, threads, budget: &budget, failed: &failed, pokes: &pokes, tick };
             scope.spawn(move || {
                 let mut work = Work::default();
                 let ended = group.run(&mut work).inspect_err(|_| group.failed.set());
@@ -143,21 +132,21 @@ fn work(crew: &Crew<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut Work) -> Result<
     ended
 }
 
-fn groups(crew: &Crew<'_>) -> Result<usize, Failure> {
-    if crew.threads == 1 {
+fn groups(worker: &Worker<'_>) -> Result<usize> {
+    if worker.threads == 1 {
         return Ok(1);
     }
-    let pools = Client::connect(crew.socket)?.status()?.pools;
+    let pools = Client::connect(worker.socket)?.status()?.pools;
     let blocks: u64 = pools
         .iter()
-        .filter(|pool| crew.which.fits(pool.node, pool.page_bytes))
+        .filter(|pool| worker.which.fits(pool.node, pool.page_bytes))
         .map(|pool| pool.zeroable_pages / pool.pages_per_block.max(1))
         .sum();
-    Ok(usize::try_from(blocks).unwrap_or(usize::MAX).clamp(1, crew.threads))
+    Ok(usize::try_from(blocks).unwrap_or(usize::MAX).clamp(1, worker.threads))
 }
 
 struct Group<'a> {
-    crew: &'a Crew<'a>,
+    worker: &'a Worker<'a>,
     threads: usize,
     budget: &'a Budget,
     failed: &'a Stop,
@@ -167,18 +156,18 @@ struct Group<'a> {
 
 impl Group<'_> {
     /// Adds to `work` what it does.
-    fn run(&self, work: &mut Work) -> Result<(), Failure> {
-        let Crew { which, background, .. } = *self.crew;
-        let mut client = Client::connect(self.crew.socket)?;
-        let anyway = |work: &Work| self.crew.at_least_one && work.blocks == 0;
+    fn run(&self, work: &mut Work) -> Result<()> {
+        let Worker { which, background, .. } = *self.worker;
+        let mut client = Client::connect(self.worker.socket)?;
+        let anyway = |work: &Work| self.worker.at_least_one && work.blocks == 0;
         while (anyway(work) || !self.stopped()) && self.budget.draw(1) == 1 {
-            let job = match client.take_zeroing(which.node(), which.page_size, background) {
+            let job = match take_zeroing(&mut client, which, background) {
                 Ok(job) => job,
-                Err(client::Error::Refused(wire::Error::NothingToZero)) => {
+                Err(Error::Client(client::Error::Refused(wire::Error::NothingToZero))) => {
                     self.budget.put_back(1);
                     break;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             };
             let (first, page_bytes) = (job.first().0, job.page_size().bytes());
             let missing = job.pages().0.saturating_sub(first);
@@ -194,7 +183,7 @@ impl Group<'_> {
                 }
                 Task::InPlace(task) => {
                     let length = drawn.saturating_mul(page_bytes);
-                    let clearer = self.crew.engine.clearer(self.crew.stop)?;
+                    let clearer = self.worker.engine.clearer(self.worker.stop)?;
                     in_place::clear(task, length, (clearer, self.threads), &stopped, self.tick)?
                 }
                 Task::InKernel(task) => {
@@ -202,19 +191,19 @@ impl Group<'_> {
                 }
             };
             let pages = done.pages.0.saturating_sub(first);
-            client.report(done)?;
+            done.report(&mut client)?;
             self.budget.put_back(drawn.saturating_sub(pages));
             work.pages += pages;
             work.bytes += pages * page_bytes;
             work.blocks += 1;
             if let Some(fault) = fault {
-                return Err(Failure::failed(format!("{fault}; the block is not ready")));
+                return Err(Error::Poisoned(fault));
             }
         }
         Ok(())
     }
 
     fn stopped(&self) -> bool {
-        self.crew.stop.is_set() || self.failed.is_set()
+        self.worker.stop.is_set() || self.failed.is_set()
     }
 }

@@ -15,8 +15,8 @@ use clear::calibrate::{self, Choice, Cpu, defaults};
 use clear::{Chunk, Clearer, Method};
 use linux::Roots;
 
-use crate::exit::Failure;
-use crate::signals::Stop;
+use crate::error::{Error, Result};
+use crate::stop::Stop;
 
 /// Where measured choices are, one line for each CPU model and microcode; a line may be edited
 /// (`basis=forced`).
@@ -51,9 +51,10 @@ impl Engine {
     ///
     /// # Errors
     /// A forced method that this CPU does not have.
-    pub fn new(forced: Forced, may_measure: bool) -> Result<Self, Failure> {
+    pub fn new(forced: Forced, may_measure: bool) -> Result<Self> {
         if let Some(method) = forced.method {
-            Clearer::new(method, Chunk::DEFAULT).map_err(Failure::usage)?;
+            Clearer::new(method, Chunk::DEFAULT)
+                .map_err(|error| Error::Method(error.to_string()))?;
         }
         Ok(Self { forced, may_measure, chosen: OnceLock::new() })
     }
@@ -65,7 +66,7 @@ impl Engine {
 
     /// The clearer for blocks that nobody touches soon. Blocks for a race of about half a second if
     /// nothing is known and it may measure; less if `stop` is set.
-    pub(super) fn clearer(&self, stop: &Stop) -> Result<Clearer, Failure> {
+    pub(crate) fn clearer(&self, stop: &Stop) -> Result<Clearer> {
         if let Some(clearer) = self.chosen.get() {
             return Ok(*clearer);
         }
@@ -73,7 +74,7 @@ impl Engine {
         let Forced { method, chunk } = self.forced;
         let known = known(&cache(), cpu, self.may_measure && method.is_none(), stop);
         let setting = known.overridden(method, chunk).setting;
-        let clearer = setting.clearer().map_err(Failure::failed)?;
+        let clearer = setting.clearer().map_err(|error| Error::Clearing(error.to_string()))?;
         tracing::debug!(%setting, "clearing in place");
         Ok(*self.chosen.get_or_init(|| clearer))
     }

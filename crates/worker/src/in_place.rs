@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clear::parallel::{Share, clear_shares};
 use clear::{Clearer, Extent, Fault, Outcome};
-use client::{Done, InPlace};
 
-use crate::exit::Failure;
+use crate::error::{Error, Result};
+use crate::job::{Done, InPlace};
 
 /// Between two moves of the bar.
 const TICK_BYTES: usize = 16 << 20;
@@ -27,13 +27,13 @@ const TICK_BYTES: usize = 16 << 20;
 ///
 /// The result counts the pages from the start that are all clear. A page that cannot be written
 /// ends it, with the fault.
-pub(super) fn clear(
+pub(crate) fn clear(
     task: InPlace,
     length: u64,
     (clearer, threads): (Clearer, usize),
     stopped: &(dyn Fn() -> bool + Sync),
     tick: &(dyn Fn(u64) + Sync),
-) -> Result<(Done, Option<Fault>), Failure> {
+) -> Result<(Done, Option<Fault>)> {
     let (start, available) = task.extent();
     let length = usize::try_from(length).map_or(available, |length| length.min(available));
     let page = usize::try_from(task.job().page_size().bytes()).ok().and_then(NonZeroUsize::new);
@@ -41,9 +41,8 @@ pub(super) fn clear(
         return Ok((task.finish(0), None));
     };
     // SAFETY: `start` is valid for writes of `length` bytes, the job's mapping, which lives until
-    // `finish` below; the daemon gave the block to this job alone and nobody else maps it; a
-    // mapping neither wraps nor exceeds isize::MAX; `worker::run` installed the guard against bad
-    // pages.
+    // `finish` below; the daemon gave the block to this job alone and nobody else maps it; a mapping
+    // neither wraps nor exceeds isize::MAX; `Worker::run` installed the guard against bad pages.
     let extent = unsafe { Extent::from_raw_parts(start, length) };
     let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
     let share = Share { extent, threads, cpus: Vec::new() };
@@ -58,7 +57,7 @@ pub(super) fn clear(
         }
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    let outcome = outcomes.map_err(Failure::failed)?.pop();
+    let outcome = outcomes.map_err(|error| Error::Clearing(error.to_string()))?.pop();
     let (cleared, fault) = match outcome {
         Some(Outcome::Complete(zeroed)) => (zeroed.len(), None),
         Some(Outcome::Stopped { cleared_bytes, .. }) => (cleared_bytes, None),
