@@ -112,8 +112,9 @@ fn p99(daemon: &Daemon) -> Duration {
     })
 }
 
-/// Sees that a victim's p99 stays what it is meanwhile, by turns without and with `attack`, of which
-/// the best turns count: noise makes both slower, an attack that works makes all of its turns slow.
+/// Sees that a victim's p99 stays what it is meanwhile, by turns without and with `attack`, of
+/// which the best turns count: noise makes both slower, an attack that works makes all of its turns
+/// slow.
 fn assert_not_slower<T>(daemon: &Daemon, mut attack: impl FnMut() -> T) {
     let (mut quiet, mut attacked) = (Duration::MAX, Duration::MAX);
     for _ in 0..3 {
@@ -161,7 +162,8 @@ fn one_users_connections_leave_places_for_other_users_and_root() {
     assert!(refused.len() >= MOST / 2, "only {} of {MOST} were refused", refused.len());
     let what = refused[0]["parameters"]["what"].as_str().expect("a reason");
     assert!(what.contains("user 65534 has"), "{what}");
-    // In the zero group, so that it is told of a right that it lacks, and not that there is no place.
+    // In the zero group, so that it is told of a right that it lacks, and not that there is no
+    // place.
     let other = on_a_thread_of(SOMEBODY, || ask(&mut connect(&daemon)));
     assert_eq!(other.expect("served")["error"], "io.prezero.NotPermitted");
     for _ in 0..20 {

@@ -2,8 +2,8 @@
 //! Every promise of SPECIFICATION.md names tests that run.
 //!
 //! A test is a function with an attribute `#[test]` (or a runtime's, `#[tokio::test]`) and without
-//! `#[ignore]`, an entry of a table of runs (`why = "..."` in a TOML file), or a case of a C program.
-//! A name in a comment, or of a function that nothing runs, is none.
+//! `#[ignore]`, an entry of a table of runs (`why = "..."` in a TOML file), or a case of a C
+//! program. A name in a comment, or of a function that nothing runs, is none.
 
 use std::collections::BTreeSet;
 use std::path::Path;

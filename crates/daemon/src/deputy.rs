@@ -27,15 +27,17 @@ use worker::{Exit, Invocation, PageLimit, Summary, Which};
 
 use crate::error::{Error, Result};
 
-/// The most deputies at a time of all users but root, and as many again of root; further writers wait
-/// for one to end. Each is a process of 3 MiB, and more than one per CPU finish nothing sooner.
+/// The most deputies at a time of all users but root, and as many again of root; further writers
+/// wait for one to end. Each is a process of 3 MiB, and more than one per CPU finish nothing
+/// sooner.
 const MOST: usize = 64;
-/// The most of one user that is not root. Each has a block in its hands, for as long as the writer's
-/// control group lets it: so many blocks can one user keep from everybody by having no CPU time.
+/// The most of one user that is not root. Each has a block in its hands, for as long as the
+/// writer's control group lets it: so many blocks can one user keep from everybody by having no CPU
+/// time.
 const MOST_OF_ONE: usize = 8;
-/// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page of
-/// 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any time,
-/// and goes on by itself then.
+/// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page
+/// of 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any
+/// time, and goes on by itself then.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a deputy is to do.

@@ -3,8 +3,8 @@
 //!
 //! zlink's server serves many connections from one loop that awaits each reply's delivery, so
 //! that one client that does not read would stall all. Here each connection has a server of its
-//! own, over a [`socket`] that bounds what its peer can make the daemon remember. How many there may
-//! be, and whose turn it is, is for [`users`] to say.
+//! own, over a [`socket`] that bounds what its peer can make the daemon remember. How many there
+//! may be, and whose turn it is, is for [`users`] to say.
 //!
 //! Who has no right at all is told so and hung up on before anything else is done for it.
 
@@ -38,7 +38,8 @@ const HANGUP_POLL: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_millis(100);
 /// So many of them at a time; the rest is closed at once.
 const FAREWELLS: usize = 64;
-/// Connections accepted, or refused, before others have their turn: at 20 us each about a millisecond.
+/// Connections accepted, or refused, before others have their turn: at 20 us each about a
+/// millisecond.
 const ACCEPTS: u64 = 64;
 /// How often is looked whether memory can be given back and whether there is something to tell.
 const TIDY: Duration = Duration::from_secs(1);
@@ -93,7 +94,7 @@ async fn accept_all(
             Ok((stream, _)) => stream,
             Err(error) => {
                 // Out of descriptors, most likely: wait for some to come back.
-                tracing::debug!(%error, "can not accept");
+                tracing::debug!(%error, "cannot accept");
                 count(&troubles.accepts);
                 sleep(Duration::from_millis(50)).await;
                 continue;

@@ -33,7 +33,7 @@ use crate::shell::Shell;
 /// How long a loan waits for content that this owner's former self still maps. An exiting process
 /// with hundreds of gigabytes takes seconds to unmap them.
 const OWNER_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a loan that can't be served waits for pages on their way: returned ones whose last
+/// How long a loan that cannot be served waits for pages on their way: returned ones whose last
 /// mapping is just going, and those in a worker's hands. A borrower that returns and borrows in a
 /// circle would otherwise be refused what it had a moment ago.
 const TRANSIT_PATIENCE: Duration = Duration::from_millis(500);

@@ -66,8 +66,8 @@ pub(crate) struct Started {
     pub(crate) returned: ReturnedBlocks,
 }
 
-/// The loans that wait for pages on their way to them. They look at nothing themselves: the house is
-/// kept for all of them at once, and whoever waits is woken when something came of it.
+/// The loans that wait for pages on their way to them. They look at nothing themselves: the house
+/// is kept for all of them at once, and whoever waits is woken when something came of it.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     loans: Cell<usize>,

@@ -312,7 +312,8 @@ impl Store {
                 let Some(key) = book.block(*block).map(book::block::Block::pool) else {
                     return Ok(None);
                 };
-                // Known before it is there: what fails in the midst of making it is removed by name.
+                // Known before it is there: what fails in the midst of making it is removed by
+                // name.
                 let place = Place { page_size: key.page_size, state, name: name.clone() };
                 self.places.insert(*block, place);
                 let file = self.dir(key.page_size)?.create(state.as_str(), &name)?;
@@ -350,7 +351,7 @@ impl Store {
         }
     }
 
-    /// Removes a file. One that can not be removed now keeps its place, and is tried again.
+    /// Removes a file. One that cannot be removed now keeps its place, and is tried again.
     fn remove(&mut self, block: BlockId) -> Result<()> {
         let Some(place) = self.places.get(&block).cloned() else { return Ok(()) };
         let dir = Arc::clone(self.dir(place.page_size)?);

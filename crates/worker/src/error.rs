@@ -22,7 +22,7 @@ pub enum Error {
     /// Clearing could not be set up.
     #[error("{0}")]
     Clearing(String),
-    /// The hardware can not write a page.
+    /// The hardware cannot write a page.
     #[error("{0}; the block is not ready")]
     Poisoned(Fault),
     /// Signals or the CPU's description.

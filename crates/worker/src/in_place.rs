@@ -41,8 +41,9 @@ pub(crate) fn clear(
         return Ok((task.finish(0), None));
     };
     // SAFETY: `start` is valid for writes of `length` bytes, the job's mapping, which lives until
-    // `finish` below; the daemon gave the block to this job alone and nobody else maps it; a mapping
-    // neither wraps nor exceeds isize::MAX; `Worker::run` installed the guard against bad pages.
+    // `finish` below; the daemon gave the block to this job alone and nobody else maps it; a
+    // mapping neither wraps nor exceeds isize::MAX; `Worker::run` installed the guard against bad
+    // pages.
     let extent = unsafe { Extent::from_raw_parts(start, length) };
     let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
     let share = Share { extent, threads, cpus: Vec::new() };

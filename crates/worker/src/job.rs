@@ -194,8 +194,8 @@ impl Allocate {
     /// so do those behind it.
     ///
     /// # Errors
-    /// [`crate::Error::Kernel`], as `ENOSPC` when the node has no free page left; report it as a job
-    /// with nothing done by dropping the job.
+    /// [`crate::Error::Kernel`], as `ENOSPC` when the node has no free page left; report it as a
+    /// job with nothing done by dropping the job.
     pub fn run(self, progress: &mut dyn FnMut(Pages) -> ControlFlow<()>) -> Result<Done> {
         let Self(job) = self;
         let (page, order) = (job.page, &job.order);

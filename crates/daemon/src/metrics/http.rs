@@ -139,7 +139,7 @@ where
         let (stream, who) = match accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(%error, "can not accept a scraper");
+                tracing::debug!(%error, "cannot accept a scraper");
                 sleep(Duration::from_millis(50)).await;
                 continue;
             }

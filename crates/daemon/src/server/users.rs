@@ -4,8 +4,8 @@
 //! A user is an effective uid. Root and the user that the daemon runs as are *masters*: what others
 //! have open is nothing to them, so that an operator and the daemon's own workers always get in.
 //!
-//! Calls take turns by user: of one user's calls one is begun for so many looks at who else has news,
-//! however many connections that user has and however many calls it has sent ahead.
+//! Calls take turns by user: of one user's calls one is begun for so many looks at who else has
+//! news, however many connections that user has and however many calls it has sent ahead.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -111,8 +111,8 @@ impl Users {
 }
 
 impl Place {
-    /// Waits for its user's turn: until the earlier calls of that user have begun, and everybody else
-    /// with news has been served since. Nothing is held when it returns.
+    /// Waits for its user's turn: until the earlier calls of that user have begun, and everybody
+    /// else with news has been served since. Nothing is held when it returns.
     pub(crate) async fn turn(&self) {
         let (_turn, looks) = match self.user.turn.try_lock() {
             Ok(turn) => (turn, 1),

@@ -167,8 +167,8 @@ impl Shell {
         }
     }
 
-    /// Ends loans that their memory held and holds no longer, of those whose lease was closed so long
-    /// ago. Looks at so many.
+    /// Ends loans that their memory held and holds no longer, of those whose lease was closed so
+    /// long ago. Looks at so many.
     fn end_unheld(&mut self, age: Duration, most: usize) {
         for lease in self.held.due(age, most) {
             let blocks = self.book.lease_blocks(lease);
@@ -220,8 +220,9 @@ impl Shell {
         }
     }
 
-    /// Looks again at lingering blocks, at loans that are held by their memory, and at files that could
-    /// not be removed: at so many of each, at others each time. Returns how many blocks linger.
+    /// Looks again at lingering blocks, at loans that are held by their memory, and at files that
+    /// could not be removed: at so many of each, at others each time. Returns how many blocks
+    /// linger.
     ///
     /// While a loan waits for pages those held by memory are looked at however young they are.
     pub(crate) fn settle_some(&mut self, most: usize) -> usize {
