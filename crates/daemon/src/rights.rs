@@ -58,6 +58,15 @@ impl Rights {
         Self { peer, account, groups, own: rustix::process::geteuid().as_raw() }
     }
 
+    /// The same on the account of another user.
+    pub(crate) fn on_account(self, account: Uid) -> Self {
+        Self { account, ..self }
+    }
+
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
     pub(crate) fn uid(&self) -> Uid {
         Uid(self.peer.uid)
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The socket: one task per connection, and a bound on everything that a connection can take.
 //!
-//! zlink's server serves many connections from one loop that awaits each reply's delivery, so
-//! that one client that does not read would stall all. Here each connection has a server of its
-//! own, over a [`socket`] that bounds what its peer can make the daemon remember. How many there
-//! may be, and whose turn it is, is for [`users`] to say.
+//! zlink's server serves many connections from one loop that awaits each reply's delivery, so that
+//! one client that does not read would stall all. Here each connection has a server of its own,
+//! over a [`socket`] that bounds what its peer can make the daemon remember. How many there may be,
+//! and whose turn it is, is for [`users`] to say.
 //!
 //! Who has no right at all is told so and hung up on before anything else is done for it.
 
@@ -22,6 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
+use units::Uid;
 use zlink::{ReadyListener, Server};
 
 use crate::account::Accounts;
@@ -63,10 +64,9 @@ fn count(cell: &Cell<u64>) {
 /// Accepts connections for ever.
 pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: SharedGroups) {
     let users = Users::new(Bounds::of(descriptors()));
-    let accounts = Accounts::new(shell.borrow().roots().clone());
     let troubles = Troubles::default();
     tokio::select! {
-        () = accept_all(&listener, &shell, &groups, (&accounts, &users), &troubles) => {}
+        () = accept_all(&listener, &shell, &groups, &users, &troubles) => {}
         () = tidy(&users, &troubles) => {}
     }
 }
@@ -80,9 +80,10 @@ async fn accept_all(
     listener: &UnixListener,
     shell: &Shared,
     groups: &SharedGroups,
-    (accounts, users): (&Accounts, &Rc<Users>),
+    users: &Rc<Users>,
     troubles: &Troubles,
 ) {
+    let accounts = Accounts::new(shell.borrow().roots().clone());
     let farewells = Arc::new(Semaphore::new(FAREWELLS));
     for accepted in 1_u64.. {
         // However many knock, whoever is connected gets its turn; and whoever knocks last does not
@@ -108,19 +109,20 @@ async fn accept_all(
                 continue;
             }
         };
-        let account = match accounts.of(&stream, &peer) {
-            Ok(account) => account,
-            Err(error) => {
-                tracing::debug!(%error, uid = peer.uid, "whose a peer is cannot be known any more");
-                continue;
-            }
-        };
-        let rights = Rights::new(peer, account, Rc::clone(groups));
+        let own = Uid(peer.uid);
+        let rights = Rights::new(peer, own, Rc::clone(groups));
         if let Err(error) = rights.may_connect() {
             count(&troubles.strangers);
             refuse(stream, &error, &farewells);
             continue;
         }
+        let rights = match accounts.of(&stream, rights.peer()) {
+            Ok(account) => rights.on_account(account),
+            Err(error) => {
+                tracing::debug!(%error, uid = own.0, "whose a peer is cannot be known any more");
+                continue;
+            }
+        };
         let place = match users.enter(rights.account().0, rights.is_master()) {
             Ok(place) => Rc::new(place),
             Err(full) => {
@@ -139,7 +141,7 @@ async fn accept_all(
 }
 
 fn too_many(rights: &Rights, full: Full) -> wire::Error {
-    let uid = rights.uid().0;
+    let uid = rights.account().0;
     let what = match full {
         Full::User(most) => format!("user {uid} has {most} connections open, the most it may"),
         Full::All(most) => format!("{most} connections are open, the most there may be"),

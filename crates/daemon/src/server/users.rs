@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who is connected: how many connections each user may have, and whose turn it is.
 //!
-//! A user is an effective uid. Root and the user that the daemon runs as are *masters*: what others
-//! have open is nothing to them, so that an operator and the daemon's own workers always get in.
+//! A user is an account: whoever a uid is subordinate to, or the uid. Root and the user that the
+//! daemon runs as are *masters*: what others have open is nothing to them, so that an operator and
+//! the daemon's own workers always get in.
 //!
 //! Calls take turns by user: of one user's calls one is begun for so many looks at who else has
 //! news, however many connections that user has and however many calls it has sent ahead.
