@@ -48,7 +48,19 @@ static void part_advice(void)
 		fork_says("a child has", memory, memory + PAGE);
 		munmap(memory, 2 * PAGE);
 	}
-	unsigned char *memory = map(NULL, 3, RW, MAP_PRIVATE);
+	unsigned char *memory = map(NULL, 1, RW, MAP_PRIVATE);
+	memory[0] = 1;
+	madvise(memory, PAGE, MADV_DONTDUMP);
+	pid_t pid = child();
+	if (!pid) {
+		/* No change, so that nothing has to be split. */
+		say_errno("MADV_DONTDUMP is a child's, too", madvise(memory, SMALL, MADV_DONTDUMP));
+		_exit(0);
+	}
+	child_end(pid);
+	munmap(memory, PAGE);
+
+	memory = map(NULL, 3, RW, MAP_PRIVATE);
 	memory[0] = 1, memory[PAGE] = 2, memory[2 * PAGE] = 3;
 	munmap(memory + PAGE, PAGE);
 	say_errno("over a hole", madvise(memory, 3 * PAGE, MADV_DONTNEED));

@@ -37,7 +37,7 @@
 //! this file's own mappings, which nobody else has the address of.
 #![expect(unsafe_code, reason = "copies, clears and moves the program's private memory")]
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::c_int;
@@ -55,6 +55,8 @@ const DONTNEED_LOCKED: c_int = 24;
 /// else. Of the table itself only the part is taken that has bits.
 static EVER: [AtomicU64; 1 << 20] = [const { AtomicU64::new(0) }; 1 << 20];
 const GRANULE: usize = 2 << 20;
+/// Whether the program has ever left any of it out of core dumps, which its children inherit.
+static DUMP_ADVISED: AtomicBool = AtomicBool::new(false);
 
 fn bits_of(start: usize, bytes: usize) -> impl Iterator<Item = (&'static AtomicU64, u64)> {
     let last = start.saturating_add(bytes.max(1) - 1) / GRANULE;
@@ -248,6 +250,9 @@ pub(crate) unsafe fn advise(
     bytes: usize,
     advice: c_int,
 ) -> raw::Result<usize> {
+    if advice == libc::MADV_DONTDUMP {
+        DUMP_ADVISED.store(true, Ordering::Relaxed);
+    }
     let special = matches!(
         advice,
         libc::MADV_DONTNEED
@@ -415,7 +420,14 @@ impl Private {
             self.sign = Some(Sign::new()?);
             let memory = raw::open(c"/proc/self/mem")?;
             let copied = ranges.iter().try_for_each(|range| {
-                self.copies.push(Copy { at: copy(memory, range)?, of: *range });
+                let at = copy(memory, range)?;
+                self.copies.push(Copy { at, of: *range });
+                let advice =
+                    DUMP_ADVISED.load(Ordering::Relaxed).then(|| maps::advice(range.piece));
+                if advice.flatten().is_some_and(|all| all.contains(&libc::MADV_DONTDUMP)) {
+                    // SAFETY: this file's own mapping; the advice changes no content.
+                    unsafe { raw::madvise(at, range.bytes(), libc::MADV_DONTDUMP) }?;
+                }
                 Ok(())
             });
             raw::close(memory);
