@@ -104,6 +104,8 @@ fn private_place(piece: &Piece) -> Option<Place> {
 struct Copy {
     at: usize,
     of: Range,
+    /// Whether the child has nothing else where the original was.
+    held: bool,
 }
 
 /// A part of a file that stays with this process at a fork, because the program says so. It goes
@@ -421,7 +423,7 @@ impl Private {
             let memory = raw::open(c"/proc/self/mem")?;
             let copied = ranges.iter().try_for_each(|range| {
                 let at = copy(memory, range)?;
-                self.copies.push(Copy { at, of: *range });
+                self.copies.push(Copy { at, of: *range, held: false });
                 let advice =
                     DUMP_ADVISED.load(Ordering::Relaxed).then(|| maps::advice(range.piece));
                 if advice.flatten().is_some_and(|all| all.contains(&libc::MADV_DONTDUMP)) {
@@ -459,14 +461,24 @@ impl Private {
     /// After a fork, in the child: puts the copies where the originals were, which the child does
     /// not have.
     pub(crate) fn in_child(&mut self) {
+        // Before anything here allocates, whose memory the kernel might put there.
+        for copy in &mut self.copies {
+            copy.held = hold(&copy.of).is_ok();
+        }
         if let Some(sign) = self.sign.take() {
             // A write to a page that the parent still shares would need another page.
             sign.wait();
         }
         self.dropped.drain(..).for_each(|range| keep_clear(&range));
-        for Copy { at, of } in self.copies.drain(..) {
-            // SAFETY: this file's own mapping, of which this thread alone is left.
-            unsafe { put_in_place(at, &of) };
+        for Copy { at, of, held } in self.copies.drain(..) {
+            if held {
+                // SAFETY: this file's own mappings, the copy and the place that is held for it.
+                unsafe { put_in_place(at, &of) };
+            } else {
+                say(format_args!("something else is where {} bytes were", of.bytes()));
+                // SAFETY: this file's own mapping.
+                let _ = unsafe { raw::munmap(at, of.bytes()) };
+            }
         }
         // What the child has now is the kernel's own private memory, or nothing.
         self.stays.clear();
@@ -479,11 +491,10 @@ impl Stay {
     }
 }
 
-/// Moves a copy in a child to where the original was. Another thread of the parent may have put
-/// something else there between copy and fork: then that is what the child has, too.
+/// Moves a copy in a child to where the original was.
 ///
 /// # Safety
-/// The copy is this file's own mapping, and the process has one thread.
+/// The copy is this file's own mapping, and so is what holds the original's place.
 unsafe fn put_in_place(at: usize, of: &Range) {
     let pieces = maps::pieces(at, at + of.bytes()).or_else(|error| {
         raw::with_descriptors(|| maps::pieces(at, at + of.bytes())).unwrap_or(Err(error))
@@ -495,14 +506,8 @@ unsafe fn put_in_place(at: usize, of: &Range) {
     // Different rights are different mappings, and Linux before 6.17 moves one at a time.
     for piece in pieces {
         let (bytes, to) = (piece.end - piece.start, of.piece.start + (piece.start - at));
-        let flags = ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: replaces nothing.
-        let free = unsafe { raw::mmap(to, bytes, libc::PROT_NONE, flags, -1, 0) };
-        let moved = free.and_then(|_| {
-            // SAFETY: moves this file's own mapping to where nothing but its own was.
-            unsafe { raw::mremap(piece.start, bytes, bytes, MOVE, to) }
-        });
-        if let Err(error) = moved {
+        // SAFETY: the caller's contract.
+        if let Err(error) = unsafe { raw::mremap(piece.start, bytes, bytes, MOVE, to) } {
             say(format_args!("the child lacks {bytes} bytes at {to:#x}: {error}"));
             // SAFETY: this file's own mapping.
             let _ = unsafe { raw::munmap(piece.start, bytes) };
@@ -514,13 +519,18 @@ unsafe fn put_in_place(at: usize, of: &Range) {
 /// and finds nothing that was mapped there since, and who unmaps it, as allocators do with what
 /// they had before the fork, unmaps nothing else.
 fn keep_clear(range: &Range) {
+    if let Err(error) = hold(range) {
+        say(format_args!("{} bytes that the child lacks are free: {error}", range.bytes()));
+    }
+}
+
+/// Takes a range's place in a child, which does not have the original. Another thread of the parent
+/// may have put something else there between copy and fork: then that is what the child has, too.
+fn hold(range: &Range) -> raw::Result<()> {
     let flags = ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let at = range.piece.start;
     // SAFETY: replaces nothing.
-    let held = unsafe { raw::mmap(at, range.bytes(), libc::PROT_NONE, flags, -1, 0) };
-    if let Err(error) = held {
-        say(format_args!("{} bytes that the child lacks are free: {error}", range.bytes()));
-    }
+    unsafe { raw::mmap(at, range.bytes(), libc::PROT_NONE, flags, -1, 0) }.map(drop)
 }
 
 /// A private copy of a range with its rights, somewhere.
