@@ -338,7 +338,7 @@ pub unsafe extern "C" fn shmctl(id: c_int, command: c_int, out: *mut shmid_ds) -
 
 /// Takes the lock for a fork and keeps it until the fork is over.
 fn prepare() -> raw::Result<()> {
-    let Some(mut guard) = Guard::enter(WAIT_LONG) else { return Ok(()) };
+    let Some(mut guard) = Guard::enter_for_fork(WAIT_LONG) else { return Ok(()) };
     let state = guard.state();
     let result = if places::is_any_private() {
         let how = state.config().private.unwrap_or(AtFork::Drop);
@@ -389,7 +389,7 @@ extern "C" fn before_fork() {
             say::say(format_args!("the child does not have the private memory: {error}"));
         });
         // The lock all the same, so that the child finds it in order.
-        if let Some(guard) = Guard::enter(WAIT_LONG) {
+        if let Some(guard) = Guard::enter_for_fork(WAIT_LONG) {
             guard.keep();
         }
     }

@@ -125,11 +125,20 @@ impl Guard {
     /// Takes the lock, waiting at most so long. `None` if that was not enough, if this very thread
     /// has it, if the process forks, or if its holder is not of this process.
     pub(crate) fn enter(patience: Duration) -> Option<Self> {
+        Self::enter_if(patience, false)
+    }
+
+    /// The same for a fork, which waits for another thread's.
+    pub(crate) fn enter_for_fork(patience: Duration) -> Option<Self> {
+        Self::enter_if(patience, true)
+    }
+
+    fn enter_if(patience: Duration, also_forking: bool) -> Option<Self> {
         // Signals first: a handler between the two would find the lock held by its own thread.
         let signals = raw::signal_mask(!SYNCHRONOUS, false);
         let guard =
             Self { signals, cancellation: set_cancellation(NOT_NOW), errno: raw::swap_errno(0) };
-        if lock(patience) {
+        if lock(patience, also_forking) {
             HOLDER_PROCESS.store(raw::process(), Ordering::Relaxed);
             HOLDER_THREAD.store(raw::thread(), Ordering::Relaxed);
             return Some(guard);
@@ -203,7 +212,7 @@ impl Drop for Guard {
     }
 }
 
-fn lock(patience: Duration) -> bool {
+fn lock(patience: Duration, also_forking: bool) -> bool {
     if LOCK.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
         return true;
     }
@@ -213,7 +222,7 @@ fn lock(patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     while LOCK.swap(AWAITED, Ordering::Acquire) != FREE {
         let holder = HOLDER_PROCESS.load(Ordering::Relaxed);
-        if FORKING.load(Ordering::Acquire) {
+        if !also_forking && FORKING.load(Ordering::Acquire) {
             return false;
         }
         // 0 is one that has just got it and not yet said so.
