@@ -118,7 +118,6 @@ fn flood_with_descriptors(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn descriptors_in_an_unfinished_message_are_nobodys_shortage() {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("descriptors in an unfinished message, {}", user.name());
@@ -137,7 +136,6 @@ fn idle_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn idle_crowds_lock_nobody_out() {
     for user in [User::Stranger, User::Borrower, User::Zeroer] {
         let name = format!("4200 idle connections of a {}", user.name());
@@ -161,7 +159,6 @@ fn half_messages(scene: &mut Scene<'_>, wanted: usize) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn half_messages_cost_no_memory_for_good() {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("1000 halves of 60 kB by a {}", user.name());
@@ -187,7 +184,6 @@ fn deaf_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn those_who_do_not_read_hold_up_nobody() {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("400 deaf pipelining connections of a {}", user.name());
@@ -216,7 +212,6 @@ fn ask_for_ever(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn those_who_ask_for_ever_hold_up_nobody() {
     Attack::new("pipelining without end", User::Borrower, ask_for_ever).run();
 }
@@ -250,7 +245,6 @@ fn linger_and_wait(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn waiting_for_lingering_blocks_holds_up_nobody() {
     let config = format!("{}{WORKERS}", POOL.replace("max = 8", "max = 128"));
     let attack = Attack::new("100 lingering blocks, 150 waiting loans", User::Borrower, |scene| {
@@ -294,7 +288,6 @@ fn odd_sockets(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn half_closed_and_oversized_sockets_hold_up_nobody() {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("half-closed, huge and self-sent sockets of a {}", user.name());
@@ -344,7 +337,6 @@ fn watch_without_rights(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn a_stranger_is_told_nothing() {
     Attack::new("Watch without rights", User::Stranger, watch_without_rights).run();
     let all = |scene: &mut Scene<'_>| {
@@ -448,7 +440,6 @@ fn wake_many(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn a_socket_that_wakes_many_holds_up_nobody() {
     Attack::new("epoll watchers of one socket", User::Borrower, wake_many).run();
 }
@@ -492,7 +483,6 @@ fn hold_scrapes(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-#[ignore = "does harm until the daemon is mended"]
 fn half_scrapes_keep_nobody_from_the_metrics() {
     // Whoever may connect may read: here everybody, as at an address of 127.0.0.1.
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", metrics().display());

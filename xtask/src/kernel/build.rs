@@ -96,8 +96,11 @@ fn configured(
     fragments: &[String],
     files: &Files,
 ) -> Result<Tree> {
-    let tree = Tree::prepare(source, &flavour.to_string(), files)?
-        .cross(flavour.arch.name(), flavour.arch.prefix());
+    let mut tree = Tree::prepare(source, &flavour.to_string(), files)?;
+    // Named, the host's own would not be asked for: x86's tinyconfig loses VMAP_STACK that way.
+    if flavour.arch != Arch::default() {
+        tree = tree.cross(flavour.arch.name(), flavour.arch.prefix());
+    }
     tree.configure(Base::Target("tinyconfig"), &fragments.concat())?;
     Ok(tree)
 }

@@ -98,9 +98,8 @@ static void clear_streaming_by(const struct clear_streaming_method *method,
 			       void *addr, unsigned long len)
 {
 	method->clear(addr, len);
-	/* Before anybody learns that it is zero. */
 	if (method->weak)
-		wmb();
+		wmb(); /* before anybody learns that it is zero */
 }
 
 /* One measures at a time, whose are these. */
