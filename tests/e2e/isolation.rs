@@ -129,15 +129,18 @@ fn hidden(fd: &dyn AsRawFd) -> OwnedFd {
 }
 
 /// Tries to open a block for `time` by a descriptor kept over its return, changing its mode as its
-/// owner may. Returns whether it ever had a page of it.
-fn reached(kept: &OwnedFd, time: Duration) -> bool {
+/// owner may. Returns whether it had a page of it after `is_gone` said that it must not any more:
+/// an open before that is of its own block, which lingers until it is closed.
+fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
     let end = Instant::now() + time;
     while Instant::now() < end {
+        let gone = is_gone();
         rustix::fs::chmod(path_of(kept), Mode::from_raw_mode(0o666)).ok();
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         if let Ok(fd) = rustix::fs::open(path_of(kept), flags, Mode::empty())
             // The old file of a fresh pool has no pages any more.
             && linux::BlockFile::from(fd).allocated_bytes().is_ok_and(|bytes| bytes > 0)
+            && gone
         {
             return true;
         }
@@ -154,6 +157,8 @@ fn a_path_only_descriptor_opens_nothing_after_the_return() {
         let config = format!("lend_group = \"{NOBODY}\"\n{pool}");
         let Some(daemon) = Daemon::start(page, 1, &config) else { return };
         daemon.zero("max");
+        let sign = tempfile::tempdir().expect("a directory");
+        let sign = sign.path().join("gone");
         let cheat = fork(|ready| {
             become_nobody();
             let (lease, blocks) = daemon.lend(page, 1).into_fds();
@@ -161,11 +166,12 @@ fn a_path_only_descriptor_opens_nothing_after_the_return() {
             drop((lease, blocks));
             ready.signal();
             // From the very moment of the return on, until it is killed.
-            while !reached(&kept, Duration::from_secs(1)) {}
+            while !reached(&kept, Duration::from_secs(1), &|| sign.exists()) {}
             1
         });
         cheat.wait_ready();
         daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
+        std::fs::write(&sign, "").expect("a sign");
         daemon.zero("max");
         let loan = daemon.lend(page, 1);
         let memory = loan.map().expect("a mapping");
@@ -199,7 +205,7 @@ fn a_mode_that_is_changed_again_and_again_wins_no_access_in_place() {
             while Instant::now() < end {
                 rustix::fs::chmod(&path, Mode::from_raw_mode(0o666)).ok();
             }
-            i32::from(reached(&kept, Duration::from_millis(20)))
+            i32::from(reached(&kept, Duration::from_millis(20), &|| true))
         });
         cheat.wait_ready();
         assert_eq!(cheat.wait(), Some(0), "round {round}: the former borrower reached the block");
@@ -254,7 +260,7 @@ fn a_workers_path_only_descriptor_opens_nothing_after_its_report() {
         let finished = done.report(&mut client).expect("a report");
         assert_eq!(finished.state, "ready");
         ready.signal();
-        i32::from(early || reached(&kept, Duration::from_secs(1)))
+        i32::from(early || reached(&kept, Duration::from_secs(1), &|| true))
     });
     worker.wait_ready();
     let loan = daemon.lend(page, 1);

@@ -20,7 +20,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use units::PageSize;
 
 use crate::block_file::BlockFile;
@@ -153,12 +153,12 @@ impl BlockDir {
         check_name(name)?;
         // Without O_NONBLOCK it would wait for the lease's holder, for lease-break-time: 45 s.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let dir = self.state(state)?;
-        let opened = rustix::fs::openat2(dir, in_block(name), flags, Mode::empty(), resolve);
+        // Not openat2(2), which systemd's RestrictSUIDSGID= answers with ENOSYS. Only the daemon
+        // can make a name here: the mount is its own, of mode 0700.
+        let opened = rustix::fs::openat(self.state(state)?, in_block(name), flags, Mode::empty());
         let fd = opened.or_call(|| {
             let path = self.path.join(state).join(name);
-            format!("openat2({path:?}, {PAGES:?}, O_RDWR|O_NONBLOCK, RESOLVE_NO_SYMLINKS)")
+            format!("openat({path:?}, {PAGES:?}, O_RDWR|O_NONBLOCK|O_NOFOLLOW)")
         })?;
         // It means nothing to a file's memory, but its borrower would see it.
         rustix::fs::fcntl_setfl(&fd, OFlags::RDWR)
