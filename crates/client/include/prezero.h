@@ -33,8 +33,8 @@
 #define PREZERO_SINGLE 1
 
 /*
- In `prezero_request.flags`: the loan lasts as long as any process maps it or has it open, whatever
- becomes of its lease's descriptor.
+ In `prezero_request.flags`: the loan lasts as long as any process maps it or has it open,
+ whatever becomes of its lease's descriptor.
  */
 #define PREZERO_HELD_BY_MEMORY 2
 
@@ -157,8 +157,8 @@ int prezero_connect(const char *socket, uint32_t timeout_ms, struct prezero **ou
 void prezero_disconnect(struct prezero *connection);
 
 /*
- What the last failed call of this thread had to say: lower case, with the value at fault and what
- to do about it. Empty if none has failed. Valid until the thread's next failure.
+ What the last failed call of this thread had to say: lower case, with the value at fault and
+ what to do about it. Empty if none has failed. Valid until the thread's next failure.
  */
 const char *prezero_last_error(void);
 
@@ -255,8 +255,8 @@ int prezero_watch_open(const char *socket,
                        struct prezero_watch **out);
 
 /*
- Waits for the next report, for ever if need be: `count` gets how many levels it has, of which the
- first `room` are written to `levels`. -ECONNRESET when the daemon is gone.
+ Waits for the next report, for ever if need be: `count` gets how many levels it has, of which
+ the first `room` are written to `levels`. -ECONNRESET when the daemon is gone.
  */
 int prezero_watch_next(struct prezero_watch *watch,
                        struct prezero_level *levels,

@@ -155,7 +155,9 @@ impl BlockDir {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Not openat2(2), which systemd's RestrictSUIDSGID= answers with ENOSYS. Only the daemon
         // can make a name here: the mount is its own, of mode 0700.
-        let opened = rustix::fs::openat(self.state(state)?, in_block(name), flags, Mode::empty());
+        let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(self.state(state)?, name, through, Mode::empty())
+            .and_then(|block| rustix::fs::openat(block, PAGES, flags, Mode::empty()));
         let fd = opened.or_call(|| {
             let path = self.path.join(state).join(name);
             format!("openat({path:?}, {PAGES:?}, O_RDWR|O_NONBLOCK|O_NOFOLLOW)")

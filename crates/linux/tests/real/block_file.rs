@@ -152,7 +152,7 @@ fn an_empty_pool_is_typed_and_keeps_what_was_made() {
             })
             .unwrap_err();
         assert!(error.is_no_space(), "{error}");
-        assert!(error.to_string().contains("ready/a>"), "the file is named: {error}");
+        assert!(error.to_string().contains("ready/a/pages>"), "the file is named: {error}");
         assert_eq!(
             (last, file.allocated_bytes().unwrap()),
             (memory.bytes(free), memory.bytes(free))
