@@ -111,7 +111,9 @@ mod tests {
         let known = Subordinates::parse(text);
         let owners = [99_999, 100_000, 165_535, 165_536, 165_546, 300_000, 5, u32::MAX];
         let owners = owners.map(|uid| known.owner(uid));
-        let (user, daemon) = (Some(1000), Some(1));
+        // Where the system has no such user its range is nobody's.
+        let daemon = nix::unistd::User::from_name("daemon").unwrap();
+        let (user, daemon) = (Some(1000), daemon.map(|user| user.uid.as_raw()));
         assert_eq!(owners, [None, user, user, daemon, None, None, None, Some(8)]);
     }
 
