@@ -191,7 +191,7 @@ fn a_program_that_names_pages_of_2_mib_finds_the_same() {
 }
 
 #[test]
-#[ignore = "in one of three runs a child saw what its parent wrote after the fork; cause not found"]
+#[ignore = "in one of two runs a child saw what its parent wrote after the fork; cause not found"]
 fn a_program_that_names_pages_of_1_gib_finds_the_same() {
     one_page_is_the_same(Page::Gib1);
 }
