@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use linux::{Errno, Error, Result, Roots, hugetlb, meminfo, process};
-use units::{Bytes, Node, PageSize};
+use units::{Bytes, Node, PageSize, Pages};
 
 /// The huge page sizes of this kernel, smallest first.
 ///
@@ -34,13 +34,16 @@ pub(crate) fn roomiest_node(roots: &Roots) -> Result<Node> {
     Ok(roomiest.map_or(Node(0), |blocks| blocks.node))
 }
 
-/// Pages of the kernel's pool on `node` that nobody has; promised ones count as free.
+/// Pages of the kernel's pool on `node` that nobody has and nobody was promised.
+///
+/// Promised pages are counted for the whole machine only; on one node they may all lie here.
 ///
 /// # Errors
 /// [`linux::Error::is_not_found`] where there is no such page size or node.
-pub(crate) fn free_pages(roots: &Roots, page: PageSize, node: Node) -> Result<u64> {
-    let counters = hugetlb::counters(roots, page, Some(node))?;
-    Ok(counters.free)
+pub(crate) fn free_pages(roots: &Roots, page: PageSize, node: Node) -> Result<Pages> {
+    let promised = hugetlb::counters(roots, page, None)?.reserved.unwrap_or(0);
+    let free = hugetlb::counters(roots, page, Some(node))?.free;
+    Ok(Pages(free.saturating_sub(promised)))
 }
 
 /// Runnable and waiting tasks, averaged over the last minute: `/proc/loadavg`.

@@ -397,7 +397,7 @@ impl Scene<'_> {
         }
         self.wait("the kernel still waits for given back pages", stop, |scene| {
             let free = machine::free_pages(&scene.stage.roots, scene.page, scene.stage.node)?;
-            Ok(free >= scene.pages.0)
+            Ok(free >= scene.pages)
         })
     }
 

@@ -25,7 +25,7 @@ use linux::{Error, Result, Roots, hugetlb};
 use rustix::fs::FlockOperation;
 use units::{Node, PageSize, Pages};
 
-use crate::machine::call_failed;
+use crate::machine::{call_failed, free_pages};
 
 /// A pool's size as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,18 +88,15 @@ impl Reservation {
     /// [`linux::Error::is_denied`] without root, EINVAL where a size can be had at boot only.
     pub(crate) fn grow(&mut self, page: PageSize, node: Node, pages: Pages) -> Result<Pages> {
         let (size, at) = (page, Some(node));
-        let now = hugetlb::counters(&self.roots, size, at)?;
-        // Promised pages are counted for the whole machine only; on one node they may all lie here.
-        let promised = hugetlb::counters(&self.roots, size, None)?.reserved.unwrap_or(0);
-        let missing = pages.0.saturating_sub(now.free.saturating_sub(promised));
+        let missing = pages.saturating_sub(free_pages(&self.roots, size, node)?).0;
         if missing > 0 {
+            let now = hugetlb::counters(&self.roots, size, at)?;
             // Surplus pages are not part of the size that was set, and vanish when they are freed.
             let total = Pages(now.total.saturating_sub(now.surplus));
             self.write_down(Before { node, page, total })?;
             hugetlb::set_total(&self.roots, size, at, now.total + missing)?;
         }
-        let free = hugetlb::counters(&self.roots, size, at)?.free;
-        Ok(Pages(free.saturating_sub(promised)))
+        free_pages(&self.roots, size, node)
     }
 
     /// Puts every pool back. Called by `Drop`; call it yourself to learn what went wrong.
