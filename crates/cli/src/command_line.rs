@@ -38,6 +38,7 @@ pub(crate) enum Verb {
     Doctor(doctor::Args),
     Demo(lab::Demo),
     Bench(lab::Bench),
+    Plan(lab::Plan),
     Completions(completions::Args),
     #[command(hide = true)]
     Man(man::Args),
@@ -59,6 +60,7 @@ impl Verb {
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => lab::demo(&args),
             Self::Bench(args) => lab::bench(&args),
+            Self::Plan(args) => lab::plan(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),
         }

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero-lab`, the laboratory: what `prezero bench` and `prezero demo` run.
+//! `prezero-lab`, the laboratory: what `prezero bench`, `prezero demo` and `prezero plan` run.
 //!
 //! It measures the worker, the daemon and the library as everybody has them, beside the kernel and
-//! what others use ([`bench`]), and shows with real programs what that comes to ([`demo`]). Both
-//! reserve pages and embed a daemon ([`rig`]); [`prefault`] is memory as it is had without prezero,
-//! [`machine`] what a measurement asks of the machine.
+//! what others use ([`bench`]), shows with real programs what that comes to ([`demo`]), and says
+//! how much to keep ready ([`plan`]). The first two reserve pages and embed a daemon ([`rig`]);
+//! [`prefault`] is memory as it is had without prezero, [`machine`] what a measurement asks of the
+//! machine.
 
 mod bench;
+mod chart;
 mod demo;
+mod figure;
 mod machine;
 mod man;
+mod page;
+mod plan;
 mod prefault;
 mod rig;
 
@@ -20,7 +25,7 @@ use cli::exit::{self, Outcome};
 
 /// What prezero comes to, measured and shown.
 ///
-/// `prezero bench` and `prezero demo` run this program.
+/// `prezero bench`, `prezero demo` and `prezero plan` run this program.
 #[derive(Debug, Parser)]
 #[command(name = "prezero", bin_name = "prezero", version, after_help = exit::TABLE)]
 #[command(max_term_width = 100, arg_required_else_help = true)]
@@ -33,6 +38,7 @@ struct Lab {
 enum Verb {
     Demo(demo::Args),
     Bench(bench::Args),
+    Plan(Box<plan::Args>),
     #[command(hide = true)]
     Man(man::Args),
 }
@@ -42,6 +48,7 @@ impl Verb {
         match self {
             Self::Demo(args) => demo::run(&args),
             Self::Bench(args) => bench::run(&args),
+            Self::Plan(args) => plan::run(&args),
             Self::Man(args) => man::run(&args),
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::CommandFactory;
 use cli::exit::{Exit, Outcome};
 
-/// Write the manual pages prezero-bench.1 and prezero-demo.1
+/// Write the manual pages prezero-bench.1, prezero-demo.1 and prezero-plan.1
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero bench` and `prezero demo`: a program of their own does them, the laboratory, which
+//! `prezero bench`, `demo` and `plan`: a program of their own does them, the laboratory, which
 //! takes this process's place. It is a package of its own, because who lends memory need not draw
 //! charts.
 
@@ -44,6 +44,23 @@ pub(crate) struct Demo {
     all: Everything,
 }
 
+/// Say how much memory to keep ready, by simulating the daemon over a trace of loans
+///
+/// Runs prezero-lab, which is in the package of that name: `prezero plan --help` says more once it
+/// is installed.
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+Examples:
+  prezero plan --nodes 60 --memory 128G
+  prezero plan --trace loans.csv --nodes 1 --json | jq .advice"
+)]
+pub(crate) struct Plan {
+    #[command(flatten)]
+    all: Everything,
+}
+
 #[derive(Debug, clap::Args)]
 struct Everything {
     /// What prezero-lab is given
@@ -57,6 +74,10 @@ pub(crate) fn bench(args: &Bench) -> Outcome {
 
 pub(crate) fn demo(args: &Demo) -> Outcome {
     run("demo", &args.all)
+}
+
+pub(crate) fn plan(args: &Plan) -> Outcome {
+    run("plan", &args.all)
 }
 
 fn run(verb: &str, all: &Everything) -> Outcome {

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     std::fs::create_dir_all(&args.dir)?;
     clap_mangen::generate_to(crate::command_line::command(), &args.dir)?;
     // The laboratory has their pages, and brings them.
-    for verb in ["bench", "demo"] {
+    for verb in ["bench", "demo", "plan"] {
         std::fs::remove_file(args.dir.join(format!("prezero-{verb}.1")))?;
     }
     Ok(Exit::Done)

@@ -2,7 +2,7 @@
 //! `prezero watch`: levels as they change, or when they fall.
 
 use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use units::{Bytes, Pages};
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let (node, page_size) = (args.which.node(), args.which.page_size);
     let client = args.daemon.connect()?;
     for reply in client.watch(node, page_size, args.below.map(Pages), args.interval)? {
-        args.form.print_next(&Report(reply?))?;
+        args.form.print_next(&Report { time: now(), reply: reply? })?;
         if args.once {
             return Ok(Exit::Done);
         }
@@ -55,13 +55,22 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Err(Failure::new(Exit::NoDaemon, "the daemon has ended"))
 }
 
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
 #[derive(Debug, Serialize)]
-#[serde(transparent)]
-struct Report(WatchReply);
+struct Report {
+    /// When it came, in seconds since 1970: what makes a history that `prezero plan` reads.
+    time: f64,
+    #[serde(flatten)]
+    reply: WatchReply,
+}
 
 impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
-        for level in &self.0.levels {
+        for level in &self.reply.levels {
             let Level { node, page_bytes, ready_pages, zeroable_pages, zeroing_pages, lent_pages } =
                 level;
             let page = Bytes(*page_bytes);
@@ -89,7 +98,8 @@ mod tests {
             zeroing_pages: 1,
             lent_pages: 0,
         };
-        let report = Report(WatchReply { levels: vec![level(0), level(1)] });
+        let reply = WatchReply { levels: vec![level(0), level(1)] };
+        let report = Report { time: 0.0, reply };
         let line = |node| format!("node {node} 2M: 3 ready, 1 zeroing, 2 zeroable, 0 lent\n");
         assert_eq!(text(&report), line(0) + &line(1));
     }

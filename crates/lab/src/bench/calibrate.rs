@@ -6,7 +6,7 @@ use ::clear::calibrate::{
 };
 
 use super::Bench;
-use super::figure::{Chart, Part, Row, Shape};
+use crate::figure::{Chart, Part, Row, Shape};
 use cli::exit::Failure;
 use worker::engine;
 

@@ -12,7 +12,7 @@ use units::PageSize;
 
 use super::Bench;
 use super::evidence::Cancelling;
-use super::figure::{Chart, Part, Row, Shape, quantile};
+use crate::figure::{Chart, Part, Row, Shape, quantile};
 use crate::rig::{Pool, Scene};
 use cli::exit::Failure;
 use worker::{Engine, Stop, Worker};
@@ -124,7 +124,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     Ok(part)
 }
 
-fn row(labels: super::figure::Labels, times: &[f64]) -> Row {
+fn row(labels: crate::figure::Labels, times: &[f64]) -> Row {
     let at = |part| [quantile(times, part)];
     Row::new(labels)
         .with("median", "ms", times)

@@ -10,7 +10,7 @@ use units::{Bytes, PageSize, Pages};
 
 use super::Bench;
 use super::clock::{process_cpu, thread_cpu};
-use super::figure::{Chart, Part, Row, Shape, quantile};
+use crate::figure::{Chart, Part, Row, Shape, quantile};
 use crate::rig::{Plan, Pool, Scene};
 use cli::exit::Failure;
 use worker::{Engine, Stop, Worker};

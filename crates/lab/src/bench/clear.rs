@@ -14,7 +14,7 @@ use units::Bytes;
 use super::Bench;
 use super::clock::{self, CPU, Rates};
 use super::evidence::{Cell, Clearing};
-use super::figure::{Chart, Labels, Part, Shape};
+use crate::figure::{Chart, Labels, Part, Shape};
 use crate::rig::Plan;
 use cli::exit::Failure;
 

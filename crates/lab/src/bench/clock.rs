@@ -11,7 +11,7 @@ use crate::machine;
 use linux::Roots;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::figure::{Labels, Row};
+use crate::figure::{Labels, Row};
 use crate::rig::Plan;
 use cli::exit::Failure;
 

@@ -8,7 +8,7 @@ use ::clear::calibrate::{Basis, Choice};
 use serde::Serialize;
 use units::PageSize;
 
-use super::figure::Stats;
+use crate::figure::Stats;
 
 /// What was measured, or why not.
 pub(super) type Found<T> = Result<T, String>;

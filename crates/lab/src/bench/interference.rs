@@ -21,7 +21,7 @@ use units::Bytes;
 use super::Bench;
 use super::clock::thread_cpu;
 use super::evidence::Slowdown;
-use super::figure::{Chart, Part, Row, Shape, Stats};
+use crate::figure::{Chart, Part, Row, Shape, Stats};
 use cli::exit::Failure;
 use worker::Context;
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use units::{Bytes, PageSize, Pages};
 
-use super::figure::{Part, Row};
 use super::start::{Way, labels, unless_failed};
 use super::{Bench, clock};
+use crate::figure::{Part, Row};
 use crate::rig::child::watch;
 use crate::rig::{Plan, Pool, Scene};
 use cli::exit::Failure;

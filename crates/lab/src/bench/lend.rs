@@ -10,7 +10,7 @@ use client::{Client, LendRequest};
 use units::{Bytes, Node, PageSize, Pages};
 
 use super::Bench;
-use super::figure::{Chart, Part, Row, Shape, quantile};
+use crate::figure::{Chart, Part, Row, Shape, quantile};
 use crate::rig::Pool;
 use cli::exit::Failure;
 

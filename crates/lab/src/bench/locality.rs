@@ -12,7 +12,7 @@ use ::clear::{Clearer, Extent, Method};
 
 use super::Bench;
 use super::clock;
-use super::figure::{Chart, Part, Row, Shape};
+use crate::figure::{Chart, Part, Row, Shape};
 use cli::exit::Failure;
 
 const PAGE_BYTES: usize = 2 << 20;

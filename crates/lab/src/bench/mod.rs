@@ -4,24 +4,23 @@
 //! # The walk
 //!
 //! 1. The machine is described, and prezero's choice of method and chunk measured ([`calibrate`]).
-//! 2. Each part is one file with one `measure`: it returns a [`figure::Part`], rows of figures with
-//!    their labels, and sets the [`evidence::Evidence`] that is its: what the ratios are made of.
-//! 3. [`clock`] has the two clocks and the rounds that take turns; [`figure`] medians and
+//! 2. Each part is one file with one `measure`: it returns a [`Part`](crate::figure::Part), rows of
+//!    figures with their labels, and sets the [`evidence::Evidence`] that is its: what the ratios
+//!    are made of.
+//! 3. [`clock`] has the two clocks and the rounds that take turns; [`crate::figure`] medians and
 //!    quartiles.
 //! 4. [`reach`] puts each ratio beside what memory and kernel made possible in the same run.
 //! 5. [`report`] prints tables or JSON of the parts; [`page`] makes one HTML file of them, with the
-//!    charts of [`chart`].
+//!    charts of [`crate::chart`].
 //!
 //! Parts that need huge pages reserve them on the demo's [`crate::rig`] and put them back.
 
 mod calibrate;
 mod cancel;
-mod chart;
 mod churn;
 mod clear;
 mod clock;
 mod evidence;
-mod figure;
 mod interference;
 mod jvm;
 mod lend;

@@ -9,7 +9,7 @@ use super::Bench;
 use super::clear;
 use super::clock::{self, CPU, Rates};
 use super::evidence::Populating;
-use super::figure::{Chart, Part, Shape};
+use crate::figure::{Chart, Part, Shape};
 use crate::rig::{Plan, Pool, Scene};
 use cli::exit::Failure;
 
@@ -132,7 +132,7 @@ fn add(part: &mut Part, kind: &str, lanes: &[(Way, Rates)]) {
         if *way != Way::Lend
             && let Some(cpu) = row.value(CPU).cloned()
         {
-            row.values.push(super::figure::Value { what: "zeroing", ..cpu });
+            row.values.push(crate::figure::Value { what: "zeroing", ..cpu });
         }
         part.rows.push(row);
     }

@@ -13,8 +13,8 @@ use units::{Bytes, PageSize, Pages};
 
 use super::Bench;
 use super::clock;
-use super::figure::{Part, Row};
 use super::start::{Way, labels, unless_failed};
+use crate::figure::{Part, Row};
 use crate::rig::postgres::{Cluster, Memory, Postgres};
 use crate::rig::{Plan, Pool, Scene};
 use cli::exit::Failure;

@@ -9,7 +9,7 @@ use ::clear::Chunk;
 use serde::Serialize;
 
 use super::evidence::{Cancelling, Cell, Clearing, Evidence, Found, Populating, Slowdown};
-use super::figure::{Stats, short};
+use crate::figure::{Stats, short};
 
 /// One ratio, and how far it could have gone.
 #[derive(Debug, Clone, PartialEq, Serialize)]

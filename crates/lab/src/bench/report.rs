@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::Bench;
 use super::evidence::{Evidence, Ratios};
-use super::figure::{Part, Row, Value, short};
 use super::reach::{self, Reach};
+use crate::figure::Part;
 use cli::output::Record;
 use cli::output::table::{self, Align};
 
@@ -100,44 +100,6 @@ impl Report {
     }
 }
 
-/// A value with its spread: `85.2 ±3%`.
-pub(super) fn text(value: &Value) -> String {
-    let median = short(value.stats.median);
-    let spread = value.stats.spread_percent();
-    if value.stats.samples < 2 || !spread.is_finite() {
-        median
-    } else {
-        format!("{median} ±{spread:.0}%")
-    }
-}
-
-/// Headings and cells of a part's rows: a column per label, then one per value.
-pub(super) fn columns(rows: &[Row]) -> (Vec<String>, Vec<Vec<String>>, usize) {
-    let mut labels: Vec<&str> = Vec::new();
-    let mut values: Vec<(&str, &str)> = Vec::new();
-    for row in rows {
-        for (key, _) in &row.labels {
-            if !labels.contains(key) {
-                labels.push(key);
-            }
-        }
-        for value in &row.values {
-            if !values.contains(&(value.what, value.unit)) {
-                values.push((value.what, value.unit));
-            }
-        }
-    }
-    let cells = rows.iter().map(|row| {
-        let value = |what: &str| row.value(what).map_or("-".into(), text);
-        let left = labels.iter().map(|key| row.label(key).to_owned());
-        left.chain(values.iter().map(|(what, _)| value(what))).collect()
-    });
-    let left = labels.len();
-    let headings = labels.iter().map(|key| (*key).to_owned());
-    let headings = headings.chain(values.iter().map(|(what, unit)| format!("{what} {unit}")));
-    (headings.collect(), cells.collect(), left)
-}
-
 impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", self.heading())?;
@@ -146,20 +108,7 @@ impl Record for Report {
         }
         writeln!(out, "prezero clears with: {}", self.choice)?;
         for part in &self.parts {
-            writeln!(out, "\n{}: {}\n{}", part.name, part.question, part.method)?;
-            let (headings, rows, left) = columns(&part.rows);
-            let columns: Vec<_> = (headings.iter().enumerate())
-                .map(|(at, name)| {
-                    (name.as_str(), if at < left { Align::Left } else { Align::Right })
-                })
-                .collect();
-            table::write(out, &columns, &rows)?;
-            for note in &part.notes {
-                writeln!(out, "  {note}")?;
-            }
-            for skipped in &part.skipped {
-                writeln!(out, "  skipped: {skipped}")?;
-            }
+            part.human(out)?;
         }
         writeln!(out)?;
         let columns = [

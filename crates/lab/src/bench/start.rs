@@ -5,8 +5,8 @@
 use crate::machine;
 use units::PageSize;
 
-use super::figure::{Chart, Labels, Part, Row, Shape};
 use super::{Bench, jvm, postgres};
+use crate::figure::{Chart, Labels, Part, Row, Shape};
 use crate::rig::qemu::Qemu;
 use crate::rig::{Pool, starts};
 use cli::exit::{Exit, Failure};

@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a part of the benchmark finds: rows of figures, and how to draw them.
+//! What a benchmark or a plan finds: rows of figures, and how to draw them.
 //!
 //! Every row has labels (what was measured) and values (what came out), so that the table, the
 //! chart and the JSON are three views of the same data.
 
+use std::io::{self, Write};
+
+use cli::output::table::{self, Align};
 use serde::{Serialize, Serializer};
 
 /// Median, quartiles, and how many samples they come from.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Stats {
-    pub(super) median: f64,
+pub(crate) struct Stats {
+    pub(crate) median: f64,
     /// The lower quartile.
-    pub(super) low: f64,
+    pub(crate) low: f64,
     /// The upper quartile.
-    pub(super) high: f64,
-    pub(super) samples: usize,
+    pub(crate) high: f64,
+    pub(crate) samples: usize,
 }
 
 impl Stats {
     /// Of no samples: not a number.
-    pub(super) fn of(samples: &[f64]) -> Self {
+    pub(crate) fn of(samples: &[f64]) -> Self {
         let at = |part| quantile(samples, part);
         Self { median: at(0.5), low: at(0.25), high: at(0.75), samples: samples.len() }
     }
 
     /// Half the distance of the quartiles, in percent of the median.
-    pub(super) fn spread_percent(&self) -> f64 {
+    pub(crate) fn spread_percent(&self) -> f64 {
         50.0 * (self.high - self.low) / self.median.abs()
     }
 }
@@ -37,7 +40,7 @@ impl Stats {
     clippy::cast_sign_loss,
     reason = "an index within a few thousand samples"
 )]
-pub(super) fn quantile(samples: &[f64], part: f64) -> f64 {
+pub(crate) fn quantile(samples: &[f64], part: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len().saturating_sub(1);
@@ -45,7 +48,7 @@ pub(super) fn quantile(samples: &[f64], part: f64) -> f64 {
 }
 
 /// A number with three digits or a little more: `1234`, `85.2`, `2.98`, `0.0042`.
-pub(super) fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {
         m if m >= 100.0 => 0,
         m if m >= 10.0 => 1,
@@ -58,45 +61,45 @@ pub(super) fn short(value: f64) -> String {
 
 /// One value of a row.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Value {
-    pub(super) what: &'static str,
-    pub(super) unit: &'static str,
+pub(crate) struct Value {
+    pub(crate) what: &'static str,
+    pub(crate) unit: &'static str,
     #[serde(flatten)]
-    pub(super) stats: Stats,
+    pub(crate) stats: Stats,
 }
 
 /// What was measured, in order.
-pub(super) type Labels = Vec<(&'static str, String)>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// One thing that was measured.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
+pub(crate) struct Row {
     #[serde(serialize_with = "as_map")]
-    pub(super) labels: Labels,
-    pub(super) values: Vec<Value>,
+    pub(crate) labels: Labels,
+    pub(crate) values: Vec<Value>,
 }
 
 impl Row {
-    pub(super) fn new(labels: Labels) -> Self {
+    pub(crate) fn new(labels: Labels) -> Self {
         Self { labels, values: Vec::new() }
     }
 
     /// The same with one more value.
-    pub(super) fn with(mut self, what: &'static str, unit: &'static str, samples: &[f64]) -> Self {
+    pub(crate) fn with(mut self, what: &'static str, unit: &'static str, samples: &[f64]) -> Self {
         self.values.push(Value { what, unit, stats: Stats::of(samples) });
         self
     }
 
-    pub(super) fn label(&self, key: &str) -> &str {
+    pub(crate) fn label(&self, key: &str) -> &str {
         self.labels.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value)
     }
 
-    pub(super) fn value(&self, what: &str) -> Option<&Value> {
+    pub(crate) fn value(&self, what: &str) -> Option<&Value> {
         self.values.iter().find(|value| value.what == what)
     }
 
     /// The median of a value.
-    pub(super) fn median(&self, what: &str) -> Option<f64> {
+    pub(crate) fn median(&self, what: &str) -> Option<f64> {
         self.value(what).map(|value| value.stats.median).filter(|median| median.is_finite())
     }
 }
@@ -107,7 +110,7 @@ fn as_map<S: Serializer>(labels: &Labels, serializer: S) -> Result<S::Ok, S::Err
 
 /// How a chart is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// One bar per row, lying.
     Bars,
     /// One line per series over the values of the label `x`.
@@ -116,22 +119,22 @@ pub(super) enum Shape {
 
 /// Which rows to draw, and how.
 #[derive(Debug, Clone)]
-pub(super) struct Chart {
-    pub(super) title: &'static str,
-    pub(super) shape: Shape,
+pub(crate) struct Chart {
+    pub(crate) title: &'static str,
+    pub(crate) shape: Shape,
     /// The value that is drawn.
-    pub(super) what: &'static str,
+    pub(crate) what: &'static str,
     /// The labels of a bar, or the one that a line runs over.
-    pub(super) x: &'static [&'static str],
+    pub(crate) x: &'static [&'static str],
     /// The labels that tell lines apart.
-    pub(super) series: &'static [&'static str],
+    pub(crate) series: &'static [&'static str],
     /// Only rows with these labels.
-    pub(super) only: Vec<(&'static str, String)>,
+    pub(crate) only: Vec<(&'static str, String)>,
 }
 
 impl Chart {
     /// The rows to draw.
-    pub(super) fn rows<'a>(&self, part: &'a Part) -> Vec<&'a Row> {
+    pub(crate) fn rows<'a>(&self, part: &'a Part) -> Vec<&'a Row> {
         let fits = |row: &&Row| {
             self.only.iter().all(|(key, value)| row.label(key) == value)
                 && row.median(self.what).is_some()
@@ -140,25 +143,25 @@ impl Chart {
     }
 }
 
-/// One part of the benchmark with all that it found.
+/// One part of a report with all that it found.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Part {
-    pub(super) name: &'static str,
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
     /// The question that it answers.
-    pub(super) question: &'static str,
+    pub(crate) question: &'static str,
     /// How it was measured, in a sentence.
-    pub(super) method: String,
-    pub(super) rows: Vec<Row>,
+    pub(crate) method: String,
+    pub(crate) rows: Vec<Row>,
     /// What else a reader must know.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// What could not be measured here, and why.
-    pub(super) skipped: Vec<String>,
+    pub(crate) skipped: Vec<String>,
     #[serde(skip)]
-    pub(super) charts: Vec<Chart>,
+    pub(crate) charts: Vec<Chart>,
 }
 
 impl Part {
-    pub(super) fn new(name: &'static str, question: &'static str, method: String) -> Self {
+    pub(crate) fn new(name: &'static str, question: &'static str, method: String) -> Self {
         Self {
             name,
             question,
@@ -170,12 +173,67 @@ impl Part {
         }
     }
 
+    /// Its tables and notes, for people.
+    pub(crate) fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "\n{}: {}\n{}", self.name, self.question, self.method)?;
+        let (headings, rows, left) = columns(&self.rows);
+        let columns: Vec<_> = (headings.iter().enumerate())
+            .map(|(at, name)| (name.as_str(), if at < left { Align::Left } else { Align::Right }))
+            .collect();
+        table::write(out, &columns, &rows)?;
+        for note in &self.notes {
+            writeln!(out, "  {note}")?;
+        }
+        for skipped in &self.skipped {
+            writeln!(out, "  skipped: {skipped}")?;
+        }
+        Ok(())
+    }
+
     /// Says that something cannot be measured, and counts it.
-    pub(super) fn skip(&mut self, what: impl Into<String>) {
+    pub(crate) fn skip(&mut self, what: impl Into<String>) {
         let what = what.into();
         cli::output::note(&format!("{}: skipped: {what}", self.name));
         self.skipped.push(what);
     }
+}
+
+/// A value with its spread: `85.2 ±3%`.
+fn text(value: &Value) -> String {
+    let median = short(value.stats.median);
+    let spread = value.stats.spread_percent();
+    if value.stats.samples < 2 || !spread.is_finite() {
+        median
+    } else {
+        format!("{median} ±{spread:.0}%")
+    }
+}
+
+/// Headings and cells of a part's rows: a column per label, then one per value.
+pub(crate) fn columns(rows: &[Row]) -> (Vec<String>, Vec<Vec<String>>, usize) {
+    let mut labels: Vec<&str> = Vec::new();
+    let mut values: Vec<(&str, &str)> = Vec::new();
+    for row in rows {
+        for (key, _) in &row.labels {
+            if !labels.contains(key) {
+                labels.push(key);
+            }
+        }
+        for value in &row.values {
+            if !values.contains(&(value.what, value.unit)) {
+                values.push((value.what, value.unit));
+            }
+        }
+    }
+    let cells = rows.iter().map(|row| {
+        let value = |what: &str| row.value(what).map_or("-".into(), text);
+        let left = labels.iter().map(|key| row.label(key).to_owned());
+        left.chain(values.iter().map(|(what, _)| value(what))).collect()
+    });
+    let left = labels.len();
+    let headings = labels.iter().map(|key| (*key).to_owned());
+    let headings = headings.chain(values.iter().map(|(what, unit)| format!("{what} {unit}")));
+    (headings.collect(), cells.collect(), left)
 }
 
 #[cfg(test)]

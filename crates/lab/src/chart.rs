@@ -5,7 +5,7 @@ use ::clear::Chunk;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::figure::{Chart, Part, Row, Shape};
+use crate::figure::{Chart, Part, Row, Shape};
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
@@ -29,7 +29,7 @@ const LETTER: u32 = 22;
 const BAR: u32 = 34;
 
 /// The drawing; `None` where there is nothing to draw.
-pub(super) fn svg(
+pub(crate) fn svg(
     part: &Part,
     chart: &Chart,
 ) -> Result<Option<String>, Box<dyn std::error::Error>> {

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One node as the daemon keeps it: the shipping book, workers of a given speed, and a kernel's
+//! pool that is nothing but a number.
+//!
+//! It stands where the daemon's shell stands: it asks the book, carries its effects out, and tells
+//! it what became of them. Pages that a loan's hole has count as taken at once, as the kernel
+//! promises them.
+
+use std::collections::HashMap;
+
+use book::block::Reach;
+use book::config::PoolConfig;
+use book::{Book, Effect, JobOrder, LendRequest, Who};
+use cli::exit::Failure;
+use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+use wire::ZeroBy;
+
+/// What all nodes of a fleet are like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kind {
+    pub(super) page_size: PageSize,
+    /// The huge pages of the node.
+    pub(super) memory: Bytes,
+    pub(super) pages_per_block: Pages,
+    pub(super) ready_low: Bytes,
+    pub(super) ready_high: Bytes,
+    pub(super) workers: u32,
+    /// Bytes that one worker zeroes in a second, by allocating and in place.
+    pub(super) rate: f64,
+    pub(super) rate_in_place: f64,
+    /// Whether returned blocks are cleared where they lie.
+    pub(super) in_place: bool,
+    /// Whether a loan must be one file.
+    pub(super) single: bool,
+}
+
+impl Kind {
+    fn pages(&self, bytes: Bytes) -> Pages {
+        bytes.whole_pages(self.page_size)
+    }
+
+    const DOMAIN_NODE: Node = Node(0);
+
+    fn domain(&self) -> Domain {
+        Domain { node: Self::DOMAIN_NODE, page_size: self.page_size }
+    }
+
+    fn pool(&self) -> PoolConfig {
+        let Domain { node, page_size } = self.domain();
+        let key = PoolKey { node, page_size, pages_per_block: self.pages_per_block };
+        PoolConfig {
+            ready_low: Some(self.pages(self.ready_low)),
+            ready_high: self.pages(self.ready_high),
+            recycle: recycle(self.in_place),
+            ..PoolConfig::new(key)
+        }
+    }
+}
+
+fn recycle(in_place: bool) -> book::config::Recycle {
+    if in_place { book::config::Recycle::InPlace } else { book::config::Recycle::Fresh }
+}
+
+/// A loan that was granted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Granted {
+    pub(super) lease: LeaseId,
+    /// What of it was ready.
+    pub(super) ready: Bytes,
+}
+
+/// Work for a worker: when it will be done, counted from now, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begun {
+    pub(super) job: JobId,
+    pub(super) seconds: f64,
+}
+
+/// A node.
+#[derive(Debug)]
+pub(super) struct Host {
+    kind: Kind,
+    book: Book,
+    /// The pages of every file.
+    files: HashMap<BlockId, Pages>,
+    held: Pages,
+    running: u32,
+    /// Pages in borrowers' hands.
+    lent: Pages,
+}
+
+impl Host {
+    /// A node whose pool is as full as its thresholds want it.
+    pub(super) fn new(kind: Kind) -> Result<Self, Failure> {
+        let book = Book::new([kind.pool()], true).map_err(Failure::usage)?;
+        let none = Pages::ZERO;
+        let (files, running) = (HashMap::new(), 0);
+        let mut host = Self { kind, book, files, held: none, running, lent: none };
+        host.observe();
+        // Nobody waits for what was zeroed before the trace begins.
+        loop {
+            let begun = host.begin();
+            if begun.is_empty() {
+                break;
+            }
+            begun.iter().for_each(|begun| host.finish(begun.job));
+        }
+        Ok(host)
+    }
+
+    /// What is ready now.
+    pub(super) fn ready(&self) -> Bytes {
+        let key = self.kind.pool().key();
+        let pages = self.book.pool_status(key, Pages::ZERO).map_or(0, |pool| pool.ready_pages);
+        Pages(pages).bytes(self.kind.page_size)
+    }
+
+    /// What borrowers have.
+    pub(super) fn lent(&self) -> Bytes {
+        self.lent.bytes(self.kind.page_size)
+    }
+
+    /// A loan, or `None` where the book refuses it.
+    pub(super) fn lend(&mut self, bytes: Bytes) -> Option<Granted> {
+        let request = LendRequest {
+            bytes,
+            page_size: Some(self.kind.page_size),
+            node: Some(Kind::DOMAIN_NODE),
+            uid: Uid(0),
+            account: Uid(0),
+            keep: None,
+            single: self.kind.single,
+            quota: None,
+            await_owner: false,
+        };
+        let (loan, effects) = self.book.lend(&request).ok()?;
+        self.carry_out(&effects);
+        self.lent += loan.parts.iter().map(|part| part.pages).sum();
+        let ready: Pages = loan.parts.iter().map(|part| part.ready).sum();
+        Some(Granted { lease: loan.lease, ready: ready.bytes(self.kind.page_size) })
+    }
+
+    /// A loan is given back, and nobody has any of it any more.
+    pub(super) fn end(&mut self, lease: LeaseId) {
+        let blocks = self.book.lease_blocks(lease);
+        let effects = self.book.end_lease(lease);
+        self.carry_out(&effects);
+        for block in blocks {
+            let Some(pages) = self.files.get(&block).copied() else { continue };
+            self.lent = self.lent.saturating_sub(pages);
+            self.book.note_memory(block, pages);
+            if let Some((_, effects)) = self.book.settle(block, Reach::Sole, 0) {
+                self.carry_out(&effects);
+            }
+        }
+    }
+
+    /// Gives every worker that should run something to do.
+    pub(super) fn begin(&mut self) -> Vec<Begun> {
+        let mut begun = Vec::new();
+        while self.running < self.book.wanted_workers(self.kind.workers) {
+            let Some((order, effects)) = self.book.take_zeroing(Who::Background, None, None) else {
+                break;
+            };
+            self.carry_out(&effects);
+            self.running += 1;
+            begun.push(Begun { job: order.job, seconds: self.seconds(&order) });
+        }
+        begun
+    }
+
+    fn seconds(&self, order: &JobOrder) -> f64 {
+        let bytes = order.pages.saturating_sub(order.first).bytes(self.kind.page_size);
+        let rate = match order.by() {
+            ZeroBy::Clear => self.kind.rate_in_place,
+            _ => self.kind.rate,
+        };
+        seconds(bytes, rate)
+    }
+
+    /// A worker has zeroed all of its job.
+    pub(super) fn finish(&mut self, job: JobId) {
+        self.running = self.running.saturating_sub(1);
+        let Some(pages) = self.book.job(job).map(|order| order.pages) else { return };
+        if let Ok(Some((_, _, effects))) = self.book.finish_zeroing(job, pages, Reach::Sole) {
+            self.carry_out(&effects);
+        }
+    }
+
+    fn carry_out(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            match effect {
+                Effect::Create { block, pages, .. } | Effect::Resize { block, pages } => {
+                    let was = self.files.insert(*block, *pages).unwrap_or_default();
+                    self.held = self.held.saturating_sub(was) + *pages;
+                }
+                Effect::Remove(block) => {
+                    let was = self.files.remove(block).unwrap_or_default();
+                    self.held = self.held.saturating_sub(was);
+                }
+                Effect::Move(_) => {}
+            }
+        }
+        self.observe();
+    }
+
+    fn observe(&mut self) {
+        let total = self.kind.pages(self.kind.memory);
+        let available = total.saturating_sub(self.held);
+        self.book.observe(self.kind.domain(), &Counts { total, available, ..Counts::default() });
+    }
+}
+
+/// How long so many bytes take at a rate.
+pub(super) fn seconds(bytes: Bytes, rate: f64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a duration needs no more than 53 bits")]
+    let bytes = bytes.0 as f64;
+    bytes / rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn kind() -> Kind {
+        Kind {
+            page_size: PageSize::MIB_2,
+            memory: Bytes(64 * GIB),
+            pages_per_block: Pages(512),
+            ready_low: Bytes(8 * GIB),
+            ready_high: Bytes(16 * GIB),
+            workers: 1,
+            rate: 1e9,
+            rate_in_place: 4e9,
+            in_place: false,
+            single: false,
+        }
+    }
+
+    #[test]
+    fn a_node_begins_full_lends_what_is_ready_and_refills_below_low() {
+        let mut host = Host::new(kind()).unwrap();
+        assert_eq!(host.ready(), Bytes(16 * GIB));
+        let first = host.lend(Bytes(10 * GIB)).unwrap();
+        assert_eq!((first.ready, host.lent()), (Bytes(10 * GIB), Bytes(10 * GIB)));
+        let begun = host.begin();
+        assert_eq!(begun.len(), 1, "6 GiB are left, less than 8");
+        assert!((begun[0].seconds - 1.0737).abs() < 1e-3, "a block of 1 GiB at 1 GB/s");
+        host.finish(begun[0].job);
+        assert_eq!(host.ready(), Bytes(7 * GIB));
+    }
+
+    #[test]
+    fn what_is_not_ready_is_a_hole_and_more_than_there_is_is_refused() {
+        let mut host = Host::new(kind()).unwrap();
+        let loan = host.lend(Bytes(20 * GIB)).unwrap();
+        assert_eq!((loan.ready, host.lent()), (Bytes(16 * GIB), Bytes(20 * GIB)));
+        assert!(host.lend(Bytes(45 * GIB)).is_none(), "44 are left");
+        host.end(loan.lease);
+        assert_eq!((host.ready(), host.lent()), (Bytes(0), Bytes(0)), "fresh: all is the kernel's");
+        assert!(host.lend(Bytes(64 * GIB)).is_some());
+    }
+
+    #[test]
+    fn in_place_the_returned_blocks_are_cleared_faster() {
+        let mut host = Host::new(Kind { in_place: true, ..kind() }).unwrap();
+        let loan = host.lend(Bytes(16 * GIB)).unwrap();
+        host.end(loan.lease);
+        let begun = host.begin();
+        assert!((begun[0].seconds - 1.0737 / 4.0).abs() < 1e-3, "{begun:?}");
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero plan`: how much to keep ready, by the shipping code.
+//!
+//! # The walk
+//!
+//! 1. [`trace`] reads loans from a file, or [`generate`] makes them from a seed.
+//! 2. [`host`] is one node: the daemon's own book and policy, with workers and a kernel's pool that
+//!    are numbers. [`fleet`] places the loans on many of them, event by event.
+//! 3. Every combination of thresholds, workers and placement is one run, on a thread of its own;
+//!    [`report`] makes a table, JSON or a page of them, and one sentence of advice.
+//!
+//! What is not in it: what zeroing takes from its neighbours, the time that a worker's process
+//! takes to start, and what a scheduler needs for anything but its choice.
+
+mod fleet;
+mod generate;
+mod host;
+mod report;
+mod trace;
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cli::exit::{Exit, Failure, Outcome};
+use cli::output::{self, Form};
+use units::{Bytes, PageSize, Pages};
+use worker::Stop;
+use worker::context::allowed_cpus;
+
+use self::fleet::{Fleet, Placement};
+use self::generate::Shape;
+use self::host::Kind;
+use self::report::{Cell, Report};
+use self::trace::{Ask, Format};
+
+/// Say how much memory to keep ready, by simulating the daemon over a trace of loans
+///
+/// Every node runs the daemon's own code for decisions: what is lent, what is zeroed next, when
+/// workers run. A run is made for each combination of the lists below; the answer is a table and
+/// one sentence. Changes nothing and needs no daemon. Measure --rate and --fault-rate with
+/// `prezero bench populate` on the machine that is planned for: the defaults are those of one core
+/// of a Skylake.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero plan --nodes 60 --memory 128G
+  prezero plan --trace loans.csv --nodes 1 --ready-high 8G,16G,32G --placement packed
+  prezero watch --json > day.json; prezero plan --trace day.json --format watch --nodes 1
+  prezero plan --seed 7 --write-trace loans.csv --report plan.html")]
+pub(crate) struct Args {
+    /// The loans: CSV with the heading arrival,size,lifetime[,node] (default: from --seed)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// How the trace is written
+    #[arg(long, value_enum, default_value_t, requires = "trace")]
+    format: Format,
+    /// Play the trace so many times as fast
+    #[arg(long, value_name = "TIMES", default_value_t = 1.0, value_parser = positive)]
+    speed: f64,
+    #[command(flatten)]
+    generated: Generated,
+    /// Write the trace that was played, in prezero's own format
+    #[arg(long, value_name = "FILE")]
+    write_trace: Option<PathBuf>,
+    /// NUMA nodes, each with a pool of its own
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count)]
+    nodes: usize,
+    /// The huge pages of one node
+    #[arg(long, value_name = "SIZE", default_value = "128G")]
+    memory: Bytes,
+    #[arg(long, value_name = "SIZE", default_value = "2M", help = "Their size")]
+    page_size: PageSize,
+    /// The size of a pool's blocks
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    block: Bytes,
+    /// Whether a loan must be one file, as virtual machines want it
+    #[arg(long)]
+    single: bool,
+    /// Clear returned blocks where they lie
+    #[arg(long)]
+    in_place: bool,
+    /// How much to keep ready on each node (default: a sixteenth of its memory to all of it)
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
+    ready_high: Vec<Bytes>,
+    /// Below how many percent of that workers start
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "50",
+          value_parser = clap::value_parser!(u8).range(0..=100))]
+    ready_low: Vec<u8>,
+    /// Workers of each node
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    workers: Vec<u32>,
+    /// Which node a loan goes to
+    #[arg(long, value_enum, value_delimiter = ',',
+          default_values_t = [Placement::Packed, Placement::Spread, Placement::ReadyFirst])]
+    placement: Vec<Placement>,
+    /// Seconds until the placement knows what is ready
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    delay: f64,
+    /// Bytes a second that one worker zeroes by allocating
+    #[arg(long, value_name = "SIZE", default_value = "4G")]
+    rate: Bytes,
+    /// ... and in place (default: twice that)
+    #[arg(long, value_name = "SIZE")]
+    rate_in_place: Option<Bytes>,
+    /// Bytes a second that a borrower's own faults zero
+    #[arg(long, value_name = "SIZE", default_value = "4G")]
+    fault_rate: Bytes,
+    /// The share of lent bytes that ought to be ready
+    #[arg(long, value_name = "PERCENT", default_value_t = 95,
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    want: u8,
+    /// Write one self-contained HTML page with charts
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    #[command(flatten)]
+    form: Form,
+}
+
+/// A trace that is not read from a file.
+#[derive(Debug, clap::Args)]
+struct Generated {
+    /// Make the loans from this seed: bursts, with lognormal sizes and lifetimes
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, conflicts_with = "trace")]
+    seed: u64,
+    /// How many loans
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = count,
+          conflicts_with = "trace")]
+    loans: usize,
+    /// The median of their sizes
+    #[arg(long, value_name = "SIZE", default_value = "16G", conflicts_with = "trace")]
+    size: Bytes,
+    /// The median of their lifetimes, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = positive,
+          conflicts_with = "trace")]
+    lifetime: f64,
+    /// The mean number of loans in a burst
+    #[arg(long, value_name = "N", default_value_t = 8.0, value_parser = at_least_one,
+          conflicts_with = "trace")]
+    burst: f64,
+    /// How much of all nodes' memory is lent in the long run
+    #[arg(long, value_name = "PERCENT", default_value_t = 60,
+          value_parser = clap::value_parser!(u8).range(1..=95), conflicts_with = "trace")]
+    used: u8,
+}
+
+fn number(text: &str, least: f64, says: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= least);
+    value.ok_or_else(|| format!("`{text}` is not {says}"))
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, f64::MIN_POSITIVE, "a number above 0")
+}
+
+fn at_least_one(text: &str) -> Result<f64, String> {
+    number(text, 1.0, "a number of at least 1")
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    number(text, 0.0, "a number of seconds")
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    let value = text.parse().ok().filter(|count| *count > 0);
+    value.ok_or_else(|| format!("`{text}` is not a number of at least 1"))
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let stop = Stop::on_signals()?;
+    let asks = loans(args)?;
+    if let Some(path) = &args.write_trace {
+        let wrong =
+            |error: &dyn std::fmt::Display| Failure::failed(format!("{}: {error}", path.display()));
+        let file = std::fs::File::create(path).map_err(|error| wrong(&error))?;
+        trace::write(&asks, std::io::BufWriter::new(file)).map_err(|error| wrong(&error))?;
+    }
+    let fleets = fleets(args)?;
+    let cells = all(&fleets, &asks, &stop)?;
+    let report = Report::new(&asks, args.nodes, args.memory, args.want, cells);
+    if let Some(path) = &args.report {
+        let html = report.html().map_err(Failure::failed)?;
+        std::fs::write(path, html)
+            .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    }
+    args.form.print(&report)?;
+    Ok(Exit::Done)
+}
+
+/// The loans, in whole pages and at their speed.
+fn loans(args: &Args) -> Result<Vec<Ask>, Failure> {
+    let mut asks = match &args.trace {
+        Some(path) => trace::read(path, args.format)?,
+        None => generate::trace(&shape(args), args.generated.seed),
+    };
+    let page = args.page_size.bytes();
+    for ask in &mut asks {
+        ask.bytes = Bytes(ask.bytes.0.div_ceil(page).max(1).saturating_mul(page));
+        ask.arrival /= args.speed;
+        ask.lifetime /= args.speed;
+    }
+    Ok(asks)
+}
+
+/// The rate of arrivals at which as much is lent in the long run as was asked for.
+#[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+fn shape(args: &Args) -> Shape {
+    let Generated { loans, size, lifetime, burst, used, .. } = args.generated;
+    let unit = Bytes(args.block.0.max(args.page_size.bytes()));
+    let mut shape = Shape { loans, size, unit, most: args.memory, rate: 1.0, burst, lifetime };
+    let sample = generate::trace(&Shape { loans: loans.clamp(1000, 100_000), ..shape }, 0);
+    let each: f64 = sample.iter().map(|ask| ask.bytes.0 as f64 * ask.lifetime).sum::<f64>()
+        / sample.len() as f64;
+    let all = args.memory.0 as f64 * args.nodes as f64 * f64::from(used) / 100.0;
+    shape.rate = all / each;
+    shape
+}
+
+/// Every combination of what was given as a list.
+fn fleets(args: &Args) -> Result<Vec<Fleet>, Failure> {
+    let pages_per_block = args.page_size.pages_in(args.block).map_err(Failure::usage)?;
+    args.page_size.pages_in(args.memory).map_err(Failure::usage)?;
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+    let per_second = |bytes: Bytes| bytes.0 as f64;
+    if args.rate.0 == 0 || args.fault_rate.0 == 0 {
+        return Err(Failure::usage("--rate and --fault-rate must be more than 0"));
+    }
+    let highs = if args.ready_high.is_empty() {
+        [1, 2, 4, 6, 8, 12, 16].map(|part| Bytes(args.memory.0 / 16 * part)).to_vec()
+    } else {
+        args.ready_high.clone()
+    };
+    let mut fleets = Vec::new();
+    for ready_high in highs {
+        if ready_high > args.memory {
+            let memory = args.memory;
+            let text = format!("--ready-high {ready_high} is more than a node has: {memory}");
+            return Err(Failure::usage(text));
+        }
+        for percent in &args.ready_low {
+            for workers in &args.workers {
+                for placement in &args.placement {
+                    let whole = |bytes: Bytes| bytes.whole_pages(args.page_size);
+                    let ready_high = whole(ready_high).bytes(args.page_size);
+                    let low = Bytes(
+                        ready_high.0 / 100 * u64::from(*percent)
+                            + ready_high.0 % 100 * u64::from(*percent) / 100,
+                    );
+                    let kind = Kind {
+                        page_size: args.page_size,
+                        memory: args.memory,
+                        pages_per_block: pages_per_block.max(Pages(1)),
+                        ready_low: whole(low).bytes(args.page_size),
+                        ready_high,
+                        workers: *workers,
+                        rate: per_second(args.rate),
+                        rate_in_place: args
+                            .rate_in_place
+                            .map_or(2.0 * per_second(args.rate), per_second),
+                        in_place: args.in_place,
+                        single: args.single,
+                    };
+                    fleets.push(Fleet {
+                        kind,
+                        nodes: args.nodes,
+                        placement: *placement,
+                        delay: args.delay,
+                        fault_rate: per_second(args.fault_rate),
+                    });
+                }
+            }
+        }
+    }
+    Ok(fleets)
+}
+
+/// Every run, on as many threads as there are CPUs, in the order of `fleets`.
+fn all(fleets: &[Fleet], asks: &[Ask], stop: &Stop) -> Result<Vec<Cell>, Failure> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while !stop.is_set()
+            && let at = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(fleet) = fleets.get(at)
+        {
+            if output::is_watched() {
+                output::note(&format!("run {} of {}", at + 1, fleets.len()));
+            }
+            let cell = fleet::run(fleet, asks).map(|outcome| Cell::new(fleet, outcome));
+            done.lock().expect("no thread panics with it").push((at, cell));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..allowed_cpus().clamp(1, fleets.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    if stop.is_set() {
+        return Err(Failure::interrupted());
+    }
+    let mut done = done.into_inner().expect("every thread has ended");
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, cell)| cell).collect()
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What came out of every run, and what follows from it.
+
+use std::error::Error;
+use std::io::{self, Write};
+
+use cli::output::Record;
+use serde::Serialize;
+use units::Bytes;
+
+use super::fleet::{Fleet, Outcome};
+use super::host::seconds;
+use super::trace::Ask;
+use crate::figure::{Chart, Part, Row, Shape, quantile, short};
+use crate::page::{self, escape, section};
+
+/// One run.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Cell {
+    ready_high_bytes: u64,
+    ready_low_bytes: u64,
+    workers: u32,
+    placement: &'static str,
+    loans: usize,
+    refused: usize,
+    /// The share of lent bytes that were ready.
+    hit_rate: f64,
+    /// What a loan's start takes longer than with all of it ready.
+    added_p50_seconds: f64,
+    added_p95_seconds: f64,
+    added_p99_seconds: f64,
+    /// CPU seconds of workers, and of borrowers that zeroed the rest themselves.
+    zeroing_cpu_seconds: f64,
+    fault_cpu_seconds: f64,
+    /// What was ready and lent to nobody, of all nodes, on average over the time.
+    withheld_bytes: f64,
+}
+
+impl Cell {
+    pub(super) fn new(fleet: &Fleet, outcome: Outcome) -> Self {
+        let added = |part| {
+            let at = quantile(&outcome.added, part);
+            if at.is_finite() { at } else { 0.0 }
+        };
+        let holes = Bytes(outcome.bytes - outcome.ready_bytes);
+        Self {
+            ready_high_bytes: fleet.kind.ready_high.0,
+            ready_low_bytes: fleet.kind.ready_low.0,
+            workers: fleet.kind.workers,
+            placement: fleet.placement.name(),
+            loans: outcome.loans,
+            refused: outcome.refused,
+            hit_rate: outcome.hit_rate(),
+            added_p50_seconds: added(0.5),
+            added_p95_seconds: added(0.95),
+            added_p99_seconds: added(0.99),
+            zeroing_cpu_seconds: outcome.zeroing,
+            fault_cpu_seconds: seconds(holes, fleet.fault_rate),
+            withheld_bytes: outcome.withheld_bytes(),
+        }
+    }
+
+    fn settings(&self) -> String {
+        let (high, low) = (Bytes(self.ready_high_bytes), Bytes(self.ready_low_bytes));
+        let workers = cli::output::count(u64::from(self.workers), "worker");
+        format!(
+            "keep {high} ready per node (ready_low {low}), with {workers} each and loans placed {}",
+            self.placement
+        )
+    }
+
+    fn comes_to(&self) -> String {
+        let hit = short(self.hit_rate * 100.0);
+        if self.added_p95_seconds < 0.001 {
+            format!("{hit} % of lent bytes are ready then, and 19 of 20 starts wait for nothing")
+        } else {
+            let added = short(self.added_p95_seconds);
+            format!(
+                "{hit} % of lent bytes are ready then, and 1 start in 20 waits {added} s or more"
+            )
+        }
+    }
+}
+
+/// Everything that the plan found.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Report {
+    loans: usize,
+    /// From the first arrival to the last.
+    seconds: f64,
+    /// The sum of all loans.
+    bytes: u64,
+    median_bytes: u64,
+    nodes: usize,
+    node_bytes: u64,
+    /// In percent.
+    want: u8,
+    runs: Vec<Cell>,
+    advice: String,
+}
+
+impl Report {
+    pub(super) fn new(asks: &[Ask], nodes: usize, node: Bytes, want: u8, runs: Vec<Cell>) -> Self {
+        let mut sizes: Vec<_> = asks.iter().map(|ask| ask.bytes.0).collect();
+        sizes.sort_unstable();
+        let advice = advice(&runs, want);
+        Self {
+            loans: asks.len(),
+            seconds: asks.last().map_or(0.0, |ask| ask.arrival),
+            bytes: sizes.iter().sum(),
+            median_bytes: sizes.get(sizes.len() / 2).copied().unwrap_or(0),
+            nodes,
+            node_bytes: node.0,
+            want,
+            runs,
+            advice,
+        }
+    }
+
+    fn heading(&self) -> String {
+        format!(
+            "{} loans in {} s, {} GiB in all, half of them {} GiB or more; {} nodes with {} of huge pages each",
+            self.loans,
+            short(self.seconds),
+            short(gib(self.bytes)),
+            short(gib(self.median_bytes)),
+            self.nodes,
+            Bytes(self.node_bytes)
+        )
+    }
+
+    /// The same as rows of figures.
+    fn part(&self) -> Part {
+        let mut part = Part::new(
+            "runs",
+            "How much of what is lent is ready, and what does that cost?",
+            "One run of the daemon's own book and policy over the whole trace for each row. \
+             Hit: the share of lent bytes that were ready. Added: what starts take longer than with \
+             all of it ready. CPU: seconds of workers, and of borrowers that zeroed the rest \
+             themselves. Withheld: what was ready and lent to nobody, of all nodes, on average."
+                .to_owned(),
+        );
+        for run in &self.runs {
+            let low = Bytes(run.ready_low_bytes);
+            #[expect(clippy::cast_precision_loss, reason = "figures of three digits")]
+            let refused = run.refused as f64;
+            part.rows.push(
+                Row::new(vec![
+                    ("ready_high", Bytes(run.ready_high_bytes).to_string()),
+                    ("ready_low", low.to_string()),
+                    ("workers", run.workers.to_string()),
+                    ("placement", run.placement.to_owned()),
+                ])
+                .with("hit", "%", &[run.hit_rate * 100.0])
+                .with("added p50", "s", &[run.added_p50_seconds])
+                .with("p95", "s", &[run.added_p95_seconds])
+                .with("p99", "s", &[run.added_p99_seconds])
+                .with("refused", "loans", &[refused])
+                .with("zeroing CPU", "s", &[run.zeroing_cpu_seconds])
+                .with("fault CPU", "s", &[run.fault_cpu_seconds])
+                .with(
+                    "withheld",
+                    "GiB",
+                    &[run.withheld_bytes / f64::from(1 << 30)],
+                ),
+            );
+        }
+        let several = |key: &str| part.rows.iter().any(|r| r.label(key) != part.rows[0].label(key));
+        let by: &'static [&'static str] = match (several("workers"), several("ready_low")) {
+            (false, false) => &["placement"],
+            (true, false) => &["placement", "workers"],
+            (false, true) => &["placement", "ready_low"],
+            (true, true) => &["placement", "workers", "ready_low"],
+        };
+        for (title, what) in [
+            ("Lent bytes that were ready, %, by what is kept ready", "hit"),
+            ("What one start in twenty takes longer, s", "p95"),
+        ] {
+            let (shape, x, only) = (Shape::Lines, &["ready_high"][..], Vec::new());
+            part.charts.push(Chart { title, shape, what, x, series: by, only });
+        }
+        part
+    }
+
+    pub(super) fn html(&self) -> Result<String, Box<dyn Error>> {
+        let mut out = String::new();
+        page::begin(&mut out, "prezero plan")?;
+        out.push_str(&format!(
+            "<p><strong>{}</strong></p>\n<p class=\"machine\">{}.</p>\n",
+            escape(&self.advice),
+            escape(&self.heading())
+        ));
+        section(&mut out, &self.part())?;
+        page::end(&mut out);
+        Ok(out)
+    }
+}
+
+impl Record for Report {
+    fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", self.heading())?;
+        self.part().human(out)?;
+        writeln!(out, "\n{}", self.advice)
+    }
+}
+
+/// The least that must be kept ready for what is wanted; of equals the one that is ready most.
+fn advice(runs: &[Cell], want: u8) -> String {
+    let enough = runs.iter().filter(|run| run.hit_rate * 100.0 >= f64::from(want));
+    let least = enough.min_by(|a, b| {
+        let by_cost = (a.ready_high_bytes, a.workers).cmp(&(b.ready_high_bytes, b.workers));
+        by_cost.then(b.hit_rate.total_cmp(&a.hit_rate))
+    });
+    if let Some(run) = least {
+        return format!("{}: {}", run.settings(), run.comes_to());
+    }
+    let Some(best) = runs.iter().max_by(|a, b| a.hit_rate.total_cmp(&b.hit_rate)) else {
+        return "nothing was run".to_owned();
+    };
+    format!(
+        "nothing that was tried makes {want} % ready; the best is to {}: {}",
+        best.settings(),
+        best.comes_to()
+    )
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures of three digits")]
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(high: u64, placement: &'static str, hit_rate: f64) -> Cell {
+        Cell {
+            ready_high_bytes: high << 30,
+            ready_low_bytes: high << 29,
+            workers: 1,
+            placement,
+            loans: 10,
+            refused: 0,
+            hit_rate,
+            added_p50_seconds: 0.0,
+            added_p95_seconds: 1.25,
+            added_p99_seconds: 2.5,
+            zeroing_cpu_seconds: 3.0,
+            fault_cpu_seconds: 4.0,
+            withheld_bytes: 5e9,
+        }
+    }
+
+    #[test]
+    fn the_advice_is_the_least_that_is_enough() {
+        let runs = [
+            cell(32, "packed", 0.45),
+            cell(64, "packed", 0.5),
+            cell(64, "ready-first", 0.97),
+            cell(128, "packed", 0.99),
+        ];
+        let text = advice(&runs, 95);
+        assert!(text.starts_with("keep 64G ready per node (ready_low 32G)"), "{text}");
+        assert!(text.contains("1 worker each and loans placed ready-first: 97.0 %"), "{text}");
+        let text = advice(&runs, 100);
+        assert!(text.starts_with("nothing that was tried makes 100 % ready; the best"), "{text}");
+        assert!(text.contains("keep 128G ready"), "{text}");
+    }
+
+    #[test]
+    fn the_page_has_the_advice_and_both_charts() {
+        let ask = Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 1.0, node: None };
+        let runs = vec![cell(32, "packed", 0.45), cell(64, "packed", 0.99)];
+        let html = Report::new(&[ask], 4, Bytes(128 << 30), 95, runs).html().unwrap();
+        assert!(html.contains("<strong>keep 64G ready"), "{html}");
+        assert_eq!(html.matches("<svg").count(), 2);
+    }
+}

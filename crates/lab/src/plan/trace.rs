@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Traces: which loans came when, how large, and for how long.
+//!
+//! The format of prezero's own is CSV with a heading: `arrival,size,lifetime` and, if it is known,
+//! `node`. Arrival and lifetime are seconds, sizes are written as everywhere (`8G`), an empty
+//! lifetime never ends, an empty node leaves the place to the placement. Three other formats are
+//! read as their makers publish them; none of those traces is shipped.
+//!
+//! | format | what it is | what of it is read |
+//! |---|---|---|
+//! | `openb` | pods of Alibaba's `cluster-trace-gpu-v2023` | `creation_time`, `deletion_time`, `memory_mib` of pods that were scheduled |
+//! | `azure` | `vmtable.csv` of the Azure public dataset V2, which has no heading | columns 4 and 5 (created, deleted, in seconds) and 11 (memory in GiB, `>64` as 64) |
+//! | `watch` | what `prezero watch --json` printed on this host | each rise of `lent_pages` as a loan of that size, each fall as the end of the loan that fits best |
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read};
+use std::path::Path;
+
+use clap::ValueEnum;
+use cli::exit::Failure;
+use serde::Deserialize;
+use units::{Bytes, Domain, PageSize};
+
+/// One loan of a trace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Ask {
+    /// Seconds from the trace's start.
+    pub(crate) arrival: f64,
+    pub(crate) bytes: Bytes,
+    /// In seconds; infinite if it never ends.
+    pub(crate) lifetime: f64,
+    /// Where it must be, if it must.
+    pub(crate) node: Option<usize>,
+}
+
+/// How a trace is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// prezero's own: arrival,size,lifetime[,node]
+    #[default]
+    Csv,
+    /// Alibaba's cluster-trace-gpu-v2023, the list of pods
+    Openb,
+    /// The Azure public dataset V2, vmtable.csv
+    Azure,
+    /// What `prezero watch --json` printed
+    Watch,
+}
+
+/// Reads a trace, in the order of arrival and counted from its first one.
+pub(crate) fn read(path: &Path, format: Format) -> Result<Vec<Ask>, Failure> {
+    let file = std::fs::File::open(path)
+        .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    let asks = match format {
+        Format::Csv => own(file),
+        Format::Openb => openb(file),
+        Format::Azure => azure(file),
+        Format::Watch => watch(std::io::BufReader::new(file)),
+    };
+    let asks = asks.map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
+    if asks.is_empty() {
+        return Err(Failure::failed(format!("{}: there is no loan in it", path.display())));
+    }
+    Ok(ordered(asks))
+}
+
+/// In the order of arrival, the first at 0.
+pub(crate) fn ordered(mut asks: Vec<Ask>) -> Vec<Ask> {
+    asks.sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
+    let first = asks.first().map_or(0.0, |ask| ask.arrival);
+    asks.iter_mut().for_each(|ask| ask.arrival -= first);
+    asks
+}
+
+/// As prezero's own format writes it.
+pub(crate) fn write(asks: &[Ask], out: impl std::io::Write) -> csv::Result<()> {
+    let mut out = csv::Writer::from_writer(out);
+    out.write_record(["arrival", "size", "lifetime", "node"])?;
+    for Ask { arrival, bytes, lifetime, node } in asks {
+        let lifetime = if lifetime.is_finite() { format!("{lifetime:.3}") } else { String::new() };
+        let node = node.map(|node| node.to_string()).unwrap_or_default();
+        out.write_record([format!("{arrival:.3}"), bytes.to_string(), lifetime, node])?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn own(file: impl Read) -> Result<Vec<Ask>, String> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Line {
+        arrival: f64,
+        size: String,
+        lifetime: Option<f64>,
+        node: Option<usize>,
+    }
+    lines(csv::Reader::from_reader(file), |line: Line| {
+        let bytes = line.size.parse::<Bytes>().map_err(|error| error.to_string())?;
+        let lifetime = line.lifetime.unwrap_or(f64::INFINITY);
+        Ok(Some(Ask { arrival: line.arrival, bytes, lifetime, node: line.node }))
+    })
+}
+
+fn openb(file: impl Read) -> Result<Vec<Ask>, String> {
+    #[derive(Deserialize)]
+    struct Pod {
+        memory_mib: u64,
+        creation_time: f64,
+        deletion_time: Option<f64>,
+        scheduled_time: Option<f64>,
+    }
+    lines(csv::Reader::from_reader(file), |pod: Pod| {
+        Ok(pod.scheduled_time.filter(|_| pod.memory_mib > 0).map(|_| Ask {
+            arrival: pod.creation_time,
+            bytes: Bytes(pod.memory_mib << 20),
+            lifetime: pod.deletion_time.map_or(f64::INFINITY, |end| end - pod.creation_time),
+            node: None,
+        }))
+    })
+}
+
+fn azure(file: impl Read) -> Result<Vec<Ask>, String> {
+    let reader = csv::ReaderBuilder::new().has_headers(false).from_reader(file);
+    lines(reader, |columns: Vec<String>| {
+        let at = |number: usize| {
+            columns.get(number - 1).ok_or_else(|| format!("there is no column {number}"))
+        };
+        let seconds = |number| {
+            let text = at(number)?;
+            text.parse::<f64>().map_err(|_| format!("column {number}: `{text}` is no time"))
+        };
+        let memory = at(11)?.trim_start_matches('>');
+        let gib: u64 = memory.parse().map_err(|_| format!("column 11: `{memory}` is no size"))?;
+        let (arrival, end) = (seconds(4)?, seconds(5)?);
+        let lifetime = if end > arrival { end - arrival } else { f64::INFINITY };
+        Ok((gib > 0).then_some(Ask { arrival, bytes: Bytes(gib << 30), lifetime, node: None }))
+    })
+}
+
+/// Every line of a table, with its number where it is not as it should be.
+fn lines<T: for<'de> Deserialize<'de>>(
+    mut reader: csv::Reader<impl Read>,
+    mut ask: impl FnMut(T) -> Result<Option<Ask>, String>,
+) -> Result<Vec<Ask>, String> {
+    let mut asks = Vec::new();
+    for line in reader.deserialize() {
+        let line: T = line.map_err(|error| error.to_string())?;
+        let number = asks.len() + 1;
+        let read = ask(line).map_err(|why| format!("loan {number}: {why}"))?;
+        if let Some(ask) = read {
+            let times = [ask.arrival, ask.lifetime];
+            if ask.arrival.is_nan() || times.iter().any(|time| time.is_nan() || *time < 0.0) {
+                return Err(format!(
+                    "loan {number}: arrival {} and lifetime {} must be seconds of at least 0",
+                    ask.arrival, ask.lifetime
+                ));
+            }
+            asks.push(ask);
+        }
+    }
+    Ok(asks)
+}
+
+/// Loans as the levels of lent pages show them.
+fn watch(file: impl BufRead) -> Result<Vec<Ask>, String> {
+    #[derive(Deserialize)]
+    struct Report {
+        time: f64,
+        levels: Vec<wire::Level>,
+    }
+    let mut asks: Vec<Ask> = Vec::new();
+    let mut before: BTreeMap<Domain, u64> = BTreeMap::new();
+    let mut nodes: Vec<units::Node> = Vec::new();
+    for (number, line) in file.lines().enumerate() {
+        let wrong = |why: &dyn std::fmt::Display| format!("line {}: {why}", number + 1);
+        let line = line.map_err(|error| wrong(&error))?;
+        let report: Report = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
+        for level in report.levels {
+            let Some(page_size) = PageSize::new(level.page_bytes) else { continue };
+            let node = units::Node(level.node);
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+            let place = nodes.iter().position(|known| *known == node);
+            let lent = Bytes(level.lent_pages.saturating_mul(page_size.bytes()));
+            let was = before.insert(Domain { node, page_size }, lent.0).unwrap_or(lent.0);
+            let open = |ask: &Ask| ask.node == place && ask.lifetime.is_infinite();
+            if lent.0 > was {
+                let bytes = Bytes(lent.0 - was);
+                let lifetime = f64::INFINITY;
+                asks.push(Ask { arrival: report.time, bytes, lifetime, node: place });
+            } else if lent.0 < was {
+                let fits = |ask: &Ask| ask.bytes.0.abs_diff(was - lent.0);
+                let ended =
+                    (0..asks.len()).filter(|at| open(&asks[*at])).min_by_key(|at| fits(&asks[*at]));
+                if let Some(at) = ended {
+                    asks[at].lifetime = report.time - asks[at].arrival;
+                }
+            }
+        }
+    }
+    Ok(asks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let asks = vec![
+            Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 12.5, node: None },
+            Ask { arrival: 1.5, bytes: Bytes(2 << 20), lifetime: f64::INFINITY, node: Some(3) },
+        ];
+        let mut text = Vec::new();
+        write(&asks, &mut text).unwrap();
+        assert_eq!(own(&text[..]).unwrap(), asks, "{}", String::from_utf8_lossy(&text));
+    }
+
+    #[test]
+    fn a_wrong_line_is_refused_with_its_number() {
+        for (text, says) in [
+            ("arrival,size,lifetime\n0,8Q,1\n", "loan 1: `8Q` is not a size"),
+            ("arrival,size,lifetime\n0,8G,1\n-1,8G,1\n", "loan 2: arrival -1"),
+            ("arrival,size,lifetime\n0,8G,NaN\n", "loan 1: arrival 0 and lifetime NaN"),
+            ("arrival,size,lifetime\nsoon,8G,1\n", "line: 2"),
+            ("arrival,size,live\n0,8G,1\n", "live"),
+        ] {
+            let why = own(text.as_bytes()).unwrap_err();
+            assert!(why.contains(says), "{text:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn traces_of_others_are_read_as_they_are_published() {
+        let pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n\
+                    a,6000,8192,1,1000,,LS,Running,100,160,101\n\
+                    b,6000,8192,1,1000,,LS,Pending,110,170,\n";
+        let asks = ordered(openb(pods.as_bytes()).unwrap());
+        assert_eq!(asks, [Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 60.0, node: None }]);
+        let vms = "v1,s,d,0,300,9.9,1.2,5.5,Delay-insensitive,4,32\nv2,s,d,600,600,9.9,1.2,5.5,Unknown,>24,>64\n";
+        let asks = azure(vms.as_bytes()).unwrap();
+        let sizes: Vec<_> = asks.iter().map(|ask| (ask.bytes.0 >> 30, ask.lifetime)).collect();
+        assert_eq!(sizes, [(32, 300.0), (64, f64::INFINITY)]);
+    }
+
+    #[test]
+    fn levels_that_were_watched_become_loans() {
+        let level = |time: f64, lent: u64| {
+            serde_json::json!({ "time": time, "levels": [{
+                "node": 0, "page_bytes": 2 << 20, "ready_pages": 0, "zeroable_pages": 0,
+                "zeroing_pages": 0, "lent_pages": lent }] })
+            .to_string()
+        };
+        // The first 5 pages were lent before anybody watched.
+        let seen =
+            [level(10.0, 5), level(11.0, 9), level(12.0, 41), level(20.0, 9), level(30.0, 5)];
+        let asks = watch(seen.join("\n").as_bytes()).unwrap();
+        let loans: Vec<_> =
+            asks.iter().map(|ask| (ask.arrival, ask.bytes.0 >> 21, ask.lifetime)).collect();
+        assert_eq!(loans, [(11.0, 4, 19.0), (12.0, 32, 8.0)]);
+    }
+}
