@@ -144,27 +144,45 @@ fn an_interrupted_worker_keeps_what_it_has_done() {
     let page = Page::Mib2;
     let pool = page.pool("pages_per_block = 1024\nmax = 1024");
     let Some(daemon) = Daemon::start(page, 1024, &pool) else { return };
-    let mut worker = daemon
-        .command(&["zero", "max", "-j", "1"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("a worker");
-    daemon.wait_for("being zeroed", |p| p.zeroing_pages == 1024);
-    daemon.wait_for("some of it", |_| daemon.kernel_free(page) < 1000);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(worker.id()).expect("a pid"));
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("our own child");
-    let status = worker.wait().expect("our own child");
-    assert_eq!(status.code(), Some(130), "an interrupted command says so");
-    let pool = daemon.pool();
-    if pool.ready_pages == 1024 {
-        return; // It was faster than the signal; the next assertions have no subject.
+    // One thread goes from page to page; several leave gaps where they stop.
+    for threads in ["1", "4"] {
+        let pool = interrupted(&daemon, page, threads);
+        assert_eq!((pool.zeroing_pages, pool.blocks), (0, 1));
+        assert!(pool.zeroable_pages < 1024, "work so far is kept: {pool:?}");
+        assert!(daemon.kernel_free(page) < 1024, "{threads} threads: all of it was given back");
+        // What is not done is free, and promised to nobody.
+        assert_eq!(pool.zeroable_pages, daemon.kernel_free(page), "{threads} threads");
+        daemon.zero("max");
+        let after = daemon.pool();
+        assert_eq!(after.ready_pages, 1024, "{threads} threads: {pool:?}, then {after:?}");
+        assert_zero(&daemon.lend(page, 1024).map().expect("a mapping"));
+        daemon.wait_for("free again", |p| p.zeroable_pages == 1024 && p.blocks == 0);
     }
-    assert_eq!((pool.zeroing_pages, pool.blocks), (0, 1));
-    assert!(pool.zeroable_pages < 1024, "work so far is kept: {pool:?}");
-    assert_eq!(pool.zeroable_pages, daemon.kernel_free(page));
-    daemon.zero("max");
-    assert_zero(&daemon.lend(page, 1024).map().expect("a mapping"));
+}
+
+/// The pool after a worker was interrupted in the midst of its only block.
+fn interrupted(daemon: &Daemon, page: Page, threads: &str) -> wire::PoolStatus {
+    for _ in 0..20 {
+        let mut worker = daemon
+            .command(&["zero", "max", "-j", threads])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a worker");
+        daemon.wait_for("some of it", |_| daemon.kernel_free(page) < 1000);
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(worker.id()).expect("a pid"));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("our own child");
+        let status = worker.wait().expect("our own child");
+        let pool = daemon.pool();
+        if pool.ready_pages < 1024 {
+            assert_eq!(status.code(), Some(130), "an interrupted command says so");
+            return pool;
+        }
+        // It was faster than the signal, which may be once, not always.
+        daemon.client().give_back(None, None, None).expect("everything back");
+        daemon.wait_for("free again", |p| p.zeroable_pages == 1024);
+    }
+    panic!("no worker could be interrupted");
 }
 
 /// How many times the daemon is killed, unless `PREZERO_TEST_KILLS` says so (fewer under

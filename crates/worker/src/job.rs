@@ -253,13 +253,20 @@ impl Shared {
     }
 
     /// Unmaps the block after every thread is done; `pages` from its start are filled, without a
-    /// gap.
+    /// gap. What is behind a gap is given back, and so is what the kernel has promised for the rest
+    /// of the block: the promise is the file's, outlives the mapping, and would leave those pages
+    /// to nobody, the block's next worker included.
     ///
     /// # Errors
     /// As [`Allocate::run`].
     pub fn finish(self, pages: Pages) -> Result<Done> {
         let Self { job, mapping } = self;
         drop(mapping);
+        if let Some(file) = job.file.as_ref().filter(|_| pages.0 < job.order.pages) {
+            let bytes = |pages: u64| pages * job.order.page_bytes;
+            file.set_len(bytes(pages.0))?;
+            file.set_len(bytes(job.order.pages))?;
+        }
         job.check_nodes(pages).map(|pages| job.done(pages))
     }
 }
