@@ -8,45 +8,46 @@
 //!
 //! Who has no right at all is told so and hung up on before anything else is done for it.
 
+mod door;
+mod farewell;
 mod socket;
 mod users;
 
 use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::os::unix::net;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use linux::{Peer, heap};
+use linux::heap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use units::Uid;
 use zlink::{ReadyListener, Server};
 
 use crate::account::Accounts;
+use crate::error::Error;
 use crate::rights::{Rights, SharedGroups};
 use crate::service::{Service, Shared};
+use door::Door;
+use farewell::Farewells;
 use socket::Socket;
 pub(crate) use users::Place;
-use users::{Bounds, Full, Users};
+use users::{Bounds, Full, Users, charged};
 
 /// How long a connection may outlive its silent peer.
 const HANGUP_POLL: Duration = Duration::from_secs(5);
-/// How long the socket of a refused connection stays open, so that a peer which has not sent its
-/// call yet does not find it broken before it reads why.
-const FAREWELL: Duration = Duration::from_millis(100);
-/// So many of them at a time; the rest is closed at once.
-const FAREWELLS: usize = 64;
-/// Connections accepted, or refused, before others have their turn: at 20 us each about a
+/// Connections served, or refused, before others have their turn: at 20 us each about a
 /// millisecond.
-const ACCEPTS: u64 = 64;
+const GUESTS: u64 = 64;
 /// How often is looked whether memory can be given back and whether there is something to tell.
 const TIDY: Duration = Duration::from_secs(1);
 /// The shortest time between two lines about the same kind of trouble.
 const QUIET: Duration = Duration::from_secs(10);
-/// Memory is given back when so many connections are gone since the last time.
+/// Memory is given back when so many connections have ended since the last time.
 const WORTH_TRIMMING: usize = 64;
 
 /// What is refused, between two lines of the log.
@@ -54,7 +55,6 @@ const WORTH_TRIMMING: usize = 64;
 struct Troubles {
     strangers: Cell<u64>,
     too_many: Cell<u64>,
-    accepts: Cell<u64>,
 }
 
 fn count(cell: &Cell<u64>) {
@@ -63,11 +63,22 @@ fn count(cell: &Cell<u64>) {
 
 /// Accepts connections for ever.
 pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: SharedGroups) {
-    let users = Users::new(Bounds::of(descriptors()));
+    let bounds = Bounds::of(descriptors());
+    let farewells = Farewells::new();
+    let full = too_many(&format!("{} connections wait to be served", bounds.all));
+    let away = farewells.clone();
+    let failed = |source| Error::Runtime { what: "cannot listen", source };
+    let listener = listener.into_std().map_err(failed);
+    let turn_away = move |stream| away.tell(stream, full.clone());
+    let door = match listener.and_then(|listener| Door::open(listener, bounds.all, turn_away)) {
+        Ok(door) => door,
+        Err(error) => return tracing::error!(%error, "nobody can be served"),
+    };
+    let users = Users::new(bounds);
     let troubles = Troubles::default();
     tokio::select! {
-        () = accept_all(&listener, &shell, &groups, &users, &troubles) => {}
-        () = tidy(&users, &troubles) => {}
+        () = serve_all(&door, &shell, &groups, &users, &troubles, &farewells) => {}
+        () = tidy(&door, &users, &troubles) => {}
     }
 }
 
@@ -76,44 +87,27 @@ fn descriptors() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
 }
 
-async fn accept_all(
-    listener: &UnixListener,
+async fn serve_all(
+    door: &Door,
     shell: &Shared,
     groups: &SharedGroups,
     users: &Rc<Users>,
     troubles: &Troubles,
+    farewells: &Farewells,
 ) {
     let accounts = Accounts::new(shell.borrow().roots().clone());
-    let farewells = Arc::new(Semaphore::new(FAREWELLS));
-    for accepted in 1_u64.. {
+    for served in 1_u64.. {
         // However many knock, whoever is connected gets its turn; and whoever knocks last does not
         // wait for a call of somebody else's for each that knocked before.
-        if accepted.is_multiple_of(ACCEPTS) {
+        if served.is_multiple_of(GUESTS) {
             yield_now().await;
         }
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Out of descriptors, most likely: wait for some to come back.
-                tracing::debug!(%error, "cannot accept");
-                count(&troubles.accepts);
-                sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        let peer = match Peer::of(&stream) {
-            Ok(peer) => peer,
-            Err(error) => {
-                tracing::debug!(%error, "a peer without credentials is refused");
-                count(&troubles.strangers);
-                continue;
-            }
-        };
+        let (stream, peer) = door.next().await;
         let own = Uid(peer.uid);
         let rights = Rights::new(peer, own, Rc::clone(groups));
         if let Err(error) = rights.may_connect() {
             count(&troubles.strangers);
-            refuse(stream, &error, &farewells);
+            farewells.tell(stream, error);
             continue;
         }
         let rights = match accounts.of(&stream, rights.peer()) {
@@ -127,44 +121,34 @@ async fn accept_all(
             Ok(place) => Rc::new(place),
             Err(full) => {
                 count(&troubles.too_many);
-                refuse(stream, &too_many(&rights, full), &farewells);
+                farewells.tell(stream, no_place(&rights, full));
                 continue;
             }
         };
         let service = Service::new(Rc::clone(shell), rights, Rc::clone(&place));
         tokio::task::spawn_local(async move {
-            if let Err(error) = serve(stream, service, place).await {
+            let served = serve(stream, service, Rc::clone(&place));
+            if let Err(error) = charged(&place, served).await {
                 tracing::debug!(%error, "a connection ended");
             }
         });
     }
 }
 
-fn too_many(rights: &Rights, full: Full) -> wire::Error {
+fn no_place(rights: &Rights, full: Full) -> wire::Error {
     let uid = rights.account().0;
-    let what = match full {
+    too_many(&match full {
         Full::User(most) => format!("user {uid} has {most} connections open, the most it may"),
         Full::All(most) => format!("{most} connections are open, the most there may be"),
-    };
+    })
+}
+
+fn too_many(what: &str) -> wire::Error {
     wire::Error::Failed { what: format!("{what}: close some") }
 }
 
-/// Says why, without reading anything and without waiting, and hangs up.
-fn refuse(stream: UnixStream, error: &wire::Error, farewells: &Arc<Semaphore>) {
-    let Ok(mut message) = serde_json::to_vec(error) else { return };
-    message.push(0);
-    if socket::send(&stream, &message, &[]).is_err() {
-        return;
-    }
-    if let Ok(place) = Arc::clone(farewells).try_acquire_owned() {
-        tokio::task::spawn_local(async move {
-            sleep(FAREWELL).await;
-            drop((stream, place));
-        });
-    }
-}
-
-async fn serve(stream: UnixStream, service: Service, place: Rc<Place>) -> zlink::Result<()> {
+async fn serve(stream: OwnedFd, service: Service, place: Rc<Place>) -> zlink::Result<()> {
+    let stream = UnixStream::from_std(net::UnixStream::from(stream))?;
     let (stream, broken) = (Rc::new(stream), Rc::new(Notify::new()));
     let socket = Socket::new(Rc::clone(&stream), place, Rc::clone(&broken));
     let server = Server::new(ReadyListener::new(socket), service);
@@ -192,25 +176,25 @@ async fn gone(socket: &UnixStream) {
 }
 
 /// Gives memory back when a crowd is gone, and tells of refusals: a line each [`QUIET`].
-async fn tidy(users: &Users, troubles: &Troubles) {
-    let mut most = 0;
+async fn tidy(door: &Door, users: &Users, troubles: &Troubles) {
+    let (mut ended, mut not_accepted) = (0, 0);
     let mut told: Option<Instant> = None;
     loop {
         sleep(TIDY).await;
-        let now = users.connections();
-        most = most.max(now);
-        if most - now >= WORTH_TRIMMING {
+        users.forget_rested();
+        // Not by how many there are: a crowd that comes and goes is never seen as one.
+        ended += users.take_ended();
+        if ended >= WORTH_TRIMMING {
             heap::give_back();
-            most = now;
+            ended = 0;
         }
-        let refused = (&troubles.strangers, &troubles.too_many, &troubles.accepts);
-        let refused = (refused.0.get(), refused.1.get(), refused.2.get());
-        if refused != (0, 0, 0) && told.is_none_or(|at| at.elapsed() >= QUIET) {
-            let (without_rights, too_many, not_accepted) = refused;
+        let (without_rights, too_many) = (&troubles.strangers, &troubles.too_many);
+        not_accepted += door.take_failed();
+        let refused = without_rights.get() + too_many.get() + not_accepted > 0;
+        if refused && told.is_none_or(|at| at.elapsed() >= QUIET) {
+            let (without_rights, too_many) = (without_rights.take(), too_many.take());
             tracing::warn!(without_rights, too_many, not_accepted, "refused connections");
-            for cell in [&troubles.strangers, &troubles.too_many, &troubles.accepts] {
-                cell.set(0);
-            }
+            not_accepted = 0;
             told = Some(Instant::now());
         }
     }

@@ -4,7 +4,7 @@
 //! - No method takes descriptors, and none ever reaches the daemon: what is read without room for
 //!   control messages has its descriptors closed by the kernel (`read(2)` on a unix socket).
 //! - A message longer than [`LONGEST_MESSAGE`] ends the connection.
-//! - One message is handed on at a time, when it is its user's turn ([`Place::turn`]).
+//! - One message is read and handed on at a time, when it is its user's turn ([`Place::turn`]).
 //! - A reply that is not taken within [`DEAF`] ends the connection, and no more than
 //!   [`SEND_BUFFER`] of replies wait in the kernel.
 
@@ -57,6 +57,7 @@ pub(super) struct ReadHalf {
 #[derive(Debug)]
 pub(super) struct WriteHalf {
     stream: Rc<UnixStream>,
+    place: Rc<Place>,
     /// Says that nothing can be written any more. zlink would say so in the log at each reply that
     /// a peer did not wait for, so it never hears of it.
     broken: Rc<Notify>,
@@ -79,7 +80,7 @@ impl socket::Socket for Socket {
 
     fn split(self) -> (ReadHalf, WriteHalf) {
         let Self { stream, place, broken } = self;
-        let write = WriteHalf { stream: Rc::clone(&stream), broken };
+        let write = WriteHalf { stream: Rc::clone(&stream), place: Rc::clone(&place), broken };
         (ReadHalf { stream, place, ahead: Vec::new(), unfinished: 0 }, write)
     }
 }
@@ -113,16 +114,22 @@ impl ReadHalf {
 impl socket::ReadHalf for ReadHalf {
     // Can be cancelled anywhere: what was read is in `self` before anything is waited for.
     async fn read(&mut self, buf: &mut [u8]) -> zlink::Result<ReadResult> {
-        while self.ahead.is_empty() {
-            self.stream.readable().await?;
+        loop {
+            if self.ahead.is_empty() {
+                self.stream.readable().await?;
+            }
+            // Also to read: that wakes whoever waits for room at the other end.
+            self.place.turn().await;
+            if !self.ahead.is_empty() {
+                break;
+            }
             match self.fill() {
                 Ok(true) => return Ok(ReadResult::new(0)),
-                Ok(false) => {}
+                Ok(false) => break,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        self.place.turn().await;
         let bytes = self.hand_on(buf);
         if self.unfinished > LONGEST_MESSAGE {
             return Err(zlink::Error::BufferOverflow);
@@ -143,6 +150,7 @@ impl WriteHalf {
                 Ok(bytes) => sent += bytes,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     timeout(DEAF, self.stream.writable()).await??;
+                    self.place.turn().await;
                 }
                 Err(error) => return Err(error),
             }

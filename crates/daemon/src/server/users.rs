@@ -6,14 +6,22 @@
 //! the daemon's own workers always get in.
 //!
 //! Calls take turns by user: of one user's calls one is begun for so many looks at who else has
-//! news, however many connections that user has and however many calls it has sent ahead.
+//! news, however many connections that user has and however many calls it has sent ahead. A turn is
+//! reading as well as answering: both wake whoever watches the peer's socket, which can be a
+//! hundred thousand epoll sets of the peer's. So a user is charged with the CPU time of its
+//! connections, whatever it went into, and rests after what takes long ([`charged`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Mutex;
 use tokio::task::yield_now;
+use tokio::time::{Instant, sleep_until};
 
 /// The most connections of all users but masters, and as many again of masters, if the limit on
 /// descriptors is no tighter. A connection takes one descriptor and about 10 KiB.
@@ -27,6 +35,12 @@ const PART_OF_CONNECTIONS: usize = 4;
 /// is once. From its connection to its answer a lone call takes as many looks, so that it waits for
 /// one or two calls of a crowd. A look at nothing new costs 2 us.
 const LOOKS: usize = 8;
+
+/// A step of a connection that takes longer is followed by a rest of its user. A call takes 0.1 ms;
+/// one reply to a socket with 120,000 watchers took 12.
+const LONG: Duration = Duration::from_millis(1);
+/// A user whose steps are long has one part in so many of the daemon's time.
+const PART: u32 = 10;
 
 /// How many connections there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +75,7 @@ pub(crate) struct Users {
     bounds: Bounds,
     masters: Cell<usize>,
     others: Cell<usize>,
+    ended: Cell<usize>,
     table: RefCell<BTreeMap<u32, Rc<User>>>,
 }
 
@@ -68,6 +83,8 @@ pub(crate) struct Users {
 struct User {
     connections: Cell<usize>,
     turn: Mutex<()>,
+    /// When the rest after its long steps is over.
+    rested: Cell<Option<Instant>>,
 }
 
 /// One connection's place; dropped, it is free.
@@ -81,13 +98,18 @@ pub(crate) struct Place {
 
 impl Users {
     pub(super) fn new(bounds: Bounds) -> Rc<Self> {
-        let (masters, others) = (Cell::new(0), Cell::new(0));
-        Rc::new(Self { bounds, masters, others, table: RefCell::default() })
+        let (masters, others, ended) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        Rc::new(Self { bounds, masters, others, ended, table: RefCell::default() })
     }
 
-    /// All connections.
-    pub(super) fn connections(&self) -> usize {
-        self.masters.get() + self.others.get()
+    /// How many connections have ended since the last call.
+    pub(super) fn take_ended(&self) -> usize {
+        self.ended.take()
+    }
+
+    /// Forgets users who have rested and have no connection any more.
+    pub(super) fn forget_rested(&self) {
+        self.table.borrow_mut().retain(|_, user| user.connections.get() > 0 || user.rests());
     }
 
     fn kind(&self, is_master: bool) -> &Cell<usize> {
@@ -111,15 +133,57 @@ impl Users {
     }
 }
 
+impl User {
+    fn rests(&self) -> bool {
+        self.rested.get().is_some_and(|at| at > Instant::now())
+    }
+
+    async fn rest(&self) {
+        // Again, as other connections of the user go on meanwhile with what needs no turn.
+        while let Some(at) = self.rested.get().filter(|at| *at > Instant::now()) {
+            sleep_until(at).await;
+        }
+    }
+
+    /// Notes a step that took so much CPU time.
+    fn charge(&self, spent: Duration) {
+        if spent >= LONG {
+            let now = Instant::now();
+            let begin = self.rested.get().map_or(now, |at| at.max(now));
+            self.rested.set(Some(begin + spent * (PART - 1)));
+        }
+    }
+}
+
+/// CPU time of this thread: what others take meanwhile is not its user's.
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// Charges the user of a place with the CPU time that `work` takes. Masters are not charged.
+pub(super) async fn charged<F: Future>(place: &Place, work: F) -> F::Output {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        let begin = cpu_time();
+        let polled = work.as_mut().poll(context);
+        if !place.is_master {
+            place.user.charge(cpu_time().saturating_sub(begin));
+        }
+        polled
+    })
+    .await
+}
+
 impl Place {
-    /// Waits for its user's turn: until the earlier calls of that user have begun, and everybody
-    /// else with news has been served since. Nothing is held when it returns.
+    /// Waits for its user's turn: until the earlier calls of that user have begun, the user has
+    /// rested, and everybody else with news has been served since. Nothing is held when it returns.
     pub(crate) async fn turn(&self) {
         let (_turn, looks) = match self.user.turn.try_lock() {
             Ok(turn) => (turn, 1),
             Err(_) if self.is_master => (self.user.turn.lock().await, 1),
             Err(_) => (self.user.turn.lock().await, LOOKS),
         };
+        self.user.rest().await;
         for _ in 0..looks {
             yield_now().await;
         }
@@ -130,9 +194,11 @@ impl Drop for Place {
     fn drop(&mut self) {
         let kind = self.users.kind(self.is_master);
         kind.set(kind.get() - 1);
+        self.users.ended.set(self.users.ended.get() + 1);
         let left = self.user.connections.get() - 1;
         self.user.connections.set(left);
-        if left == 0 {
+        // Nobody comes back rested.
+        if left == 0 && !self.user.rests() {
             self.users.table.borrow_mut().remove(&self.uid);
         }
     }
@@ -159,7 +225,7 @@ mod tests {
         assert_eq!(users.enter(5, false).unwrap_err(), Full::All(8));
         assert_eq!(fill(&users, ROOT).len(), 8, "root is not a user among others");
         drop((first, rest));
-        assert_eq!((users.connections(), users.table.borrow().len()), (0, 0));
+        assert_eq!((users.others.get(), users.table.borrow().len()), (0, 0));
         assert_eq!(fill(&users, 1).len(), 3);
     }
 
@@ -168,6 +234,38 @@ mod tests {
         assert_eq!(Bounds::of(1 << 20), Bounds { all: 4096, user: 1024 });
         assert_eq!(Bounds::of(1024), Bounds { all: 256, user: 64 });
         assert_eq!(Bounds::of(0), Bounds { all: 4, user: 1 });
+    }
+
+    #[test]
+    fn a_user_whose_steps_take_long_rests_and_nobody_else_does() {
+        let users = Users::new(Bounds { all: 100, user: 100 });
+        let busy = |long: Duration| {
+            let begin = cpu_time();
+            while cpu_time() - begin < long {}
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let long = 5 * LONG;
+            let place = users.enter(1, false).unwrap();
+            charged(&place, async { busy(long) }).await;
+            drop(place);
+            users.forget_rested();
+            let (place, other) = (users.enter(1, false).unwrap(), users.enter(2, false).unwrap());
+            let begin = Instant::now();
+            other.turn().await;
+            let others = begin.elapsed();
+            place.turn().await;
+            let rested = begin.elapsed();
+            assert!(rested >= long * (PART - 2), "its turn came after {rested:?}");
+            assert!(others < rested, "another user waited {others:?}");
+            // Nor is root's time bounded.
+            let root = users.enter(ROOT, true).unwrap();
+            charged(&root, async { busy(long) }).await;
+            assert!(!root.user.rests());
+            drop((place, other, root));
+            users.forget_rested();
+            assert_eq!(users.table.borrow().len(), 0);
+        });
     }
 
     #[test]
