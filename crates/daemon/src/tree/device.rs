@@ -7,8 +7,10 @@
 //! the same open file for as long as it is registered. [`Device`] owns it and gives it to nobody.
 #![expect(unsafe_code, reason = "the event loop cannot see who owns a descriptor")]
 
+use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use linux::Errno;
 use polyfuse_kernel as abi;
@@ -22,15 +24,70 @@ const LONGEST_REQUEST: usize = 32 << 10;
 
 /// The kernel's end.
 #[derive(Debug)]
-pub(super) struct Device(AsyncFd<OwnedFd>);
+pub(super) struct Device {
+    fd: AsyncFd<OwnedFd>,
+    bells: Arc<Bells>,
+}
+
+/// Whom to wake. By a thread of its own: the kernel wakes whoever watches an open file in the time
+/// of the one who says so, and one user can have a hundred thousand epoll sets watch one.
+#[derive(Debug, Default)]
+struct Bells {
+    to_ring: Mutex<ToRing>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct ToRing {
+    /// Each once, so that those who poll without end make it no longer than they have files.
+    waiters: BTreeSet<u64>,
+    is_over: bool,
+}
+
+impl Bells {
+    fn lock(&self) -> MutexGuard<'_, ToRing> {
+        // Every change is one assignment or call of the set: a panic elsewhere leaves it whole.
+        self.to_ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread.
+    fn ring(&self, fd: &OwnedFd) {
+        loop {
+            let idle = |to_ring: &mut ToRing| to_ring.waiters.is_empty() && !to_ring.is_over;
+            let waited = self.news.wait_while(self.lock(), idle);
+            let mut to_ring = waited.unwrap_or_else(PoisonError::into_inner);
+            if to_ring.is_over {
+                return;
+            }
+            let waiters = std::mem::take(&mut to_ring.waiters);
+            drop(to_ring);
+            // A message that answers nothing has its code in the place of the error.
+            let code = i32::try_from(abi::FUSE_NOTIFY_POLL).unwrap_or_default();
+            for waiter in waiters {
+                send(fd, code, 0, abi::fuse_notify_poll_wakeup_out { kh: waiter }.as_bytes());
+            }
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.bells.lock().is_over = true;
+        self.bells.news.notify_one();
+    }
+}
 
 impl Device {
     /// `fd` must be non-blocking.
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
+        let bells = Arc::<Bells>::default();
+        let (rings, copy) = (Arc::clone(&bells), fd.try_clone()?);
+        let thread = std::thread::Builder::new().name("bells".to_owned());
+        thread.spawn(move || rings.ring(&copy))?;
         // SAFETY: an `OwnedFd` is a valid descriptor until it is dropped, which `AsyncFd` does
         // after it has deregistered it; nothing here gets at it to replace it.
         let registered = unsafe { AsyncFd::register(fd) };
-        Ok(Self(registered?))
+        Ok(Self { fd: registered?, bells })
     }
 
     /// Room for any request.
@@ -41,7 +98,7 @@ impl Device {
     /// Waits for a request. `None` when the file system has been unmounted.
     pub(super) async fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         loop {
-            let mut ready = self.0.readable().await?;
+            let mut ready = self.fd.readable().await?;
             let read = ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut *buffer)?));
             match read.map(|result| result.map_err(|e| Errno::from_io_error(&e))) {
                 Ok(Ok(length)) => return Ok(Some(&buffer[..length])),
@@ -61,26 +118,25 @@ impl Device {
             Ok(reply) => (0, reply.0),
             Err(errno) => (-errno.raw_os_error(), Vec::new()),
         };
-        self.send(error, unique, &body);
+        send(self.fd.get_ref(), error, unique, &body);
     }
 
-    /// Wakes whoever polls the open file that the kernel calls `waiter`. Never waits.
+    /// Has whoever polls the open file woken that the kernel calls `waiter`. Never waits.
     pub(super) fn wake(&self, waiter: u64) {
-        // A message that answers nothing has its code in the place of the error.
-        let code = i32::try_from(abi::FUSE_NOTIFY_POLL).unwrap_or_default();
-        self.send(code, 0, abi::fuse_notify_poll_wakeup_out { kh: waiter }.as_bytes());
+        self.bells.lock().waiters.insert(waiter);
+        self.bells.news.notify_one();
     }
+}
 
-    fn send(&self, error: i32, unique: u64, body: &[u8]) {
-        let length = size_of::<abi::fuse_out_header>() + body.len();
-        let len = u32::try_from(length).unwrap_or(u32::MAX);
-        let mut message = Vec::with_capacity(length);
-        message.extend_from_slice(abi::fuse_out_header { len, error, unique }.as_bytes());
-        message.extend_from_slice(body);
-        match rustix::io::write(self.0.get_ref(), &message) {
-            // Whoever asked was killed before it was read, or everything is being unmounted.
-            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM) => {}
-            Err(error) => tracing::warn!(%error, unique, "the kernel takes no answer"),
-        }
+fn send(fd: impl AsFd, error: i32, unique: u64, body: &[u8]) {
+    let length = size_of::<abi::fuse_out_header>() + body.len();
+    let len = u32::try_from(length).unwrap_or(u32::MAX);
+    let mut message = Vec::with_capacity(length);
+    message.extend_from_slice(abi::fuse_out_header { len, error, unique }.as_bytes());
+    message.extend_from_slice(body);
+    match rustix::io::write(fd, &message) {
+        // Whoever asked was killed before it was read, or everything is being unmounted.
+        Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM) => {}
+        Err(error) => tracing::warn!(%error, unique, "the kernel takes no answer"),
     }
 }
