@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use client::Mapping;
 use linux::BlockFile;
-use linux::testkit::child::{alone, fork};
+use linux::testkit::child::fork;
 use prezero_tests::Page;
 use rustix::fs::Mode;
 
@@ -69,18 +69,17 @@ fn cut_each(scene: &mut Scene<'_>, keep: bool) -> Got {
 #[test]
 fn cutting_punching_and_growing_costs_nobody_anything() {
     for (recycle, _) in recycling() {
+        // One pool of the attacker's shape, one for those who want a page.
+        let config = format!(
+            "{POOL}[[pool]]\npage_size = \"2M\"\npages_per_block = {PAGES}\nmax = 8\n\
+             ready_high = 8\nrecycle = \"{recycle}\"\n{WORKERS}"
+        );
+        let Some(mut stage) = Stage::set(48, &config) else { return };
         for keep in [false, true] {
             let kept = if keep { ", kept" } else { "" };
             let name = format!("truncate and punch, {recycle}{kept}");
-            // One pool of the attacker's shape, one for those who want a page.
-            let config = format!(
-                "{POOL}[[pool]]\npage_size = \"2M\"\npages_per_block = {PAGES}\nmax = 8\n\
-                 ready_high = 8\nrecycle = \"{recycle}\"\n{WORKERS}"
-            );
             let attack = Attack::new(name, User::Borrower, |scene| cut_each(scene, keep));
-            if attack.on(48, &config).run().is_none() {
-                return;
-            }
+            attack.run(&mut stage);
         }
     }
 }
@@ -113,7 +112,8 @@ fn leave_marks(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn seals_links_and_attributes_are_refused() {
-    Attack::new("seals, linkat, xattrs", User::Borrower, leave_marks).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("seals, linkat, xattrs", User::Borrower, leave_marks).run(&mut stage);
 }
 
 /// Files with leases that whoever opens them waits for, 45 s (`/proc/sys/fs/lease-break-time`),
@@ -150,21 +150,19 @@ fn lease_and_return(scene: &mut Scene<'_>, owner: bool) -> Got {
 #[test]
 fn a_lease_on_a_returned_file_holds_up_nobody() {
     for (recycle, config) in recycling() {
+        let Some(mut stage) = Stage::set(16, &config) else { return };
         for owner in [false, true] {
             let named = if owner { ", owned" } else { "" };
             let name = format!("F_SETLEASE on a returned file, {recycle}{named}");
             let attack = Attack::new(name, User::Borrower, |scene| lease_and_return(scene, owner));
-            if attack.on(16, &config).run().is_none() {
-                return;
-            }
+            attack.run(&mut stage);
         }
     }
 }
 
 #[test]
 fn leases_on_files_do_not_hold_up_a_start() {
-    let _alone = alone();
-    let Some(mut stage) = Stage::set(16, &format!("{POOL}{WORKERS}")) else { return };
+    let Some(mut stage) = Stage::usual() else { return };
     let attacker = fork(|ready| {
         User::Borrower.become_it();
         let scene = Scene::new(&stage.daemon, ready, Duration::ZERO);
@@ -182,7 +180,7 @@ fn leases_on_files_do_not_hold_up_a_start() {
     assert!(took < Duration::from_secs(10), "the start took {took:?}");
     attacker.kill();
     stage.remember();
-    let left = stage.left();
+    let left = stage.left().expect("nothing is held any more");
     let took = format!("start {:.0} ms", took.as_secs_f64() * 1e3);
     say(&["F_SETLEASE over a restart", "borrower", "nothing", &took, &left.to_string()]);
     assert!(left.is_nothing(), "left {left}");
@@ -230,14 +228,12 @@ fn hold_inode_locks(scene: &mut Scene<'_>, owner: bool) -> Got {
 
 #[test]
 fn an_inode_lock_of_a_borrowers_holds_up_nobody() {
+    let Some(mut stage) = Stage::set(432, &format!("{POOL}{WORKERS}")) else { return };
     for owner in [false, true] {
         let named = if owner { ", owned" } else { "" };
         let name = format!("SCHED_IDLE fallocate of a returned file{named}");
         let attack = Attack::new(name, User::Borrower, |scene| hold_inode_locks(scene, owner));
-        let attack = attack.only(STATUS);
-        if attack.on(432, &format!("{POOL}{WORKERS}")).run().is_none() {
-            return;
-        }
+        attack.only(STATUS).run(&mut stage);
     }
 }
 
@@ -265,9 +261,8 @@ fn take_locks(scene: &mut Scene<'_>) -> Got {
 #[test]
 fn locks_on_returned_files_hold_up_nobody() {
     for (recycle, config) in recycling() {
+        let Some(mut stage) = Stage::set(16, &config) else { return };
         let name = format!("flock and fcntl locks, {recycle}");
-        if Attack::new(name, User::Borrower, take_locks).on(16, &config).run().is_none() {
-            return;
-        }
+        Attack::new(name, User::Borrower, take_locks).run(&mut stage);
     }
 }

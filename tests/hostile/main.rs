@@ -13,6 +13,7 @@
 
 mod attack;
 mod files;
+mod groups;
 mod leaks;
 mod memory;
 mod quota;

@@ -16,6 +16,7 @@ use crate::attack::{Attack, POOL, WORKERS};
 use crate::raw;
 use crate::scene::{Got, Scene, outcome, path_of, path_only, spy};
 use crate::socket::send_descriptors;
+use crate::stage::Stage;
 use crate::users::User;
 
 /// What an attacker writes all over its memory.
@@ -75,6 +76,7 @@ fn change_modes(scene: &mut Scene<'_>, keep: bool) -> Got {
 #[test]
 fn changing_the_mode_between_return_and_proof_opens_nothing() {
     for (recycle, config) in recycling() {
+        let Some(mut stage) = Stage::set(64, &config) else { return };
         for keep in [false, true] {
             let name = match (recycle, keep) {
                 ("fresh", false) => "chmod through O_PATH, fresh",
@@ -83,9 +85,7 @@ fn changing_the_mode_between_return_and_proof_opens_nothing() {
                 (_, true) => "chmod through O_PATH, in-place, kept",
             };
             let attack = Attack::new(name, User::Borrower, |scene| change_modes(scene, keep));
-            if attack.on(64, &config).run().is_none() {
-                return;
-            }
+            attack.run(&mut stage);
         }
     }
 }
@@ -224,6 +224,7 @@ fn hold_on(scene: &mut Scene<'_>, keep: Keep) -> Got {
 }
 
 fn hold_on_to_each(recycle: &str) {
+    let Some(mut stage) = Stage::set(64, &pool(recycle)) else { return };
     for (name, keep) in REFERENCES {
         let pins = matches!(name, "vmsplice" | "io_uring buffer");
         if recycle == "in-place" && pins {
@@ -231,9 +232,7 @@ fn hold_on_to_each(recycle: &str) {
         }
         let name = format!("reference by {name}, {recycle}");
         let attack = Attack::new(name, User::Borrower, |scene| hold_on(scene, keep));
-        if attack.on(64, &pool(recycle)).run().is_none() {
-            return;
-        }
+        attack.run(&mut stage);
     }
 }
 

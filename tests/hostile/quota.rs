@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, error_of, message};
 use crate::socket::as_many_as_can_be;
+use crate::stage::Stage;
 use crate::users::User;
 use crate::victim::STATUS;
 
@@ -77,11 +78,11 @@ fn many_calls_at_once_get_no_more_than_the_quota() {
         Ok(Duration::ZERO)
     };
     let count = Victim { what: "count", user: User::Root, act };
+    let Some(mut stage) = Stage::set(24, &two_pages()) else { return };
     Attack::new("32 calls at once beyond a quota", User::Borrower, all_at_once)
         .attackers(3)
         .also(count)
-        .on(24, &two_pages())
-        .run();
+        .run(&mut stage);
 }
 
 /// Times that add up to more than there is.
@@ -106,9 +107,8 @@ fn keep_for_ever(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn content_kept_for_ever_is_bounded_by_the_quota() {
-    Attack::new("keep_seconds without bound", User::Borrower, keep_for_ever)
-        .on(16, &two_pages())
-        .run();
+    let Some(mut stage) = Stage::set(16, &two_pages()) else { return };
+    Attack::new("keep_seconds without bound", User::Borrower, keep_for_ever).run(&mut stage);
 }
 
 /// Calls with numbers that do not fit anywhere.
@@ -142,7 +142,8 @@ fn numbers(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn numbers_without_bound_are_refused() {
-    Attack::new("sizes up to 2^64", User::Borrower, numbers).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("sizes up to 2^64", User::Borrower, numbers).run(&mut stage);
 }
 
 /// Loans of holes that nobody maps: each is a file, a lease and a descriptor of the daemon's.
@@ -172,5 +173,6 @@ fn loans_of_nothing(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn loans_that_nobody_maps_are_bounded() {
-    Attack::new("loans of holes", User::Borrower, loans_of_nothing).only(STATUS).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("loans of holes", User::Borrower, loans_of_nothing).only(STATUS).run(&mut stage);
 }

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, error_of, message};
+use crate::stage::Stage;
 use crate::users::User;
 
 /// Names that would be paths, fields of the journal's names, or nothing.
@@ -67,7 +68,8 @@ fn name_files(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn names_of_owners_are_no_paths() {
-    Attack::new("owners named like paths and files", User::Borrower, name_files).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("owners named like paths and files", User::Borrower, name_files).run(&mut stage);
 }
 
 /// The same name as another user's owner, asked for while that one's content is kept.
@@ -116,7 +118,10 @@ fn an_owner_of_the_same_name_is_another_users() {
         Ok(took)
     };
     let owner = Victim { what: "Lend to an owner", user: User::Victim, act };
-    Attack::new("another user's owner name", User::Borrower, take_anothers_name).also(owner).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("another user's owner name", User::Borrower, take_anothers_name)
+        .also(owner)
+        .run(&mut stage);
 }
 
 /// Bytes that look like calls.
@@ -153,11 +158,9 @@ fn garbage(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn garbage_costs_only_its_connection() {
+    let Some(mut stage) = Stage::set(32, &format!("{POOL}{WORKERS}")) else { return };
     for user in [User::Stranger, User::Borrower] {
         let name = format!("JSON garbage of a {}", user.name());
-        let attack = Attack::new(name, user, garbage).on(32, &format!("{POOL}{WORKERS}"));
-        if attack.run().is_none() {
-            return;
-        }
+        Attack::new(name, user, garbage).run(&mut stage);
     }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::Mapping;
-use linux::testkit::child::fork;
+use linux::testkit::child::{Child, Ready, fork};
 use prezero_tests::{Daemon, Page};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, errno, error_of, message};
+use crate::stage::Stage;
 use crate::users::User;
 use crate::victim::Victim;
 
@@ -119,11 +120,10 @@ fn flood_with_descriptors(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn descriptors_in_an_unfinished_message_are_nobodys_shortage() {
+    let Some(mut stage) = Stage::usual() else { return };
     for user in [User::Stranger, User::Borrower] {
         let name = format!("descriptors in an unfinished message, {}", user.name());
-        if Attack::new(name, user, flood_with_descriptors).run().is_none() {
-            return;
-        }
+        Attack::new(name, user, flood_with_descriptors).run(&mut stage);
     }
 }
 
@@ -137,11 +137,10 @@ fn idle_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
 
 #[test]
 fn idle_crowds_lock_nobody_out() {
+    let Some(mut stage) = Stage::usual() else { return };
     for user in [User::Stranger, User::Borrower, User::Zeroer] {
         let name = format!("4200 idle connections of a {}", user.name());
-        if Attack::new(name, user, |scene| idle_crowd(scene, 4200)).run().is_none() {
-            return;
-        }
+        Attack::new(name, user, |scene| idle_crowd(scene, 4200)).run(&mut stage);
     }
 }
 
@@ -160,11 +159,10 @@ fn half_messages(scene: &mut Scene<'_>, wanted: usize) -> Got {
 
 #[test]
 fn half_messages_cost_no_memory_for_good() {
+    let Some(mut stage) = Stage::usual() else { return };
     for user in [User::Stranger, User::Borrower] {
         let name = format!("1000 halves of 60 kB by a {}", user.name());
-        if Attack::new(name, user, |scene| half_messages(scene, 1000)).run().is_none() {
-            return;
-        }
+        Attack::new(name, user, |scene| half_messages(scene, 1000)).run(&mut stage);
     }
 }
 
@@ -185,12 +183,11 @@ fn deaf_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
 
 #[test]
 fn those_who_do_not_read_hold_up_nobody() {
+    let Some(mut stage) = Stage::usual() else { return };
     for user in [User::Stranger, User::Borrower] {
         let name = format!("400 deaf pipelining connections of a {}", user.name());
         let attack = Attack::new(name, user, |scene| deaf_crowd(scene, 400));
-        if attack.windows_of(Duration::from_secs(1)).run().is_none() {
-            return;
-        }
+        attack.windows_of(Duration::from_secs(1)).run(&mut stage);
     }
 }
 
@@ -213,7 +210,8 @@ fn ask_for_ever(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn those_who_ask_for_ever_hold_up_nobody() {
-    Attack::new("pipelining without end", User::Borrower, ask_for_ever).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("pipelining without end", User::Borrower, ask_for_ever).run(&mut stage);
 }
 
 /// Calls that wait for pages, while blocks are held that were returned.
@@ -250,7 +248,8 @@ fn waiting_for_lingering_blocks_holds_up_nobody() {
     let attack = Attack::new("100 lingering blocks, 150 waiting loans", User::Borrower, |scene| {
         linger_and_wait(scene)
     });
-    attack.on(140, &config).windows_of(Duration::from_millis(500)).run();
+    let Some(mut stage) = Stage::set(140, &config) else { return };
+    attack.windows_of(Duration::from_millis(500)).run(&mut stage);
 }
 
 /// Sockets in states in which no client leaves them.
@@ -289,11 +288,10 @@ fn odd_sockets(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn half_closed_and_oversized_sockets_hold_up_nobody() {
+    let Some(mut stage) = Stage::usual() else { return };
     for user in [User::Stranger, User::Borrower] {
         let name = format!("half-closed, huge and self-sent sockets of a {}", user.name());
-        if Attack::new(name, user, odd_sockets).run().is_none() {
-            return;
-        }
+        Attack::new(name, user, odd_sockets).run(&mut stage);
     }
 }
 
@@ -312,9 +310,8 @@ fn lend_and_die(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn answers_that_nobody_takes_return_what_they_lent() {
-    Attack::new("loans whose answer nobody reads", User::Borrower, lend_and_die)
-        .on(32, &format!("{POOL}{WORKERS}"))
-        .run();
+    let Some(mut stage) = Stage::set(32, &format!("{POOL}{WORKERS}")) else { return };
+    Attack::new("loans whose answer nobody reads", User::Borrower, lend_and_die).run(&mut stage);
 }
 
 /// A stranger's watch, which is a full report each time something changes.
@@ -338,7 +335,8 @@ fn watch_without_rights(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn a_stranger_is_told_nothing() {
-    Attack::new("Watch without rights", User::Stranger, watch_without_rights).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("Watch without rights", User::Stranger, watch_without_rights).run(&mut stage);
     let all = |scene: &mut Scene<'_>| {
         scene.set_up();
         let calls = [
@@ -366,7 +364,7 @@ fn a_stranger_is_told_nothing() {
         got.dedup();
         Ok(got.join(", "))
     };
-    Attack::new("each method without rights", User::Stranger, all).run();
+    Attack::new("each method without rights", User::Stranger, all).run(&mut stage);
 }
 
 /// Memory mapped from a descriptor that somebody else was sent.
@@ -382,7 +380,8 @@ fn a_mapping_of_a_lease_is_refused() {
             refused => Ok(errno(refused)),
         }
     };
-    Attack::new("mmap of the lease", User::Borrower, attack).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("mmap of the lease", User::Borrower, attack).run(&mut stage);
 }
 
 /// Watches that are never read: each change is a report for each.
@@ -402,31 +401,41 @@ fn watch_and_not_read(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn watches_that_nobody_reads_hold_up_nobody() {
-    Attack::new("300 unread watches", User::Borrower, watch_and_not_read).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("300 unread watches", User::Borrower, watch_and_not_read).run(&mut stage);
 }
 
-/// Whoever sends to a socket wakes all who wait for it: here a hundred thousand.
-fn wake_many(scene: &mut Scene<'_>) -> Got {
+/// Copies of one descriptor, as many as there may be.
+pub(crate) fn copies(fd: impl AsFd) -> Vec<OwnedFd> {
     as_many_as_can_be();
+    let copy = || fd.as_fd().try_clone_to_owned().ok();
+    (0..15_000).map_while(|_| copy()).collect()
+}
+
+/// Processes whose epoll sets watch each of them for all that can happen.
+pub(crate) fn watchers(copies: &[OwnedFd], processes: usize) -> Vec<Child> {
+    use rustix::event::epoll::{CreateFlags, EventData, EventFlags, add, create};
+    let watch = |ready: &Ready| {
+        let set = create(CreateFlags::CLOEXEC).expect("a set");
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::PRI | EventFlags::ET;
+        for copy in copies {
+            if add(&set, copy, EventData::new_u64(0), flags).is_err() {
+                break;
+            }
+        }
+        ready.signal();
+        ready.hold()
+    };
+    let watchers: Vec<_> = (0..processes).map(|_| fork(watch)).collect();
+    watchers.iter().for_each(Child::wait_ready);
+    watchers
+}
+
+/// Whoever sends to a socket, or reads from it, wakes all who wait for it: here a hundred thousand.
+fn wake_many(scene: &mut Scene<'_>) -> Got {
     let stream = scene.socket().expect("everybody may connect");
-    let copies: Vec<_> = (0..15_000).map_while(|_| stream.try_clone().ok()).collect();
-    let sleepers: Vec<_> = (0..8)
-        .map(|_| {
-            fork(|ready| {
-                use rustix::event::epoll::{CreateFlags, EventData, EventFlags, add, create};
-                let set = create(CreateFlags::CLOEXEC).expect("a set");
-                let flags = EventFlags::IN | EventFlags::ET;
-                for copy in &copies {
-                    if add(&set, copy, EventData::new_u64(0), flags).is_err() {
-                        break;
-                    }
-                }
-                ready.signal();
-                ready.hold()
-            })
-        })
-        .collect();
-    sleepers.iter().for_each(linux::testkit::child::Child::wait_ready);
+    let copies = copies(&stream);
+    let sleepers = watchers(&copies, 8);
     let asked: Vec<u8> = message("GetStatus", &json!({})).repeat(16);
     let mut answers = vec![0; 1 << 16];
     scene.set_up();
@@ -439,9 +448,31 @@ fn wake_many(scene: &mut Scene<'_>) -> Got {
     Ok(format!("{} watchers of one socket", copies.len() * 8))
 }
 
+/// The same sockets, watched before they are connected: whoever hangs up wakes those who watch.
+fn knock_with_many(scene: &mut Scene<'_>) -> Got {
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+    };
+    let address = SocketAddrUnix::new(scene.daemon.socket()).expect("a short path");
+    scene.set_up();
+    let (mut sockets, mut refused) = (0, 0);
+    while !scene.over() || sockets == 0 {
+        let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
+        let socket = socket_with(unix, stream, SocketFlags::CLOEXEC, None).expect("a socket");
+        let copies = copies(&socket);
+        let sleepers = watchers(&copies, 2);
+        refused += usize::from(connect(&socket, &address).is_err());
+        sockets += 1;
+        drop(sleepers);
+    }
+    Ok(if refused < sockets { "hung up on" } else { "refused" }.to_owned())
+}
+
 #[test]
 fn a_socket_that_wakes_many_holds_up_nobody() {
-    Attack::new("epoll watchers of one socket", User::Borrower, wake_many).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("epoll watchers of one socket", User::Borrower, wake_many).run(&mut stage);
+    Attack::new("watched sockets that knock", User::Stranger, knock_with_many).run(&mut stage);
 }
 
 /// One place for all: only one test at a time has a daemon.
@@ -488,6 +519,8 @@ fn half_scrapes_keep_nobody_from_the_metrics() {
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", metrics().display());
     let act = scrape;
     let victim = Victim { what: "scrape", user: User::Root, act };
-    Attack::new("half scrapes", User::Stranger, hold_scrapes).also(victim).on(16, &config).run();
+    let Some(mut stage) = Stage::set(16, &config) else { return };
+    Attack::new("half scrapes", User::Stranger, hold_scrapes).also(victim).run(&mut stage);
+    drop(stage);
     let _ = std::fs::remove_file(metrics());
 }

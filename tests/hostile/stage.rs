@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon under attack, and what it and the kernel have: counted before and after.
+//! A daemon under attacks, one after the other, and what it and the kernel have: counted before and
+//! after each.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
+use linux::testkit::child::alone;
 use linux::testkit::hugepages;
 use linux::{Roots, hugetlb};
 use prezero_tests::{Daemon, Page};
 use units::Node;
-use wire::PoolChange;
+use wire::{PoolChange, PoolStatus};
 
+use crate::attack::{POOL, WORKERS};
 use crate::users::{LEND_GROUP, ZERO_GROUP};
+use crate::victim::Victim;
 
 /// How long what is on its way back may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Memory of the daemon that an attack may leave it with: its malloc's, which it uses again.
-const LEFT_KIB: i64 = 8 << 10;
+const LEFT_KIB: i64 = 4 << 10;
 
 /// The kernel's own count of pages of 2 MiB on the whole machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +65,8 @@ impl fmt::Display for Left {
     }
 }
 
-/// The daemon with its pages and what there was before.
+/// The daemon with its pages and what there was before. Dropped, it fails the test if any attack
+/// did harm.
 #[derive(Debug)]
 pub(crate) struct Stage {
     /// The daemon.
@@ -67,11 +74,22 @@ pub(crate) struct Stage {
     kernel: Kernel,
     descriptors: usize,
     memory_kib: u64,
+    pools: Vec<PoolStatus>,
+    /// How long victims' calls take when nobody attacks.
+    quiet: BTreeMap<&'static str, Vec<Duration>>,
+    harm: Vec<String>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Stage {
-    /// `None` is a skip, which was counted. `config` are keys of the top level, then tables.
+    /// 16 pages in a pool as most attacks are about. `None` is a skip, which was counted.
+    pub(crate) fn usual() -> Option<Self> {
+        Self::set(16, &format!("{POOL}{WORKERS}"))
+    }
+
+    /// So many pages; `config` are keys of the top level, then tables.
     pub(crate) fn set(pages: u64, config: &str) -> Option<Self> {
+        let alone = alone();
         let wanted = [(Page::Mib2.size(), Some(Node(0)), pages)];
         let guard = hugepages::reserve_all(&wanted)?;
         let kernel = Kernel::now();
@@ -80,10 +98,37 @@ impl Stage {
         // As the package makes /run/prezero.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(daemon.run_dir(), open).expect("our own directory");
-        let mut stage = Self { daemon, kernel, descriptors: 0, memory_kib: 0 };
+        let pools = daemon.status().pools;
+        let (quiet, harm) = (BTreeMap::new(), Vec::new());
+        let mut stage = Self {
+            daemon,
+            kernel,
+            descriptors: 0,
+            memory_kib: 0,
+            pools,
+            quiet,
+            harm,
+            _alone: alone,
+        };
         stage.daemon.zero("max");
         stage.remember();
         Some(stage)
+    }
+
+    /// Harm that an attack did: the others go on.
+    pub(crate) fn note(&mut self, harm: String) {
+        eprintln!("{harm}");
+        self.harm.push(harm);
+    }
+
+    /// How long that victim's calls take when nobody attacks, if it is known.
+    pub(crate) fn quiet(&self, victim: &Victim) -> Option<&[Duration]> {
+        self.quiet.get(victim.what).map(Vec::as_slice)
+    }
+
+    /// Has that known.
+    pub(crate) fn set_quiet(&mut self, victim: &Victim, took: &[Duration]) {
+        self.quiet.insert(victim.what, took.to_vec());
     }
 
     /// What comes from here on is compared with now.
@@ -112,20 +157,21 @@ impl Stage {
         blocks.map(|state| fs::read_dir(state.path()).map_or(0, Iterator::count)).sum()
     }
 
-    /// Waits until nobody has anything, takes everything back, counts, and ends the daemon.
+    /// Waits until nobody has anything, takes everything back, and counts. Then everything is ready
+    /// again.
     ///
-    /// # Panics
-    /// If something is held for longer than it takes to let go of it, or the daemon panicked.
-    pub(crate) fn left(self) -> Left {
+    /// # Errors
+    /// Something is held for longer than it takes to let go of it, or the daemon panicked.
+    pub(crate) fn left(&mut self) -> Result<Left, String> {
         let begun = Instant::now();
         let soon = |done: &dyn Fn() -> bool| {
             while !done() && begun.elapsed() < PATIENCE {
-                std::thread::sleep(Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(5));
             }
             done()
         };
         // Or there would always be something on its way.
-        self.stop_zeroing();
+        self.zero_by_itself(false);
         let quiet = soon(&|| {
             let status = self.daemon.status();
             let held = status.pools.iter().map(|pool| {
@@ -133,12 +179,16 @@ impl Stage {
             });
             status.workers == 0 && held.sum::<u64>() == 0
         });
-        assert!(quiet, "somebody has pages: {:?}\n{}", self.daemon.status(), self.daemon.log());
-        // Connections end a moment after their peers.
+        if !quiet {
+            return Err(format!("somebody has pages: {:?}", self.daemon.status()));
+        }
+        // Connections end a moment after their peers, and memory is given back a moment later.
         soon(&|| self.descriptors() <= self.descriptors);
         let signed = |now: u64, before: u64| now.cast_signed() - before.cast_signed();
+        let memory = || signed(self.memory_kib(), self.memory_kib);
+        soon(&|| memory() <= LEFT_KIB);
         let descriptors = signed(self.descriptors() as u64, self.descriptors as u64).max(0);
-        let memory_kib = signed(self.memory_kib(), self.memory_kib);
+        let memory_kib = memory();
         self.daemon.client().give_back(None, None, None).expect("everything back");
         let files = self.files();
         soon(&|| Kernel::now() == self.kernel);
@@ -148,21 +198,37 @@ impl Stage {
             + signed(promised(before), promised(now)).abs()
             + signed(before.total, now.total).abs();
         let log = self.daemon.log();
-        assert!(!log.contains("panicked"), "the daemon panicked:\n{log}");
-        Left { descriptors, memory_kib, files, pages }
+        if log.contains("panicked") {
+            return Err("the daemon panicked".to_owned());
+        }
+        self.daemon.zero("max");
+        self.zero_by_itself(true);
+        Ok(Left { descriptors, memory_kib, files, pages })
     }
 
-    fn stop_zeroing(&self) {
-        for pool in self.daemon.status().pools {
+    fn zero_by_itself(&self, on: bool) {
+        for pool in &self.pools {
+            let threshold = |pages: u64| Some(if on { pages } else { 0 });
             let change = PoolChange {
                 node: pool.node,
                 page_bytes: pool.page_bytes,
                 pages_per_block: pool.pages_per_block,
-                ready_low: Some(0),
-                ready_high: Some(0),
+                ready_low: threshold(pool.ready_low),
+                ready_high: threshold(pool.ready_high),
                 ..Default::default()
             };
-            self.daemon.client().configure(change).expect("no more zeroing in the background");
+            self.daemon.client().configure(change).expect("a change of thresholds");
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let Self { daemon, harm, .. } = self;
+        if !harm.is_empty() && !std::thread::panicking() {
+            let log = daemon.log();
+            let tail = log.len().saturating_sub(4000);
+            panic!("{}\n\n{}", harm.join("\n"), &log[log.ceil_char_boundary(tail)..]);
         }
     }
 }

@@ -12,10 +12,11 @@ use linux::testkit::child::fork;
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
 
-use crate::attack::{Attack, POOL, WORKERS};
+use crate::attack::Attack;
 use crate::memory::recycling;
 use crate::raw;
 use crate::scene::{Got, Scene, outcome, path_of};
+use crate::stage::Stage;
 use crate::users::User;
 
 /// What was tried and what came of it: harm if any was granted.
@@ -72,11 +73,10 @@ fn reach_into_processes(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn the_daemons_process_is_closed_to_users() {
+    let Some(mut stage) = Stage::usual() else { return };
     for user in [User::Stranger, User::Borrower, User::Zeroer] {
         let name = format!("ptrace, pidfd_getfd, /proc, io_uring open by a {}", user.name());
-        if Attack::new(name, user, reach_into_processes).run().is_none() {
-            return;
-        }
+        Attack::new(name, user, reach_into_processes).run(&mut stage);
     }
 }
 
@@ -106,11 +106,10 @@ fn reach_into_directories(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn the_daemons_directories_are_closed_to_users() {
+    let Some(mut stage) = Stage::usual() else { return };
     for user in [User::Stranger, User::Zeroer] {
         let name = format!("symlinks and renames in its directories by a {}", user.name());
-        if Attack::new(name, user, reach_into_directories).run().is_none() {
-            return;
-        }
+        Attack::new(name, user, reach_into_directories).run(&mut stage);
     }
 }
 
@@ -137,7 +136,8 @@ fn play_with_the_lease(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn the_lease_has_one_end_for_its_borrower() {
-    Attack::new("the lease FIFO's other end", User::Borrower, play_with_the_lease).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("the lease FIFO's other end", User::Borrower, play_with_the_lease).run(&mut stage);
 }
 
 /// Advice and faults on lent memory that reach beyond the process.
@@ -161,7 +161,8 @@ fn poison(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn poison_and_permission_events_are_roots() {
-    Attack::new("MADV_HWPOISON, fanotify, mlock", User::Borrower, poison).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("MADV_HWPOISON, fanotify, mlock", User::Borrower, poison).run(&mut stage);
 }
 
 /// Notices and faults of its own on a block that it returns.
@@ -192,9 +193,8 @@ fn notices_and_faults_of_returned_blocks_hold_up_nobody() {
     for (recycle, config) in recycling() {
         let name = format!("userfaultfd and fanotify on a returned block, {recycle}");
         let attack = Attack::new(name, User::Borrower, watch_what_was_lent);
-        if attack.on(24, &config).run().is_none() {
-            return;
-        }
+        let Some(mut stage) = Stage::set(24, &config) else { return };
+        attack.run(&mut stage);
     }
 }
 
@@ -225,7 +225,8 @@ fn pretend_to_be_root(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn root_of_a_namespace_is_a_stranger() {
-    Attack::new("root in a user namespace", User::Stranger, pretend_to_be_root).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("root in a user namespace", User::Stranger, pretend_to_be_root).run(&mut stage);
 }
 
 /// Processes that die in every state, as fast as they come.
@@ -258,10 +259,7 @@ fn borrowers_that_die_at_every_step_leave_nothing() {
     for (recycle, config) in recycling() {
         let name = format!("SIGKILL at each step of a loan held by memory, {recycle}");
         let attack = Attack::new(name, User::Borrower, die_everywhere);
-        if attack.attackers(2).on(96, &config).run().is_none() {
-            return;
-        }
+        let Some(mut stage) = Stage::set(96, &config) else { return };
+        attack.attackers(2).run(&mut stage);
     }
-    let name = "SIGKILL at each step of a loan";
-    Attack::new(name, User::Borrower, die_everywhere).on(96, &format!("{POOL}{WORKERS}")).run();
 }

@@ -2,7 +2,7 @@
 //! The control tree: files that everybody may look at, and some may write.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,9 +10,13 @@ use std::time::{Duration, Instant};
 use linux::fuse;
 use linux::testkit::skip;
 use prezero_tests::Daemon;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::attack::{Attack, POOL, WORKERS};
+use crate::groups::Throttled;
 use crate::scene::{Got, Scene};
+use crate::socket::{copies, watchers};
+use crate::stage::Stage;
 use crate::users::User;
 use crate::victim::Victim;
 
@@ -24,6 +28,10 @@ fn domain(daemon: &Daemon) -> PathBuf {
 const LOOK: Victim = Victim { what: "read of the tree", user: User::Root, act: look };
 /// Root's own order of a page.
 const ORDER: Victim = Victim { what: "write to the tree", user: User::Root, act: order };
+
+/// The same by another member of the group that may.
+const ORDER_OF_ANOTHER: Victim =
+    Victim { what: "another user's write", user: User::Operator, act: order };
 
 fn look(daemon: &Daemon) -> Result<Duration, String> {
     let begun = Instant::now();
@@ -72,10 +80,10 @@ fn looks_at_the_tree_hold_up_nobody() {
     if !has_fuse() {
         return;
     }
+    let Some(mut stage) = Stage::set(16, &config()) else { return };
     Attack::new("stat and readdir storm on the tree", User::Stranger, stat_storm)
         .also(LOOK)
-        .on(16, &config())
-        .run();
+        .run(&mut stage);
 }
 
 /// Opens as many files of it as it may have, and waits on each.
@@ -99,7 +107,6 @@ fn open_storm(scene: &mut Scene<'_>) -> Got {
     }
     scene.set_up();
     while !scene.over() {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let flags = PollFlags::PRI | PollFlags::ERR;
         let mut fds: Vec<_> =
             held.iter().map(|f| PollFd::from_borrowed_fd(f.as_fd(), flags)).collect();
@@ -114,10 +121,39 @@ fn open_files_of_the_tree_cost_no_memory_for_good() {
     if !has_fuse() {
         return;
     }
+    let Some(mut stage) = Stage::set(16, &config()) else { return };
     Attack::new("5000 open and polled files of the tree", User::Stranger, open_storm)
         .also(LOOK)
-        .on(16, &config())
-        .run();
+        .run(&mut stage);
+}
+
+/// Each change wakes all who poll a file: here a hundred thousand.
+fn wake_many(scene: &mut Scene<'_>) -> Got {
+    let file = File::open(domain(scene.daemon).join("zeroed_hugepages")).expect("everybody may");
+    let copies = copies(&file);
+    let sleepers = watchers(&copies, 8);
+    scene.set_up();
+    while !scene.over() {
+        // Each look arms the bell again.
+        let mut text = String::new();
+        let _ = (&file).seek(std::io::SeekFrom::Start(0));
+        let _ = (&file).read_to_string(&mut text);
+        let mut fds = [PollFd::new(&file, PollFlags::PRI)];
+        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
+    }
+    drop(sleepers);
+    Ok(format!("{} watchers of one file", copies.len() * 8))
+}
+
+#[test]
+fn a_file_of_the_tree_that_wakes_many_holds_up_nobody() {
+    if !has_fuse() {
+        return;
+    }
+    let Some(mut stage) = Stage::set(16, &config()) else { return };
+    Attack::new("epoll watchers of a file of the tree", User::Stranger, wake_many)
+        .also(LOOK)
+        .run(&mut stage);
 }
 
 /// Writes, cuts and controls that are not its to do.
@@ -156,15 +192,14 @@ fn the_tree_is_written_by_its_group_only() {
     if !has_fuse() {
         return;
     }
+    let Some(mut stage) = Stage::set(16, &config()) else { return };
     Attack::new("writes to the tree without rights", User::Stranger, write_without_rights)
         .also(LOOK)
-        .on(16, &config())
-        .run();
+        .run(&mut stage);
 }
 
 /// Orders without end, from users that may: root's own order has a place all the same.
 fn hold_places(scene: &mut Scene<'_>) -> Got {
-    raw_idle();
     let path = domain(scene.daemon).join("zeroable_hugepages");
     scene.set_up();
     let mut got = Vec::new();
@@ -179,19 +214,38 @@ fn hold_places(scene: &mut Scene<'_>) -> Got {
     Ok(got.join(", "))
 }
 
-fn raw_idle() {
-    crate::raw::idle();
-}
-
 #[test]
 fn writers_of_the_tree_leave_room_for_root() {
     if !has_fuse() {
         return;
     }
-    Attack::new("70 SCHED_IDLE writers of the tree", User::Zeroer, hold_places)
+    let Some(mut stage) = Stage::set(16, &config()) else { return };
+    let idle = |scene: &mut Scene<'_>| {
+        crate::raw::idle();
+        hold_places(scene)
+    };
+    Attack::new("70 SCHED_IDLE writers of the tree", User::Zeroer, idle)
         .attackers(70)
         .also(ORDER)
         .windows_of(Duration::from_millis(500))
-        .on(16, &config())
-        .run();
+        .run(&mut stage);
+}
+
+/// Whoever has no CPU time does not end what it has begun.
+#[test]
+fn writers_without_cpu_time_hold_up_no_other_user() {
+    if !has_fuse() {
+        return;
+    }
+    // A block for each deputy of the attacker's, and some for the others.
+    let config = config().replace("max = 8", "max = 24");
+    let Some(mut stage) = Stage::set(32, &config) else { return };
+    let Some(group) = Throttled::make() else { return };
+    Attack::new("64 writers of the tree without CPU time", User::Zeroer, hold_places)
+        .attackers(64)
+        .throttled(&group)
+        .also(ORDER)
+        .also(ORDER_OF_ANOTHER)
+        .windows_of(Duration::from_millis(500))
+        .run(&mut stage);
 }

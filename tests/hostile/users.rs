@@ -21,6 +21,8 @@ pub(crate) enum User {
     Victim,
     /// In the group that may zero, and in the one that may borrow.
     Zeroer,
+    /// The same, and nobody's accomplice.
+    Operator,
 }
 
 impl User {
@@ -28,6 +30,7 @@ impl User {
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::Root => 0,
+            Self::Operator => 65_530,
             Self::Stranger => 65_531,
             Self::Borrower => 65_532,
             Self::Victim => 65_533,
@@ -43,6 +46,7 @@ impl User {
             Self::Borrower => "borrower",
             Self::Victim => "victim",
             Self::Zeroer => "zeroer",
+            Self::Operator => "operator",
         }
     }
 
@@ -52,7 +56,7 @@ impl User {
             Self::Root => return,
             Self::Stranger => &[],
             Self::Borrower | Self::Victim => &[LEND_GROUP],
-            Self::Zeroer => &[ZERO_GROUP, LEND_GROUP],
+            Self::Zeroer | Self::Operator => &[ZERO_GROUP, LEND_GROUP],
         };
         let groups: Vec<_> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
         setgroups(&groups).expect("root");

@@ -17,6 +17,7 @@ use crate::attack::{Attack, POOL};
 use crate::raw;
 use crate::scene::{Got, Scene, call, error_of, message, path_of, path_only, spy};
 use crate::socket::receive;
+use crate::stage::Stage;
 use crate::users::User;
 
 const PAGE: u64 = 2 << 20;
@@ -131,9 +132,8 @@ fn what_a_worker_keeps_reaches_no_borrower() {
     for recycle in ["fresh", "in-place"] {
         let name = format!("worker's O_PATH over its report, {recycle}");
         let attack = Attack::new(name, User::Zeroer, |scene| keep_something(scene, false));
-        if attack.on(16, &alone_at_work(recycle)).run().is_none() {
-            return;
-        }
+        let Some(mut stage) = Stage::set(16, &alone_at_work(recycle)) else { return };
+        attack.run(&mut stage);
     }
 }
 
@@ -142,9 +142,8 @@ fn what_a_worker_pins_reaches_no_borrower() {
     for recycle in ["fresh", "in-place"] {
         let name = format!("worker's vmsplice over its report, {recycle}");
         let attack = Attack::new(name, User::Zeroer, |scene| keep_something(scene, true));
-        if attack.on(16, &alone_at_work(recycle)).run().is_none() {
-            return;
-        }
+        let Some(mut stage) = Stage::set(16, &alone_at_work(recycle)) else { return };
+        attack.run(&mut stage);
     }
 }
 
@@ -184,12 +183,10 @@ fn lie(scene: &mut Scene<'_>, holes: bool) -> Got {
 #[test]
 fn what_a_worker_says_makes_nothing_zero() {
     for recycle in ["fresh", "in-place"] {
+        let Some(mut stage) = Stage::set(24, &alone_at_work(recycle)) else { return };
         for (what, holes) in [("garbage", false), ("holes", true)] {
             let name = format!("worker reports {what}, {recycle}");
-            let attack = Attack::new(name, User::Zeroer, |scene| lie(scene, holes));
-            if attack.on(24, &alone_at_work(recycle)).run().is_none() {
-                return;
-            }
+            Attack::new(name, User::Zeroer, |scene| lie(scene, holes)).run(&mut stage);
         }
     }
 }
@@ -214,7 +211,8 @@ fn configure_recycling(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn only_root_says_how_blocks_are_recycled() {
-    Attack::new("Configure recycle", User::Zeroer, configure_recycling).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("Configure recycle", User::Zeroer, configure_recycling).run(&mut stage);
 }
 
 /// Takes all work and does none of it.
@@ -232,7 +230,8 @@ fn hoard_jobs(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn hoarded_jobs_keep_nobody_from_borrowing() {
-    Attack::new("jobs that nobody does", User::Zeroer, hoard_jobs).run();
+    let Some(mut stage) = Stage::usual() else { return };
+    Attack::new("jobs that nobody does", User::Zeroer, hoard_jobs).run(&mut stage);
 }
 
 /// Reports jobs by number, in the hope that they are another's.
@@ -259,10 +258,9 @@ fn report_others_jobs(scene: &mut Scene<'_>) -> Got {
 
 #[test]
 fn a_report_of_anothers_job_makes_nothing_ready() {
+    let Some(mut stage) = Stage::usual() else { return };
     for user in [User::Zeroer, User::Borrower] {
         let name = format!("reports of others' jobs by a {}", user.name());
-        if Attack::new(name, user, report_others_jobs).run().is_none() {
-            return;
-        }
+        Attack::new(name, user, report_others_jobs).run(&mut stage);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The door: a thread that accepts connections and asks the kernel whose they are, and nothing else.
+//! The door: a thread that accepts connections and asks the kernel whose they are, and no more.
 //!
 //! The kernel has one queue for all who connect. Whoever fills it, with 4000 connections in 20 ms,
 //! keeps everybody waiting for as long as each of them takes to be served or refused, 60 us; the
@@ -202,7 +202,8 @@ mod tests {
     fn users_take_turns_however_many_of_one_wait() {
         let mut queues = Queues::default();
         [1, 1, 1, 1, u32::MAX, 2, 2].map(guest).into_iter().for_each(|guest| queues.put(guest));
-        let order: Vec<_> = std::iter::from_fn(|| queues.take()).map(|(_, peer)| peer.uid).collect();
+        let order: Vec<_> =
+            std::iter::from_fn(|| queues.take()).map(|(_, peer)| peer.uid).collect();
         assert_eq!(order, [1, 2, u32::MAX, 1, 2, 1, 1]);
         assert_eq!((queues.guests, queues.users.len()), (0, 0));
     }
