@@ -17,10 +17,11 @@ use std::os::fd::AsRawFd;
 use client::Loan;
 use libc::c_int;
 
-use crate::daemon::{Ask, lend};
-use crate::guard::State;
+use crate::config::config;
+use crate::daemon::{Ask, Lender};
 use crate::raw::{self, Errno};
 use crate::say::say;
+use crate::stays::Stays;
 use crate::{places, private};
 
 /// One call's arguments.
@@ -53,9 +54,9 @@ impl Request {
     }
 
     /// Why it is not to be served.
-    fn obstacle(&self, state: &mut State) -> Option<&'static str> {
+    fn obstacle(&self) -> Option<&'static str> {
         let kind = self.flags & libc::MAP_TYPE;
-        let config = state.config();
+        let config = config();
         let page = self.page(config.default_page);
         let not_aligned = || !(self.address as u64).is_multiple_of(page);
         match () {
@@ -92,14 +93,18 @@ pub(crate) fn page_of(flags: u32, default: u64) -> u64 {
 ///
 /// # Safety
 /// As `mmap` itself: with `MAP_FIXED` what lies in the range is the program's to give up.
-pub(crate) unsafe fn map(state: &mut State, request: Request) -> raw::Result<usize> {
+pub(crate) unsafe fn map(
+    lender: &mut Lender,
+    stays: &mut Stays,
+    request: Request,
+) -> raw::Result<usize> {
     let untouched = || {
         let Request { address, bytes, prot, flags } = request;
         // SAFETY: the program's own call, with its own arguments.
         unsafe { raw::mmap(address, bytes, prot, flags, -1, 0) }
     };
-    let obstacle = request.obstacle(state);
-    let page = request.page(state.config().default_page);
+    let obstacle = request.obstacle();
+    let page = request.page(config().default_page);
     let rounded = (request.bytes as u64).checked_next_multiple_of(page);
     let (None, Some(bytes)) = (obstacle, rounded) else {
         let why = obstacle.unwrap_or("its length has no multiple of the page size");
@@ -108,9 +113,9 @@ pub(crate) unsafe fn map(state: &mut State, request: Request) -> raw::Result<usi
     };
     let ask = Ask { bytes, page, single: false, last_hope: false, node: None };
     let mut waiting = None;
-    match lend(state, ask) {
+    match lender.lend(ask) {
         // SAFETY: the caller's contract.
-        Ok(loan) if loan.ready_bytes().0 > 0 => match unsafe { serve(state, &loan, request, page) }
+        Ok(loan) if loan.ready_bytes().0 > 0 => match unsafe { serve(stays, &loan, request, page) }
         {
             Ok(start) => return Ok(start),
             Err(error) => say(format_args!("mmap of {bytes} bytes is not served: {error}")),
@@ -127,10 +132,10 @@ pub(crate) unsafe fn map(state: &mut State, request: Request) -> raw::Result<usi
         result => return result,
     };
     // The pages may be the daemon's: with it, as without it, the program is to get them.
-    let loan = waiting.map_or_else(|| lend(state, Ask { last_hope: true, ..ask }), Ok);
+    let loan = waiting.map_or_else(|| lender.lend(Ask { last_hope: true, ..ask }), Ok);
     let served = loan.and_then(|loan| {
         // SAFETY: the caller's contract.
-        let served = unsafe { serve(state, &loan, request, page) };
+        let served = unsafe { serve(stays, &loan, request, page) };
         served.map_err(|error| error.to_string())
     });
     served.map_err(|why| {
@@ -143,11 +148,11 @@ pub(crate) unsafe fn map(state: &mut State, request: Request) -> raw::Result<usi
 ///
 /// # Safety
 /// As [`map`].
-unsafe fn serve(state: &mut State, loan: &Loan, request: Request, page: u64) -> raw::Result<usize> {
+unsafe fn serve(stays: &mut Stays, loan: &Loan, request: Request, page: u64) -> raw::Result<usize> {
     let too_long = |_| Errno(libc::ENOMEM);
     let bytes = usize::try_from(loan.bytes().0).map_err(too_long)?;
     let page = usize::try_from(page).map_err(too_long)?;
-    remember(state, loan, page, request.is_private())?;
+    remember(stays, loan, page, request.is_private())?;
     // SAFETY: the caller's contract.
     let start = unsafe { place(loan, request, bytes, page) }?;
     say(format_args!(
@@ -160,7 +165,7 @@ unsafe fn serve(state: &mut State, loan: &Loan, request: Request, page: u64) -> 
 
 /// Remembers the loan's files, before anybody can see a mapping of them.
 pub(crate) fn remember(
-    state: &mut State,
+    stays: &mut Stays,
     loan: &Loan,
     page: usize,
     private: bool,
@@ -168,7 +173,7 @@ pub(crate) fn remember(
     places::make_room(loan.parts().len())?;
     for (fd, part) in loan.parts() {
         let file = places::add(fd, part.node, page, private)?;
-        state.private.is_new(file);
+        stays.is_new(file);
     }
     Ok(())
 }

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, key_t, off64_t, pid_t, shmid_ds, size_t};
 
 use crate::anonymous::{self, Request};
-use crate::config::AtFork;
-use crate::guard::{Guard, State, WAIT, WAIT_LONG, is_off};
+use crate::config::{AtFork, config, is_off};
+use crate::guard::{Guard, State, WAIT, WAIT_LONG};
 use crate::maps::Piece;
 use crate::memfd_calls::{FALLOCATE, FCNTL, POSIX_FALLOCATE};
 use crate::passing::{SENDMMSG, SENDMSG};
@@ -138,7 +138,11 @@ pub unsafe extern "C" fn mmap(
             state.memfds.before_mapping(fd, private, prot & libc::PROT_EXEC != 0);
         }
         // SAFETY: the caller's contract.
-        if for_huge_pages { unsafe { anonymous::map(state, request) } } else { untouched() }
+        if for_huge_pages {
+            unsafe { anonymous::map(&mut state.lender, &mut state.stays, request) }
+        } else {
+            untouched()
+        }
     });
     pointer(served.unwrap_or_else(untouched))
 }
@@ -221,11 +225,11 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
         return c_int_result(untouched());
     }
     let mut guard = Guard::enter(WAIT_LONG);
-    let known = guard.as_mut().map(|guard| &mut guard.state().private);
+    let known = guard.as_mut().map(|guard| &mut guard.state().stays);
     // SAFETY: the caller's contract.
     let mut done = unsafe { private::advise(known, start, bytes, advice) };
     if done == Err(Errno(libc::EMFILE)) {
-        let known = guard.as_mut().map(|guard| &mut guard.state().private);
+        let known = guard.as_mut().map(|guard| &mut guard.state().stays);
         // SAFETY: the caller's contract.
         let body = || unsafe { private::advise(known, start, bytes, advice) };
         done = raw::with_descriptors(body).unwrap_or(done);
@@ -269,7 +273,10 @@ pub unsafe extern "C" fn mbind(
 #[unsafe(no_mangle)]
 pub extern "C" fn shmget(key: key_t, bytes: size_t, flags: c_int) -> c_int {
     if flags & libc::SHM_HUGETLB != 0 && !is_off() {
-        let served = guarded(WAIT, |state| segment::get(state, key, bytes, flags));
+        let served = guarded(WAIT, |state| {
+            let State { lender, stays, segments, .. } = state;
+            segment::get(lender, stays, segments, key, bytes, flags)
+        });
         if let Some(Some(id)) = served {
             return id;
         }
@@ -341,10 +348,10 @@ fn prepare() -> raw::Result<()> {
     let Some(mut guard) = Guard::enter_for_fork(WAIT_LONG) else { return Ok(()) };
     let state = guard.state();
     let result = if places::is_any_private() {
-        let how = state.config().private.unwrap_or(AtFork::Drop);
-        match state.private.prepare(how) {
+        let how = config().private.unwrap_or(AtFork::Drop);
+        match state.fork.prepare(&state.stays, how) {
             Err(Errno(libc::EMFILE)) => {
-                let again = raw::with_descriptors(|| state.private.prepare(how));
+                let again = raw::with_descriptors(|| state.fork.prepare(&state.stays, how));
                 again.unwrap_or(Err(Errno(libc::ENOMEM)))
             }
             result => result,
@@ -409,5 +416,5 @@ fn finish(in_child: bool) {
     let state = guard.state();
     state.memfds.forked();
     places::forked();
-    if in_child { state.private.in_child() } else { state.private.in_parent() }
+    if in_child { state.fork.in_child(&mut state.stays) } else { state.fork.in_parent() }
 }

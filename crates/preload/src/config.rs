@@ -4,6 +4,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use client::DEFAULT_SOCKET;
@@ -35,12 +37,30 @@ pub(crate) struct Config {
     pub(crate) default_page: u64,
 }
 
+static CONFIG: OnceLock<Config> = OnceLock::new();
+/// Whether anything could be served: set once the configuration says no.
+static OFF: AtomicBool = AtomicBool::new(false);
+
+/// The configuration, read at the first call. For those who have the guard.
+pub(crate) fn config() -> &'static Config {
+    CONFIG.get_or_init(|| {
+        let config = Config::from_environment();
+        OFF.store(!config.enabled, Ordering::Relaxed);
+        config
+    })
+}
+
+/// Whether the operator excluded this program, once that is known.
+pub(crate) fn is_off() -> bool {
+    OFF.load(Ordering::Relaxed)
+}
+
 /// The longest patience that can be set: everybody else who allocates waits behind it.
 const LONGEST_WAIT_MS: u64 = 60_000;
 
 impl Config {
     /// What a variable says that cannot be understood is said in the log, and the default is taken.
-    pub(crate) fn from_environment() -> Self {
+    fn from_environment() -> Self {
         say::open(std::env::var_os("PREZERO_LOG"));
         let config = Self {
             enabled: is_meant(std::env::var_os("PREZERO_ONLY")),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use client::{Bytes, Client, LendRequest, Loan, Node, PageSize};
 
-use crate::guard::State;
+use crate::config::config;
 use crate::policy::Choice;
 
 /// How long no daemon is asked after one did not answer.
@@ -27,41 +27,54 @@ pub(crate) struct Ask {
     pub(crate) node: Option<u32>,
 }
 
-/// Borrows, or says why not.
-pub(crate) fn lend(state: &mut State, ask: Ask) -> Result<Loan, String> {
-    if state.rest_until.is_some_and(|until| Instant::now() < until) && !ask.last_hope {
-        return Err("the daemon did not answer a moment ago".to_owned());
+/// Who is asked for loans.
+#[derive(Debug)]
+pub(crate) struct Lender {
+    /// Until when no daemon is asked: one that does not answer costs its timeout once, not always.
+    rest_until: Option<Instant>,
+}
+
+impl Lender {
+    pub(crate) const fn new() -> Self {
+        Self { rest_until: None }
     }
-    let page_size = PageSize::new(ask.page).ok_or("no page size")?;
-    let choice = match ask.node {
-        Some(node) => Choice::only(node),
-        None => Choice::of_thread()?,
-    };
-    let config = state.config();
-    let wait = if ask.last_hope { config.wait.max(WAIT_SHORT_OF_PAGES) } else { config.wait };
-    let socket = config.socket.clone();
-    let mut why = "the memory policy leaves no node".to_owned();
-    let any = choice.or_others.then_some(None);
-    for node in choice.first.iter().copied().map(Some).chain(any) {
-        let request = LendRequest {
-            page_size: Some(page_size),
-            node: node.map(Node),
-            single: ask.single,
-            held_by_memory: true,
-            ..LendRequest::new(Bytes(ask.bytes))
+
+    /// Borrows, or says why not.
+    pub(crate) fn lend(&mut self, ask: Ask) -> Result<Loan, String> {
+        if self.rest_until.is_some_and(|until| Instant::now() < until) && !ask.last_hope {
+            return Err("the daemon did not answer a moment ago".to_owned());
+        }
+        let page_size = PageSize::new(ask.page).ok_or("no page size")?;
+        let choice = match ask.node {
+            Some(node) => Choice::only(node),
+            None => Choice::of_thread()?,
         };
-        let lent = Client::connect_within(&socket, wait).and_then(|mut c| c.lend(&request));
-        match lent {
-            Ok(loan) => match choice.check(&loan) {
-                Ok(()) => return Ok(loan),
-                Err(error) => why = error,
-            },
-            Err(error @ client::Error::Refused(_)) => why = error.to_string(),
-            Err(error) => {
-                state.rest_until = Some(Instant::now() + REST);
-                return Err(error.to_string());
+        let config = config();
+        let wait = if ask.last_hope { config.wait.max(WAIT_SHORT_OF_PAGES) } else { config.wait };
+        let socket = &config.socket;
+        let mut why = "the memory policy leaves no node".to_owned();
+        let any = choice.or_others.then_some(None);
+        for node in choice.first.iter().copied().map(Some).chain(any) {
+            let request = LendRequest {
+                page_size: Some(page_size),
+                node: node.map(Node),
+                single: ask.single,
+                held_by_memory: true,
+                ..LendRequest::new(Bytes(ask.bytes))
+            };
+            let lent = Client::connect_within(socket, wait).and_then(|mut c| c.lend(&request));
+            match lent {
+                Ok(loan) => match choice.check(&loan) {
+                    Ok(()) => return Ok(loan),
+                    Err(error) => why = error,
+                },
+                Err(error @ client::Error::Refused(_)) => why = error.to_string(),
+                Err(error) => {
+                    self.rest_until = Some(Instant::now() + REST);
+                    return Err(error.to_string());
+                }
             }
         }
+        Err(why)
     }
-    Err(why)
 }

@@ -24,11 +24,12 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use crate::daemon::Lender;
+use crate::fork::Fork;
 use crate::memfd::Memfds;
-use crate::private::Private;
 use crate::raw;
 use crate::segment::Segments;
+use crate::stays::Stays;
 
 /// A loan's holder has it for at most its timeout; others may wait for two in a row.
 pub(crate) const WAIT: Duration = Duration::from_millis(250);
@@ -47,42 +48,30 @@ static FORKING: AtomicBool = AtomicBool::new(false);
 static KEPT_SIGNALS: AtomicU64 = AtomicU64::new(0);
 static KEPT_CANCELLATION: AtomicI32 = AtomicI32::new(0);
 static STATE: Cell = Cell(UnsafeCell::new(State::new()));
-/// Whether anything is loaded that could be served: set once the configuration says no.
-static OFF: AtomicBool = AtomicBool::new(false);
 
 struct Cell(UnsafeCell<State>);
 
 // SAFETY: see the module: whoever reaches the value holds the lock.
 unsafe impl Sync for Cell {}
 
-/// All that the shim remembers.
+/// All that the shim remembers, in parts: whoever works with one is handed that one.
 pub(crate) struct State {
-    pub(crate) config: Option<Config>,
-    pub(crate) private: Private,
+    pub(crate) lender: Lender,
+    pub(crate) stays: Stays,
+    pub(crate) fork: Fork,
     pub(crate) memfds: Memfds,
     pub(crate) segments: Segments,
-    /// Until when no daemon is asked: one that does not answer costs its timeout once, not always.
-    pub(crate) rest_until: Option<Instant>,
 }
 
 impl State {
     const fn new() -> Self {
         Self {
-            config: None,
-            private: Private::new(),
+            lender: Lender::new(),
+            stays: Stays::new(),
+            fork: Fork::new(),
             memfds: Memfds::new(),
             segments: Segments::new(),
-            rest_until: None,
         }
-    }
-
-    /// The configuration, read at the first call.
-    pub(crate) fn config(&mut self) -> &Config {
-        self.config.get_or_insert_with(|| {
-            let config = Config::from_environment();
-            OFF.store(!config.enabled, Ordering::Relaxed);
-            config
-        })
     }
 }
 
@@ -115,11 +104,6 @@ fn set_cancellation(state: libc::c_int) -> libc::c_int {
 
 /// PTHREAD_CANCEL_DISABLE.
 const NOT_NOW: libc::c_int = 1;
-
-/// Whether the operator excluded this program, once that is known.
-pub(crate) fn is_off() -> bool {
-    OFF.load(Ordering::Relaxed)
-}
 
 impl Guard {
     /// Takes the lock, waiting at most so long. `None` if that was not enough, if this very thread

@@ -8,7 +8,8 @@
 //! - [`calls`] are the exported functions: what is asked for, and the untouched call. Those that
 //!   take descriptors are in [`memfd_calls`] and [`passing`].
 //! - [`anonymous`] serves `mmap(MAP_ANONYMOUS | MAP_HUGETLB)`, shared and private.
-//! - [`private`] keeps what private memory promises: copies at fork, zeros after `MADV_DONTNEED`.
+//! - [`private`] keeps what private memory promises, [`fork`] its copies for a child; [`stays`] is
+//!   what no child is to have.
 //! - [`places`] knows which files are lent, and moves rows of them.
 //! - [`memfd`] serves `memfd_create(MFD_HUGETLB)` when its size becomes known.
 //! - [`rebind`] puts other memory in the place of what `mbind` wants elsewhere.
@@ -30,6 +31,7 @@ mod anonymous;
 pub mod calls;
 mod config;
 mod daemon;
+mod fork;
 mod guard;
 mod maps;
 mod memfd;
@@ -42,6 +44,7 @@ mod raw;
 mod rebind;
 mod say;
 mod segment;
+mod stays;
 
 /// Where everything here allocates. Memory comes from `mmap` in pieces of 64 KiB and more.
 #[global_allocator]

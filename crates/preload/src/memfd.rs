@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{c_int, c_uint};
 
 use crate::anonymous::{page_of, remember};
-use crate::daemon::{Ask, lend};
-use crate::guard::State;
+use crate::daemon::{Ask, Lender};
 use crate::maps::Piece;
 use crate::raw::{self, Errno, File};
 use crate::say::say;
+use crate::stays::Stays;
 
 /// The most memfds without a size that are remembered; of more the oldest is left to the kernel.
 const MOST_PENDING: usize = 64;
@@ -231,51 +231,51 @@ impl Memfds {
         }
         self.count();
     }
-}
 
-/// The first `ftruncate` or `fallocate` of a memfd: puts a lent file in its place if it can.
-pub(crate) fn sized(state: &mut State, fd: c_int, bytes: i64) {
-    let Some(pending) = state.memfds.take_pending(fd) else { return };
-    let Ok(bytes) = u64::try_from(bytes) else { return };
-    let not = |why: &dyn std::fmt::Display| {
-        say(format_args!("a memfd of {bytes} bytes is not served: {why}"));
-    };
-    if bytes == 0 || !bytes.is_multiple_of(pending.page) {
-        return not(&"its size is not whole pages");
-    }
-    // What was sealed while it was empty is the kernel's to refuse.
-    if raw::seals(fd) & !libc::F_SEAL_SEAL != 0 {
-        return not(&"it is sealed");
-    }
-    if !is_only_descriptor(fd, pending.file) {
-        return not(&"it has a second descriptor");
-    }
-    let ask = Ask { bytes, page: pending.page, single: true, last_hope: false, node: None };
-    let loan = match lend(state, ask) {
-        Ok(loan) => loan,
-        Err(why) => return not(&why),
-    };
-    let ready = loan.ready_bytes();
-    if ready.0 == 0 {
-        return not(&"nothing is ready");
-    }
-    let page = usize::try_from(pending.page).unwrap_or_default();
-    if let Err(error) = remember(state, &loan, page, false) {
-        return not(&error);
-    }
-    let (_, files) = loan.into_fds();
-    let [file] = files.as_slice() else { return not(&"the daemon lent several files") };
-    let placed = put(std::os::fd::AsRawFd::as_raw_fd(file), fd);
-    match placed.and_then(|()| raw::file(fd)) {
-        Ok(file) => {
-            let sealable = pending.flags & libc::MFD_ALLOW_SEALING != 0;
-            let seals = if sealable { 0 } else { libc::F_SEAL_SEAL };
-            let served = Served { file, flags: pending.flags, seals, used: false };
-            state.memfds.served.push(served);
-            state.memfds.count();
-            say(format_args!("a memfd of {bytes} bytes is served: {ready} ready"));
+    /// The first `ftruncate` or `fallocate` of a memfd: puts a lent file in its place if it can.
+    pub(crate) fn sized(&mut self, lender: &mut Lender, stays: &mut Stays, fd: c_int, bytes: i64) {
+        let Some(pending) = self.take_pending(fd) else { return };
+        let Ok(bytes) = u64::try_from(bytes) else { return };
+        let not = |why: &dyn std::fmt::Display| {
+            say(format_args!("a memfd of {bytes} bytes is not served: {why}"));
+        };
+        if bytes == 0 || !bytes.is_multiple_of(pending.page) {
+            return not(&"its size is not whole pages");
         }
-        Err(error) => not(&error),
+        // What was sealed while it was empty is the kernel's to refuse.
+        if raw::seals(fd) & !libc::F_SEAL_SEAL != 0 {
+            return not(&"it is sealed");
+        }
+        if !is_only_descriptor(fd, pending.file) {
+            return not(&"it has a second descriptor");
+        }
+        let ask = Ask { bytes, page: pending.page, single: true, last_hope: false, node: None };
+        let loan = match lender.lend(ask) {
+            Ok(loan) => loan,
+            Err(why) => return not(&why),
+        };
+        let ready = loan.ready_bytes();
+        if ready.0 == 0 {
+            return not(&"nothing is ready");
+        }
+        let page = usize::try_from(pending.page).unwrap_or_default();
+        if let Err(error) = remember(stays, &loan, page, false) {
+            return not(&error);
+        }
+        let (_, files) = loan.into_fds();
+        let [file] = files.as_slice() else { return not(&"the daemon lent several files") };
+        let placed = put(std::os::fd::AsRawFd::as_raw_fd(file), fd);
+        match placed.and_then(|()| raw::file(fd)) {
+            Ok(file) => {
+                let sealable = pending.flags & libc::MFD_ALLOW_SEALING != 0;
+                let seals = if sealable { 0 } else { libc::F_SEAL_SEAL };
+                let served = Served { file, flags: pending.flags, seals, used: false };
+                self.served.push(served);
+                self.count();
+                say(format_args!("a memfd of {bytes} bytes is served: {ready} ready"));
+            }
+            Err(error) => not(&error),
+        }
     }
 }
 

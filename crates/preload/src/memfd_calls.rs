@@ -11,7 +11,8 @@
 use libc::{c_char, c_int, c_uint, off64_t};
 
 use crate::calls::{Next, guarded};
-use crate::guard::{WAIT, is_off};
+use crate::config::{config, is_off};
+use crate::guard::{State, WAIT};
 use crate::memfd;
 use crate::raw::{self, Errno, c_int_result};
 
@@ -28,14 +29,16 @@ pub unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_i
     let fd = c_int_result(raw::memfd_create(name, flags));
     if fd >= 0 && flags & libc::MFD_HUGETLB != 0 && !is_off() {
         guarded(WAIT, |state| {
-            let config = state.config();
-            let (enabled, page) = (config.enabled, config.default_page);
-            if enabled {
-                state.memfds.made(fd, flags, page);
+            if config().enabled {
+                state.memfds.made(fd, flags, config().default_page);
             }
         });
     }
     fd
+}
+
+fn sized(state: &mut State, fd: c_int, bytes: off64_t) {
+    state.memfds.sized(&mut state.lender, &mut state.stays, fd, bytes);
 }
 
 /// `ftruncate(2)`.
@@ -43,7 +46,7 @@ pub unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_i
 pub extern "C" fn ftruncate(fd: c_int, bytes: off64_t) -> c_int {
     if memfd::is_any() {
         let allowed = guarded(WAIT, |state| {
-            memfd::sized(state, fd, bytes);
+            sized(state, fd, bytes);
             state.memfds.check_length(fd, bytes)
         });
         if let Some(Err(error)) = allowed {
@@ -66,7 +69,7 @@ fn before_allocation(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t) ->
     };
     let allowed = guarded(WAIT, |state| {
         if offset == 0 {
-            memfd::sized(state, fd, end);
+            sized(state, fd, end);
         }
         let now = raw::file(fd).map_or(0, |file| file.bytes);
         let is_longer = u64::try_from(end).is_ok_and(|end| end > now);

@@ -33,20 +33,17 @@
 //! # Safety
 //!
 //! What is unmapped, moved, cleared or punched is the range of the program's own call, as far as
-//! the kernel says that the inode of private lent memory is mapped there. The copies for a fork are
-//! this file's own mappings, which nobody else has the address of.
-#![expect(unsafe_code, reason = "copies, clears and moves the program's private memory")]
+//! the kernel says that the inode of private lent memory is mapped there.
+#![expect(unsafe_code, reason = "clears and moves the program's private memory")]
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use crate::config::AtFork;
 use crate::maps::{self, Piece};
 use crate::places::{self, Place};
-use crate::raw::{self, Errno, File, PageTables};
-use crate::say::say;
+use crate::raw::{self, ANONYMOUS, Errno, MOVE, PageTables, READ_WRITE};
+use crate::stays::Stays;
 
 /// `MADV_DONTNEED_LOCKED` (Linux 5.18).
 const DONTNEED_LOCKED: c_int = 24;
@@ -82,92 +79,27 @@ pub(crate) fn will_be_in(start: usize, bytes: usize) {
     });
 }
 
+/// Whether any private memory has ever been left out of core dumps.
+pub(crate) fn is_dump_advised() -> bool {
+    DUMP_ADVISED.load(Ordering::Relaxed)
+}
+
 /// A mapping of private lent memory, or what of it a call is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Range {
-    piece: Piece,
-    page: usize,
+pub(crate) struct Range {
+    pub(crate) piece: Piece,
+    pub(crate) page: usize,
 }
 
 impl Range {
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.piece.end - self.piece.start
     }
 }
 
-fn private_place(piece: &Piece) -> Option<Place> {
+/// What is known of a piece if it is private lent memory.
+pub(crate) fn private_place(piece: &Piece) -> Option<Place> {
     places::of(piece).filter(|place| place.private)
-}
-
-/// A copy that waits for the fork.
-#[derive(Debug)]
-struct Copy {
-    at: usize,
-    of: Range,
-    /// Whether the child has nothing else where the original was.
-    held: bool,
-}
-
-/// A part of a file that stays with this process at a fork, because the program says so. It goes
-/// where the memory goes.
-#[derive(Debug, Clone, Copy)]
-struct Stay {
-    file: (u64, u64),
-    from: u64,
-    to: u64,
-}
-
-/// What of private memory is not the kernel's to know.
-#[derive(Debug)]
-pub(crate) struct Private {
-    stays: Vec<Stay>,
-    copies: Vec<Copy>,
-    dropped: Vec<Range>,
-    sign: Option<Sign>,
-}
-
-/// A word that the parent and its child share: not 0 when the parent has let go of the copies.
-///
-/// No descriptor, so that a full table of them is no obstacle, and no process that another thread
-/// makes meanwhile inherits anything that the child would have to wait for.
-#[derive(Debug)]
-struct Sign {
-    at: usize,
-    parent: u32,
-}
-
-impl Sign {
-    fn new() -> raw::Result<Self> {
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let at = unsafe { raw::mmap(0, raw::base_page(), READ_WRITE, flags, -1, 0) }?;
-        Ok(Self { at, parent: raw::process() })
-    }
-
-    fn word(&self) -> &AtomicU32 {
-        // SAFETY: the mapping is this value's, zero at first, and only ever used as this word.
-        unsafe { &*(self.at as *const AtomicU32) }
-    }
-
-    /// Waits until the parent has let go, or is gone. Where its number cannot be seen (another
-    /// namespace), not for ever: all there is to lose is a page for a copy of a copy.
-    fn wait(&self) {
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while self.word().load(Ordering::Acquire) == 0 {
-            let parent = raw::parent();
-            if parent != self.parent && (parent != 0 || Instant::now() > deadline) {
-                return;
-            }
-            raw::nap(Duration::from_micros(200));
-        }
-    }
-}
-
-impl Drop for Sign {
-    fn drop(&mut self) {
-        // SAFETY: this value's own mapping.
-        let _ = unsafe { raw::munmap(self.at, raw::base_page()) };
-    }
 }
 
 /// `munmap`.
@@ -242,12 +174,12 @@ pub(crate) unsafe fn remap(
     Ok(at)
 }
 
-/// `madvise`, of which `private` is what there is to remember, where that can be had.
+/// `madvise`, of which `stays` is what there is to remember, where that can be had.
 ///
 /// # Safety
 /// As the call itself.
 pub(crate) unsafe fn advise(
-    mut private: Option<&mut Private>,
+    mut stays: Option<&mut Stays>,
     start: usize,
     bytes: usize,
     advice: c_int,
@@ -277,7 +209,7 @@ pub(crate) unsafe fn advise(
         let answer = match (ours, whole) {
             (Some((piece, place)), _) if piece.start == at => {
                 at = piece.end;
-                advise_ours(private.as_deref_mut(), Range { piece, page: place.page }, advice)
+                advise_ours(stays.as_deref_mut(), Range { piece, page: place.page }, advice)
             }
             (ours, whole) => {
                 // Up to the next of ours, or of what there is.
@@ -301,12 +233,12 @@ pub(crate) unsafe fn advise(
     if hole { Err(Errno(libc::ENOMEM)) } else { Ok(0) }
 }
 
-fn advise_ours(private: Option<&mut Private>, range: Range, advice: c_int) -> raw::Result<()> {
+fn advise_ours(stays: Option<&mut Stays>, range: Range, advice: c_int) -> raw::Result<()> {
     match advice {
         libc::MADV_REMOVE => Err(Errno(libc::EACCES)),
-        // The mapping has MADV_DONTFORK all the time: `prepare` does what DOFORK means.
-        libc::MADV_DONTFORK | libc::MADV_DOFORK => match private {
-            Some(private) => private.set_stays(range, advice == libc::MADV_DONTFORK),
+        // The mapping has MADV_DONTFORK all the time: the copy for a child is what DOFORK means.
+        libc::MADV_DONTFORK | libc::MADV_DOFORK => match stays {
+            Some(stays) => stays.set(range, advice == libc::MADV_DONTFORK),
             None => Ok(()),
         },
         _ => {
@@ -326,319 +258,8 @@ fn advise_ours(private: Option<&mut Private>, range: Range, advice: c_int) -> ra
     }
 }
 
-impl Private {
-    pub(crate) const fn new() -> Self {
-        Self { stays: Vec::new(), copies: Vec::new(), dropped: Vec::new(), sign: None }
-    }
-
-    /// Whether a piece of private memory stays with this process at a fork.
-    pub(crate) fn stays(&self, piece: &Piece) -> bool {
-        self.stays.iter().any(|stay| stay.has(piece, piece.offset))
-    }
-
-    /// A mapping of private memory stays with this process at a fork.
-    pub(crate) fn stay(&mut self, piece: &Piece) {
-        let (from, to) = (piece.offset, piece.offset + (piece.end - piece.start) as u64);
-        self.stays.push(Stay { file: (piece.device, piece.inode), from, to });
-    }
-
-    /// A file is lent anew: what was said of its inode was said of another.
-    pub(crate) fn is_new(&mut self, file: File) {
-        self.stays.retain(|stay| stay.file != (file.device, file.inode));
-    }
-
-    /// Cuts a range where the one half stays and the other does not.
-    fn runs(&self, range: Range) -> Vec<(Range, bool)> {
-        let Range { piece, page } = range;
-        let mut cuts = vec![piece.start, piece.end];
-        for stay in self.stays.iter().filter(|stay| stay.file == (piece.device, piece.inode)) {
-            for offset in [stay.from, stay.to] {
-                let ahead =
-                    usize::try_from(offset.saturating_sub(piece.offset)).unwrap_or(usize::MAX);
-                cuts.push(piece.start.saturating_add(ahead).min(piece.end));
-            }
-        }
-        cuts.sort_unstable();
-        cuts.dedup();
-        let ends = cuts.windows(2);
-        ends.filter_map(|ends| {
-            let piece = maps::cut(piece, ends[0], ends[1])?;
-            Some((Range { piece, page }, self.stays(&piece)))
-        })
-        .collect()
-    }
-
-    fn set_stays(&mut self, range: Range, stays: bool) -> raw::Result<()> {
-        for (run, stays_now) in self.runs(range) {
-            if stays_now == stays {
-                continue;
-            }
-            let Piece { start, end, device, inode, offset, .. } = run.piece;
-            if !start.is_multiple_of(run.page) || !end.is_multiple_of(run.page) {
-                return Err(Errno(libc::EINVAL));
-            }
-            let (from, to) = (offset, offset + run.bytes() as u64);
-            if stays {
-                self.stays.push(Stay { file: (device, inode), from, to });
-                continue;
-            }
-            let old = std::mem::take(&mut self.stays);
-            for stay in old {
-                if stay.file != (device, inode) || stay.to <= from || to <= stay.from {
-                    self.stays.push(stay);
-                    continue;
-                }
-                if stay.from < from {
-                    self.stays.push(Stay { to: from, ..stay });
-                }
-                if to < stay.to {
-                    self.stays.push(Stay { from: to, ..stay });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Before a fork: copies what the child is to have.
-    pub(crate) fn prepare(&mut self, how: AtFork) -> raw::Result<()> {
-        let mut ranges = Vec::new();
-        for piece in maps::pieces(0, usize::MAX)? {
-            let Some(place) = private_place(&piece) else { continue };
-            let runs = self.runs(Range { piece, page: place.page });
-            ranges.extend(runs.into_iter().filter(|(_, stays)| !stays).map(|(range, _)| range));
-        }
-        if ranges.is_empty() {
-            return Ok(());
-        }
-        let bytes: usize = ranges.iter().map(Range::bytes).sum();
-        if how == AtFork::Drop {
-            say(format_args!(
-                "the child does not have {bytes} bytes of private memory: PREZERO_PRIVATE=drop"
-            ));
-            self.dropped = ranges;
-            return Ok(());
-        }
-        let mut copy_all = || {
-            self.sign = Some(Sign::new()?);
-            let memory = raw::open(c"/proc/self/mem")?;
-            let copied = ranges.iter().try_for_each(|range| {
-                let at = copy(memory, range)?;
-                self.copies.push(Copy { at, of: *range, held: false });
-                let advice =
-                    DUMP_ADVISED.load(Ordering::Relaxed).then(|| maps::advice(range.piece));
-                if advice.flatten().is_some_and(|all| all.contains(&libc::MADV_DONTDUMP)) {
-                    // SAFETY: this file's own mapping; the advice changes no content.
-                    unsafe { raw::madvise(at, range.bytes(), libc::MADV_DONTDUMP) }?;
-                }
-                Ok(())
-            });
-            raw::close(memory);
-            copied
-        };
-        let copied: raw::Result<()> = copy_all();
-        copied.inspect_err(|error| {
-            say(format_args!("fork would have to copy {bytes} bytes of private memory: {error}"));
-            self.in_parent();
-        })
-    }
-
-    /// After a fork, in the parent, or after one that failed: lets go of the copies, so that each
-    /// page of them is the child's alone.
-    pub(crate) fn in_parent(&mut self) {
-        for copy in self.copies.drain(..) {
-            // SAFETY: this file's own mapping.
-            let unmapped = unsafe { raw::munmap(copy.at, copy.of.bytes()) };
-            if let Err(error) = unmapped {
-                say(format_args!("a copy made for a fork is left: munmap: {error}"));
-            }
-        }
-        self.dropped.clear();
-        if let Some(sign) = self.sign.take() {
-            sign.word().store(1, Ordering::Release);
-        }
-    }
-
-    /// After a fork, in the child: puts the copies where the originals were, which the child does
-    /// not have.
-    pub(crate) fn in_child(&mut self) {
-        // Before anything here allocates, whose memory the kernel might put there.
-        for copy in &mut self.copies {
-            copy.held = hold(&copy.of).is_ok();
-        }
-        if let Some(sign) = self.sign.take() {
-            // A write to a page that the parent still shares would need another page.
-            sign.wait();
-        }
-        self.dropped.drain(..).for_each(|range| keep_clear(&range));
-        for Copy { at, of, held } in self.copies.drain(..) {
-            if held {
-                // SAFETY: this file's own mappings, the copy and the place that is held for it.
-                unsafe { put_in_place(at, &of) };
-            } else {
-                say(format_args!("something else is where {} bytes were", of.bytes()));
-                // SAFETY: this file's own mapping.
-                let _ = unsafe { raw::munmap(at, of.bytes()) };
-            }
-        }
-        // What the child has now is the kernel's own private memory, or nothing.
-        self.stays.clear();
-    }
-}
-
-impl Stay {
-    fn has(&self, piece: &Piece, offset: u64) -> bool {
-        self.file == (piece.device, piece.inode) && self.from <= offset && offset < self.to
-    }
-}
-
-/// Moves a copy in a child to where the original was.
-///
-/// # Safety
-/// The copy is this file's own mapping, and so is what holds the original's place.
-unsafe fn put_in_place(at: usize, of: &Range) {
-    let pieces = maps::pieces(at, at + of.bytes()).or_else(|error| {
-        raw::with_descriptors(|| maps::pieces(at, at + of.bytes())).unwrap_or(Err(error))
-    });
-    let pieces = match pieces {
-        Ok(pieces) => pieces,
-        Err(error) => return say(format_args!("the child lacks {} bytes: {error}", of.bytes())),
-    };
-    // Different rights are different mappings, and Linux before 6.17 moves one at a time.
-    for piece in pieces {
-        let (bytes, to) = (piece.end - piece.start, of.piece.start + (piece.start - at));
-        // SAFETY: the caller's contract.
-        if let Err(error) = unsafe { raw::mremap(piece.start, bytes, bytes, MOVE, to) } {
-            say(format_args!("the child lacks {bytes} bytes at {to:#x}: {error}"));
-            // SAFETY: this file's own mapping.
-            let _ = unsafe { raw::munmap(piece.start, bytes) };
-        }
-    }
-}
-
-/// Holds the place of memory that a child does not have: who reads or writes there ends by SIGSEGV
-/// and finds nothing that was mapped there since, and who unmaps it, as allocators do with what
-/// they had before the fork, unmaps nothing else.
-fn keep_clear(range: &Range) {
-    if let Err(error) = hold(range) {
-        say(format_args!("{} bytes that the child lacks are free: {error}", range.bytes()));
-    }
-}
-
-/// Takes a range's place in a child, which does not have the original. Another thread of the parent
-/// may have put something else there between copy and fork: then that is what the child has, too.
-fn hold(range: &Range) -> raw::Result<()> {
-    let flags = ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let at = range.piece.start;
-    // SAFETY: replaces nothing.
-    unsafe { raw::mmap(at, range.bytes(), libc::PROT_NONE, flags, -1, 0) }.map(drop)
-}
-
-/// A private copy of a range with its rights, somewhere.
-fn copy(memory: c_int, range: &Range) -> raw::Result<usize> {
-    let copied = huge(range).and_then(|at| fill(memory, range, at, populate));
-    // Of ordinary memory only what is written is taken, which is less than a huge page.
-    copied.or_else(|_| {
-        let at = aligned(range.bytes(), range.page, READ_WRITE, 0)?;
-        fill(memory, range, at, |_, _| Ok(()))
-    })
-}
-
-/// Makes sure of a page's memory before something is written to it.
-type Have = fn(usize, usize) -> raw::Result<()>;
-
-/// Fills a copy and returns it, or unmaps it where a page of it cannot be had.
-fn fill(memory: c_int, range: &Range, at: usize, have: Have) -> raw::Result<usize> {
-    let piece = &range.piece;
-    for from in (piece.start..piece.end).step_by(range.page) {
-        let to = at + (from - piece.start);
-        let is_there = piece.prot & libc::PROT_READ != 0 && raw::is_resident(from);
-        let copied = if is_there {
-            // SAFETY: a page of the original that is readable and there.
-            if unsafe { raw::is_zero(from, range.page) } {
-                continue;
-            }
-            // SAFETY: the same, and its place in the copy, which is as long, nobody else's, and
-            // has its memory.
-            have(to, range.page).map(|()| unsafe { raw::copy_unless_zero(from, to, range.page) })
-        } else {
-            through_kernel(memory, from, to, range.page, have)
-        };
-        if let Err(error) = copied {
-            // SAFETY: this file's own mapping.
-            let _ = unsafe { raw::munmap(at, range.bytes()) };
-            return Err(error);
-        }
-    }
-    if piece.prot != READ_WRITE {
-        // SAFETY: this function's own mapping. Fewer rights than it has cannot be refused but for
-        // want of memory for the mapping's description; the child then has more rights.
-        let _ = unsafe { raw::mprotect(at, range.bytes(), piece.prot) };
-    }
-    Ok(at)
-}
-
-/// A huge page's memory, or the kernel's refusal instead of a signal at the first touch.
-fn populate(at: usize, bytes: usize) -> raw::Result<()> {
-    // SAFETY: the advice changes no content.
-    unsafe { raw::madvise(at, bytes, libc::MADV_POPULATE_WRITE) }.map(drop)
-}
-
-/// Copies a page that this thread could not read, or not without a signal: one without rights, or
-/// one that the program gave up and the kernel has no new one for, which is zero.
-fn through_kernel(
-    memory: c_int,
-    from: usize,
-    to: usize,
-    bytes: usize,
-    have: Have,
-) -> raw::Result<()> {
-    let mut buffer = vec![0_u8; 64 << 10];
-    let mut populated = false;
-    for offset in (0..bytes).step_by(buffer.len()) {
-        let read = raw::pread(memory, &mut buffer, (from + offset) as u64).unwrap_or(0);
-        if buffer[..read].iter().any(|byte| *byte != 0) {
-            if !std::mem::replace(&mut populated, true) {
-                have(to, bytes)?;
-            }
-            // SAFETY: into this file's own copy, whose page is longer than what was read.
-            unsafe { raw::put(&buffer[..read], to + offset) };
-        }
-    }
-    Ok(())
-}
-
-const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
-const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-const MOVE: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-
-/// Address space for huge pages of the kernel's that can be moved later.
-///
-/// Without a promise (`MAP_NORESERVE`), which would be the parent's and no use to the child: where
-/// the parent then unmaps first, Linux 6.18 counts it back although the child has the pages, and as
-/// long as it has them the pool has promised fewer pages than none, and more than it has to others.
-/// [`populate`] finds out whether there are pages.
-fn huge(range: &Range) -> raw::Result<usize> {
-    let size = c_int::try_from(range.page.trailing_zeros()).map_err(|_| Errno(libc::EINVAL))?;
-    let flags = ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE | size << libc::MAP_HUGE_SHIFT;
-    // SAFETY: new mappings at addresses of the kernel's choice replace nothing.
-    let first = unsafe { raw::mmap(0, range.bytes(), READ_WRITE, flags, -1, 0) }?;
-    // Kernels before 5.16 do not move huge pages: better to know before the fork than after it.
-    let moved = aligned(range.bytes(), range.page, READ_WRITE, 0).and_then(|place| {
-        // SAFETY: both are this function's own.
-        let moved = unsafe { raw::mremap(first, range.bytes(), range.bytes(), MOVE, place) };
-        moved.inspect_err(|_| {
-            // SAFETY: this function's own.
-            let _ = unsafe { raw::munmap(place, range.bytes()) };
-        })
-    });
-    moved.inspect_err(|_| {
-        // SAFETY: this function's own.
-        let _ = unsafe { raw::munmap(first, range.bytes()) };
-    })
-}
-
 /// Ordinary memory at an address that huge pages could have.
-fn aligned(bytes: usize, page: usize, prot: c_int, flags: c_int) -> raw::Result<usize> {
+pub(crate) fn aligned(bytes: usize, page: usize, prot: c_int, flags: c_int) -> raw::Result<usize> {
     let padded = bytes.checked_add(page).ok_or(Errno(libc::ENOMEM))?;
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let whole = unsafe { raw::mmap(0, padded, prot, ANONYMOUS | flags, -1, 0) }?;
@@ -651,6 +272,12 @@ fn aligned(bytes: usize, page: usize, prot: c_int, flags: c_int) -> raw::Result<
         }
     }
     Ok(start)
+}
+
+/// A huge page's memory, or the kernel's refusal instead of a signal at the first touch.
+pub(crate) fn populate(at: usize, bytes: usize) -> raw::Result<()> {
+    // SAFETY: the advice changes no content.
+    unsafe { raw::madvise(at, bytes, libc::MADV_POPULATE_WRITE) }.map(drop)
 }
 
 /// Clears what was touched, as `MADV_DONTNEED` has it for private memory. The pages stay, and with

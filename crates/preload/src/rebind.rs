@@ -21,15 +21,15 @@ use std::os::fd::IntoRawFd;
 use libc::c_int;
 
 use crate::anonymous::{self, Request};
-use crate::daemon::{Ask, lend};
+use crate::daemon::Ask;
 use crate::guard::State;
 use crate::maps::{self, Piece};
+use crate::memfd::{self, Memfds};
+use crate::places;
 use crate::policy::Range;
-use crate::raw::{self, Errno};
+use crate::raw::{self, Errno, MOVE};
 use crate::say::say;
-use crate::{memfd, places};
-
-const MOVE: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+use crate::stays::Stays;
 
 /// After an `mbind` that succeeded: puts other memory in the place of what lies on wrong nodes, and
 /// calls `bind` for it, which repeats the call.
@@ -75,7 +75,7 @@ unsafe fn replace(
         return Err("it is in use".to_owned());
     }
     let advice = maps::advice(piece).ok_or("it has flags that another mapping would not")?;
-    let private = place.private.then(|| state.private.stays(&piece));
+    let private = place.private.then(|| state.stays.has(&piece));
     if private.is_none() && place.shared {
         return Err("other processes may have it".to_owned());
     }
@@ -85,14 +85,15 @@ unsafe fn replace(
     let bytes = (piece.end - piece.start) as u64;
     let is_memfd = state.memfds.is_of(&piece);
     let ask = Ask { bytes, page: place.page as u64, single: is_memfd, last_hope: false, node };
-    let loan = node.and_then(|_| lend(state, ask).ok()).filter(|loan| loan.ready_bytes().0 > 0);
+    let loan =
+        node.and_then(|_| state.lender.lend(ask).ok()).filter(|loan| loan.ready_bytes().0 > 0);
     let by = if loan.is_some() { "lent from there" } else { "the kernel's" };
     let replaced = if is_memfd {
         // SAFETY: the caller's contract.
-        unsafe { replace_memfd(state, piece, place.page, loan) }
+        unsafe { replace_memfd(&mut state.memfds, &mut state.stays, piece, place.page, loan) }
     } else {
         // SAFETY: the caller's contract.
-        unsafe { replace_anonymous(state, piece, place.page, private, loan) }
+        unsafe { replace_anonymous(&mut state.stays, piece, place.page, private, loan) }
     };
     replaced.map_err(|error| error.to_string())?;
     for advice in advice {
@@ -109,7 +110,7 @@ unsafe fn replace(
 /// # Safety
 /// As [`bound`].
 unsafe fn replace_anonymous(
-    state: &mut State,
+    stays: &mut Stays,
     piece: Piece,
     page: usize,
     private: Option<bool>,
@@ -121,7 +122,7 @@ unsafe fn replace_anonymous(
     let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | shift << libc::MAP_HUGE_SHIFT;
     let request = Request { address: 0, bytes, prot: piece.prot, flags };
     if let Some(loan) = &loan {
-        anonymous::remember(state, loan, page, private.is_some())?;
+        anonymous::remember(stays, loan, page, private.is_some())?;
     }
     let at = match &loan {
         // SAFETY: at an address of its own choice nothing is replaced.
@@ -139,7 +140,7 @@ unsafe fn replace_anonymous(
     if private == Some(true)
         && let Some(piece) = maps::first(piece.start, piece.end)?
     {
-        state.private.stay(&piece);
+        stays.add(&piece);
     }
     Ok(())
 }
@@ -147,7 +148,8 @@ unsafe fn replace_anonymous(
 /// # Safety
 /// As [`bound`].
 unsafe fn replace_memfd(
-    state: &mut State,
+    memfds: &mut Memfds,
+    stays: &mut Stays,
     piece: Piece,
     page: usize,
     loan: Option<client::Loan>,
@@ -162,11 +164,11 @@ unsafe fn replace_memfd(
     let lent = loan.is_some();
     let file = match loan {
         Some(loan) => {
-            anonymous::remember(state, &loan, page, false)?;
+            anonymous::remember(stays, &loan, page, false)?;
             let (_, mut files) = loan.into_fds();
             files.pop().ok_or(Errno(libc::EIO))?.into_raw_fd()
         }
-        None => state.memfds.kernels_own(&piece, size)?,
+        None => memfds.kernels_own(&piece, size)?,
     };
     // SAFETY: at an address of the kernel's choice nothing is replaced.
     let mapped = unsafe { raw::mmap(0, bytes, piece.prot, libc::MAP_SHARED, file, 0) };
@@ -174,7 +176,7 @@ unsafe fn replace_memfd(
         // SAFETY: see the module; the memory at `at` is this function's own.
         unsafe { raw::mremap(at, bytes, bytes, MOVE, piece.start) }
     });
-    let done = done.and_then(|_| state.memfds.replace(&piece, fd, file, lent));
+    let done = done.and_then(|_| memfds.replace(&piece, fd, file, lent));
     raw::close(file);
     done
 }

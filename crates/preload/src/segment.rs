@@ -21,11 +21,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{c_int, shmid_ds};
 
 use crate::anonymous::{page_of, remember};
-use crate::daemon::{Ask, lend};
-use crate::guard::State;
+use crate::config::config;
+use crate::daemon::{Ask, Lender};
 use crate::maps::Piece;
 use crate::raw::{self, Errno, File};
 use crate::say::say;
+use crate::stays::Stays;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -187,7 +188,9 @@ impl Segment {
 
 /// `shmget` of huge pages: a number, or `None` to make the untouched call.
 pub(crate) fn get(
-    state: &mut State,
+    lender: &mut Lender,
+    stays: &mut Stays,
+    segments: &mut Segments,
     key: libc::key_t,
     bytes: usize,
     flags: c_int,
@@ -196,7 +199,7 @@ pub(crate) fn get(
         say(format_args!("a segment of {bytes} bytes is not served: {why}"));
         None
     };
-    let config = state.config();
+    let config = config();
     if !config.enabled {
         return None;
     }
@@ -211,12 +214,12 @@ pub(crate) fn get(
         return not(&"its size is no number of pages");
     };
     let ask = Ask { bytes: rounded, page, single: true, last_hope: false, node: None };
-    let loan = match lend(state, ask) {
+    let loan = match lender.lend(ask) {
         Ok(loan) if loan.ready_bytes().0 > 0 => loan,
         Ok(_) => return not(&"nothing is ready"),
         Err(why) => return not(&why),
     };
-    if let Err(error) = remember(state, &loan, usize::try_from(page).ok()?, false) {
+    if let Err(error) = remember(stays, &loan, usize::try_from(page).ok()?, false) {
         return not(&error);
     }
     let (_, mut files) = loan.into_fds();
@@ -229,8 +232,8 @@ pub(crate) fn get(
     let (bytes, page) = (usize::try_from(rounded).ok()?, usize::try_from(page).ok()?);
     let segment =
         Segment { id, fd, file, bytes, page, mode: flags, removed: false, attached: Vec::new() };
-    state.segments.0.push(segment);
-    state.segments.tidy();
+    segments.0.push(segment);
+    segments.tidy();
     say(format_args!("a segment of {bytes} bytes is served as {id}"));
     Some(id)
 }

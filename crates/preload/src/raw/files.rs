@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Descriptors and what is behind them.
+//!
+//! # Safety
+//!
+//! As [`super`] has it.
+#![expect(unsafe_code, reason = "system calls that read and write values of ours")]
+#![expect(clippy::cast_possible_truncation, reason = "offsets of 64 bits")]
+
+use std::ffi::CStr;
+
+use libc::c_int;
+
+use super::{Errno, Result, call, int, plain};
+
+/// The file behind a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct File {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) bytes: u64,
+}
+
+impl File {
+    pub(crate) fn is(self, other: Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
+pub(crate) fn memfd_create(name: *const libc::c_char, flags: libc::c_uint) -> Result<usize> {
+    // The kernel reads the name as far as it is mapped and answers EFAULT beyond.
+    plain(libc::SYS_memfd_create, [name.addr(), flags as usize, 0, 0, 0, 0])
+}
+
+pub(crate) fn ftruncate(fd: c_int, bytes: i64) -> Result<usize> {
+    plain(libc::SYS_ftruncate, [int(fd), bytes.cast_unsigned() as usize, 0, 0, 0, 0])
+}
+
+pub(crate) fn fallocate(fd: c_int, mode: c_int, offset: i64, bytes: i64) -> Result<usize> {
+    let (offset, bytes) = (offset.cast_unsigned() as usize, bytes.cast_unsigned() as usize);
+    plain(libc::SYS_fallocate, [int(fd), int(mode), offset, bytes, 0, 0])
+}
+
+/// `fcntl`.
+///
+/// # Safety
+/// For the commands that take a pointer, it is good for what the kernel does with it.
+pub(crate) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize> {
+    // SAFETY: the caller's contract.
+    unsafe { call(libc::SYS_fcntl, [int(fd), int(command), argument, 0, 0, 0]) }
+}
+
+/// Whether a descriptor is closed on exec.
+pub(crate) fn closes_on_exec(fd: c_int) -> Result<bool> {
+    let flags = plain(libc::SYS_fcntl, [int(fd), int(libc::F_GETFD), 0, 0, 0, 0])?;
+    Ok(flags & int(libc::FD_CLOEXEC) != 0)
+}
+
+/// A memfd's seals; none where a file has no such thing.
+pub(crate) fn seals(fd: c_int) -> c_int {
+    let seals = plain(libc::SYS_fcntl, [int(fd), int(libc::F_GET_SEALS), 0, 0, 0, 0]);
+    seals.ok().and_then(|seals| c_int::try_from(seals).ok()).unwrap_or(0)
+}
+
+pub(crate) fn add_seals(fd: c_int, seals: c_int) -> Result<usize> {
+    plain(libc::SYS_fcntl, [int(fd), int(libc::F_ADD_SEALS), int(seals), 0, 0, 0])
+}
+
+pub(crate) fn dup3(old: c_int, new: c_int, flags: c_int) -> Result<usize> {
+    plain(libc::SYS_dup3, [int(old), int(new), int(flags), 0, 0, 0])
+}
+
+pub(crate) fn close(fd: c_int) {
+    // EBADF cannot be for a descriptor of the shim's own; nothing else leaves it open.
+    let _ = plain(libc::SYS_close, [int(fd), 0, 0, 0, 0, 0]);
+}
+
+/// Reads into `buffer` from a file at an offset.
+pub(crate) fn pread(fd: c_int, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    let args = [int(fd), buffer.as_mut_ptr().addr(), buffer.len(), offset as usize, 0, 0];
+    // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer.
+    unsafe { call(libc::SYS_pread64, args) }
+}
+
+/// Opens a file of that absolute path for reading, closed on exec.
+pub(crate) fn open(path: &CStr) -> Result<c_int> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let args = [int(libc::AT_FDCWD), path.as_ptr().addr(), int(flags), 0, 0, 0];
+    plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
+}
+
+/// Writes what it can. Behind the guard, where signals wait: one that is the write's own fault (a
+/// pipe that nobody reads any more, a file at the process's limit) is taken before it can end a
+/// program which has not written anything.
+pub(crate) fn write(fd: c_int, bytes: &[u8]) {
+    let before = pending_signals();
+    // A log that cannot be written has nobody to tell.
+    let written = plain(libc::SYS_write, [int(fd), bytes.as_ptr().addr(), bytes.len(), 0, 0, 0]);
+    let signal = match written {
+        Err(Errno(libc::EPIPE)) => libc::SIGPIPE,
+        Err(Errno(libc::EFBIG)) => libc::SIGXFSZ,
+        _ => return,
+    };
+    let set = 1_u64 << (signal - 1);
+    if before & set == 0 {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let args = [(&raw const set).addr(), 0, (&raw const now).addr(), 8, 0, 0];
+        // EAGAIN: the program ignores it, so there was none.
+        let _ = plain(libc::SYS_rt_sigtimedwait, args);
+    }
+}
+
+/// The signals that wait for this thread.
+fn pending_signals() -> u64 {
+    let mut set = 0_u64;
+    // SAFETY: the kernel's signal set is 8 bytes, which the value is.
+    let _ = unsafe { call(libc::SYS_rt_sigpending, [(&raw mut set).addr(), 8, 0, 0, 0, 0]) };
+    set
+}
+
+pub(crate) fn file(fd: c_int) -> Result<File> {
+    // SAFETY: all bytes zero is a valid `stat`, which is plain numbers.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `stat`, whose layout libc's is on these architectures.
+    unsafe { call(libc::SYS_fstat, [int(fd), (&raw mut stat).addr(), 0, 0, 0, 0]) }?;
+    let bytes = u64::try_from(stat.st_size).unwrap_or_default();
+    Ok(File { device: stat.st_dev, inode: stat.st_ino, bytes })
+}
+
+/// `sendmsg`; the program answers for the message, which the kernel checks.
+pub(crate) fn sendmsg(fd: c_int, message: usize, flags: c_int) -> Result<usize> {
+    plain(libc::SYS_sendmsg, [int(fd), message, int(flags), 0, 0, 0])
+}
+
+/// `sendmmsg`, into whose messages the kernel writes how much it sent.
+///
+/// # Safety
+/// So many messages of the program's, which nobody else uses meanwhile.
+pub(crate) unsafe fn sendmmsg(
+    fd: c_int,
+    messages: usize,
+    count: libc::c_uint,
+    flags: c_int,
+) -> Result<usize> {
+    // SAFETY: the caller's contract.
+    unsafe { call(libc::SYS_sendmmsg, [int(fd), messages, count as usize, int(flags), 0, 0]) }
+}
+
+/// Opens a file of that path for appending, made where it is missing, closed on exec. Waits for
+/// nobody at the other end of a FIFO, and takes no terminal for the program's.
+pub(crate) fn open_log(path: &CStr) -> Result<c_int> {
+    let place = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT;
+    let flags = place | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let args = [int(libc::AT_FDCWD), path.as_ptr().addr(), int(flags), 0o644, 0, 0];
+    plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
+}
