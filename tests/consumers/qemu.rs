@@ -221,7 +221,7 @@ fn the_emulator_wrapper_for_libvirt_serves_memfds() {
     let log = stage.path("shim.log");
     let wrapped = || {
         let mut command = Command::new("sh");
-        command.arg(&wrapper).env("PREZERO", binary()).env("PREZERO_LOG", &log);
+        command.arg(&wrapper).env("PREZERO", binary()).env("PREZERO_SHIM_LOG", &log);
         command.env("PREZERO_SOCKET", stage.daemon.socket()).env("PREZERO_WAIT_MS", "5000");
         command
     };

@@ -4,6 +4,7 @@
 //! `tests/c/shim.c` says what it finds of each thing that a program may expect of huge pages. What
 //! it says untouched is the expectation for every other way to run it.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -158,6 +159,40 @@ fn run_ends_with_the_code_of_its_command() {
     assert_eq!(run(&["sh", "-c", "exit 7"]), Some(7));
     assert_eq!(run(&["/nowhere/at-all"]), Some(127));
     assert_eq!(run(&["/"]), Some(126));
+}
+
+/// A line on standard error for what nothing can be preloaded into, or is of no use to.
+#[test]
+fn run_says_of_what_programs_it_can_serve_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = dir.path().join("program.c");
+    let go =
+        "__attribute__((section(\".note.go.buildid\"), used)) static const char id[] = \"x\";\n";
+    let log = dir.path().join("log");
+    for (name, text, arguments, said) in [
+        ("static", "", &["-static"][..], "is static, so that nothing is preloaded into it"),
+        ("static-pie", "", &["-static-pie"], "is static, so that nothing is preloaded into it"),
+        ("go", go, &[], "is a Go program, which makes its calls past the C library"),
+        ("dynamic", "", &[], ""),
+    ] {
+        std::fs::write(&source, format!("{text}int main(void) {{ return 3; }}\n"))
+            .expect("written");
+        let program = dir.path().join(name);
+        let built =
+            Command::new("gcc").arg("-o").arg(&program).arg(&source).args(arguments).status();
+        assert!(built.expect("gcc runs").success(), "{name}");
+        let program = program.to_str().expect("a plain path");
+        let script = dir.path().join("script");
+        std::fs::write(&script, format!("#!{program} -x\n")).expect("written");
+        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("our own file");
+        for command in [program, script.to_str().expect("a plain path")] {
+            let output = shimmed(dir.path(), &log, &[], &[command]);
+            let line = format!("prezero: {program} {said}: it gets no lent memory\n");
+            let expected = if said.is_empty() { "" } else { line.as_str() };
+            assert_eq!(String::from_utf8_lossy(&output.stderr), expected, "{name}");
+            assert_eq!(output.status.code(), Some(3), "{name}");
+        }
+    }
 }
 
 /// What `tests/c/page_size.c` finds of pages of one size is the same untouched and lent.

@@ -16,6 +16,7 @@ pub mod installed;
 pub mod machine;
 pub mod output;
 mod parse;
+mod program;
 pub mod shared;
 mod verbs;
 

@@ -61,7 +61,7 @@ const LONGEST_WAIT_MS: u64 = 60_000;
 impl Config {
     /// What a variable says that cannot be understood is said in the log, and the default is taken.
     fn from_environment() -> Self {
-        say::open(std::env::var_os("PREZERO_LOG"));
+        say::open(std::env::var_os("PREZERO_SHIM_LOG"));
         let config = Self {
             enabled: is_meant(std::env::var_os("PREZERO_ONLY")),
             socket: std::env::var_os("PREZERO_SOCKET")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `PREZERO_LOG`: a line per call that was served, and per call that was not, with the reason.
+//! `PREZERO_SHIM_LOG`: a line per call that was served, and per call that was not, with the reason.
 
 use std::ffi::{CString, OsString};
 use std::fmt::{Arguments, Write};

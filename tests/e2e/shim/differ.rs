@@ -35,7 +35,7 @@ fn programs_by_seed_find_under_the_shim_what_they_find_without() {
         command.arg(seed.to_string());
         if let Some(shim) = shim {
             command.env("LD_PRELOAD", shim).env("PREZERO_SOCKET", daemon.socket());
-            command.env("PREZERO_WAIT_MS", "5000").env("PREZERO_LOG", &log);
+            command.env("PREZERO_WAIT_MS", "5000").env("PREZERO_SHIM_LOG", &log);
         }
         said(&command.output().expect("the program runs"))
     };

@@ -87,7 +87,7 @@ fn nothing_in_the_environment_breaks_a_program() {
             ],
         ),
         (
-            "PREZERO_LOG",
+            "PREZERO_SHIM_LOG",
             &[
                 (os(""), true),
                 (os("0"), true),
@@ -120,6 +120,22 @@ fn nothing_in_the_environment_breaks_a_program() {
     }
 }
 
+/// It was a level for one verb and a file for another.
+#[test]
+fn the_variable_of_two_meanings_is_refused_with_the_two_names() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for words in [&["run", "--", "true"][..], &["serve", "--check"]] {
+        let mut command = Command::new(binary());
+        let output = command.args(words).current_dir(&dir).env("PREZERO_LOG", "info").output();
+        let output = output.expect("prezero runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("PREZERO_LOG=info"), "{said}");
+        assert!(said.contains("PREZERO_LOG_LEVEL") && said.contains("PREZERO_SHIM_LOG"), "{said}");
+    }
+    assert_eq!(std::fs::read_dir(&dir).expect("our own").count(), 0, "no file of that name");
+}
+
 /// A shell that has closed its end, as `program 2>&1 | head -1` does.
 #[test]
 fn a_log_that_nobody_reads_ends_no_program() {
@@ -136,7 +152,7 @@ fn a_log_that_nobody_reads_ends_no_program() {
         .args(words)
         .env("LD_PRELOAD", &shim)
         .env("PREZERO_SOCKET", dir.path().join("no-socket"))
-        .env("PREZERO_LOG", "stderr")
+        .env("PREZERO_SHIM_LOG", "stderr")
         .stderr(write);
     assert_same("with a broken pipe", &text(&command.output().expect("it runs")), &expected);
 }

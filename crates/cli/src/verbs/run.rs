@@ -5,6 +5,7 @@
 //! programs that it starts. Nothing is borrowed here: the shim does, when the program asks.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -13,7 +14,8 @@ use clap::ValueEnum;
 use crate::exit::Outcome;
 use crate::inherited::become_command;
 use crate::installed;
-use crate::shared::Daemon;
+use crate::program;
+use crate::shared::{Daemon, refuse_old_log};
 
 /// What becomes of private memory when the program forks
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -34,7 +36,8 @@ enum Private {
 /// semantics it cannot keep, or for which nothing is ready, goes to the kernel as without it; so do
 /// all calls while no daemon answers within 100 ms. Programs that CMD starts are served as well.
 ///
-/// Static programs and programs that make system calls past the C library are not served.
+/// Static programs, Go programs and others that make system calls past the C library are not served;
+/// where CMD is one, a line on standard error says so.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -55,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long)]
     shm: bool,
     /// Say for each call whether it was served and why not: `stderr`, or a file to append to
-    #[arg(long, value_name = "WHERE", env = "PREZERO_LOG")]
+    #[arg(long, value_name = "WHERE", env = "PREZERO_SHIM_LOG")]
     log: Option<OsString>,
     /// The shim, if it lies neither beside this binary nor where packages put it
     #[arg(long, value_name = "PATH", env = "PREZERO_PRELOAD")]
@@ -66,6 +69,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
+    refuse_old_log()?;
     let shim = match &args.preload {
         Some(path) => path.clone(),
         None => installed::shim()?,
@@ -81,10 +85,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if args.shm {
         command.env("PREZERO_SHM", "1");
     }
-    for (name, value) in [("PREZERO_ONLY", &args.only), ("PREZERO_LOG", &args.log)] {
+    for (name, value) in [("PREZERO_ONLY", &args.only), ("PREZERO_SHIM_LOG", &args.log)] {
         if let Some(value) = value {
             command.env(name, value);
         }
+    }
+    if let Some(why) = program::why_not_served(&args.command[0]) {
+        // Nobody to tell, where that cannot be written.
+        let _ = writeln!(std::io::stderr(), "prezero: {why}: it gets no lent memory");
     }
     Err(become_command(&mut command))
 }

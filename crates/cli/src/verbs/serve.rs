@@ -11,6 +11,7 @@ use wire::DEFAULT_SOCKET;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::log;
+use crate::shared::refuse_old_log;
 
 /// Run the daemon: own huge pages, keep them zeroed, lend them
 ///
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long)]
     plain: bool,
     /// What to log: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", env = "PREZERO_LOG", default_value = "info")]
+    #[arg(long, value_name = "LEVEL", env = "PREZERO_LOG_LEVEL", default_value = "info")]
     log: LevelFilter,
     #[command(flatten)]
     gone: Gone,
@@ -116,6 +117,7 @@ impl clap::FromArgMatches for Gone {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
+    refuse_old_log()?;
     if args.check {
         config(&args)?;
         return Ok(Exit::Done);

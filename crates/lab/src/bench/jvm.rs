@@ -89,7 +89,7 @@ fn lent(plan: &Plan, scene: &mut Scene<'_>, java: &Path, shim: &Path) -> Result<
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    let variables = [("LD_PRELOAD", shim), ("PREZERO_SOCKET", &socket), ("PREZERO_LOG", &log)];
+    let variables = [("LD_PRELOAD", shim), ("PREZERO_SOCKET", &socket), ("PREZERO_SHIM_LOG", &log)];
     let took = start(plan, java, Way::Lent, &variables)?;
     // It would take the kernel's pages without a word.
     let said = fs::read_to_string(&log)?;

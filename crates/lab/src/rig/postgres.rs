@@ -202,7 +202,7 @@ impl<'a> Cluster<'a> {
         }
         if let Memory::Lent { shim, socket, .. } = memory {
             command.env("LD_PRELOAD", shim).env("PREZERO_SOCKET", socket);
-            command.env("PREZERO_LOG", self.shim_log());
+            command.env("PREZERO_SHIM_LOG", self.shim_log());
         }
         // Immediate shutdown: it takes its children with it.
         let command = end_with_parent(&mut command, Signal::QUIT);

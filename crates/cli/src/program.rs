@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether the preload shim can serve a program, as far as its file says.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use object::elf::{FileHeader64, PT_INTERP};
+use object::read::elf::{ElfFile, ProgramHeader};
+use object::{Endianness, Object, ReadCache};
+
+/// So many interpreters of interpreters the kernel looks at.
+const MOST_SCRIPTS: usize = 5;
+
+/// Why the shim does nothing for the program that a command names, with its path: nothing where it
+/// may, or where that cannot be told.
+pub(crate) fn why_not_served(command: &OsStr) -> Option<String> {
+    let mut path = find(command)?;
+    for _ in 0..MOST_SCRIPTS {
+        match interpreter(&path) {
+            Some(next) => path = next,
+            None => break,
+        }
+    }
+    let why = obstacle(&path)?;
+    Some(format!("{} {why}", path.display()))
+}
+
+/// As `execvp` finds it.
+fn find(command: &OsStr) -> Option<PathBuf> {
+    if command.as_bytes().contains(&b'/') {
+        return Some(command.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(command)).find(|path| path.is_file())
+}
+
+/// Of a script, what runs it.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(256).read_to_end(&mut head).ok()?;
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let first = PathBuf::from(OsString::from_vec(words.next()?.to_vec()));
+    // What `env` runs is looked for as it does.
+    match (first.file_name()?.as_bytes(), words.next()) {
+        (b"env", Some(name)) if !name.starts_with(b"-") => find(OsStr::from_bytes(name)),
+        _ => Some(first),
+    }
+}
+
+fn obstacle(path: &Path) -> Option<&'static str> {
+    let file = File::open(path).ok()?;
+    let meta = file.metadata().ok()?;
+    let cache = ReadCache::new(file);
+    let elf = match ElfFile::<FileHeader64<Endianness>, _>::parse(&cache) {
+        Ok(elf) => elf,
+        Err(_) => {
+            let mut head = [0; 5];
+            File::open(path).ok()?.read_exact(&mut head).ok()?;
+            return (head == *b"\x7fELF\x01")
+                .then_some("is a program of 32 bits, and the shim has 64");
+        }
+    };
+    let (endian, user) = (elf.endian(), rustix::process::geteuid().as_raw());
+    let is_asked_for = elf.elf_program_headers().iter().any(|h| h.p_type(endian) == PT_INTERP);
+    // The dynamic linker has no interpreter either, and is named when it is run by itself.
+    let is_linker = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld"));
+    match () {
+        () if !is_asked_for && !is_linker => {
+            Some("is static, so that nothing is preloaded into it")
+        }
+        () if elf.section_by_name_bytes(b".note.go.buildid").is_some() => {
+            Some("is a Go program, which makes its calls past the C library")
+        }
+        () if meta.mode() & 0o4000 != 0 && meta.uid() != user => {
+            Some("runs as another user, so that nothing is preloaded into it")
+        }
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_what_runs_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = |name: &str, line: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, line).expect("written");
+            interpreter(&path)
+        };
+        assert_eq!(script("a", "#!/bin/sh -e\nexit"), Some("/bin/sh".into()));
+        assert_eq!(script("b", "#! /bin/sh"), Some("/bin/sh".into()));
+        assert_eq!(script("c", "#!/usr/bin/env sh\n"), find(OsStr::new("sh")));
+        assert_eq!(script("d", "#!\n"), None);
+        assert_eq!(script("e", "exit 0\n"), None);
+    }
+
+    #[test]
+    fn dynamic_programs_and_what_is_no_program_are_not_spoken_of() {
+        for name in
+            ["sh", "/bin/sh", "/dev/null", "/", "/etc/passwd", "/no/such", "no-such-program"]
+        {
+            assert_eq!(why_not_served(OsStr::new(name)), None, "{name}");
+        }
+    }
+}
