@@ -2,6 +2,7 @@
 //! The repository's own rules, as tests.
 
 mod arrows;
+mod floors;
 mod manual;
 mod providers;
 mod sources;

@@ -6,7 +6,7 @@
 //! closed and pointers that lead nowhere, for which the kernel is to answer. Types that promise a
 //! valid descriptor or a known flag cannot hold those. And rustix goes through the C library where
 //! any crate of a build asks for its `use-libc`: through the functions of this very library, which
-//! would then wait for the lock that their caller holds.
+//! would then wait for the lock that their caller holds. `tests/rules` looks that nobody does.
 //!
 //! # Safety
 //!
