@@ -2,9 +2,7 @@
 //! The exported functions, in the place of the C library's.
 //!
 //! Each looks, without a lock, whether it is about anything of the shim's, and makes the untouched
-//! call if not: the system call itself where the C library adds nothing, else its function. A panic
-//! would be a defect of the shim's, maybe in the midst of its allocator: it is said on standard
-//! error without allocating, and the program is aborted (`panicked`).
+//! call if not: the system call itself where the C library adds nothing, else its function.
 //!
 //! # Safety
 //!
@@ -14,7 +12,6 @@
 #![expect(unsafe_code, reason = "functions with the C library's names and contracts")]
 
 use std::ffi::CStr;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, key_t, off64_t, pid_t, shmid_ds, size_t};
@@ -26,7 +23,7 @@ use crate::maps::Piece;
 use crate::memfd_calls::{FALLOCATE, FCNTL, POSIX_FALLOCATE};
 use crate::passing::{SENDMMSG, SENDMSG};
 use crate::raw::{self, Errno, c_int_result, c_result};
-use crate::{memfd, places, private, rebind, say, segment};
+use crate::{defect, memfd, places, private, rebind, say, segment};
 
 /// Runs `body` behind the lock; `None` if that cannot be had.
 pub(crate) fn guarded<T>(
@@ -35,30 +32,6 @@ pub(crate) fn guarded<T>(
 ) -> Option<T> {
     let mut guard = Guard::enter(patience)?;
     Some(body(guard.state()))
-}
-
-/// The standard library's own hook allocates, which waits for ever where the allocator is what
-/// panicked; and to go on with a half changed table would be worse than to end.
-fn panicked(info: &std::panic::PanicHookInfo<'_>) {
-    struct Line([u8; 200], usize);
-    impl std::fmt::Write for Line {
-        fn write_str(&mut self, text: &str) -> std::fmt::Result {
-            let room = &mut self.0[self.1..];
-            let bytes = text.len().min(room.len());
-            room[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
-            self.1 += bytes;
-            Ok(())
-        }
-    }
-    let mut line = Line([0; 200], 0);
-    let at = info.location().map_or(("?", 0), |at| (at.file(), at.line()));
-    let payload = info.payload();
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("a panic");
-    let _ = writeln!(line, "prezero: a defect of the shim at {}:{}: {text}", at.0, at.1);
-    raw::write(libc::STDERR_FILENO, &line.0[..line.1]);
-    std::process::abort()
 }
 
 fn pointer(result: raw::Result<usize>) -> *mut c_void {
@@ -102,8 +75,7 @@ static START: extern "C" fn() = {
         for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE, &SENDMSG, &SENDMMSG] {
             next.get();
         }
-        // A closure without captures is no allocation.
-        std::panic::set_hook(Box::new(panicked));
+        defect::install();
         // SAFETY: three functions that live as long as the process.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     }

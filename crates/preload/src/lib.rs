@@ -3,7 +3,7 @@
 //!
 //! Loaded by `LD_PRELOAD` (`prezero run -- CMD` sets that), it stands before the C library's calls
 //! that ask for huge pages and answers them with a loan if it can keep what the call promises. In
-//! every other case the untouched call is made, and `PREZERO_LOG` says why.
+//! every other case the untouched call is made, and `PREZERO_SHIM_LOG` says why.
 //!
 //! - [`calls`] are the exported functions: what is asked for, and the untouched call. Those that
 //!   take descriptors are in [`memfd_calls`] and [`passing`].
@@ -18,7 +18,7 @@
 //! - [`daemon`] asks for loans, in bounded time; [`policy`] says from which nodes.
 //! - [`guard`] is the one lock; behind it no signal, no cancellation, and no allocator of the
 //!   program's ([`ALLOCATOR`]).
-//! - [`raw`] are the system calls themselves.
+//! - [`raw`] are the system calls themselves; [`defect`] is how a panic ends.
 //!
 //! # Whose the memory is
 //!
@@ -31,6 +31,7 @@ mod anonymous;
 pub mod calls;
 mod config;
 mod daemon;
+mod defect;
 mod fork;
 mod guard;
 mod maps;
