@@ -4,6 +4,7 @@
  * of private memory after them: a line each, the same untouched and under the preload shim.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -292,15 +293,120 @@ static void probe(void)
 	close(fd);
 }
 
+/* A function that returns 42. */
+static void put_code(unsigned char *memory)
+{
+#ifdef __x86_64__
+	static const unsigned char code[] = { 0xb8, 42, 0, 0, 0, 0xc3 };
+#else
+	static const unsigned code[] = { 0x52800540, 0xd65f03c0 };
+#endif
+	memcpy(memory, code, sizeof(code));
+	__builtin___clear_cache((char *)memory, (char *)memory + sizeof(code));
+}
+
+static long run_code(unsigned char *memory)
+{
+	pid_t pid = child();
+
+	if (!pid)
+		_exit(((int (*)(void))(void *)memory)());
+	return child_end(pid);
+}
+
+/* What is compiled at run time, as a JVM's code cache and V8's are. */
+static void code(void)
+{
+	static const int kinds[] = { MAP_PRIVATE, MAP_SHARED };
+
+	subject = "code";
+	for (int i = 0; i < 2; i++) {
+		unsigned char *memory = map(NULL, 2, RW, kinds[i]);
+
+		put_code(memory);
+		say("not yet", run_code(memory));
+		say_errno("mprotect", mprotect(memory, PAGE, PROT_READ | PROT_EXEC));
+		say("runs", run_code(memory));
+		munmap(memory, 2 * PAGE);
+		memory = map(NULL, 1, RW | PROT_EXEC, kinds[i]);
+		put_code(memory);
+		say("from the beginning", run_code(memory));
+		munmap(memory, PAGE);
+	}
+	int fd = memfd_create("code", MFD_HUGETLB | MFD_CLOEXEC);
+	say_errno("ftruncate", ftruncate(fd, PAGE));
+	unsigned char *memory = mmap(NULL, PAGE, RW, MAP_SHARED, fd, 0);
+	unsigned char *again = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
+	put_code(memory);
+	say("by a second mapping", again == MAP_FAILED ? -errno : run_code(again));
+	close(fd);
+}
+
+/* Calls that are looked up in the C library's own handle, as Python's ctypes does it. */
+static void handle(void)
+{
+	void *libc = dlopen("libc.so.6", RTLD_LAZY), *self = dlopen(NULL, RTLD_LAZY);
+	void *(*its_mmap)(void *, size_t, int, int, int, off_t) = dlsym(libc, "mmap");
+	int (*its_munmap)(void *, size_t) = dlsym(libc, "munmap");
+	int (*its_memfd_create)(const char *, unsigned) = dlsym(libc, "memfd_create");
+	int (*its_ftruncate)(int, off_t) = dlsym(libc, "ftruncate");
+	unsigned char *memory = its_mmap(NULL, 2 * PAGE, RW, MAP_PRIVATE | HUGE, -1, 0);
+
+	subject = "handle";
+	say("zero", is_zero(memory, 2 * PAGE));
+	say_errno("munmap of a part", its_munmap(memory, PAGE));
+	its_munmap(memory + PAGE, PAGE);
+	int fd = its_memfd_create("test", MFD_HUGETLB);
+	say_errno("ftruncate", its_ftruncate(fd, PAGE));
+	close(fd);
+	say("by the program's handle", dlsym(self, "mmap") != NULL);
+	say("nobody's", dlsym(libc, "no_such_call") == NULL && dlerror() != NULL);
+	say("the first and the next differ, or not",
+	    !!dlsym(RTLD_DEFAULT, "mmap") + !!dlsym(RTLD_NEXT, "mmap"));
+	say("an error is told once", dlerror() == NULL);
+}
+
+/* Detached by munmap and removed: nothing of it is left while the program goes on. */
+static void gone(void)
+{
+	char byte;
+
+	subject = "gone";
+	for (int removed_first = 0; removed_first < 2; removed_first++) {
+		int id = shmget(IPC_PRIVATE, 2 * PAGE, SHM_HUGETLB | IPC_CREAT | 0600);
+		unsigned char *memory = shmat(id, NULL, 0);
+
+		if (memory == (void *)-1)
+			die("shmat");
+		memory[0] = 1;
+		if (removed_first)
+			say_errno("IPC_RMID", shmctl(id, IPC_RMID, NULL));
+		pid_t pid = child();
+		if (!pid)
+			_exit(shmdt(memory));
+		say("a child detaches", child_end(pid));
+		say_errno("munmap", munmap(memory, 2 * PAGE));
+		if (!removed_first)
+			say_errno("IPC_RMID", shmctl(id, IPC_RMID, NULL));
+		say_errno("shmat", (long)shmat(id, NULL, 0));
+		say("waits", 1);
+		if (read(STDIN_FILENO, &byte, 1) < 0)
+			die("read");
+	}
+}
+
 int main(int argc, char **argv)
 {
-	if (argc > 1 && !strcmp(argv[1], "probe")) {
-		probe();
-		return 0;
-	}
-	if (argc > 1 && !strcmp(argv[1], "promise")) {
-		promise();
-		return 0;
+	static const struct { const char *name; void (*run)(void); } parts[] = {
+		{ "probe", probe }, { "promise", promise }, { "code", code }, { "handle", handle },
+		{ "gone", gone },
+	};
+
+	for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++) {
+		if (!strcmp(argv[1], parts[i].name)) {
+			parts[i].run();
+			return 0;
+		}
 	}
 	part_advice();
 	refused();

@@ -540,12 +540,46 @@ static void segments(void)
 	say("zero", is_zero(memory, 2 * PAGE));
 	memory[0] = 3;
 	say("attached twice it is one memory", again[0]);
-	say("read only", touch(again, true));
 	struct shmid_ds status;
 	say_errno("IPC_STAT", shmctl(id, IPC_STAT, &status));
 	say("its size", status.shm_segsz / PAGE);
 	say("attachments", status.shm_nattch);
+	say("made by", status.shm_cpid == getpid());
+	say("last used by", status.shm_lpid == getpid());
+	say("its key", status.shm_perm.__key);
+	say("its mode", status.shm_perm.mode);
+	say("its owners", status.shm_perm.uid == geteuid() && status.shm_perm.cgid == getegid());
+	say("its times", (status.shm_atime > 0) * 4 + (status.shm_dtime > 0) * 2 + (status.shm_ctime > 0));
+	say("read only", touch(again, true));
+	status.shm_perm.mode = 0640;
+	say_errno("IPC_SET", shmctl(id, IPC_SET, &status));
+	say_errno("IPC_STAT", shmctl(id, IPC_STAT, &status));
+	say("its mode", status.shm_perm.mode);
+	say_errno("IPC_STAT to nowhere", shmctl(id, IPC_STAT, (void *)16));
+	say_errno("IPC_SET from nowhere", shmctl(id, IPC_SET, NULL));
+	say_errno("no such command", shmctl(id, 99, &status));
+	say_errno("SHM_LOCK", shmctl(id, SHM_LOCK, NULL));
+	say_errno("SHM_UNLOCK", shmctl(id, SHM_UNLOCK, NULL));
+	say_errno("attach within a page", (long)shmat(id, (char *)(1UL << 44) + 4096, 0));
+	say_errno("attach at no address", (long)shmat(id, (char *)(1UL << 44) + 3, 0));
+	say_errno("rounded to a base page", (long)shmat(id, (char *)(1UL << 44) + 4097, SHM_RND));
+	say_errno("attach over it", (long)shmat(id, memory, 0));
+	say_errno("SHM_REMAP without a place", (long)shmat(id, NULL, SHM_REMAP));
+	say("SHM_REMAP over it", shmat(id, memory, SHM_REMAP) == memory && memory[0] == 3);
+	unsigned char *code = shmat(id, NULL, SHM_EXEC);
+	say("SHM_EXEC", code != (void *)-1 && code[0] == 3);
+	say_errno("detach it", shmdt(code));
+	say_errno("detach from within", shmdt(memory + PAGE));
 	say_errno("IPC_RMID", shmctl(id, IPC_RMID, NULL));
+	say_errno("IPC_STAT", shmctl(id, IPC_STAT, &status));
+	say("its mode", status.shm_perm.mode);
+	say("attachments", status.shm_nattch);
+	say_errno("removed again", shmctl(id, IPC_RMID, NULL));
+	code = shmat(id, NULL, 0);
+	say("attached though removed", code != (void *)-1 && code[0] == 3);
+	say_errno("detach its first page by munmap", munmap(code, PAGE));
+	say_errno("detach the rest", shmdt(code));
+	say_errno("detach what is gone", shmdt(code));
 	make_steps();
 	pid_t pid = child();
 	if (!pid) {
@@ -562,6 +596,20 @@ static void segments(void)
 	say_errno("detach again", shmdt(memory));
 	say_errno("detach the other", shmdt(again));
 	say_errno("attach what is gone", (long)shmat(id, NULL, 0));
+
+	id = shmget(IPC_PRIVATE, PAGE + 5, SHM_HUGETLB | IPC_CREAT | 0400);
+	say_errno("IPC_STAT", shmctl(id, IPC_STAT, &status));
+	say("a size as it was asked for", status.shm_segsz);
+	say("its mode", status.shm_perm.mode);
+	say("not used yet", status.shm_lpid + status.shm_atime + status.shm_dtime);
+	memory = shmat(id, NULL, 0);
+	say("mapped in whole pages", memory != (void *)-1 && !memory[2 * PAGE - 1]);
+	say_errno("munmap", munmap(memory, 2 * PAGE));
+	say_errno("IPC_STAT", shmctl(id, IPC_STAT, &status));
+	say("attachments", status.shm_nattch);
+	say_errno("IPC_RMID", shmctl(id, IPC_RMID, NULL));
+	say_errno("attach what is gone", (long)shmat(id, NULL, 0));
+	say_errno("remove what is gone", shmctl(id, IPC_RMID, NULL));
 }
 
 /* ---- many at a time ---- */

@@ -138,7 +138,11 @@ impl Store {
                 return Ok(());
             }
             self.mounts.push(if mounted {
-                HugetlbMount { dir: path.clone(), page: page_size }
+                let mount = HugetlbMount { dir: path.clone(), page: page_size };
+                if let Err(error) = mount.refresh() {
+                    tracing::warn!(%name, %error, "keeps the mount flags of an earlier version");
+                }
+                mount
             } else {
                 mount::mount(&path, page_size)?
             });

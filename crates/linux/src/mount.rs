@@ -23,8 +23,11 @@ pub struct HugetlbMount {
     pub page: PageSize,
 }
 
-/// Mounts a hugetlbfs of one page size on `dir`, mode 0700, `nosuid,nodev,noexec`. The directory is
-/// made if it is missing. Mounting takes no pages.
+/// Mounts a hugetlbfs of one page size on `dir`, mode 0700, `nosuid,nodev`. The directory is made
+/// if it is missing. Mounting takes no pages.
+///
+/// Not `noexec`: programs map code into huge pages, anonymous ones and memfds, and nothing forbids
+/// it.
 ///
 /// # Errors
 /// [`Error::is_denied`] without `CAP_SYS_ADMIN`; EINVAL where the kernel has no such page size.
@@ -37,10 +40,9 @@ pub fn mount(dir: &Path, page: PageSize) -> Result<HugetlbMount> {
     let options = format!("pagesize={},mode=0700", page.bytes());
     let data = CString::new(options.as_str())
         .map_err(|_| Error::invalid("mount options", &options, "contain a zero byte"))?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    rustix::mount::mount("prezero", dir, "hugetlbfs", flags, data.as_c_str())
+    rustix::mount::mount("prezero", dir, "hugetlbfs", FLAGS, data.as_c_str())
         .or_call(|| {
-            format!("mount(\"prezero\", {dir:?}, \"hugetlbfs\", nosuid|nodev|noexec, {options:?})")
+            format!("mount(\"prezero\", {dir:?}, \"hugetlbfs\", nosuid|nodev, {options:?})")
         })
         .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
         .advise(Errno::INVAL, "/sys/kernel/mm/hugepages lists the page sizes of this kernel")
@@ -48,7 +50,21 @@ pub fn mount(dir: &Path, page: PageSize) -> Result<HugetlbMount> {
     Ok(HugetlbMount { dir: dir.to_owned(), page })
 }
 
+/// What every mount of prezero's has.
+const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
 impl HugetlbMount {
+    /// Gives one that an earlier version mounted the flags that [`mount`] would give it now; files
+    /// that are open and mapped stay so.
+    ///
+    /// # Errors
+    /// [`Error::is_denied`] without `CAP_SYS_ADMIN`.
+    pub fn refresh(&self) -> Result<()> {
+        rustix::mount::mount_remount(&self.dir, MountFlags::BIND | FLAGS, "")
+            .or_call(|| format!("mount({:?}, remount|bind|nosuid|nodev)", self.dir))
+            .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
+    }
+
     /// Unmounts it; the pages of all files on it return to the kernel's pool.
     ///
     /// # Errors

@@ -71,7 +71,6 @@ impl Request {
                 Some("MAP_NORESERVE asks for address space, not for memory")
             }
             () if self.flags & libc::MAP_GROWSDOWN != 0 => Some("MAP_GROWSDOWN"),
-            () if self.prot & libc::PROT_EXEC != 0 => Some("lent memory cannot be executed"),
             () if self.flags & libc::MAP_FIXED != 0 && not_aligned() => {
                 Some("the address is not a multiple of the page size")
             }

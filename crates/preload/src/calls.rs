@@ -23,7 +23,7 @@ use crate::maps::Piece;
 use crate::memfd_calls::{FALLOCATE, FCNTL, POSIX_FALLOCATE};
 use crate::passing::{SENDMMSG, SENDMSG};
 use crate::raw::{self, Errno, c_int_result, c_result};
-use crate::{defect, memfd, places, private, rebind, say, segment};
+use crate::{defect, lookup, memfd, places, private, rebind, say, segment};
 
 /// Runs `body` behind the lock; `None` if that cannot be had.
 pub(crate) fn guarded<T>(
@@ -76,6 +76,7 @@ static START: extern "C" fn() = {
             next.get();
         }
         defect::install();
+        lookup::start();
         // SAFETY: three functions that live as long as the process.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     }
@@ -107,10 +108,10 @@ pub unsafe extern "C" fn mmap(
     let served = guarded(WAIT, |state| {
         if of_memfd {
             let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
-            state.memfds.before_mapping(fd, private, prot & libc::PROT_EXEC != 0);
+            state.memfds.before_mapping(fd, private);
         }
-        // SAFETY: the caller's contract.
         if for_huge_pages {
+            // SAFETY: the caller's contract.
             unsafe { anonymous::map(&mut state.lender, &mut state.stays, request) }
         } else {
             untouched()
@@ -146,7 +147,11 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     // SAFETY: the caller's contract.
     let untouched = || unsafe { raw::munmap(start, bytes) };
     if !private::may_be_in(start, bytes) {
-        return c_int_result(untouched());
+        let done = untouched();
+        if segment::is_any() {
+            guarded(WAIT, |state| state.segments.tidy());
+        }
+        return c_int_result(done);
     }
     // The guard is there for a fork beside it, which must inherit no descriptor of the shim's; it
     // is not needed for what is done, and a fork that is under way is not waited for.
@@ -302,10 +307,7 @@ pub unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shmctl(id: c_int, command: c_int, out: *mut shmid_ds) -> c_int {
     if segment::is_any() {
-        let served = guarded(WAIT_LONG, |state| {
-            // SAFETY: the caller's contract.
-            unsafe { state.segments.control(id, command, out) }
-        });
+        let served = guarded(WAIT_LONG, |state| state.segments.control(id, command, out.addr()));
         if let Some(Some(result)) = served {
             return c_int_result(result);
         }

@@ -13,6 +13,7 @@
 //! - [`places`] knows which files are lent, and moves rows of them.
 //! - [`memfd`] serves `memfd_create(MFD_HUGETLB)` when its size becomes known.
 //! - [`rebind`] puts other memory in the place of what `mbind` wants elsewhere.
+//! - [`lookup`] finds them for those who ask the C library's own handle.
 //! - [`passing`] notices what is passed on to other processes.
 //! - [`segment`] serves `shmget(SHM_HUGETLB)` where the operator allows it.
 //! - [`daemon`] asks for loans, in bounded time; [`policy`] says from which nodes.
@@ -34,6 +35,7 @@ mod daemon;
 mod defect;
 mod fork;
 mod guard;
+pub mod lookup;
 mod maps;
 mod memfd;
 pub mod memfd_calls;

@@ -15,10 +15,9 @@
 //! sets them) are kept here, for the program and its children; another process that was passed the
 //! descriptor finds `F_SEAL_SEAL` and is not bound.
 //!
-//! *What a lent file cannot be*: sealed against writing, or executed; and a private mapping copies
-//! each page that is written, which makes lent pages a waste. If that is the first thing that is
-//! done with the file, a memfd of the kernel's takes its place again; later such seals are refused
-//! (`EPERM`).
+//! *What a lent file cannot be*: sealed against writing; and a private mapping copies each page
+//! that is written, which makes lent pages a waste. If that is the first thing that is done with
+//! the file, a memfd of the kernel's takes its place again; later such seals are refused (`EPERM`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -217,16 +216,15 @@ impl Memfds {
         Ok(())
     }
 
-    /// A mapping of the descriptor is about to be made. Where the first one is private or to be
-    /// executed, the program is better off with a memfd of the kernel's.
-    pub(crate) fn before_mapping(&mut self, fd: c_int, private: bool, executed: bool) {
+    /// A mapping of the descriptor is about to be made. Where the first one is private, the program
+    /// is better off with a memfd of the kernel's.
+    pub(crate) fn before_mapping(&mut self, fd: c_int, private: bool) {
         let Ok(file) = raw::file(fd) else { return };
         self.pending.retain(|pending| !pending.file.is(file));
         if let Some(served) = self.served.iter_mut().find(|served| served.file.is(file)) {
             let was_used = std::mem::replace(&mut served.used, true);
-            if (private || executed) && !was_used {
-                let why = if private { "mapped private" } else { "to be executed" };
-                self.give_way(fd, file, why);
+            if private && !was_used {
+                self.give_way(fd, file, "mapped private");
             }
         }
         self.count();

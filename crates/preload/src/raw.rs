@@ -15,6 +15,7 @@
 //! on as it came, or one that the shim mapped. All others take plain numbers, or pointers to values
 //! that live across the call and are as long as the kernel is told.
 #![expect(unsafe_code, reason = "system calls, some of which map and unmap memory")]
+#![expect(clippy::cast_possible_truncation, reason = "numbers of 64 bits in registers of 64 bits")]
 
 use libc::{c_int, c_long};
 

@@ -6,25 +6,30 @@
 //! with a key are never served, and private ones only on request. Everybody else finds the number
 //! unknown (`EINVAL`), loudly, and never other memory under it.
 //!
-//! The number comes from the kernel: a segment of one page that is removed at once, so that no
-//! other segment has it. `shm_nattch` counts this process's attachments.
+//! The number comes from the kernel, as do owner, times and the like: a segment of one page that is
+//! asked for them and removed at once, so that no other segment has the number. What changes later
+//! lies in a page that the program and its forks share.
+//!
+//! Where a segment is attached is not noted but looked up ([`maps`]): so `munmap` detaches, and
+//! `shm_nattch` counts mappings as the kernel does, though of this process alone. A removed segment
+//! is let go of when it is attached nowhere: at the next of these calls, or at the `munmap` of it.
 //!
 //! # Safety
 //!
-//! Ranges are unmapped that were mapped here for the program's own `shmat` and that it now
-//! detaches.
-#![expect(unsafe_code, reason = "attaches and detaches memory, and fills the program's structures")]
+//! Ranges are unmapped in which the kernel says that a segment is attached which the program now
+//! detaches. The program's structures are read and written by the kernel, which checks them.
+#![expect(unsafe_code, reason = "attaches and detaches memory, and shares a page with forks")]
 
 use std::os::fd::IntoRawFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
 use libc::{c_int, shmid_ds};
 
 use crate::anonymous::{page_of, remember};
 use crate::config::config;
 use crate::daemon::{Ask, Lender};
-use crate::maps::Piece;
-use crate::raw::{self, Errno, File};
+use crate::maps::{self, Piece};
+use crate::raw::{self, Errno, File, READ_WRITE};
 use crate::say::say;
 use crate::stays::Stays;
 
@@ -35,21 +40,57 @@ pub(crate) fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
+/// What a segment's number says until it is gone (`SHM_DEST`).
+const REMOVED: u32 = 0o1000;
+
+/// What changes of a segment, for the program and its forks alike.
 #[derive(Debug)]
+struct Shared {
+    mode: AtomicU32,
+    uid: AtomicU32,
+    gid: AtomicU32,
+    last: AtomicU32,
+    attached_at: AtomicI64,
+    detached_at: AtomicI64,
+    changed_at: AtomicI64,
+}
+
+/// A page for it.
+#[derive(Debug)]
+struct SharedPage(usize);
+
+impl SharedPage {
+    fn new() -> raw::Result<Self> {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        unsafe { raw::mmap(0, raw::base_page(), READ_WRITE, flags, -1, 0) }.map(Self)
+    }
+
+    fn get(&self) -> &Shared {
+        // SAFETY: this value's own mapping, zero at first, which is a value, and only ever this.
+        unsafe { &*(self.0 as *const Shared) }
+    }
+}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // SAFETY: this value's own mapping.
+        let _ = unsafe { raw::munmap(self.0, raw::base_page()) };
+    }
+}
+
 struct Segment {
     id: c_int,
     /// The program may close any descriptor: this one counts while it is still of that file.
     fd: c_int,
     file: File,
-    bytes: usize,
     page: usize,
-    mode: c_int,
-    removed: bool,
-    attached: Vec<usize>,
+    /// What the kernel said when it was made.
+    made: shmid_ds,
+    shared: SharedPage,
 }
 
 /// The served segments of this process.
-#[derive(Debug)]
 pub(crate) struct Segments(Vec<Segment>);
 
 impl Segments {
@@ -58,6 +99,7 @@ impl Segments {
     }
 
     fn find(&mut self, id: c_int) -> Option<&mut Segment> {
+        self.tidy();
         self.0.iter_mut().find(|segment| segment.id == id)
     }
 
@@ -67,13 +109,15 @@ impl Segments {
     }
 
     /// Lets go of segments that were removed and are attached nowhere.
-    fn tidy(&mut self) {
+    pub(crate) fn tidy(&mut self) {
         self.0.retain(|segment| {
-            let stays = !segment.removed || !segment.attached.is_empty();
-            if !stays && segment.is_open() {
+            // Where that cannot be looked up it stays.
+            let is_gone =
+                segment.is_removed() && segment.attached().is_ok_and(|all| all.is_empty());
+            if is_gone && segment.is_open() {
                 raw::close(segment.fd);
             }
-            stays
+            !is_gone
         });
         COUNT.store(self.0.len(), Ordering::Relaxed);
     }
@@ -91,98 +135,183 @@ impl Segments {
         let segment = self.find(id)?;
         // SAFETY: the caller's contract.
         let mapped = unsafe { segment.map(address, flags) };
-        Some(mapped.inspect(|at| segment.attached.push(*at)))
+        Some(mapped.inspect(|_| segment.touched(|shared| &shared.attached_at)))
     }
 
-    /// `shmdt`.
+    /// `shmdt`: what of a segment lies where it would lie if attached at that address.
     ///
     /// # Safety
     /// As the call itself.
     pub(crate) unsafe fn detach(&mut self, address: usize) -> Option<raw::Result<usize>> {
-        let has = |segment: &&mut Segment| segment.attached.contains(&address);
-        let segment = self.0.iter_mut().find(has)?;
-        // SAFETY: the program detaches what `attach` mapped for it.
-        let result = unsafe { raw::munmap(address, segment.bytes) };
-        if result.is_ok() {
-            segment.attached.retain(|at| *at != address);
-            self.tidy();
+        let end = |segment: &Segment| address.saturating_add(segment.bytes());
+        let (segment, pieces) = self.0.iter().find_map(|segment| {
+            let mut pieces = maps::pieces(address, end(segment)).ok()?;
+            pieces.retain(|piece| {
+                piece.is_of(segment.file) && (piece.start - address) as u64 == piece.offset
+            });
+            (!pieces.is_empty()).then_some((segment, pieces))
+        })?;
+        for piece in pieces {
+            // SAFETY: the program detaches what is attached there.
+            if let Err(error) = unsafe { raw::munmap(piece.start, piece.end - piece.start) } {
+                return Some(Err(error));
+            }
         }
-        Some(result.map(|_| 0))
+        segment.touched(|shared| &shared.detached_at);
+        self.tidy();
+        Some(Ok(0))
     }
 
-    /// `shmctl`.
-    ///
-    /// # Safety
-    /// As the call itself: for `IPC_STAT`, `out` is a structure of the program's.
-    pub(crate) unsafe fn control(
+    /// `shmctl`; `None` if that is the kernel's to answer.
+    pub(crate) fn control(
         &mut self,
         id: c_int,
         command: c_int,
-        out: *mut shmid_ds,
+        structure: usize,
     ) -> Option<raw::Result<usize>> {
+        /// By a segment's place in the kernel's table, or about all of them: `IPC_INFO`,
+        /// `SHM_STAT`, `SHM_INFO`, `SHM_STAT_ANY`.
+        const OF_ALL: [c_int; 4] = [3, 13, 14, 15];
+        if OF_ALL.contains(&command) {
+            return None;
+        }
         let segment = self.find(id)?;
-        let result = match command {
+        let done = match command {
             libc::IPC_RMID => {
-                segment.removed = true;
+                segment.shared.get().mode.fetch_or(REMOVED, Ordering::Relaxed);
                 self.tidy();
-                Ok(0)
+                Ok(())
             }
-            libc::IPC_STAT if out.is_null() => Err(Errno(libc::EFAULT)),
+            libc::IPC_STAT if !segment.may(0o4) => Err(Errno(libc::EACCES)),
             libc::IPC_STAT => {
-                // SAFETY: the caller's contract.
-                unsafe { out.write(segment.status()) };
-                Ok(0)
+                segment.status().and_then(|status| raw::put_checked(&status, structure))
             }
+            libc::IPC_SET => segment.set(structure),
             // Huge pages are never swapped.
-            libc::SHM_LOCK | libc::SHM_UNLOCK => Ok(0),
-            _ => Err(Errno(libc::EPERM)),
+            libc::SHM_LOCK | libc::SHM_UNLOCK => Ok(()),
+            _ => Err(Errno(libc::EINVAL)),
         };
-        Some(result)
+        Some(done.map(|()| 0))
     }
 }
 
+fn now() -> i64 {
+    // SAFETY: takes no pointer.
+    unsafe { libc::time(std::ptr::null_mut()) }
+}
+
 impl Segment {
+    fn bytes(&self) -> usize {
+        usize::try_from(self.file.bytes).unwrap_or(usize::MAX)
+    }
+
     fn is_open(&self) -> bool {
         raw::file(self.fd).is_ok_and(|file| file.is(self.file))
+    }
+
+    fn is_removed(&self) -> bool {
+        self.shared.get().mode.load(Ordering::Relaxed) & REMOVED != 0
+    }
+
+    /// Where this process has it.
+    fn attached(&self) -> raw::Result<Vec<Piece>> {
+        let mut pieces = maps::pieces(0, usize::MAX)?;
+        pieces.retain(|piece| piece.is_of(self.file));
+        Ok(pieces)
+    }
+
+    /// Whether this process may read (4), write (2) or execute (1) it, by its mode.
+    fn may(&self, wanted: u32) -> bool {
+        let shared = self.shared.get();
+        let mode = shared.mode.load(Ordering::Relaxed);
+        let (uid, gid) = raw::effective_ids();
+        let perm = &self.made.shm_perm;
+        let of = match () {
+            // CAP_IPC_OWNER.
+            () if uid == 0 => return true,
+            () if uid == shared.uid.load(Ordering::Relaxed) || uid == perm.cuid => mode >> 6,
+            () if gid == shared.gid.load(Ordering::Relaxed) || gid == perm.cgid => mode >> 3,
+            () => mode,
+        };
+        of & wanted == wanted
+    }
+
+    fn touched(&self, when: impl Fn(&Shared) -> &AtomicI64) {
+        when(self.shared.get()).store(now(), Ordering::Relaxed);
+        self.shared.get().last.store(raw::process(), Ordering::Relaxed);
     }
 
     /// # Safety
     /// As `shmat`.
     unsafe fn map(&self, address: usize, flags: c_int) -> raw::Result<usize> {
-        let address = match address % self.page {
+        // SHM_RND rounds to a base page (SHMLBA), also where pages are larger.
+        let base = raw::base_page();
+        let address = match address % base {
             0 => address,
             rest if flags & libc::SHM_RND != 0 => address - rest,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        if flags & libc::SHM_EXEC != 0 || address == 0 && flags & libc::SHM_REMAP != 0 {
+        let replaces = flags & libc::SHM_REMAP != 0;
+        if !address.is_multiple_of(self.page) || address == 0 && replaces {
             return Err(Errno(libc::EINVAL));
+        }
+        let (mut wanted, mut prot) = (0o4, libc::PROT_READ);
+        if flags & libc::SHM_RDONLY == 0 {
+            (wanted, prot) = (wanted | 0o2, prot | libc::PROT_WRITE);
+        }
+        if flags & libc::SHM_EXEC != 0 {
+            (wanted, prot) = (wanted | 0o1, prot | libc::PROT_EXEC);
+        }
+        if !self.may(wanted) {
+            return Err(Errno(libc::EACCES));
         }
         if !self.is_open() {
             return Err(Errno(libc::EIDRM));
         }
-        let write = if flags & libc::SHM_RDONLY != 0 { 0 } else { libc::PROT_WRITE };
         let fixed = match address {
             0 => 0,
-            _ if flags & libc::SHM_REMAP != 0 => libc::MAP_FIXED,
+            _ if replaces => libc::MAP_FIXED,
             _ => libc::MAP_FIXED_NOREPLACE,
         };
-        let (prot, flags) = (libc::PROT_READ | write, libc::MAP_SHARED | fixed);
+        let flags = libc::MAP_SHARED | fixed;
         // SAFETY: something is replaced only where the program said SHM_REMAP.
-        let mapped = unsafe { raw::mmap(address, self.bytes, prot, flags, self.fd, 0) };
+        let mapped = unsafe { raw::mmap(address, self.bytes(), prot, flags, self.fd, 0) };
         mapped.map_err(|error| if error.0 == libc::EEXIST { Errno(libc::EINVAL) } else { error })
     }
 
-    fn status(&self) -> shmid_ds {
-        // SAFETY: the structure is plain numbers, for which zero is a value.
-        let mut status: shmid_ds = unsafe { std::mem::zeroed() };
-        status.shm_segsz = self.bytes;
-        status.shm_nattch = self.attached.len() as libc::shmatt_t;
-        // The kernel's own mode bits: the permissions, and whether it is removed.
-        let removed = if self.removed { 0o1000 } else { 0 };
-        status.shm_perm.mode = mode_of(self.mode & 0o777 | removed);
-        let pid = raw::process().cast_signed();
-        (status.shm_cpid, status.shm_lpid) = (pid, pid);
-        status
+    fn status(&self) -> raw::Result<shmid_ds> {
+        let shared = self.shared.get();
+        let mut status = self.made;
+        let mode = shared.mode.load(Ordering::Relaxed);
+        status.shm_perm.mode = number_of(mode);
+        status.shm_perm.uid = shared.uid.load(Ordering::Relaxed);
+        status.shm_perm.gid = shared.gid.load(Ordering::Relaxed);
+        status.shm_nattch = self.attached()?.len() as libc::shmatt_t;
+        status.shm_lpid = shared.last.load(Ordering::Relaxed).cast_signed();
+        status.shm_atime = shared.attached_at.load(Ordering::Relaxed);
+        status.shm_dtime = shared.detached_at.load(Ordering::Relaxed);
+        status.shm_ctime = shared.changed_at.load(Ordering::Relaxed);
+        Ok(status)
+    }
+
+    /// `IPC_SET`, which takes owner, group and mode.
+    fn set(&self, structure: usize) -> raw::Result<()> {
+        // SAFETY: all bytes zero is a value of the structure, which is plain numbers.
+        let mut given: shmid_ds = unsafe { std::mem::zeroed() };
+        raw::get_checked(structure, &mut given)?;
+        let shared = self.shared.get();
+        let (uid, _) = raw::effective_ids();
+        let owner = shared.uid.load(Ordering::Relaxed);
+        // CAP_SYS_ADMIN.
+        if uid != 0 && uid != owner && uid != self.made.shm_perm.cuid {
+            return Err(Errno(libc::EPERM));
+        }
+        let kept = shared.mode.load(Ordering::Relaxed) & !0o777;
+        shared.mode.store(kept | u32::from(given.shm_perm.mode) & 0o777, Ordering::Relaxed);
+        shared.uid.store(given.shm_perm.uid, Ordering::Relaxed);
+        shared.gid.store(given.shm_perm.gid, Ordering::Relaxed);
+        shared.changed_at.store(now(), Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -219,36 +348,48 @@ pub(crate) fn get(
         Ok(_) => return not(&"nothing is ready"),
         Err(why) => return not(&why),
     };
-    if let Err(error) = remember(stays, &loan, usize::try_from(page).ok()?, false) {
+    let page = usize::try_from(page).ok()?;
+    if let Err(error) = remember(stays, &loan, page, false) {
         return not(&error);
     }
     let (_, mut files) = loan.into_fds();
-    let fd = files.pop()?.into_raw_fd();
-    let file = raw::file(fd).ok()?;
-    let id = match number() {
-        Ok(id) => id,
+    let ((id, mut made), shared) = match number().and_then(|made| Ok((made, SharedPage::new()?))) {
+        Ok(both) => both,
         Err(error) => return not(&error),
     };
-    let (bytes, page) = (usize::try_from(rounded).ok()?, usize::try_from(page).ok()?);
-    let segment =
-        Segment { id, fd, file, bytes, page, mode: flags, removed: false, attached: Vec::new() };
-    segments.0.push(segment);
+    made.shm_segsz = bytes;
+    let fd = files.pop()?.into_raw_fd();
+    let file = raw::file(fd).ok()?;
+    let first = shared.get();
+    first.mode.store(flags.cast_unsigned() & 0o777, Ordering::Relaxed);
+    first.uid.store(made.shm_perm.uid, Ordering::Relaxed);
+    first.gid.store(made.shm_perm.gid, Ordering::Relaxed);
+    first.changed_at.store(made.shm_ctime, Ordering::Relaxed);
+    segments.0.push(Segment { id, fd, file, page, made, shared });
     segments.tidy();
-    say(format_args!("a segment of {bytes} bytes is served as {id}"));
+    say(format_args!("a segment of {rounded} bytes is served as {id}"));
     Some(id)
 }
 
-/// A number that no other segment has, nor soon will.
-fn number() -> raw::Result<c_int> {
-    let flags = (libc::IPC_CREAT | libc::IPC_EXCL | 0o600).cast_unsigned() as usize;
+/// A number that no other segment has, nor soon will, and what the kernel says of it.
+fn number() -> raw::Result<(c_int, shmid_ds)> {
+    let int = |value: c_int| value.cast_unsigned() as usize;
+    let flags = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
     // SAFETY: numbers alone.
-    let id = unsafe { raw::shm(libc::SYS_shmget, [0, 4096, flags]) }?;
-    // SAFETY: the same; removing takes no structure.
-    unsafe { raw::shm(libc::SYS_shmctl, [id, libc::IPC_RMID.cast_unsigned() as usize, 0]) }?;
-    c_int::try_from(id).map_err(|_| Errno(libc::EINVAL))
+    let id = unsafe { raw::shm(libc::SYS_shmget, [0, raw::base_page(), int(flags)]) }?;
+    // SAFETY: all bytes zero is a value of the structure, which is plain numbers.
+    let mut made: shmid_ds = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one structure, whose layout libc's is on these architectures.
+    let asked =
+        unsafe { raw::shm(libc::SYS_shmctl, [id, int(libc::IPC_STAT), (&raw mut made).addr()]) };
+    // SAFETY: removing takes no structure.
+    unsafe { raw::shm(libc::SYS_shmctl, [id, int(libc::IPC_RMID), 0]) }?;
+    asked?;
+    let id = c_int::try_from(id).map_err(|_| Errno(libc::EINVAL))?;
+    Ok((id, made))
 }
 
 /// The type of the field differs between architectures.
-fn mode_of<T: TryFrom<c_int> + Default>(mode: c_int) -> T {
+fn number_of<T: TryFrom<u32> + Default>(mode: u32) -> T {
     T::try_from(mode).unwrap_or_default()
 }

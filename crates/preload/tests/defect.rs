@@ -2,6 +2,11 @@
 //! A panic in the midst of the allocator ends the program, and does not wait for the allocator.
 //!
 //! The shim's hook, in a process whose allocator panics with its own lock held.
+//!
+//! # Safety
+//!
+//! The allocator is the system's, behind a lock.
+#![expect(unsafe_code, reason = "an allocator that panics")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::os::unix::process::ExitStatusExt;

@@ -2,11 +2,12 @@
 //! What the kernel refuses, or answers otherwise than the caller's bytes suggest, leaves a program
 //! under the shim with the memory that it has without.
 
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use prezero_tests::{Daemon, c};
 
-use super::{PAGE, assert_same, logged, reserve, served, shimmed, text};
+use super::{PAGE, assert_same, logged, reserve, served, shim, shimmed, text};
 
 /// `tests/c/answers.c` with a word, untouched and served; its log is handed to `look`.
 fn compare(word: &str, least: usize, look: impl FnOnce(&std::path::Path)) {
@@ -40,10 +41,54 @@ fn what_is_given_up_for_zeros_stays_promised() {
 }
 
 #[test]
+fn what_is_compiled_at_run_time_lies_in_lent_memory() {
+    compare("code", 5, |_| {});
+}
+
+/// As Python's ctypes finds them.
+#[test]
+fn calls_looked_up_in_the_c_librarys_handle_are_served() {
+    compare("handle", 2, |_| {});
+    let Some(pages) = reserve(PAGE, 8) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start_with(Some(pages), &PAGE.pool(""), &[]);
+    daemon.zero("max");
+    let log = dir.path().join("python");
+    let script = "import ctypes; mmap = ctypes.CDLL('libc.so.6').mmap; mmap.restype = ctypes.c_void_p; \
+                  at = mmap(None, ctypes.c_size_t(2 << 20), 3, 0x40022, -1, ctypes.c_long(0)); \
+                  print(ctypes.string_at(at, 2 << 20) == bytes(2 << 20))";
+    let found = shimmed(&daemon.socket(), &log, &[], &["python3", "-c", script]);
+    assert_eq!((text(&found).as_str(), served(&log)), ("True\n", 1));
+}
+
+/// Detached by `munmap`, before or after its removal, a segment is the daemon's again while its
+/// program goes on.
+#[test]
+fn a_segment_that_is_removed_and_attached_nowhere_is_returned() {
+    let Some(pages) = reserve(PAGE, 8) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = c::compile("answers", dir.path(), &[]);
+    let daemon = Daemon::start_with(Some(pages), &PAGE.pool(""), &[]);
+    daemon.zero("max");
+    let log = dir.path().join("log");
+    let words = [program.to_str().expect("a plain path"), "gone"];
+    let mut command = shim(&daemon.socket(), &log, &["--shm"], &words);
+    let mut running =
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("prezero runs");
+    for round in 1..=2 {
+        daemon.wait_for("two loans", |_| daemon.status().counters.loans == round);
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+        assert!(running.try_wait().expect("our own child").is_none(), "it waits for us");
+        running.stdin.as_mut().expect("a pipe").write_all(b"x").expect("it reads");
+    }
+    assert!(running.wait().expect("our own child").success());
+    assert_eq!(served(&log), 2);
+}
+
+#[test]
 fn a_memfd_is_served_after_another_of_its_number_was_closed() {
     compare("probe", 1, |log| {
         assert_eq!(logged(log, "a memfd of 4194304 bytes is served"), 1);
         assert_eq!(logged(log, "sealed against writing is the kernel's again"), 1);
-        assert_eq!(logged(log, "to be executed is the kernel's again"), 1);
     });
 }

@@ -36,8 +36,8 @@ enum Private {
 /// semantics it cannot keep, or for which nothing is ready, goes to the kernel as without it; so do
 /// all calls while no daemon answers within 100 ms. Programs that CMD starts are served as well.
 ///
-/// Static programs, Go programs and others that make system calls past the C library are not served;
-/// where CMD is one, a line on standard error says so.
+/// Static programs, Go programs and others that make system calls past the C library are not
+/// served; where CMD is one, a line on standard error says so.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -21,6 +21,12 @@ pub(crate) fn thread() -> u32 {
     plain(libc::SYS_gettid, [0; 6]).map_or(0, |tid| tid as u32)
 }
 
+/// The effective user and group.
+pub(crate) fn effective_ids() -> (u32, u32) {
+    let id = |number| plain(number, [0; 6]).map_or(u32::MAX, |id| id as u32);
+    (id(libc::SYS_geteuid), id(libc::SYS_getegid))
+}
+
 /// Blocks the signals of `mask`, or with `restore` makes it the whole mask; returns the old one.
 pub(crate) fn signal_mask(mask: u64, restore: bool) -> u64 {
     let how = if restore { libc::SIG_SETMASK } else { libc::SIG_BLOCK };
