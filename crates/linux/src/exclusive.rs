@@ -35,6 +35,47 @@ pub enum Exclusivity {
     Unsupported,
 }
 
+/// The answer to [`claim`].
+#[derive(Debug)]
+pub enum Claim<'a> {
+    /// As [`Exclusivity::Sole`], for as long as the lease is held.
+    Sole(WriteLease<'a>),
+    /// As [`Exclusivity::Shared`].
+    Shared,
+    /// As [`Exclusivity::Unsupported`].
+    Unsupported,
+}
+
+/// The write lease on a file. While it is held, whoever opens the file waits; dropping it gives it
+/// back.
+#[derive(Debug)]
+pub struct WriteLease<'a>(&'a BlockFile);
+
+impl WriteLease<'_> {
+    /// Gives it back, and says whether that went well.
+    ///
+    /// # Errors
+    /// Those of `fcntl`.
+    pub fn give_back(self) -> Result<()> {
+        let file = self.0;
+        std::mem::forget(self);
+        unlock(file)
+    }
+}
+
+impl Drop for WriteLease<'_> {
+    fn drop(&mut self) {
+        // The lease also ends with the description.
+        drop(unlock(self.0));
+    }
+}
+
+fn unlock(file: &BlockFile) -> Result<()> {
+    let fd = file.as_fd();
+    raw::set_lease(fd, libc::F_UNLCK)
+        .or_call(|| format!("fcntl({}, F_SETLEASE, F_UNLCK)", name_of(fd)))
+}
+
 /// Asks whether `file` is the only description of its file in any process.
 ///
 /// `Sole` is true at the moment of asking, and stays so as long as nobody is able to open the file.
@@ -42,15 +83,25 @@ pub enum Exclusivity {
 /// # Errors
 /// EACCES if the file is another user's and the caller lacks `CAP_LEASE`.
 pub fn prove(file: &BlockFile) -> Result<Exclusivity> {
+    match claim(file)? {
+        Claim::Sole(lease) => lease.give_back().map(|()| Exclusivity::Sole),
+        Claim::Shared => Ok(Exclusivity::Shared),
+        Claim::Unsupported => Ok(Exclusivity::Unsupported),
+    }
+}
+
+/// The same, and holds the lease: nobody has the file open until it is given back.
+///
+/// # Errors
+/// As [`prove`].
+pub fn claim(file: &BlockFile) -> Result<Claim<'_>> {
     let fd = file.as_fd();
     raw::set_lease_signal(fd, libc::SIGURG)
         .or_call(|| format!("fcntl({}, F_SETSIG, SIGURG)", name_of(fd)))?;
     match raw::set_lease(fd, libc::F_WRLCK) {
-        Ok(()) => raw::set_lease(fd, libc::F_UNLCK)
-            .map(|()| Exclusivity::Sole)
-            .or_call(|| format!("fcntl({}, F_SETLEASE, F_UNLCK)", name_of(fd))),
-        Err(Errno::AGAIN) => Ok(Exclusivity::Shared),
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOLCK) => Ok(Exclusivity::Unsupported),
+        Ok(()) => Ok(Claim::Sole(WriteLease(file))),
+        Err(Errno::AGAIN) => Ok(Claim::Shared),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOLCK) => Ok(Claim::Unsupported),
         Err(errno) => {
             Err(errno).or_call(|| format!("fcntl({}, F_SETLEASE, F_WRLCK)", name_of(fd))).advise(
                 Errno::ACCESS,

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What one look at a file of 512 pages of 2 MiB costs: `cargo run --release --example costs`.
 
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 use linux::BlockDir;
 use linux::testkit::hugepages::{MIB_2, mounted, reserve};
-use prezero_pins::PinProbe;
+use prezero_pins::{Holder, PinProbe};
 
 #[expect(clippy::print_stdout, reason = "its purpose")]
 fn main() {
@@ -16,15 +15,17 @@ fn main() {
     let _guard = reserve(MIB_2, 512).expect("512 pages");
     let mount = mounted(MIB_2).expect("a mount");
     let dir = BlockDir::open(mount.path(), &["ready"], 0o700).expect("a directory");
+    let own = dir.create("ready", "rest").expect("a file");
+    let rest = probe.measure(&own, MIB_2).expect("a measure");
+    println!("{rest:?}");
+    own.set_len(0).expect("its page goes back");
     let file = dir.create("ready", "a").expect("a file");
     file.allocate(0, 1 << 30).expect("1 GiB");
-    let idle = probe.measure(file.as_fd(), MIB_2, 512).expect("a measure");
-    println!("references at rest: {}", idle.references());
     let mut times: Vec<_> = (0..1000)
         .map(|_| {
             let begin = Instant::now();
-            let seen = probe.look(file.as_fd(), 512, idle).expect("a look");
-            assert_eq!((seen.pages, seen.held), (512, 0));
+            let holder = probe.prove(&file, rest).expect("a proof");
+            assert!(matches!(holder, Holder::Nobody(_)));
             begin.elapsed()
         })
         .collect();

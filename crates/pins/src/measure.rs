@@ -6,68 +6,122 @@
 //!
 //! One byte of a mapping that is made and unmapped here goes to one system call, which reads it.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-use linux::{Mapping, PageBytes};
-use rustix::pipe::{IoSliceRaw, SpliceFlags};
+use linux::BlockFile;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::pipe::{IoSliceRaw, PipeFlags, SpliceFlags};
+use units::PageSize;
 
-use crate::probe::{Error, PinProbe, Result, Unavailable};
+use crate::probe::{Error, PinProbe, References, Result, Unavailable};
 
-/// The references of a page that nobody holds, as they were measured on this kernel.
+/// A file at rest, as it was measured on this kernel: where its pages are, the references of a page
+/// that nobody holds, and those of the name of a file that is open once.
 ///
 /// Only [`PinProbe::measure`] makes one, and only after it has seen a pin come and go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Idle {
-    page: PageBytes,
+pub struct Rest {
+    page: PageSize,
+    step: u32,
     references: i32,
+    names: i32,
 }
 
-impl Idle {
+impl Rest {
     /// The page size it was measured for.
-    pub fn page(self) -> PageBytes {
+    pub fn page(self) -> PageSize {
         self.page
     }
 
-    /// The number of references.
+    /// From one page to the next in a file's index: base pages of a page since Linux 6.7, 1 before.
+    pub(crate) fn step(self) -> u32 {
+        self.step
+    }
+
+    /// The number of a page's references.
     pub fn references(self) -> i32 {
         self.references
+    }
+
+    /// The number of the directory entry's references.
+    pub fn names(self) -> i32 {
+        self.names
+    }
+
+    /// What [`restore`](Self::restore) reads, for a later process under the same boot.
+    pub fn to_text(self) -> String {
+        let Self { page, step, references, names } = self;
+        format!("{} {step} {references} {names}", page.bytes())
+    }
+
+    /// Takes over what an earlier process has measured since the machine was booted: `text` must
+    /// come from [`to_text`](Self::to_text), from where only the caller can write. `None` for any
+    /// other.
+    pub fn restore(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let page = PageSize::new(words.next()?.parse().ok()?)?;
+        let step = words.next()?.parse().ok()?;
+        let references = words.next()?.parse().ok()?;
+        let names = words.next()?.parse().ok()?;
+        let rest = Self { page, step, references, names };
+        (rest.to_text() == text).then_some(rest)
     }
 }
 
 impl PinProbe {
-    /// Measures what `file`'s pages look like at rest, and that a pin is seen: pins the first page
-    /// itself by `vmsplice`, and lets it go.
+    /// Measures what a file of such pages looks like at rest, and that a pin is seen: gives `file`
+    /// a page, pins it by `vmsplice`, and lets it go.
     ///
-    /// `file` is a hugetlbfs file of the caller's own of `pages` pages with memory, that nobody
-    /// else ever had. Its content stays. Blocks for some 10 us.
+    /// `file` is an empty hugetlbfs file of the caller's own, open once, that nobody else ever had.
+    /// It has one page afterwards. Blocks for the zeroing of that page, and 20 us.
     ///
     /// # Errors
-    /// [`Unavailable`] if any page's count differs from the others, or the pin is not seen as one
-    /// reference more on the first page and on no other, or does not go.
+    /// [`Unavailable`] if no page is free, or the pin is not seen as one reference more on that
+    /// page, or does not go.
     pub fn measure(
         &self,
-        file: BorrowedFd<'_>,
-        page: PageBytes,
-        pages: u32,
-    ) -> std::result::Result<Idle, Unavailable> {
+        file: &BlockFile,
+        page: PageSize,
+    ) -> std::result::Result<Rest, Unavailable> {
         let failed = |error: Error| Unavailable(error.to_string());
-        let rest = self.references(file, pages, page, 0).map_err(failed)?;
-        if rest.pages != pages || rest.lowest != rest.highest || rest.lowest <= 0 {
-            return Err(Unavailable(format!("pages at rest have no known count: {rest:?}")));
-        }
-        let idle = Idle { page, references: rest.lowest };
-        {
-            let _pin = Pin::of(file, page).map_err(failed)?;
-            let pinned = self.look(file, pages, idle).map_err(failed)?;
-            if (pinned.held, pinned.first_held) != (1, 0) || pinned.highest <= idle.references {
-                return Err(Unavailable(format!("a pin of the first page shows as {pinned:?}")));
+        // Behind a hole, because at the beginning of a file both ways to count an index agree.
+        let taken = file.set_len(2 * page.bytes());
+        let taken = taken.and_then(|()| file.allocate(page.bytes(), page.bytes()));
+        taken.map_err(|error| failed(error.into()))?;
+        let base = page.bytes() / rustix::param::page_size() as u64;
+        let mut found = None;
+        for step in [u32::try_from(base).unwrap_or_default(), 1] {
+            let rest = Rest { page, step, references: 0, names: 0 };
+            let seen = self.look(file.as_fd(), 2, rest).map_err(failed)?;
+            if seen.pages == 1 {
+                found = Some((step, seen));
+                break;
             }
         }
-        let after = self.look(file, pages, idle).map_err(failed)?;
-        if after.held != 0 {
-            return Err(Unavailable(format!("a pin that is gone still shows: {after:?}")));
+        let unknown =
+            |seen: &dyn std::fmt::Debug, what: &str| Unavailable(format!("{what}: {seen:?}"));
+        let Some((step, seen)) = found else {
+            return Err(unknown(&file, "a file's page is not found in its index"));
+        };
+        if seen.lowest <= 0 || seen.mapped {
+            return Err(unknown(&seen, "a page at rest shows as"));
         }
-        Ok(idle)
+        let rest = Rest { page, step, references: seen.lowest, names: seen.names };
+        let look = || self.look(file.as_fd(), 2, rest).map_err(failed);
+        let is_at_rest = |seen: &References| seen.held == 0 && seen.names == rest.names;
+        {
+            let _pin = Pin::of_second_page(file, page).map_err(failed)?;
+            let pinned = look()?;
+            let is_pinned = (pinned.held, pinned.first_held, pinned.mapped) == (1, 1, false);
+            if !is_pinned || pinned.highest <= rest.references {
+                return Err(unknown(&pinned, "a pin of the second page shows as"));
+            }
+        }
+        let after = look()?;
+        if !is_at_rest(&after) {
+            return Err(unknown(&after, "a pin that is gone still shows"));
+        }
+        Ok(rest)
     }
 }
 
@@ -77,23 +131,43 @@ struct Pin {
 }
 
 impl Pin {
-    /// Pins the first page of `file`; nothing maps it afterwards.
-    fn of(file: BorrowedFd<'_>, page: PageBytes) -> Result<Self> {
+    /// Pins the second page of `file`; nothing maps it afterwards.
+    fn of_second_page(file: &BlockFile, page: PageSize) -> Result<Self> {
         let failed = |call: &str| {
             let call = call.to_owned();
             move |errno| Error::Call { call, errno }
         };
-        let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-            .map_err(failed("pipe2(O_CLOEXEC)"))?;
-        let mapping = Mapping::map(file, page.bytes(), page)?;
-        // SAFETY: one byte of a readable mapping that lives until the call has returned. Nobody
-        // writes to it meanwhile: `file` is the caller's own.
-        let byte = unsafe { std::slice::from_raw_parts(mapping.as_ptr().cast::<u8>(), 1) };
+        let pipe =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(failed("pipe2(O_CLOEXEC)"))?;
+        let length = usize::try_from(page.bytes()).map_err(|_| Error::Value {
+            what: "page size",
+            value: page.bytes(),
+            why: "is larger than the address space",
+        })?;
+        // The hole before it must not be mapped: it would be promised a page.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                page.bytes(),
+            )
+        }
+        .map_err(failed("mmap(MAP_SHARED)"))?;
+        // SAFETY: one byte of a readable mapping, which lives until the call has returned; nobody
+        // writes to it meanwhile, since `file` is the caller's own.
+        let byte = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), 1) };
         // SAFETY: without SPLICE_F_GIFT the page stays the file's; the pipe holds a reference.
         let given = unsafe {
             rustix::pipe::vmsplice(&pipe.1, &[IoSliceRaw::from_slice(byte)], SpliceFlags::empty())
         };
+        // SAFETY: the mapping was made here, and nothing points into it any more.
+        let unmapped = unsafe { rustix::mm::munmap(start, length) };
         given.map_err(failed("vmsplice"))?;
+        unmapped.map_err(failed("munmap"))?;
         Ok(Self { _pipe: pipe })
     }
 }

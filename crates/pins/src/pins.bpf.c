@@ -40,8 +40,19 @@ struct xa_node {
 	void *slots[64];
 } RELOCATED;
 
+struct rb_node;
+
+struct rb_root {
+	struct rb_node *rb_node;
+} RELOCATED;
+
+struct rb_root_cached {
+	struct rb_root rb_root;
+} RELOCATED;
+
 struct address_space {
 	struct xarray i_pages;
+	struct rb_root_cached i_mmap;
 } RELOCATED;
 
 struct super_block {
@@ -54,9 +65,23 @@ struct inode {
 	struct address_space *i_mapping;
 } RELOCATED;
 
+/* In an anonymous union with a lock. */
+struct lockref {
+	int count;
+} RELOCATED;
+
+struct dentry {
+	struct lockref d_lockref;
+} RELOCATED;
+
+struct path {
+	struct dentry *dentry;
+} RELOCATED;
+
 struct file {
 	struct inode *f_inode;
 	struct address_space *f_mapping;
+	struct path f_path;
 } RELOCATED;
 
 struct fdtable {
@@ -83,7 +108,7 @@ struct page {
 
 #define HUGETLBFS_MAGIC 0x958458f6
 
-/* What is asked, and what is answered; `struct Query` in lib.rs. */
+/* What is asked, and what is answered; `struct Query` in probe.rs. */
 struct query {
 	__u64 inode;      /* in: of this file, so that a wrong descriptor is no answer */
 	__u32 fd;         /* in */
@@ -100,6 +125,8 @@ struct query {
 	__s32 lowest;     /* out: the fewest references found */
 	__s32 highest;    /* out: the most */
 	__u32 status;     /* out: see enum status */
+	__u32 mapped;     /* out: whether any process maps the file */
+	__s32 names;      /* out: references of the file's directory entry */
 };
 
 enum status {
@@ -164,7 +191,13 @@ static long descend(__u64 level, void *context)
 static __always_inline unsigned long lookup(void *head, unsigned long index)
 {
 	struct descent at = { .entry = (unsigned long)head, .index = index };
+	struct xa_node *top = (void *)(at.entry - 2);
 
+	/* An index that the tree is not high enough for has no entry; a single entry is that of 0. */
+	if (!is_node(at.entry))
+		return index || at.entry & 3 ? 0 : at.entry;
+	if (index >> (BPF_CORE_READ(top, shift) & 63) > 63)
+		return 0;
 	/* 64 bits of index, 6 per level. */
 	bpf_loop(11, descend, &at, 0);
 	/* Values (shadow entries) carry 1, an unfinished walk still an inner node. */
@@ -242,6 +275,8 @@ int references(struct query *query)
 	query->first_held = walk.first_held;
 	query->lowest = walk.lowest;
 	query->highest = walk.highest;
+	query->mapped = BPF_CORE_READ(file, f_mapping, i_mmap.rb_root.rb_node) != 0;
+	query->names = BPF_CORE_READ(file, f_path.dentry, d_lockref.count);
 	query->status = file_of(query->fd) == file ? DONE : CHANGED;
 	return 0;
 }

@@ -7,14 +7,15 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use linux::testkit::hugepages::{GIB_1, MIB_2, mounted, reserve};
 use linux::testkit::skip;
-use linux::{BlockDir, BlockFile, Mapping, PageBytes};
-use prezero_pins::{Error, Idle, PinProbe};
+use linux::{BlockDir, BlockFile, Mapping};
+use prezero_pins::{Error, Holder, PinProbe, Rest};
 use rustix::pipe::{IoSliceRaw, PipeFlags, SpliceFlags, pipe_with, vmsplice};
+use units::PageSize;
 
 struct Rig {
     probe: PinProbe,
     dir: BlockDir,
-    page: PageBytes,
+    page: PageSize,
 }
 
 impl Rig {
@@ -30,88 +31,144 @@ impl Rig {
                     continue;
                 }
             };
-            let dir = BlockDir::open(mount.path(), &["ready"], 0o700).unwrap();
+            let dir = BlockDir::open(mount.path(), &["ready"], 0o700).expect("the kernel does it");
             test(&Self { probe, dir, page });
         }
     }
 
     fn file(&self, name: &str, pages: u32) -> BlockFile {
-        let file = self.dir.create("ready", name).unwrap();
-        file.allocate(0, u64::from(pages) * self.page.bytes()).unwrap();
+        let file = self.dir.create("ready", name).expect("the kernel does it");
+        file.allocate(0, u64::from(pages) * self.page.bytes()).expect("the kernel does it");
         file
     }
 
-    fn idle(&self, file: &BlockFile, pages: u32) -> Idle {
-        self.probe.measure(file.as_fd(), self.page, pages).unwrap()
+    fn bytes(&self) -> usize {
+        usize::try_from(self.page.bytes()).expect("a page fits")
+    }
+
+    fn rest(&self) -> Rest {
+        let file = self.dir.create("ready", "rest").expect("the kernel does it");
+        let rest = self.probe.measure(&file, self.page).expect("the kernel does it");
+        self.dir.unlink("ready", "rest").expect("the kernel does it");
+        rest
     }
 }
 
 /// The page at `offset` of `file` in a pipe.
-fn spliced(rig: &Rig, file: &BlockFile, offset: u64) -> (OwnedFd, OwnedFd) {
-    let pipe = pipe_with(PipeFlags::CLOEXEC).unwrap();
-    let mapping = Mapping::map(file, file.len().unwrap(), rig.page).unwrap();
+fn spliced(rig: &Rig, file: &BlockFile, offset: usize) -> (OwnedFd, OwnedFd) {
+    let pipe = pipe_with(PipeFlags::CLOEXEC).expect("the kernel does it");
+    let mapping = Mapping::map(file, file.len().expect("the kernel does it"), rig.page)
+        .expect("the kernel does it");
+    let at = mapping.as_ptr().wrapping_add(offset);
     // SAFETY: a byte inside the mapping, which lives until the call has returned.
-    let byte = unsafe { std::slice::from_raw_parts(mapping.as_ptr().add(offset as usize), 1) };
+    let byte = unsafe { std::slice::from_raw_parts(at, 1) };
     // SAFETY: the pipe only reads.
     let given = unsafe { vmsplice(&pipe.1, &[IoSliceRaw::from_slice(byte)], SpliceFlags::empty()) };
-    assert_eq!(given.unwrap(), 1);
+    assert_eq!(given.expect("the kernel does it"), 1);
     pipe
 }
 
 #[test]
 fn pages_at_rest_have_one_count_and_a_pin_is_one_more_on_its_page() {
     Rig::each(3, |rig| {
+        let rest = rig.rest();
         let file = rig.file("a", 3);
-        let idle = rig.idle(&file, 3);
-        let rest = rig.probe.look(file.as_fd(), 3, idle).unwrap();
-        assert_eq!((rest.pages, rest.held), (3, 0));
+        let seen = rig.probe.look(file.as_fd(), 3, rest).unwrap();
+        assert_eq!((seen.pages, seen.held), (3, 0));
 
-        let pipe = spliced(rig, &file, 2 * rig.page.bytes());
-        let pinned = rig.probe.look(file.as_fd(), 3, idle).unwrap();
+        let pipe = spliced(rig, &file, 2 * rig.bytes());
+        let pinned = rig.probe.look(file.as_fd(), 3, rest).unwrap();
         assert_eq!((pinned.pages, pinned.held, pinned.first_held), (3, 1, 2));
-        assert_eq!((pinned.lowest, pinned.highest), (idle.references(), idle.references() + 1));
+        assert_eq!((pinned.lowest, pinned.highest), (rest.references(), rest.references() + 1));
 
         std::fs::File::from(pipe.0).read_exact(&mut [0]).unwrap();
-        assert_eq!(rig.probe.look(file.as_fd(), 3, idle).unwrap().held, 0);
+        assert_eq!(rig.probe.look(file.as_fd(), 3, rest).unwrap().held, 0);
     });
 }
 
 #[test]
 fn holes_are_no_pages_and_a_mapping_is_a_reference() {
     Rig::each(3, |rig| {
+        let rest = rig.rest();
         let file = rig.file("a", 3);
-        let idle = rig.idle(&file, 3);
         let page = rig.page.bytes();
         file.punch(page..2 * page).unwrap();
-        assert_eq!(rig.probe.look(file.as_fd(), 3, idle).unwrap().pages, 2);
+        assert_eq!(rig.probe.look(file.as_fd(), 3, rest).unwrap().pages, 2);
 
         let mapping = Mapping::map(&file, page, rig.page).unwrap();
         mapping.populate().unwrap();
-        let mapped = rig.probe.look(file.as_fd(), 3, idle).unwrap();
+        let mapped = rig.probe.look(file.as_fd(), 3, rest).unwrap();
         assert_eq!((mapped.held, mapped.first_held), (1, 0));
         drop(mapping);
-        assert_eq!(rig.probe.look(file.as_fd(), 3, idle).unwrap().held, 0);
+        assert_eq!(rig.probe.look(file.as_fd(), 3, rest).unwrap().held, 0);
     });
+}
+
+#[test]
+fn a_file_whose_memory_ends_long_before_it_is_seen_as_it_is() {
+    // A tree of so few pages is two levels lower than one of all of them.
+    let Some(_guard) = reserve(MIB_2, 2) else { return };
+    let Some(mount) = mounted(MIB_2) else { return };
+    let Ok(probe) = PinProbe::load() else { return skip("pins cannot be seen") };
+    let dir = BlockDir::open(mount.path(), &["ready"], 0o700).unwrap();
+    let rig = Rig { probe, dir, page: MIB_2 };
+    let rest = rig.rest();
+    let file = rig.file("a", 2);
+    file.set_len(300_000 * MIB_2.bytes()).unwrap();
+    assert_eq!(rig.probe.look(file.as_fd(), 300_000, rest).unwrap().pages, 2);
+    assert!(matches!(rig.probe.prove(&file, rest).unwrap(), Holder::Nobody(_)));
 }
 
 #[test]
 fn what_is_no_file_of_huge_pages_gets_no_answer() {
     Rig::each(1, |rig| {
-        let file = rig.file("a", 1);
-        let idle = rig.idle(&file, 1);
+        let rest = rig.rest();
+        let _file = rig.file("a", 1);
         let other = tempfile::tempfile().unwrap();
-        let error = rig.probe.look(other.as_fd(), 1, idle).unwrap_err();
+        let error = rig.probe.look(other.as_fd(), 1, rest).unwrap_err();
         assert!(matches!(error, Error::NotLooked { .. }), "{error}");
         assert!(error.to_string().ends_with("it is no file of hugetlbfs"), "{error}");
     });
 }
 
 #[test]
-fn a_file_whose_pages_are_held_already_is_no_measure() {
+fn a_file_that_somebody_holds_already_is_no_measure() {
     Rig::each(2, |rig| {
+        let file = rig.dir.create("ready", "a").unwrap();
+        file.set_len(2 * rig.page.bytes()).unwrap();
+        let mapping = Mapping::map(&file, rig.page.bytes(), rig.page).unwrap();
+        let error = rig.probe.measure(&file, rig.page).unwrap_err();
+        assert!(error.to_string().starts_with("pins cannot be seen: "), "{error}");
+        drop(mapping);
+    });
+}
+
+#[test]
+fn only_what_nobody_has_open_maps_pins_or_names_is_unheld() {
+    Rig::each(2, |rig| {
+        let rest = rig.rest();
         let file = rig.file("a", 2);
-        let _pipe = spliced(rig, &file, 0);
-        let error = rig.probe.measure(file.as_fd(), rig.page, 2).unwrap_err();
-        assert!(error.to_string().contains("no known count"), "{error}");
+        let prove = || rig.probe.prove(&file, rest).unwrap();
+        assert!(matches!(prove(), Holder::Nobody(_)));
+
+        let other = rig.dir.open_block("ready", "a").unwrap();
+        assert!(matches!(prove(), Holder::Open));
+        let mapping = Mapping::map(&other, rig.page.bytes(), rig.page).unwrap();
+        drop(other);
+        assert!(matches!(prove(), Holder::Mapped));
+        drop(mapping);
+        assert!(matches!(prove(), Holder::Nobody(_)));
+
+        let pipe = spliced(rig, &file, rig.bytes());
+        assert!(matches!(prove(), Holder::Pinned(1)));
+        drop(pipe);
+        assert!(matches!(prove(), Holder::Nobody(_)));
+
+        let path = rig.dir.path().join("ready/a/pages");
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+        let name = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).unwrap();
+        assert!(matches!(prove(), Holder::Named), "no description, and yet a way to one");
+        drop(name);
+        assert!(matches!(prove(), Holder::Nobody(_)));
     });
 }
