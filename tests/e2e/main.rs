@@ -14,6 +14,7 @@ mod library;
 mod loans;
 mod metrics;
 mod nodes;
+mod pins;
 mod policy;
 mod policy_doc;
 mod protocol;

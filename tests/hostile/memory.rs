@@ -24,7 +24,7 @@ const MARK: u8 = 0xA7;
 
 /// The ways in which a block lives on: it does not, it is cleared, or it waits for its owner.
 pub(crate) fn recycling() -> [(&'static str, String); 2] {
-    ["fresh", "in-place"].map(|recycle| (recycle, pool(recycle)))
+    ["fresh", "auto"].map(|recycle| (recycle, pool(recycle)))
 }
 
 fn pool(recycle: &str) -> String {
@@ -226,10 +226,6 @@ fn hold_on(scene: &mut Scene<'_>, keep: Keep) -> Got {
 fn hold_on_to_each(recycle: &str) {
     let Some(mut stage) = Stage::set(64, &pool(recycle)) else { return };
     for (name, keep) in REFERENCES {
-        let pins = matches!(name, "vmsplice" | "io_uring buffer");
-        if recycle == "in-place" && pins {
-            continue; // `pins_reach_the_next_borrower_of_in_place_blocks` is about these.
-        }
         let name = format!("reference by {name}, {recycle}");
         let attack = Attack::new(name, User::Borrower, |scene| hold_on(scene, keep));
         attack.run(&mut stage);
@@ -242,34 +238,7 @@ fn no_reference_reaches_the_next_borrower_of_fresh_blocks() {
 }
 
 #[test]
-fn a_page_that_is_pinned_over_its_return_is_nobody_elses_and_in_no_count() {
-    let page = Page::Mib2;
-    let config = format!("quota_of = {{ 0 = \"2M\" }}\n{}", page.pool(""));
-    let Some(daemon) = Daemon::start(page, 2, &config) else { return };
-    daemon.zero("max");
-    let (out, into) = rustix::pipe::pipe().expect("a pipe");
-    let loan = daemon.lend(page, 1);
-    let memory = loan.map().expect("lent memory");
-    memory.fill(0..memory.len(), MARK);
-    raw::pin_in_pipe(&into, &memory).expect("its own memory");
-    drop((memory, loan));
-    let is_back = |p: &wire::PoolStatus| p.lent_pages + p.lingering_pages == 0 && p.blocks == 1;
-    let pool = daemon.wait_for("returned", is_back);
-    let counts = (pool.ready_pages, pool.zeroable_pages, pool.kept_pages);
-    assert_eq!((counts, daemon.kernel_free(page)), ((1, 0, 0), 0), "one of two is in no count");
-    // Nor in the quota, which is one page.
-    let loan = daemon.lend(page, 1);
-    let memory = loan.map().expect("lent memory");
-    prezero_tests::memory::assert_zero(&memory);
-    memory.fill(0..memory.len(), !MARK);
-    let mut seen = [0; 4096];
-    std::fs::File::from(out).read_exact(&mut seen).expect("a page in the pipe");
-    assert_eq!(seen, [MARK; 4096], "its own content");
-    drop(into);
-    daemon.wait_for("free when it is let go", |p| p.zeroable_pages == 1);
-}
-
-#[test]
-fn no_reference_but_a_pin_reaches_the_next_borrower_of_in_place_blocks() {
+fn no_reference_reaches_the_next_borrower_of_blocks_in_place() {
+    hold_on_to_each("auto");
     hold_on_to_each("in-place");
 }

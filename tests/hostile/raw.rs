@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use client::Mapping;
 use libc::c_int;
+pub(crate) use prezero_tests::pins::{pin_in_pipe, pin_in_ring, read_pinned};
 
 fn check(ret: i64) -> io::Result<i64> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
@@ -23,39 +24,6 @@ fn check(ret: i64) -> io::Result<i64> {
 pub(crate) fn fcntl(fd: impl AsFd, command: c_int, argument: c_int) -> io::Result<i64> {
     // SAFETY: the descriptor is borrowed; the commands used take an int, no pointer.
     check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, argument) }.into())
-}
-
-/// Puts a page of lent memory into a pipe without copying it: the pipe holds the page from then on.
-pub(crate) fn pin_in_pipe(pipe: impl AsFd, memory: &Mapping) -> io::Result<()> {
-    let piece = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: 4096 };
-    // SAFETY: the one iovec describes the first 4096 bytes of a live mapping.
-    let ret = unsafe { libc::vmsplice(pipe.as_fd().as_raw_fd(), &raw const piece, 1, 0) };
-    check(ret as i64).map(drop)
-}
-
-/// A ring that has the mapping's first 4096 bytes registered: they are pinned as long as it lives.
-pub(crate) fn pin_in_ring(memory: &Mapping) -> io::Result<io_uring::IoUring> {
-    let ring = io_uring::IoUring::new(4)?;
-    let piece = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: 4096 };
-    // SAFETY: the iovec describes a live mapping; the kernel pins its pages, whatever becomes of
-    // it.
-    unsafe { ring.submitter().register_buffers(&[piece]) }?;
-    Ok(ring)
-}
-
-/// Has the ring copy 4096 bytes out of its registered buffer, `at` which it was mapped, to a pipe.
-pub(crate) fn read_pinned(
-    ring: &mut io_uring::IoUring,
-    at: usize,
-    into: impl AsFd,
-) -> io::Result<()> {
-    let into = io_uring::types::Fd(into.as_fd().as_raw_fd());
-    let write = io_uring::opcode::WriteFixed::new(into, at as *const u8, 4096, 0);
-    // SAFETY: the buffer is the registered one, which the kernel holds; the descriptor is open.
-    unsafe { ring.submission().push(&write.build()) }.map_err(io::Error::other)?;
-    ring.submit_and_wait(1)?;
-    let result = ring.completion().next().map_or(-1, |done| done.result());
-    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
 }
 
 /// `open(path)` by a ring, in the hope that somebody else's rights apply there.

@@ -181,10 +181,8 @@ fn misuse(random: &mut StdRng, loan: Loan, memory: Mapping, kept: &mut Vec<Kept>
         3 => drop(first.set_len(0).and_then(|()| first.allocate(0, PAGE as u64))),
         4 => kept.push(Kept::Path { _fd: path_only(&first.as_fd()) }),
         5 => {
-            // A pin; in-place pools are told apart by the file's owner, and get none.
-            let owned = rustix::fs::fstat(first).is_ok_and(|stat| stat.st_uid != 0);
             let (out, into) = rustix::pipe::pipe().expect("a pipe");
-            if !owned && raw::pin_in_pipe(&into, &memory).is_ok() {
+            if raw::pin_in_pipe(&into, &memory).is_ok() {
                 kept.push(Kept::Pipe { _ends: (out, into) });
             }
         }
@@ -311,7 +309,7 @@ fn a_storm_of_clients_and_kills_mixes_up_no_byte_and_loses_no_page() {
     let seed = number("PREZERO_TEST_SEED").unwrap_or(7);
     let config = "[[pool]]\npage_size = \"2M\"\nmax = 120\nready_low = 80\nready_high = 100\n\
                   [[pool]]\npage_size = \"2M\"\npages_per_block = 4\nmax = 160\n\
-                  ready_low = 80\nready_high = 120\nrecycle = \"in-place\"\n\
+                  ready_low = 80\nready_high = 120\nrecycle = \"auto\"\n\
                   [workers]\nmax = 2\nsched_idle = false\nnice = 0\n";
     let Some(mut stage) = Stage::set(PAGES, config) else { return };
     let storm = rage(&mut stage.daemon, seed, lasts);

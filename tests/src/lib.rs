@@ -4,6 +4,7 @@
 pub mod c;
 pub mod daemon;
 pub mod memory;
+pub mod pins;
 pub mod user;
 
 pub use daemon::{Daemon, Page};

@@ -11,7 +11,7 @@
 //!    │                   ▼         return                     lent ◀─┐
 //!    │               lingering ◀────────────────────────────── │     │ lend to
 //!    └───────────────────┤ sole holder                               │ the same
-//!       (in-place)       ├──────────▶ kept ──────────────────────────┘ owner
+//!     (nobody's)         ├──────────▶ kept ──────────────────────────┘ owner
 //!                        └──────────▶ gone  (fresh: the kernel has the pages back)
 //! ```
 //!
@@ -27,6 +27,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::config::Recycle;
 
 use units::{BlockId, JobId, LeaseId, Owner, Pages, PoolKey, Uid};
 
@@ -45,15 +47,72 @@ impl ZeroClaim {
     }
 }
 
+/// What shows that a block is nobody's: that nobody has it open, maps it, pins a page of it or is
+/// about to open it. Implemented by the shell, for what its looks at the kernel make and nothing
+/// else can.
+pub trait Proof {}
+
+/// The knowledge that a block is nobody's, which a [`Proof`] makes.
+///
+/// Not `Clone`: it is spent by the move that relies on it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unheld(());
+
+impl Unheld {
+    /// Spends the proof.
+    #[must_use]
+    pub fn by(proof: impl Proof) -> Self {
+        drop(proof);
+        Self(())
+    }
+}
+
 /// Whether anybody but the daemon can still reach a block's memory, as proven by the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The daemon's descriptor is the only one, and nothing maps the file.
+    /// Nobody.
+    Nobody(Unheld),
+    /// The daemon's descriptor is the only one, and nothing maps the file. Whether its pages are
+    /// pinned cannot be told here, or somebody has a name of it (`O_PATH`).
     Sole,
-    /// Another descriptor or mapping exists.
+    /// Another descriptor exists.
     Shared,
+    /// Another mapping exists.
+    Mapped,
+    /// Pages of it are pinned: what I/O began on them is not over.
+    Pinned,
     /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe.
     Unknown,
+}
+
+/// By what a lingering block is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Hold {
+    /// A descriptor; or nobody has looked yet.
+    #[default]
+    Open,
+    /// A mapping.
+    Mapped,
+    /// Pinned pages.
+    Pinned,
+}
+
+/// Why a block may be cleared where it lies: nothing else lets it.
+enum InPlace {
+    /// It is nobody's.
+    Proven,
+    /// Nobody has it open or maps it, and the operator has said that nobody pins what is returned.
+    Trusted,
+}
+
+impl InPlace {
+    fn of(reach: &Reach, recycle: Recycle) -> Option<Self> {
+        match (reach, recycle) {
+            (Reach::Nobody(Unheld(())), Recycle::Auto | Recycle::InPlace) => Some(Self::Proven),
+            (Reach::Sole, Recycle::InPlace) => Some(Self::Trusted),
+            _ => None,
+        }
+    }
 }
 
 /// Who returns to content that was left, and until when it stays.
@@ -192,6 +251,8 @@ pub struct Block {
     missing: Pages,
     /// Pages that its borrower's file was seen to have beyond what was lent.
     grown: Pages,
+    /// What keeps it lingering, as of the last look.
+    hold: Hold,
 }
 
 impl Block {
@@ -205,6 +266,7 @@ impl Block {
             state: State::Zeroing { job, done: Pages::ZERO },
             missing,
             grown: Pages::ZERO,
+            hold: Hold::default(),
         }
     }
 
@@ -212,42 +274,50 @@ impl Block {
     #[must_use]
     pub fn new_lent_hole(id: BlockId, pool: PoolKey, part: Part) -> Self {
         let missing = part.pages;
-        Self { id, pool, state: State::Lent(part), missing, grown: Pages::ZERO }
+        Self {
+            id,
+            pool,
+            state: State::Lent(part),
+            missing,
+            grown: Pages::ZERO,
+            hold: Hold::default(),
+        }
+    }
+
+    fn adopted(id: BlockId, pool: PoolKey, state: State) -> Self {
+        let (missing, grown) = (Pages::ZERO, Pages::ZERO);
+        Self { id, pool, state, missing, grown, hold: Hold::default() }
     }
 
     /// A file found in `ready/` at start: a finish put it there, and `reach` shows that nobody
-    /// could write since. Anything less certain than `Sole` makes it `lingering`.
+    /// could write since. Anything less certain makes it `lingering`.
     #[must_use]
-    pub fn adopt_ready(id: BlockId, pool: PoolKey, reach: Reach) -> Self {
+    pub fn adopt_ready(id: BlockId, pool: PoolKey, reach: &Reach) -> Self {
         let state = match reach {
-            Reach::Sole => State::Ready(ZeroClaim(pool.pages_per_block)),
-            Reach::Shared | Reach::Unknown => State::Lingering(None),
+            Reach::Nobody(_) | Reach::Sole => State::Ready(ZeroClaim(pool.pages_per_block)),
+            Reach::Shared | Reach::Mapped | Reach::Pinned | Reach::Unknown => {
+                State::Lingering(None)
+            }
         };
-        Self { id, pool, state, missing: Pages::ZERO, grown: Pages::ZERO }
+        Self::adopted(id, pool, state)
     }
 
     /// A file found at start whose loan is still alive.
     #[must_use]
     pub fn adopt_lent(id: BlockId, pool: PoolKey, part: Part) -> Self {
-        Self { id, pool, state: State::Lent(part), missing: Pages::ZERO, grown: Pages::ZERO }
+        Self::adopted(id, pool, State::Lent(part))
     }
 
     /// A file found in `kept/` at start.
     #[must_use]
     pub fn adopt_kept(id: BlockId, pool: PoolKey, part: Part, until: u64) -> Self {
-        Self {
-            id,
-            pool,
-            state: State::Kept { part, until },
-            missing: Pages::ZERO,
-            grown: Pages::ZERO,
-        }
+        Self::adopted(id, pool, State::Kept { part, until })
     }
 
     /// Any other file found at start: dirty, and perhaps reachable.
     #[must_use]
     pub fn adopt_unknown(id: BlockId, pool: PoolKey, part: Option<Part>) -> Self {
-        Self { id, pool, state: State::Lingering(part), missing: Pages::ZERO, grown: Pages::ZERO }
+        Self::adopted(id, pool, State::Lingering(part))
     }
 
     /// The same block, of whose pages only `allocated` have memory.
@@ -365,8 +435,8 @@ impl Block {
             return self.illegal("finished by another job");
         }
         let let_go = match reach {
-            Reach::Sole => true,
-            Reach::Shared => false,
+            Reach::Nobody(_) | Reach::Sole => true,
+            Reach::Shared | Reach::Mapped | Reach::Pinned => false,
             Reach::Unknown => trust_unknown_reach,
         };
         let all = self.pool.pages_per_block;
@@ -467,25 +537,37 @@ impl Block {
         }
     }
 
+    /// What keeps a lingering block from settling, as of the last look.
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        self.hold
+    }
+
     /// lingering → kept, zeroable or gone, once nobody can reach it.
     ///
-    /// `in_place` says whether its pool clears in place. A block that lost its pool's shape, one
-    /// with a hole, whose filling would take pages that nobody counted, and one whose reach the
-    /// kernel cannot tell are always given back to the kernel.
+    /// `recycle` is its pool's. A block that lost its pool's shape, one with a hole, whose filling
+    /// would take pages that nobody counted, and one whose reach the kernel cannot tell are always
+    /// given back to the kernel.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.
     pub fn settle(
         &mut self,
         reach: Reach,
-        in_place: bool,
+        recycle: Recycle,
         now: u64,
     ) -> Result<Settled, IllegalMove> {
         let State::Lingering(part) = &self.state else { return self.illegal("settled") };
-        match reach {
-            Reach::Shared => return Ok(Settled::Lingering),
+        let hold = match reach {
+            Reach::Shared => Some(Hold::Open),
+            Reach::Mapped => Some(Hold::Mapped),
+            Reach::Pinned => Some(Hold::Pinned),
             Reach::Unknown => return Ok(Settled::Gone),
-            Reach::Sole => {}
+            Reach::Nobody(_) | Reach::Sole => None,
+        };
+        if let Some(hold) = hold {
+            self.hold = hold;
+            return Ok(Settled::Lingering);
         }
         // A block that stays gets its length back, one that goes is counted no more.
         self.grown = Pages::ZERO;
@@ -498,11 +580,17 @@ impl Block {
             return Ok(Settled::Kept);
         }
         let whole = self.pages() == self.pool.pages_per_block && self.missing == Pages::ZERO;
-        if in_place && whole {
-            self.state = State::Zeroable { done: Pages::ZERO };
-            return Ok(Settled::Zeroable);
+        match InPlace::of(&reach, recycle) {
+            Some(key) if whole => {
+                self.clear_where_it_lies(&key);
+                Ok(Settled::Zeroable)
+            }
+            _ => Ok(Settled::Gone),
         }
-        Ok(Settled::Gone)
+    }
+
+    fn clear_where_it_lies(&mut self, _key: &InPlace) {
+        self.state = State::Zeroable { done: Pages::ZERO };
     }
 
     /// kept → lingering: the owner did not come back in time, or gave it up.

@@ -89,14 +89,29 @@ impl FromStr for Provider {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recycle {
+    /// In place where the daemon can prove that nobody has the file open, maps it or pins a page of
+    /// it; fresh where it cannot. For any client.
+    #[default]
+    Auto,
     /// The file is truncated and unlinked and a new one allocated: the kernel's own isolation,
     /// pins included. For any client.
-    #[default]
     Fresh,
-    /// The file is cleared where it lies once the daemon has proven that nobody holds it: no
-    /// allocation, no faults. Does not see pages pinned through GUP (VFIO, `io_uring` buffers,
-    /// vmsplice): for one trust domain only.
+    /// The file is cleared where it lies: no allocation, no faults. After the same proof as *auto*
+    /// where it can be had; where the kernel does not show pinned pages (VFIO, `io_uring` buffers,
+    /// vmsplice), without: for one trust domain only.
     InPlace,
+}
+
+impl Recycle {
+    /// The word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Fresh => "fresh",
+            Self::InPlace => "in-place",
+        }
+    }
 }
 
 /// One pool and its thresholds, in pages.
@@ -316,7 +331,7 @@ impl PoolConfig {
             ready_high: Pages::ZERO,
             max: None,
             leave_free: Pages::ZERO,
-            recycle: Recycle::Fresh,
+            recycle: Recycle::default(),
         }
     }
 

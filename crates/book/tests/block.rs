@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The life of one block has the moves it has and no others.
 
-use book::block::{Block, IllegalMove, Keep, Part, Reach, Settled, StateName};
+use book::block::{Block, Hold, IllegalMove, Keep, Part, Proof, Reach, Settled, StateName, Unheld};
+use book::config::Recycle;
 use units::{BlockId, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 
 const ID: BlockId = BlockId(7);
@@ -25,7 +26,7 @@ fn block_in(state: StateName) -> Block {
             assert_eq!(state, Ok(StateName::Zeroable));
             block
         }
-        StateName::Ready => Block::adopt_ready(ID, POOL, Reach::Sole),
+        StateName::Ready => Block::adopt_ready(ID, POOL, &Reach::Sole),
         StateName::Lent => Block::adopt_lent(ID, POOL, part(1, "guest")),
         StateName::Lingering => Block::adopt_unknown(ID, POOL, Some(part(1, "guest"))),
         StateName::Kept => Block::adopt_kept(ID, POOL, part(1, "guest"), 160),
@@ -50,7 +51,7 @@ fn events() -> [Event; 8] {
         (|b| b.lose(JobId(1)), "lost by its job", Zeroing, Lingering),
         (|b| b.lend(part(2, "guest")).map(drop), "lent", Ready, Lent),
         (|b| b.give_back(LeaseId(1)), "returned by that lease", Lent, Lingering),
-        (|b| b.settle(Reach::Sole, true, 100).map(drop), "settled", Lingering, Kept),
+        (|b| b.settle(Reach::Sole, Recycle::InPlace, 100).map(drop), "settled", Lingering, Kept),
         (|b| b.lend_again(part(2, "guest")), "lent again to its owner", Kept, Lent),
         (|b| b.give_up(), "given up", Kept, Lingering),
     ]
@@ -113,13 +114,56 @@ fn a_block_is_lent_once_for_each_time_it_was_cleared() {
     block.give_back(LeaseId(1)).expect("it is lent");
     assert!(block.lend(part(2, "guest")).is_err());
     block.note_memory(Pages(2));
-    block.settle(Reach::Sole, true, 100).expect("it lingers");
+    block.settle(Reach::Sole, Recycle::InPlace, 100).expect("it lingers");
     block.give_up().expect("it is kept");
-    assert_eq!(block.settle(Reach::Sole, true, 200), Ok(Settled::Zeroable));
+    assert_eq!(block.settle(Reach::Sole, Recycle::InPlace, 200), Ok(Settled::Zeroable));
     assert!(block.lend(part(2, "guest")).is_err());
     assert_eq!(block.take(JobId(3)), Ok(Pages(0)));
     assert!(block.lend(part(2, "guest")).is_err());
     let state = block.finish(JobId(3), Pages(2), Reach::Sole, false);
     assert_eq!(state, Ok(StateName::Ready));
     assert!(block.lend(part(2, "guest")).is_ok());
+}
+
+/// What the tests show in the place of looks at a kernel.
+struct Shown;
+
+impl Proof for Shown {}
+
+#[test]
+fn only_a_proof_or_the_operators_word_has_a_block_cleared_where_it_lies() {
+    use Recycle::{Auto, Fresh, InPlace};
+    type Case = (fn() -> Reach, Recycle, Settled);
+    let nobody = || Reach::Nobody(Unheld::by(Shown));
+    let cases: [Case; 12] = [
+        (nobody, Auto, Settled::Zeroable),
+        (nobody, InPlace, Settled::Zeroable),
+        (nobody, Fresh, Settled::Gone),
+        (|| Reach::Sole, Auto, Settled::Gone),
+        (|| Reach::Sole, InPlace, Settled::Zeroable),
+        (|| Reach::Sole, Fresh, Settled::Gone),
+        (|| Reach::Pinned, Auto, Settled::Lingering),
+        (|| Reach::Pinned, InPlace, Settled::Lingering),
+        (|| Reach::Pinned, Fresh, Settled::Lingering),
+        (|| Reach::Mapped, Auto, Settled::Lingering),
+        (|| Reach::Shared, Auto, Settled::Lingering),
+        (|| Reach::Unknown, Auto, Settled::Gone),
+    ];
+    for (reach, recycle, expected) in cases {
+        let mut block = Block::adopt_unknown(ID, POOL, None);
+        let settled = block.settle(reach(), recycle, 100);
+        assert_eq!(settled, Ok(expected), "{:?}, {recycle:?}", reach());
+    }
+}
+
+#[test]
+fn kept_content_and_a_workers_report_wait_for_the_last_pin() {
+    let mut kept = block_in(StateName::Lingering);
+    assert_eq!(kept.settle(Reach::Pinned, Recycle::Auto, 100), Ok(Settled::Lingering));
+    assert_eq!(kept.hold(), Hold::Pinned);
+    let nobody = Reach::Nobody(Unheld::by(Shown));
+    assert_eq!(kept.settle(nobody, Recycle::Auto, 100), Ok(Settled::Kept));
+    let mut zeroed = block_in(StateName::Zeroing);
+    let state = zeroed.finish(JobId(1), Pages(2), Reach::Pinned, false);
+    assert_eq!(state, Ok(StateName::Lingering));
 }

@@ -70,6 +70,11 @@ impl Provider {
         !matches!(self, Self::Kernel(_))
     }
 
+    /// Whether blocks can be cleared where they lie, or are the kernel's to make zero again.
+    pub(crate) fn recycles(&self) -> bool {
+        matches!(self, Self::Stock)
+    }
+
     /// Whether the kernel itself has the tree's files, and tells when its pool changes.
     pub(crate) fn is_told(&self) -> bool {
         matches!(self, Self::Kernel(_))

@@ -261,7 +261,7 @@ async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) ->
 /// Takes what the lanes find out about returned blocks.
 async fn settle(shell: Shared, mut returned: ReturnedBlocks) {
     while let Some(block) = returned.recv().await {
-        shell.borrow_mut().settled(&block);
+        shell.borrow_mut().settled(block);
     }
 }
 

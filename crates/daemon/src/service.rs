@@ -136,7 +136,13 @@ impl Service {
     async fn finish_zeroing(&mut self, job: u64, pages_done: u64) -> Result<Finished, Error> {
         may_work(&self.shell, &self.rights)?;
         let tables = self.shell.borrow().making_tables(JobId(job));
-        let state = self.shell.borrow_mut().finish_zeroing(JobId(job), Pages(pages_done));
+        let look = self.shell.borrow().look_at_report(JobId(job));
+        // No answer is no proof.
+        let seen = match look {
+            Some(look) => look.await.ok(),
+            None => None,
+        };
+        let state = self.shell.borrow_mut().finish_zeroing(JobId(job), Pages(pages_done), seen);
         let state = state.ok_or(Error::NoSuchJob { job })?;
         if let Some(tables) = tables {
             // The worker waits, so that no client has to: what it finds ready maps at once.
@@ -424,9 +430,12 @@ fn configure(shell: &Shared, change: &PoolChange) -> Result<(), Error> {
     }
     if let Some(recycle) = &change.recycle {
         pool.recycle = match recycle.as_str() {
+            "auto" => Recycle::Auto,
             "fresh" => Recycle::Fresh,
             "in-place" => Recycle::InPlace,
-            other => return Err(bad("recycle", format!("`{other}` is not fresh or in-place"))),
+            other => {
+                return Err(bad("recycle", format!("`{other}` is not auto, fresh or in-place")));
+            }
         };
     }
     shell.borrow_mut().configure(pool)

@@ -213,7 +213,7 @@ impl Shell {
         shell.settle_some(usize::MAX);
         shell.store.lanes().wait(START_PATIENCE);
         while let Ok(block) = returned.try_recv() {
-            shell.settled(&block);
+            shell.settled(block);
         }
         Ok(Started { shell, leases: alive.into_iter().collect(), returned })
     }

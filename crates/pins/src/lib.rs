@@ -2,10 +2,10 @@
 //! Whether anybody pins pages of a hugetlbfs file.
 //!
 //! `vmsplice`, `io_uring` registered buffers, `O_DIRECT`, VFIO and RDMA hold *pages*, not files:
-//! the write lease on a file is granted while they still read and write its memory. But each of them
-//! takes a reference of the page, and a page that nobody holds has a known number of them: 512 for
-//! a page of 2 MiB on Linux 6.18, one per base page, all the page cache's. [`PinProbe`] reads these
-//! numbers with a BPF program of type `syscall`, which is hooked to nothing.
+//! the write lease on a file is granted while they still read and write its memory. But each of
+//! them takes a reference of the page, and a page that nobody holds has a known number of them: 512
+//! for a page of 2 MiB on Linux 6.18, one per base page, all the page cache's. [`PinProbe`] reads
+//! these numbers with a BPF program of type `syscall`, which is hooked to nothing.
 //!
 //! [`PinProbe::prove`] puts the three looks together: nobody has the file open, nobody maps it
 //! (the write lease), nobody pins it. Only it makes an [`Unheld`].

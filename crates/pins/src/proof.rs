@@ -48,8 +48,8 @@ pub enum Holder {
 }
 
 impl PinProbe {
-    /// Asks who holds `file`, by the one description of the caller's. 0.15 us for each of its pages,
-    /// and 5 us; whoever opens the file meanwhile waits so long.
+    /// Asks who holds `file`, by the one description of the caller's. 0.15 us for each of its
+    /// pages, and 5 us; whoever opens the file meanwhile waits so long.
     ///
     /// # Errors
     /// [`Error::Linux`](crate::Error::Linux) as [`linux::exclusive::prove`], and those of

@@ -29,7 +29,8 @@ pub struct PoolStatus {
     pub page_bytes: u64,
     /// Pages of one block.
     pub pages_per_block: u64,
-    /// `fresh` or `in-place`.
+    /// How its returned blocks become zero again: `auto` (in place after a proof that nobody has
+    /// them), `fresh`, `in-place`. `fresh` also where it is to be another, and cannot be.
     pub recycle: String,
     /// Pages that could be zeroed now: dirty ones owned, and free ones that may be taken.
     pub zeroable_pages: u64,
@@ -43,6 +44,10 @@ pub struct PoolStatus {
     pub kept_pages: u64,
     /// Pages returned but still reachable.
     pub lingering_pages: u64,
+    /// Those of them that are still mapped.
+    pub mapped_pages: u64,
+    /// Those of them that nobody has open or maps, in blocks of which pages are pinned.
+    pub pinned_pages: u64,
     /// Blocks of all states.
     pub blocks: u64,
     /// Background zeroing starts below.
@@ -117,6 +122,8 @@ pub struct Status {
     pub workers: u32,
     /// Whether background zeroing waits for CPU pressure to fall.
     pub paused_by_pressure: bool,
+    /// Why pools recycle fresh that would recycle in place if pinned pages could be seen.
+    pub fresh_because: Option<String>,
     /// What happened since it started.
     pub counters: Counters,
 }
@@ -254,7 +261,7 @@ pub struct PoolChange {
     pub max_pages: Option<u64>,
     /// Pages left free in the kernel's pool.
     pub leave_free: Option<u64>,
-    /// `fresh` or `in-place`.
+    /// `auto`, `fresh` or `in-place`.
     pub recycle: Option<String>,
 }
 

@@ -37,6 +37,8 @@ fn pool_status() -> (PoolStatus, Value) {
         lent_pages: 12,
         kept_pages: 13,
         lingering_pages: 14,
+        mapped_pages: 21,
+        pinned_pages: 22,
         blocks: 15,
         ready_low: 16,
         ready_high: 17,
@@ -47,7 +49,7 @@ fn pool_status() -> (PoolStatus, Value) {
     let wire = json!({
         "node": 1, "page_bytes": 1_073_741_824_u64, "pages_per_block": 8, "recycle": "in-place",
         "zeroable_pages": 9, "zeroing_pages": 10, "ready_pages": 11, "lent_pages": 12,
-        "kept_pages": 13, "lingering_pages": 14, "blocks": 15, "ready_low": 16, "ready_high": 17,
+        "kept_pages": 13, "lingering_pages": 14, "mapped_pages": 21, "pinned_pages": 22, "blocks": 15, "ready_low": 16, "ready_high": 17,
         "max_pages": 18, "leave_free": 19, "kernel_free_pages": 20,
     });
     (pool, wire)
@@ -129,11 +131,12 @@ fn status_and_its_parts() {
         loans: vec![loan],
         workers: 2,
         paused_by_pressure: true,
+        fresh_because: Some("no BTF".to_owned()),
         counters,
     };
     let wire = json!({
         "provider": "stock", "version": "0.1.0", "pid": 77, "pools": [pool_wire],
-        "loans": [loan_wire], "workers": 2, "paused_by_pressure": true, "counters": counters_wire,
+        "loans": [loan_wire], "workers": 2, "paused_by_pressure": true, "fresh_because": "no BTF", "counters": counters_wire,
     });
     golden(&status, &wire);
 }

@@ -28,15 +28,15 @@ mod supply;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, Pages, PoolKey, Uid};
+use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{Counters, LoanStatus, PoolStatus};
 
 pub use job::{Finished, JobOrder, Who, Work};
 pub use lend::{LendRequest, Loan, LoanPart, Refusal};
 
-use crate::block::{Block, Part, Reach, State, StateName};
+use crate::block::{Block, Hold, Part, Reach, State, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
 use crate::journal::{self, Entry};
 use crate::policy;
@@ -71,7 +71,7 @@ pub enum Effect {
 }
 
 /// A file found at start.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Found {
     /// The directory it was found in.
     pub state: StateName,
@@ -110,6 +110,8 @@ pub struct Book {
     available: BTreeMap<Domain, Pages>,
     supply: Supply,
     in_place_allowed: bool,
+    /// Of which pages it can be seen whether anybody pins them.
+    pins_seen: BTreeSet<PageSize>,
     next_block: u64,
     next_lease: u64,
     next_job: u64,
@@ -138,6 +140,7 @@ impl Book {
             available: BTreeMap::new(),
             supply: Supply::default(),
             in_place_allowed,
+            pins_seen: BTreeSet::new(),
             next_block: 1,
             next_lease: 1,
             next_job: 1,
@@ -184,7 +187,7 @@ impl Book {
         let owning = self.supply.owns_ready();
         let block = match (found.state, part, until) {
             (StateName::Ready, None, None) if whole && configured && owning => {
-                Block::adopt_ready(id, pool, found.reach)
+                Block::adopt_ready(id, pool, &found.reach)
             }
             (StateName::Lent, Some(part), None) if found.lease_alive => {
                 let Part { uid, account, .. } = part;
@@ -193,7 +196,9 @@ impl Book {
                 lease.blocks.push(id);
                 Block::adopt_lent(id, pool, part)
             }
-            (StateName::Kept, Some(part), Some(until)) if found.reach == Reach::Sole => {
+            (StateName::Kept, Some(part), Some(until))
+                if matches!(found.reach, Reach::Nobody(_) | Reach::Sole) =>
+            {
                 Block::adopt_kept(id, pool, part, until)
             }
             // A lost `kept` file must not come back as its owner's: its deadline is unproven.
@@ -234,12 +239,6 @@ impl Book {
         self.leases.get(&lease).map(|l| l.blocks.clone()).unwrap_or_default()
     }
 
-    /// Whether a block stays what it is from loan to loan, cleared in place between them.
-    #[must_use]
-    pub fn recycles_in_place_block(&self, block: BlockId) -> bool {
-        self.blocks.get(block).is_some_and(|b| self.recycles_in_place(b.pool()))
-    }
-
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -266,9 +265,31 @@ impl Book {
         self.pools.keys().copied()
     }
 
-    fn recycles_in_place(&self, key: PoolKey) -> bool {
-        self.in_place_allowed
-            && self.pools.get(&key).is_some_and(|p| p.config.recycle == Recycle::InPlace)
+    /// How a pool recycles: as it is told, where the kernel shows that a file is held by nobody.
+    fn recycling(&self, key: PoolKey) -> Recycle {
+        let told = self.pools.get(&key).map(|p| p.config.recycle).unwrap_or_default();
+        if self.in_place_allowed { told } else { Recycle::Fresh }
+    }
+
+    /// Says of which pages it can be seen whether anybody pins them: pools that are to recycle as
+    /// is best do so in place.
+    pub fn see_pins_of(&mut self, sizes: impl IntoIterator<Item = PageSize>) {
+        self.pins_seen = sizes.into_iter().collect();
+    }
+
+    /// The sizes of the pages of pools that would recycle in place if pins could be seen.
+    pub fn misses_pins_of(&self) -> impl Iterator<Item = PageSize> + '_ {
+        let auto = self.pools.values().filter(|p| p.config.recycle == Recycle::Auto);
+        let sizes: BTreeSet<_> = auto.map(|p| p.config.page_size).collect();
+        sizes.into_iter().filter(|size| !self.pins_seen.contains(size))
+    }
+
+    /// What is done with the next block that is returned and nobody's.
+    fn effective_recycling(&self, key: PoolKey) -> Recycle {
+        match self.recycling(key) {
+            Recycle::Auto if !self.pins_seen.contains(&key.page_size) => Recycle::Fresh,
+            told => told,
+        }
     }
 
     fn available(&self, domain: Domain) -> Pages {
@@ -349,13 +370,15 @@ impl Book {
             node: key.node.0,
             page_bytes: key.page_size.bytes(),
             pages_per_block: key.pages_per_block.0,
-            recycle: if self.recycles_in_place(key) { "in-place" } else { "fresh" }.to_owned(),
+            recycle: self.effective_recycling(key).as_str().to_owned(),
             zeroable_pages: self.zeroable(key).0,
             zeroing_pages: self.zeroing(key).0,
             ready_pages: self.ready(key).0,
             lent_pages: pages(StateName::Lent),
             kept_pages: pages(StateName::Kept),
             lingering_pages: pages(StateName::Lingering),
+            mapped_pages: self.lingering_by(key, Hold::Mapped).0,
+            pinned_pages: self.lingering_by(key, Hold::Pinned).0,
             blocks: StateName::ALL.iter().map(|s| self.blocks.sum(key, *s).blocks).sum(),
             ready_low: config.low().0,
             ready_high: config.ready_high.0,
@@ -363,6 +386,11 @@ impl Book {
             leave_free: config.leave_free.0,
             kernel_free_pages: kernel_free.0,
         })
+    }
+
+    fn lingering_by(&self, key: PoolKey, hold: Hold) -> Pages {
+        let held = |b: &&Block| b.pool() == key && b.hold() == hold;
+        self.in_state(StateName::Lingering).filter(held).map(Block::pages).sum()
     }
 
     /// Every loan.

@@ -37,8 +37,8 @@ impl Book {
         reach: Reach,
         now: u64,
     ) -> Option<(Settled, Vec<Effect>)> {
-        let in_place = self.recycles_in_place(self.blocks.get(block)?.pool());
-        let settled = self.blocks.change(block, |b| b.settle(reach, in_place, now))?.ok()?;
+        let recycle = self.recycling(self.blocks.get(block)?.pool());
+        let settled = self.blocks.change(block, |b| b.settle(reach, recycle, now))?.ok()?;
         let effects = match settled {
             Settled::Lingering => Vec::new(),
             // A crash may have left the file at its length from before the loan.

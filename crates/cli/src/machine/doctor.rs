@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is right and wrong with this machine for prezero, and the command that changes it.
 //!
-//! Every check is one function that reads and reports; none changes anything, but for one: whether
-//! write leases work on hugetlbfs is found out on an empty file of a mount of its own, which is
-//! gone before the check returns and takes no page.
+//! Every check is one function that reads and reports; none changes anything, but for two: whether
+//! write leases work on hugetlbfs, and whether pins are seen, is found out on a file of a mount of
+//! its own, which is gone before the check returns; the latter takes a page meanwhile.
 
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use linux::{
     kernel::{Offer, level},
     meminfo, mount, numa, psi,
 };
+use pins::PinProbe;
 use serde::Serialize;
 use units::{Node, PageSize};
 
@@ -70,13 +71,14 @@ impl Finding {
 #[must_use]
 pub(crate) fn examine(roots: &Roots, scratch: &Path) -> Vec<Finding> {
     type Check<'a> = (&'a str, &'a dyn Fn() -> Result<Vec<Finding>>);
-    let checks: [Check<'_>; 9] = [
+    let checks: [Check<'_>; 10] = [
         ("kernel", &|| kernel(roots)),
         ("numa", &|| nodes(roots)),
         ("huge pages", &|| pools(roots)),
         ("fragmentation", &|| fragmentation(roots)),
         ("mounts", &|| mounts(roots)),
         ("leases", &|| leases(roots, scratch)),
+        ("pins", &|| pins(roots, scratch)),
         ("cgroups", &|| groups(roots)),
         ("pressure", &|| pressure(roots)),
         ("thp", &|| Ok(vec![transparent(roots)])),
@@ -258,7 +260,7 @@ fn leases(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
         Exclusivity::Sole => Finding::new(
             Level::Ok,
             "leases",
-            "write leases work on hugetlbfs: exclusivity can be proven, recycle = \"in-place\" can be had",
+            "write leases work on hugetlbfs: exclusivity can be proven",
         ),
         Exclusivity::Shared => {
             Finding::new(Level::Warn, "leases", "somebody opened the file that was tried: run this again")
@@ -271,6 +273,55 @@ fn leases(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
         .change("allow file leases")
         .command("sudo sysctl fs.leases-enable=1"),
     }])
+}
+
+/// Whether it is seen who pins pages of a file, tried on a page of each size that has a free one.
+fn pins(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
+    let subject = "pins";
+    if !is_root() {
+        let found = "not tried: loading a program into the kernel needs root";
+        return Ok(vec![Finding::new(Level::Ok, subject, found)]);
+    }
+    let unseen = |why: &dyn std::fmt::Display| {
+        Finding::new(Level::Warn, subject, why.to_string())
+            .change("recycle = \"auto\" is fresh here, at more CPU time: Linux 5.17 with BTF shows pins")
+            .command("ls /sys/kernel/btf/vmlinux; cat /sys/kernel/security/lockdown")
+    };
+    let probe = match PinProbe::load() {
+        Ok(probe) => probe,
+        Err(why) => return Ok(vec![unseen(&why)]),
+    };
+    let mut findings = Vec::new();
+    for size in hugetlb::page_sizes(roots)? {
+        if hugetlb::counters(roots, size, None)?.unreserved_free() == 0 {
+            let found = format!("{size}: not tried, no page is free");
+            findings.push(Finding::new(Level::Ok, subject, found));
+            continue;
+        }
+        let mount = mount::mount(scratch, size)?;
+        let rest = rest_on(&mount, &probe, size);
+        mount.unmount()?;
+        findings.push(match rest? {
+            Ok(_) => Finding::new(
+                Level::Ok,
+                subject,
+                format!("{size}: pinned pages are seen, recycle = \"auto\" is in place"),
+            ),
+            Err(why) => unseen(&format!("{size}: {why}")),
+        });
+    }
+    Ok(findings)
+}
+
+type Measured = std::result::Result<pins::Rest, pins::Unavailable>;
+
+fn rest_on(mount: &HugetlbMount, probe: &PinProbe, size: PageSize) -> Result<Measured> {
+    let dir = BlockDir::open(&mount.dir, &["try"], 0o700)?;
+    let file = dir.create("try", "rest")?;
+    let rest = probe.measure(&file, size);
+    drop(file);
+    dir.unlink("try", "rest")?;
+    Ok(rest)
 }
 
 fn lease_on(mount: &HugetlbMount) -> Result<Exclusivity> {

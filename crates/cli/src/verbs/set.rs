@@ -17,8 +17,8 @@ use crate::shared::Daemon;
 ///
 /// Keys, as in the configuration file: ready_low (background zeroing starts below so many ready
 /// pages), ready_high (and stops at so many), max (pages that the pool may own), leave_free (pages
-/// that stay free in the kernel's pool), recycle (fresh or in-place). What is not named stays as it
-/// is; if one value is refused, nothing is changed. The configuration file is not written.
+/// that stay free in the kernel's pool), recycle (auto, fresh, in-place). What is not named stays
+/// as it is; if one value is refused, nothing is changed. The configuration file is not written.
 ///
 /// The pool need only be named as far as there are several. If none fits and --page-size is given,
 /// a pool of that shape is added; the page size must be one that the daemon was started with.
@@ -68,8 +68,9 @@ impl FromStr for Change {
             "leave_free" => Self::LeaveFree(pages()?),
             "recycle" => {
                 let known = Recycle::deserialize(StrDeserializer::<ValueError>::new(value));
-                known
-                    .map_err(|_| format!("`{value}` is not a way to recycle: fresh or in-place"))?;
+                known.map_err(|_| {
+                    format!("`{value}` is not a way to recycle: auto, fresh or in-place")
+                })?;
                 Self::Recycle(value.to_owned())
             }
             _ => {
@@ -150,7 +151,7 @@ mod tests {
             ("ready_low", "KEY=VALUE"),
             ("ready_low=-1", "`-1`"),
             ("colour=red", "leave_free"),
-            ("recycle=never", "fresh or in-place"),
+            ("recycle=never", "auto, fresh or in-place"),
         ] {
             let error = text.parse::<Change>().unwrap_err();
             assert!(error.contains(part), "{error}");
@@ -169,6 +170,8 @@ mod tests {
             lent_pages: 0,
             kept_pages: 0,
             lingering_pages: 0,
+            mapped_pages: 0,
+            pinned_pages: 0,
             blocks: 0,
             ready_low: 0,
             ready_high: 0,

@@ -16,7 +16,8 @@ use crate::shared::Daemon;
 ///
 /// Counts are pages of the line's size. READY pages are zero and wait for a borrower. ZEROABLE
 /// pages could be zeroed now: dirty ones that the daemon owns, and free ones of the kernel's pool
-/// that it may take. LINGERING pages were returned, but somebody still has them open or mapped.
+/// that it may take. LINGERING pages were returned, but somebody still has them open, mapped or
+/// pinned, which a line below says.
 /// Background zeroing starts below LOW and stops at HIGH ready pages. FREE are those left in the
 /// kernel's pool, which with provider kernel are the same pages: READY, ZEROING and ZEROABLE ones
 /// are free.
@@ -44,8 +45,17 @@ struct Report(Status);
 
 impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Status { provider, version, pid, pools, loans, workers, paused_by_pressure, counters } =
-            &self.0;
+        let Status {
+            provider,
+            version,
+            pid,
+            pools,
+            loans,
+            workers,
+            paused_by_pressure,
+            fresh_because,
+            counters,
+        } = &self.0;
         let paused = if *paused_by_pressure { ", paused by cpu pressure" } else { "" };
         writeln!(
             out,
@@ -53,6 +63,11 @@ impl Record for Report {
         )?;
         writeln!(out)?;
         pool_table(out, pools)?;
+        lingering(out, pools)?;
+        if let Some(reason) = fresh_because {
+            writeln!(out)?;
+            writeln!(out, "auto recycles fresh: {reason}")?;
+        }
         if !loans.is_empty() {
             writeln!(out)?;
             loan_table(out, loans)?;
@@ -71,6 +86,25 @@ impl Record for Report {
             counters.lost_workers,
         )
     }
+}
+
+/// By what pages linger, where any do.
+fn lingering(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
+    let lingers: Vec<_> = pools.iter().filter(|pool| pool.lingering_pages > 0).collect();
+    if !lingers.is_empty() {
+        writeln!(out)?;
+    }
+    for pool in lingers {
+        let (mapped, pinned) = (pool.mapped_pages, pool.pinned_pages);
+        let open = pool.lingering_pages.saturating_sub(mapped + pinned);
+        let page = Bytes(pool.page_bytes);
+        writeln!(
+            out,
+            "lingering, node {}, {page}: {pinned} pinned, {mapped} mapped, {open} open",
+            pool.node
+        )?;
+    }
+    Ok(())
 }
 
 fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
@@ -178,6 +212,8 @@ mod tests {
                 lent_pages: 8,
                 kept_pages: 0,
                 lingering_pages: 0,
+                mapped_pages: 0,
+                pinned_pages: 0,
                 blocks: 4,
                 ready_low: 8,
                 ready_high: 16,
@@ -197,6 +233,7 @@ mod tests {
             }],
             workers: 1,
             paused_by_pressure: true,
+            fresh_because: None,
             counters: Counters { loans: 1, hit_bytes: 8 << 30, ..Counters::default() },
         })
     }
@@ -217,6 +254,18 @@ LEASE  USER  OWNER  PAGE  PAGES  BLOCKS  SIZE
 since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 0 given back, 0 workers lost
 "
         );
+    }
+
+    #[test]
+    fn what_lingers_and_what_is_not_seen_is_said() {
+        let Report(mut status) = report();
+        status.pools[0].lingering_pages = 6;
+        status.pools[0].mapped_pages = 1;
+        status.pools[0].pinned_pages = 3;
+        status.fresh_because = Some("no BTF".into());
+        let text = text(&Report(status));
+        assert!(text.contains("\nlingering, node 0, 1G: 3 pinned, 1 mapped, 2 open\n"), "{text}");
+        assert!(text.contains("\nauto recycles fresh: no BTF\n"), "{text}");
     }
 
     #[test]

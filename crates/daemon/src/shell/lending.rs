@@ -210,7 +210,7 @@ impl Shell {
     }
 
     /// A lane has found out who reaches a lingering block.
-    pub(crate) fn settled(&mut self, found: &Returned) {
+    pub(crate) fn settled(&mut self, found: Returned) {
         self.store.looked(found.block);
         // A client can cut its file, grow it, or punch holes into it.
         self.book.note_memory(found.block, found.memory);
@@ -228,6 +228,7 @@ impl Shell {
     pub(crate) fn settle_some(&mut self, most: usize) -> usize {
         let age = if self.waiting.is_anybody() { Duration::ZERO } else { HELD_AGE };
         self.end_unheld(age, most);
+        self.see_pins();
         if self.store.remove_again(most) {
             self.observed = None;
             self.wake();
@@ -237,6 +238,14 @@ impl Shell {
         self.looked_at = now.last().copied();
         now.iter().for_each(|id| self.settle(*id));
         lingering.len()
+    }
+
+    /// Tells the book of which pages pins are seen, and has others looked at again.
+    pub(super) fn see_pins(&mut self) {
+        self.book.see_pins_of(self.store.proofs().sizes());
+        if self.provable && self.provider.recycles() {
+            self.store.measure_again(self.book.misses_pins_of());
+        }
     }
 
     /// Counts the files whose pages are on their way to the kernel, held up by nobody: wait until

@@ -24,8 +24,23 @@ impl Shell {
             loans: self.book.loans(),
             workers: self.workers,
             paused_by_pressure: self.paused,
+            fresh_because: self.fresh_because(),
             counters: self.book.counters(),
         }
+    }
+
+    /// Why pools recycle fresh that are to recycle as is best, in one line.
+    fn fresh_because(&self) -> Option<String> {
+        if !self.provider.recycles() {
+            return None;
+        }
+        let mut missing = self.book.misses_pins_of();
+        if !self.provable {
+            let size = missing.next()?;
+            return Some(format!("{size}: this kernel grants no leases on hugetlbfs"));
+        }
+        missing
+            .find_map(|size| self.store.proofs().why_not(size).map(|why| format!("{size}: {why}")))
     }
 
     /// Whether the kernel itself has the tree's files, and tells when its pool changes.

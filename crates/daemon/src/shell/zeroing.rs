@@ -5,9 +5,11 @@ use std::os::fd::OwnedFd;
 
 use book::block::{Reach, StateName};
 use book::{JobOrder, Who};
+use tokio::sync::oneshot;
 use units::{JobId, Node, PageSize, Pages};
 
 use super::{Shell, failed};
+use crate::store::Report;
 
 impl Shell {
     /// Hands work to a worker: what is to be done, and the file if it is on a block.
@@ -38,17 +40,32 @@ impl Shell {
         }
     }
 
-    /// Books what a worker reports. `None` for a job that is unknown.
-    pub(crate) fn finish_zeroing(&mut self, job: JobId, done: Pages) -> Option<StateName> {
-        let order = self.book.job(job)?.clone();
-        let (reach, done) = match order.block() {
-            // A page that has no memory was not zeroed, whatever the worker says.
-            Some(block) => {
-                let seen = self.store.reach(block, order.pool.page_size);
-                let (reach, allocated) = seen.unwrap_or((Reach::Shared, Pages::ZERO));
-                (reach, done.min(allocated))
+    /// Has it looked up who can reach the block of a job that is reported: what comes of it is for
+    /// [`finish_zeroing`](Self::finish_zeroing). `None` for a job on no block, or none at all.
+    pub(crate) fn look_at_report(&self, job: JobId) -> Option<oneshot::Receiver<Report>> {
+        let block = self.book.job(job)?.block()?;
+        match self.store.look_at_report(block) {
+            Ok(told) => Some(told),
+            Err(error) => {
+                tracing::warn!(%error, %block, "cannot tell who holds a block");
+                None
             }
-            None => (Reach::Sole, done),
+        }
+    }
+
+    /// Books what a worker reports. `None` for a job that is unknown.
+    pub(crate) fn finish_zeroing(
+        &mut self,
+        job: JobId,
+        done: Pages,
+        seen: Option<Report>,
+    ) -> Option<StateName> {
+        let order = self.book.job(job)?.clone();
+        let (reach, done) = match (order.block(), seen) {
+            // A page that has no memory was not zeroed, whatever the worker says.
+            (Some(_), Some((reach, allocated))) => (reach, done.min(allocated)),
+            (Some(_), None) => (Reach::Shared, Pages::ZERO),
+            (None, _) => (Reach::Sole, done),
         };
         match self.book.finish_zeroing(job, done, reach) {
             Ok(Some((_, state, effects))) => {

@@ -37,11 +37,12 @@ fn only_a_whole_ready_file_that_nobody_has_stays_ready() {
         (2, Shared, StateName::Lingering),
         (2, Unknown, StateName::Lingering),
     ] {
+        let seen = format!("{reach:?}");
         let file = found(StateName::Ready, "b5-n0-p2", allocated, reach, DEAD);
         let (mut book, state) = adopted(&file);
-        assert_eq!(state, expected, "{allocated} pages, {reach:?}");
+        assert_eq!(state, expected, "{allocated} pages, {seen}");
         let lendable = book.lend(&ask(2)).is_ok();
-        assert_eq!(lendable, expected == StateName::Ready, "{allocated} pages, {reach:?}");
+        assert_eq!(lendable, expected == StateName::Ready, "{allocated} pages, {seen}");
     }
 }
 
@@ -127,12 +128,13 @@ fn kept_content_stays_its_owners_if_nobody_has_it() {
     assert_eq!(book.expire(160), [Effect::Move(BlockId(5))], "its time ran on meanwhile");
 
     for reach in [Reach::Shared, Reach::Unknown] {
+        let seen = format!("{reach:?}");
         let (mut book, state) = adopted(&found(StateName::Kept, name, 2, reach, DEAD));
-        assert_eq!(state, StateName::Lingering, "{reach:?}");
+        assert_eq!(state, StateName::Lingering, "{seen}");
         let (settled, _) = book.settle(BlockId(5), Reach::Sole, 100).expect("it lingers");
         assert_ne!(settled, Settled::Kept, "whoever had it may have changed it");
         book.has_free(Node(0), PAGE, Pages(2));
-        assert!(!lend(&mut book, &mine).0.kept, "{reach:?}");
+        assert!(!lend(&mut book, &mine).0.kept, "{seen}");
     }
 }
 

@@ -7,6 +7,7 @@ use units::{BlockId, LeaseId, PageSize, Pages, Uid};
 use wire::Counters;
 
 use super::checks::{View, count_zero};
+use super::events::Less;
 use super::kernel::{Actor, Content, Shape};
 use super::world::{Client, Fate, World, shape};
 use crate::block::{Block, Keep, Part, Reach, Settled, State, StateName};
@@ -309,19 +310,25 @@ impl World {
     }
 
     /// The daemon looks at a lingering block. What it sees may be less than the truth.
-    pub(super) fn settle(&mut self, id: BlockId, seen: Option<Reach>, fate: Fate) {
-        let reach = seen.unwrap_or_else(|| self.reach(id));
+    pub(super) fn settle(&mut self, id: BlockId, seen: Option<Less>, fate: Fate) {
+        let reach = match seen {
+            None => self.reach(id),
+            Some(Less::Held) => Reach::Shared,
+            Some(Less::Nothing) => Reach::Unknown,
+        };
+        let (is_held, is_unknown) = match &reach {
+            Reach::Shared | Reach::Mapped | Reach::Pinned => (true, false),
+            Reach::Unknown => (false, true),
+            Reach::Sole | Reach::Nobody(_) => (false, false),
+        };
         let file = self.kernel.file(self.kernel.find(id).expect("a block of the book has a file"));
         let pages = self.book.block(id).expect("it lingers").pages();
         let whole = file.len() == pages.0;
         let allocated = Pages(if whole { file.allocated() } else { 0 });
         self.book.note_memory(id, allocated);
         let (settled, effects) = self.book.settle(id, reach, self.now).expect("it lingers");
-        match reach {
-            Reach::Shared => assert_eq!(settled, Settled::Lingering),
-            Reach::Unknown => assert_eq!(settled, Settled::Gone),
-            Reach::Sole => assert_ne!(settled, Settled::Lingering),
-        }
+        assert_eq!(settled == Settled::Lingering, is_held);
+        assert!(!is_unknown || settled == Settled::Gone);
         self.execute(&effects, fate);
     }
 

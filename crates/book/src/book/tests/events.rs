@@ -8,7 +8,7 @@ use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey, Uid};
 
 use super::world::{Crash, Fate, Setup};
 use super::zeroing::Report;
-use crate::block::{Keep, Reach};
+use crate::block::Keep;
 use crate::book::{LendRequest, Who};
 use crate::config::{PoolConfig, Recycle};
 
@@ -55,7 +55,7 @@ pub(super) enum Event {
     },
     Settle {
         block: usize,
-        seen: Option<Reach>,
+        seen: Option<Less>,
         fate: Fate,
     },
     SettleAll,
@@ -132,6 +132,15 @@ pub(super) enum Event {
     },
 }
 
+/// Less than the truth of who reaches a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Less {
+    /// Somebody, though it may be nobody any more.
+    Held,
+    /// Not even that.
+    Nothing,
+}
+
 /// New thresholds of one pool.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
@@ -144,13 +153,16 @@ pub(super) struct Change {
 
 impl Change {
     pub(super) fn of(&self, key: PoolKey, pins: bool) -> PoolConfig {
-        let in_place = self.in_place && !pins;
         PoolConfig {
             ready_low: self.low.map(Pages),
             ready_high: Pages(self.high),
             max: self.max.map(Pages),
             leave_free: Pages(self.leave),
-            recycle: if in_place { Recycle::InPlace } else { Recycle::Fresh },
+            recycle: match (self.in_place, pins) {
+                (true, false) => Recycle::InPlace,
+                (true, true) => Recycle::Auto,
+                (false, _) => Recycle::Fresh,
+            },
             ..PoolConfig::new(key)
         }
     }
@@ -269,7 +281,7 @@ fn of_workers() -> impl Strategy<Value = Event> {
 }
 
 fn of_the_daemon() -> impl Strategy<Value = Event> {
-    let less = proptest::sample::select(vec![Reach::Shared, Reach::Unknown]);
+    let less = proptest::sample::select(vec![Less::Held, Less::Nothing]);
     let seen = proptest::option::weighted(0.3, less);
     prop_oneof![
         8 => Just(Event::SettleAll),
@@ -312,8 +324,9 @@ fn setup() -> impl Strategy<Value = Setup> {
     let pool = (node, prop::bool::weighted(0.3), 1..5u64, change());
     let pools = proptest::collection::vec(pool, 1..4);
     let pages = [4..40u64, 0..24u64, 2..20u64, 0..12u64];
-    (prop::bool::weighted(0.85), prop::bool::weighted(0.35), pools, pages).prop_map(
-        |(provable, pins, pools, [a, b, c, d])| {
+    let kernel = (prop::bool::weighted(0.85), prop::bool::weighted(0.6));
+    (kernel, prop::bool::weighted(0.5), pools, pages).prop_map(
+        |((provable, shows_pins), pins, pools, [a, b, c, d])| {
             let mut configs: BTreeMap<PoolKey, PoolConfig> = BTreeMap::new();
             for (node, is_large, k, change) in pools {
                 let page_size = if is_large { large() } else { SMALL };
@@ -325,7 +338,7 @@ fn setup() -> impl Strategy<Value = Setup> {
             let shapes = [(0, SMALL), (1, SMALL), (0, large()), (1, large())]
                 .map(|(node, page_size)| Domain { node: Node(node), page_size });
             let pages = shapes.into_iter().zip([a, b, c, d]).collect();
-            Setup { provable, pins, pools: configs.into_values().collect(), pages }
+            Setup { provable, pins, shows_pins, pools: configs.into_values().collect(), pages }
         },
     )
 }

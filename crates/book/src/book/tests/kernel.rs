@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use units::{BlockId, Domain};
 
-use crate::block::{Reach, StateName};
+use crate::block::{Proof, Reach, StateName, Unheld};
 use crate::journal;
 
 pub(super) type Shape = Domain;
@@ -29,6 +29,11 @@ pub(super) enum Content {
     Of(Actor),
 }
 
+/// That the kernel has shown nobody.
+struct Seen;
+
+impl Proof for Seen {}
+
 /// One file. `None` pages have no memory yet.
 #[derive(Debug)]
 pub(super) struct File {
@@ -40,7 +45,7 @@ pub(super) struct File {
     pub(super) pages: Vec<Option<Content>>,
     /// Who has a descriptor or a mapping: what the lease proof sees.
     pub(super) holders: BTreeSet<Actor>,
-    /// Who has its pages through GUP: what the lease proof does not see.
+    /// Who has its pages through GUP: what only the counts of pages show.
     pub(super) pinners: BTreeSet<Actor>,
 }
 
@@ -78,6 +83,8 @@ pub(super) struct Kernel {
     /// Pages that programs outside have.
     pub(super) outside: BTreeMap<Shape, u64>,
     pub(super) files: BTreeMap<usize, File>,
+    /// Whether it shows who pins pages.
+    pub(super) shows_pins: bool,
     next: usize,
 }
 
@@ -194,12 +201,14 @@ impl Kernel {
         }
     }
 
-    /// What the lease proof says, where the kernel grants leases.
+    /// What the proof says, where the kernel grants leases, and where it shows pins.
     pub(super) fn reach(&self, no: usize, provable: bool) -> Reach {
         match (provable, self.file(no).is_reachable()) {
             (false, _) => Reach::Unknown,
             (true, true) => Reach::Shared,
-            (true, false) => Reach::Sole,
+            (true, false) if !self.shows_pins => Reach::Sole,
+            (true, false) if self.file(no).pinners.is_empty() => Reach::Nobody(Unheld::by(Seen)),
+            (true, false) => Reach::Pinned,
         }
     }
 

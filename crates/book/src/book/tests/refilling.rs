@@ -173,9 +173,10 @@ fn a_report_decides_by_its_pages_and_by_who_still_has_the_file() {
         let mut book = book([pool(0, 2)]);
         book.has_free(Node(0), PAGE, Pages(2));
         let (order, _) = user(&mut book).expect("two pages are free");
+        let seen = format!("{reach:?}");
         let finished = book.finish_zeroing(order.job, Pages(pages), reach).expect("a legal move");
         let (block, state, effects) = finished.expect("a job that lives");
-        assert_eq!((state, block), (expected, order.block()), "{pages} pages, {reach:?}");
+        assert_eq!((state, block), (expected, order.block()), "{pages} pages, {seen}");
         assert_eq!(effects, block.map(Effect::Move).as_slice());
         assert_eq!(book.job(order.job), None);
         assert_eq!(book.finish_zeroing(order.job, Pages(2), Reach::Sole), Ok(None));

@@ -21,8 +21,10 @@ use crate::journal;
 pub(super) struct Setup {
     /// Whether this kernel can prove that a file is held by nobody.
     pub(super) provable: bool,
-    /// Whether clients pin pages where no proof sees it: then every pool recycles fresh.
+    /// Whether clients pin pages: then no pool is told to recycle in place without seeing it.
     pub(super) pins: bool,
+    /// Whether this kernel shows pinned pages.
+    pub(super) shows_pins: bool,
     pub(super) pools: Vec<PoolConfig>,
     pub(super) pages: Vec<(Shape, u64)>,
 }
@@ -118,7 +120,8 @@ pub(super) fn shape(key: PoolKey) -> Shape {
 
 impl World {
     pub(super) fn new(setup: Setup) -> Self {
-        let kernel = Kernel::new(setup.pages);
+        let mut kernel = Kernel::new(setup.pages);
+        kernel.shows_pins = setup.shows_pins;
         let book = Book::new(setup.pools.iter().cloned(), setup.provable).expect("checked pools");
         Self {
             book,

@@ -121,15 +121,17 @@ impl World {
             Report::Beyond(n) => pages + 1 + n,
         };
         let reach = self.kernel.reach(file, self.provable);
+        let (seen, is_held) =
+            (format!("{reach:?}"), matches!(reach, Reach::Shared | Reach::Pinned));
         let finished = self.book.finish_zeroing(job, Pages(claim), reach);
         let (_, state, effects) = finished.expect("a legal move").expect("a job that lives");
         let expected = match claim {
-            _ if reach == Reach::Shared => StateName::Lingering,
+            _ if is_held => StateName::Lingering,
             n if n < first || n > pages => StateName::Lingering,
             n if n == pages => StateName::Ready,
             _ => StateName::Zeroable,
         };
-        assert_eq!(state, expected, "{claim} of {pages} pages, from {first}, {reach:?}");
+        assert_eq!(state, expected, "{claim} of {pages} pages, from {first}, {seen}");
         self.execute(&effects, fate);
         self.finish_nobodys(job);
     }

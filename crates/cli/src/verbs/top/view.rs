@@ -110,6 +110,8 @@ pub(super) mod tests {
             lent_pages: 12,
             kept_pages: 3,
             lingering_pages: 1,
+            mapped_pages: 0,
+            pinned_pages: 0,
             blocks: 6,
             ready_low: 8,
             ready_high: 32,
@@ -138,6 +140,8 @@ pub(super) mod tests {
             lent_pages: 0,
             kept_pages: 0,
             lingering_pages: 0,
+            mapped_pages: 0,
+            pinned_pages: 0,
             ..pool(1, 2 << 20, 512)
         };
         Status {
@@ -148,6 +152,7 @@ pub(super) mod tests {
             loans: vec![loan(17, None), loan(18, Some("db"))],
             workers: 2,
             paused_by_pressure: false,
+            fresh_because: None,
             counters: Counters { loans: 21, lost_workers: 1, refusals: 2, ..Counters::default() },
         }
     }

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who can reach a block: the looks at the kernel, and what they come to for the book.
+//!
+//! What a file at rest looks like is measured at start for each page size, on a page of the
+//! daemon's own; where none is free then, as soon as one is. Until then, and where the kernel does
+//! not show pins, only the lease says something, and blocks that recycle as is best recycle fresh.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use book::block::{Proof, Reach, Unheld};
+use linux::{BlockDir, BlockFile, Exclusivity, exclusive};
+use pins::{Holder, PinProbe, Rest};
+use units::PageSize;
+
+/// How long nothing is measured again after it failed: what lacks is a free page, mostly.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The file that is measured, in the directory of what nobody needs.
+const NAME: &str = "rest";
+
+/// What one page size looks like at rest.
+#[derive(Debug)]
+enum Measure {
+    Known(Rest),
+    Failed { why: String, at: Instant },
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// One look at a time: the program answers in what it was asked with.
+    probe: Result<Mutex<PinProbe>, String>,
+    measures: Mutex<BTreeMap<PageSize, Measure>>,
+}
+
+/// The looks. Clones share what was measured.
+#[derive(Debug, Clone)]
+pub(crate) struct Proofs(Arc<Inner>);
+
+/// What the book takes for a proof.
+struct Proven(pins::Unheld);
+
+impl Proof for Proven {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing is changed in more than one step: a panic elsewhere leaves it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Proofs {
+    /// Loads the program that looks; what is in the way is told by [`why_not`](Self::why_not).
+    pub(crate) fn load() -> Self {
+        let probe = PinProbe::load().map(Mutex::new).map_err(|error| error.to_string());
+        if let Err(why) = &probe {
+            tracing::warn!(%why, "auto recycles fresh");
+        }
+        Self(Arc::new(Inner { probe, measures: Mutex::default() }))
+    }
+
+    /// The lease alone, for memory that has no huge pages.
+    pub(crate) fn of_leases() -> Self {
+        let probe = Err("plain memory has no huge pages to look at".to_owned());
+        Self(Arc::new(Inner { probe, measures: Mutex::default() }))
+    }
+
+    /// Whether a page size may be measured with more success than before.
+    pub(crate) fn is_due(&self, size: PageSize) -> bool {
+        match lock(&self.0.measures).get_mut(&size) {
+            _ if self.0.probe.is_err() => false,
+            Some(Measure::Failed { at, .. }) if at.elapsed() >= AGAIN => {
+                *at = Instant::now();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Measures a page size, unless a daemon before this one has since the machine was booted and
+    /// has left it in `run_dir`: most pages have an owner when a daemon is started again. Takes a
+    /// page for as long as that is zeroed.
+    pub(crate) fn measure(&self, run_dir: &Path, dir: &BlockDir, state: &str, size: PageSize) {
+        let Ok(probe) = &self.0.probe else { return };
+        let left = run_dir.join(format!("rest-{}kB", size.kib()));
+        let measured = match recalled(&left, size) {
+            Some(rest) => Ok(rest),
+            None => {
+                let measured = measured(&lock(probe), dir, state, size);
+                measured.inspect(|rest| remember(&left, *rest))
+            }
+        };
+        let measure = match measured {
+            Ok(rest) => {
+                tracing::info!(page = %size, references = rest.references(), "pins are seen");
+                Measure::Known(rest)
+            }
+            Err(why) => {
+                tracing::warn!(page = %size, %why, "auto recycles fresh");
+                Measure::Failed { why, at: Instant::now() }
+            }
+        };
+        lock(&self.0.measures).insert(size, measure);
+    }
+
+    /// The page sizes whose pins are seen.
+    pub(crate) fn sizes(&self) -> Vec<PageSize> {
+        let measures = lock(&self.0.measures);
+        let known = measures.iter().filter(|(_, m)| matches!(m, Measure::Known(_)));
+        known.map(|(size, _)| *size).collect()
+    }
+
+    /// Why the pins of such pages are not seen, in one line.
+    pub(crate) fn why_not(&self, size: PageSize) -> Option<String> {
+        if let Err(why) = &self.0.probe {
+            return Some(why.clone());
+        }
+        match lock(&self.0.measures).get(&size) {
+            Some(Measure::Known(_)) => None,
+            Some(Measure::Failed { why, .. }) => Some(why.clone()),
+            None => Some(format!("no {size} page was looked at yet")),
+        }
+    }
+
+    /// Who can reach a file that the caller has open once: every look that there is. 0.15 us for
+    /// each page.
+    pub(crate) fn reach(&self, file: &BlockFile, size: PageSize) -> Reach {
+        let rest = match lock(&self.0.measures).get(&size) {
+            Some(Measure::Known(rest)) => *rest,
+            _ => return by_lease(file),
+        };
+        let Ok(probe) = &self.0.probe else { return by_lease(file) };
+        match lock(probe).prove(file, rest) {
+            Ok(Holder::Nobody(unheld)) => Reach::Nobody(Unheld::by(Proven(unheld))),
+            Ok(Holder::Named) => Reach::Sole,
+            Ok(Holder::Pinned(_)) => Reach::Pinned,
+            Ok(Holder::Mapped) => Reach::Mapped,
+            Ok(Holder::Open) => Reach::Shared,
+            Ok(Holder::Unknown) => Reach::Unknown,
+            // The kernel's own isolation needs no look.
+            Err(error) => {
+                tracing::warn!(%error, "could not ask who holds a block");
+                Reach::Unknown
+            }
+        }
+    }
+}
+
+/// This boot of the machine, in one line.
+fn boot() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
+}
+
+fn recalled(left: &Path, size: PageSize) -> Option<Rest> {
+    let text = std::fs::read_to_string(left).ok()?;
+    let rest = Rest::restore(text.strip_prefix(&boot()?)?)?;
+    (rest.page() == size).then_some(rest)
+}
+
+fn remember(left: &Path, rest: Rest) {
+    let Some(boot) = boot() else { return };
+    if let Err(error) = std::fs::write(left, boot + &rest.to_text()) {
+        tracing::debug!(%error, "the next start measures again");
+    }
+}
+
+fn measured(probe: &PinProbe, dir: &BlockDir, state: &str, size: PageSize) -> Result<Rest, String> {
+    let told = |error: linux::Error| error.to_string();
+    // Left by a daemon that was killed right here.
+    if dir.list(state).map_err(told)?.iter().any(|name| name == NAME) {
+        dir.unlink(state, NAME).map_err(told)?;
+    }
+    let file = dir.create(state, NAME).map_err(told)?;
+    let rest = probe.measure(&file, size).map_err(|error| error.to_string());
+    drop(file);
+    dir.unlink(state, NAME).map_err(told)?;
+    rest
+}
+
+/// Who has a file open or maps it: what the lease says. 2 us, however large the file is.
+pub(crate) fn by_lease(file: &BlockFile) -> Reach {
+    match exclusive::prove(file) {
+        Ok(Exclusivity::Sole) => Reach::Sole,
+        Ok(Exclusivity::Shared) => Reach::Shared,
+        Ok(Exclusivity::Unsupported) => Reach::Unknown,
+        // Not knowing is not being sole; the next look may tell.
+        Err(error) => {
+            tracing::warn!(%error, "could not ask who holds a block");
+            Reach::Shared
+        }
+    }
+}
