@@ -52,11 +52,13 @@ struct Target {
     packages: &'static [&'static str],
     base: &'static str,
     fragment: &'static str,
+    /// What one tree has, or names, and the other does not.
+    own: fn(Linux) -> &'static str,
     sparse: bool,
 }
 
 const HUGE: &str = "CONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\nCONFIG_KUNIT=y\n\
-                    CONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_HUGETLB_ZEROED=y\n\
+                    CONFIG_HUGETLB_ZEROED=y\n\
                     CONFIG_HUGETLB_ZEROED_KUNIT_TEST=y\nCONFIG_MEMORY_FAILURE=y\n\
                     CONFIG_WERROR=n\n";
 const NO_HUGE: &str = "CONFIG_KUNIT=y\nCONFIG_WERROR=n\n";
@@ -69,6 +71,7 @@ const TARGETS: [Target; 5] = [
         packages: &["sparse"],
         base: "defconfig",
         fragment: HUGE,
+        own: kunit,
         sparse: true,
     },
     Target {
@@ -77,9 +80,10 @@ const TARGETS: [Target; 5] = [
         prefix: "",
         packages: &[],
         base: "i386_defconfig",
-        fragment: "CONFIG_HIGHMEM64G=y\nCONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\n\
-                   CONFIG_KUNIT=y\nCONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_HUGETLB_ZEROED=y\n\
+        fragment: "CONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\n\
+                   CONFIG_KUNIT=y\nCONFIG_HUGETLB_ZEROED=y\n\
                    CONFIG_HUGETLB_ZEROED_KUNIT_TEST=y\nCONFIG_WERROR=n\n",
+        own: highmem,
         sparse: false,
     },
     Target {
@@ -90,6 +94,7 @@ const TARGETS: [Target; 5] = [
         packages: &["gcc-arm-linux-gnueabihf"],
         base: "multi_v7_defconfig",
         fragment: NO_HUGE,
+        own: |_| "",
         sparse: false,
     },
     Target {
@@ -101,8 +106,8 @@ const TARGETS: [Target; 5] = [
         packages: &["gcc-arm-linux-gnueabihf"],
         base: "multi_v7_defconfig",
         fragment: "CONFIG_ARCH_MULTI_V7=y\nCONFIG_ARM_LPAE=y\nCONFIG_HIGHMEM=y\n\
-                   CONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\nCONFIG_KUNIT=y\n\
-                   CONFIG_FOLIO_ZERO_KUNIT_TEST=y\nCONFIG_WERROR=n\n",
+                   CONFIG_HUGETLBFS=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\nCONFIG_KUNIT=y\nCONFIG_WERROR=n\n",
+        own: kunit,
         sparse: false,
     },
     Target {
@@ -112,9 +117,26 @@ const TARGETS: [Target; 5] = [
         packages: &["gcc-aarch64-linux-gnu"],
         base: "defconfig",
         fragment: HUGE,
+        own: kunit,
         sparse: false,
     },
 ];
+
+/// Tests of what mainline has merged since.
+fn kunit(linux: Linux) -> &'static str {
+    match linux {
+        Linux::V6_12 => "CONFIG_FOLIO_ZERO_KUNIT_TEST=y\n",
+        Linux::V7_3 => "",
+    }
+}
+
+/// The same, and more memory than 32 bits address.
+fn highmem(linux: Linux) -> &'static str {
+    match linux {
+        Linux::V6_12 => "CONFIG_HIGHMEM64G=y\nCONFIG_FOLIO_ZERO_KUNIT_TEST=y\n",
+        Linux::V7_3 => "CONFIG_HIGHMEM4G=y\nCONFIG_X86_PAE=y\n",
+    }
+}
 
 /// Objects that include a header which the series changes and use what it adds.
 const USERS: [&str; 7] = [
@@ -213,7 +235,8 @@ fn bisect(source: &Source, series: &Series) -> Result<usize> {
         let later: Vec<&String> = all.iter().filter(|name| !now.contains(*name)).collect();
         let known =
             |line: &&str| !later.iter().any(|name| line.starts_with(&format!("CONFIG_{name}=")));
-        let fragment: Vec<&str> = target.fragment.lines().filter(known).collect();
+        let whole = target.fragment(source.linux);
+        let fragment: Vec<&str> = whole.lines().filter(known).collect();
         tree.configure(Base::Target(target.base), &(fragment.join("\n") + "\n"))?;
         tree.make(&["prepare"])?;
         findings += compile(&tree, target.name, &target.objects(&tree, &files))?;
@@ -304,6 +327,10 @@ fn written_lines(source: &Source, files: &Files) -> Result<Written> {
 }
 
 impl Target {
+    fn fragment(&self, linux: Linux) -> String {
+        self.fragment.to_owned() + (self.own)(linux)
+    }
+
     /// The objects to compile: of changed C files, and users of changed headers.
     fn objects(&self, tree: &Tree, files: &Files) -> BTreeSet<String> {
         let arch = if self.arch == "i386" || self.arch == "x86_64" { "x86" } else { self.arch };
@@ -330,7 +357,7 @@ impl Target {
         apt::need(self.packages)?;
         let tree = Tree::prepare(source, &format!("check-{}", self.name), files)?
             .cross(self.arch, self.prefix);
-        tree.configure(Base::Target(self.base), self.fragment)?;
+        tree.configure(Base::Target(self.base), &self.fragment(source.linux))?;
         say::step(format_args!("{}: preparing", self.name));
         tree.make(&["prepare"])?;
         let objects = self.objects(&tree, files);
