@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::{
     linux::{self, Linux},
@@ -61,8 +61,20 @@ impl Overlay {
     }
 
     /// Replaces all files by those of `tree`. A shared file is written where it lies, for every
-    /// tree; a new file is this tree's own.
+    /// tree; a new file is this tree's own. What is a link here belongs to others as well, and
+    /// changes where it lies: if it differs, nothing is written.
     pub(crate) fn replace(&self, tree: &Path, files: &BTreeSet<String>) -> Result<()> {
+        for file in files {
+            let to = self.place(file);
+            if to.is_symlink() && fs::read(&to).ok() != Some(fs::read(tree.join(file))?) {
+                let there = fs::canonicalize(&to).unwrap_or(to);
+                bail!(
+                    "{file} of the tree differs from {}, which more than the kernel uses: \
+                     make them the same",
+                    there.display()
+                );
+            }
+        }
         for file in self.own()?.difference(files) {
             fs::remove_file(self.own.join(file))?;
         }
@@ -76,8 +88,10 @@ impl Overlay {
             }
         }
         for file in files {
-            // Writing through a link keeps one copy of a header that others use.
             let to = self.place(file);
+            if to.is_symlink() {
+                continue;
+            }
             make_parent(&to)?;
             fs::write(&to, fs::read(tree.join(file))?)?;
         }
@@ -88,4 +102,37 @@ impl Overlay {
 /// Whether there is an entry, be it a link to nothing.
 fn exists(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, os::unix::fs::symlink};
+
+    use super::Overlay;
+
+    #[test]
+    fn what_others_use_is_not_written_by_an_import() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["own", "shared", "tree"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fs::write(at("header"), "new").unwrap();
+        symlink("../header", at("shared/h")).unwrap();
+        fs::write(at("shared/c"), "old").unwrap();
+        fs::write(at("tree/c"), "new").unwrap();
+        let overlay = Overlay { own: at("own"), shared: at("shared"), elsewhere: Vec::new() };
+        let files = BTreeSet::from(["c".to_owned(), "h".to_owned()]);
+
+        fs::write(at("tree/h"), "old").unwrap();
+        let refused = overlay.replace(&at("tree"), &files).unwrap_err().to_string();
+        assert!(refused.contains("header"), "{refused}");
+        assert_eq!(fs::read_to_string(at("header")).unwrap(), "new");
+        assert_eq!(fs::read_to_string(at("shared/c")).unwrap(), "old");
+
+        fs::write(at("tree/h"), "new").unwrap();
+        overlay.replace(&at("tree"), &files).unwrap();
+        assert!(at("shared/h").is_symlink());
+        assert_eq!(fs::read_to_string(at("shared/c")).unwrap(), "new");
+    }
 }
