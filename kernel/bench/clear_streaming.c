@@ -2,8 +2,8 @@
 /*
  * clear_streaming [MIB [ROUNDS]] - how fast the kernel's own code clears
  *
- * Linked with the objects arch/x86/lib/clear_streaming.o and clear_page_64.o of a
- * kernel build, unchanged but for what is visible: `cargo xtask kernel bench`. Prints,
+ * Linked with the object arch/x86/lib/clear_streaming.o of a kernel build,
+ * unchanged but for what is visible: `cargo xtask kernel bench`. Prints,
  * for units of 4 KiB to 2 MiB, what each method clears per second, fences included,
  * over memory that no cache holds; what the fault path uses, which is the string
  * method over a whole page of 2 MiB or over 32 MiB; and what the code chooses when
@@ -40,17 +40,18 @@ extern const struct clear_streaming_method *clear_streaming_chosen;
 extern unsigned int clear_streaming_turn;
 void clear_pages_streaming(void *addr, unsigned int npages);
 
-/* Of clear_page_64.o: its own calling convention, rdi and rcx. */
-extern char clear_pages_rep[], clear_pages_erms[];
-
 /*
- * What the kernel would provide. The call of clear_pages_orig() is what
- * alternatives patch when the kernel boots: it comes here instead.
+ * What the kernel would provide. The call of unrolled stores is what alternatives
+ * replace by a string instruction when the kernel boots: it comes here instead,
+ * with the address in rdi and the bytes in rcx.
  */
 char boot_cpu_data[4096];
 unsigned int tsc_khz;
 void *bench_clear_pages_by;
-asm(".globl bench_clear_pages\nbench_clear_pages:\n\tjmp *bench_clear_pages_by\n");
+asm(".globl bench_clear_pages\nbench_clear_pages:\n\tjmp *bench_clear_pages_by\n"
+    "stosq_pages:\n\tshrq $3, %rcx\n\txorl %eax, %eax\n\trep stosq\n\tret\n"
+    "stosb_pages:\n\txorl %eax, %eax\n\trep stosb\n\tret\n");
+extern char stosq_pages[], stosb_pages[];
 
 int _printk(const char *format, ...)
 {
@@ -180,7 +181,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	memset(boot_cpu_data, has_clzero() ? 0xff : 0, sizeof(boot_cpu_data));
-	bench_clear_pages_by = has_erms() ? clear_pages_erms : clear_pages_rep;
+	bench_clear_pages_by = has_erms() ? stosb_pages : stosq_pages;
 	/* Huge pages of its own, and nothing mapped around them. */
 	region = mmap(NULL, size + (4 << 20), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	memory = (char *)(((unsigned long)region + (2 << 20)) & ~((2UL << 20) - 1));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How fast the kernel's own code clears, without booting it.
 //!
-//! The objects come from a kernel build and are linked into a program as they
-//! are: kernel code addresses the lowest or highest 2 GiB, where a program
-//! that is not position independent lies. Their internal symbols are made
-//! visible, and the call that alternatives patch at boot goes to the program.
+//! The object comes from a kernel build and is linked into a program as it is:
+//! kernel code addresses the lowest or highest 2 GiB, where a program that is not
+//! position independent lies. Its internal symbols are made visible, and the call
+//! that alternatives replace at boot goes to the program.
 
 use std::{path::PathBuf, process::Command};
 
@@ -32,25 +32,22 @@ fn build(flavour: &Flavour) -> Result<PathBuf> {
     let dir = cache::target("kernel")?.join("bench");
     std::fs::create_dir_all(&dir)?;
     say::step(format_args!("compiling arch/x86/lib of {flavour}"));
-    // One job: asked for two objects, kbuild enters the directory twice at once.
-    tree.make(&["-j1", "arch/x86/lib/clear_streaming.o", "arch/x86/lib/clear_page_64.o"])?;
-    let mut objects = Vec::new();
-    for name in ["clear_streaming.o", "clear_page_64.o"] {
-        let mut copy = command::new(&tree.dir, "objcopy", [] as [&str; 0]);
-        for symbol in VISIBLE {
-            copy.arg(format!("--globalize-symbol={symbol}"));
-        }
-        if name == "clear_streaming.o" {
-            copy.arg("--redefine-sym=clear_pages_orig=bench_clear_pages");
-        }
-        copy.arg(format!("arch/x86/lib/{name}")).arg(dir.join(name));
-        command::run(&mut copy)?;
-        objects.push(dir.join(name));
+    let object = "arch/x86/lib/clear_streaming.o";
+    tree.make(&[object])?;
+    let mut copy = command::new(&tree.dir, "objcopy", [] as [&str; 0]);
+    for symbol in VISIBLE {
+        copy.arg(format!("--globalize-symbol={symbol}"));
     }
+    let linked = dir.join("clear_streaming.o");
+    command::run(copy.arg(object).arg(&linked))?;
     let program = dir.join("clear_streaming");
     let mut link = command::new(&dir, "gcc", ["-O2", "-Wall", "-no-pie", "-static", "-o"]);
-    link.arg(&program).arg(linux::home().join("bench/clear_streaming.c")).args(&objects);
-    // The kernel's objects say nothing about their stack, and need none that runs.
+    link.arg(&program).arg(linux::home().join("bench/clear_streaming.c")).arg(&linked);
+    // Each tree has its own name for what alternatives replace.
+    for call in ["clear_pages_orig", "__clear_pages_unrolled"] {
+        link.arg(format!("-Wl,--defsym={call}=bench_clear_pages"));
+    }
+    // The kernel's object says nothing about its stack, and needs none that runs.
     command::run(link.args(["-z", "noexecstack"]))?;
     Ok(program)
 }
