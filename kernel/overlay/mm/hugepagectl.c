@@ -79,7 +79,8 @@ static long hugepagectl_do_zero(struct file *file, void *arg)
 	if (!pool)
 		return -ENODEV;
 
-	err = hugetlb_zero_run(pool, zero->pages, HUGETLB_ZERO_STOPPABLE,
+	err = hugetlb_zero_run(pool, zero->pages,
+			       HUGETLB_ZERO_STOPPABLE | HUGETLB_ZERO_ASKED,
 			       &zeroed);
 	zero->zeroed = zeroed;
 	return zeroed ? 0 : err;

@@ -202,6 +202,11 @@ unsigned long hugetlb_zero_job_take(struct hugetlb_zero_pool *pool,
 #define HUGETLB_ZERO_BEGUN	BIT(1)
 /* Stop after a second. */
 #define HUGETLB_ZERO_BRIEF	BIT(2)
+/*
+ * User space asked for it, and the caller holds nothing that task work could
+ * want: be throttled between two units, and not only when all is done.
+ */
+#define HUGETLB_ZERO_ASKED	BIT(3)
 
 int hugetlb_zero_run(struct hugetlb_zero_pool *pool, u64 nr,
 		     unsigned int flags, unsigned long *zeroed);

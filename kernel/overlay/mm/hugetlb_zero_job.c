@@ -9,6 +9,7 @@
 #include <linux/preempt.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/task_work.h>
 #include "hugetlb_zero_internal.h"
 #include "internal.h"
 
@@ -130,6 +131,18 @@ out:
 	return ours;
 }
 
+/*
+ * What waits for the task to return to user space, or for a point at which it
+ * might as well.  Since 6.18 a task whose cgroup has used up its CPU time is not
+ * throttled before, and this call may last for minutes.
+ */
+static void hugetlb_zero_pause(void)
+{
+	if (task_work_pending(current))
+		task_work_run();
+	cond_resched();
+}
+
 /* Returns 0, or why the zeroer has to stop. */
 int hugetlb_zero_job_clear(struct hugetlb_zero_pool *pool,
 			   struct hugetlb_zero_job *job, unsigned int flags,
@@ -149,7 +162,10 @@ int hugetlb_zero_job_clear(struct hugetlb_zero_pool *pool,
 						      nr - job->done,
 						      HUGETLB_ZERO_UNIT)))
 			return 0;
-		cond_resched();
+		if (flags & HUGETLB_ZERO_ASKED)
+			hugetlb_zero_pause();
+		else
+			cond_resched();
 	}
 	return 0;
 }
@@ -206,7 +222,8 @@ unsigned long hugetlb_zero_job_take(struct hugetlb_zero_pool *pool,
  * hugetlb_zero_run - zero free folios in the context of the caller
  * @pool: of which pool
  * @nr: at most so many
- * @flags: HUGETLB_ZERO_STOPPABLE, HUGETLB_ZERO_BEGUN, HUGETLB_ZERO_BRIEF
+ * @flags: HUGETLB_ZERO_ASKED, HUGETLB_ZERO_STOPPABLE, HUGETLB_ZERO_BEGUN,
+ *	HUGETLB_ZERO_BRIEF
  * @zeroed: how many it were
  *
  * Any number of callers may do this at once, each works on a folio of its own.

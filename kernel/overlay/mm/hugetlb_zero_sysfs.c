@@ -76,7 +76,9 @@ static ssize_t zeroable_hugepages_store(struct kobject *kobj,
 	self = sysfs_break_active_protection(kobj, &attr->attr);
 	if (!self)
 		return -ENODEV;
-	err = hugetlb_zero_run(pool, nr, HUGETLB_ZERO_STOPPABLE, &zeroed);
+	err = hugetlb_zero_run(pool, nr,
+			       HUGETLB_ZERO_STOPPABLE | HUGETLB_ZERO_ASKED,
+			       &zeroed);
 	sysfs_unbreak_active_protection(self);
 	return err ? err : len;
 }
