@@ -258,7 +258,7 @@ fn a_workers_path_only_descriptor_opens_nothing_after_its_report() {
         let Task::Allocate(task) = job.begin().expect("a job") else { return 2 };
         let done = task.run(&mut |_| std::ops::ControlFlow::Continue(())).expect("a page");
         let finished = done.report(&mut client).expect("a report");
-        assert_eq!(finished.state, "ready");
+        assert_eq!(finished.state, wire::StateName::Ready);
         ready.signal();
         i32::from(early || reached(&kept, Duration::from_secs(1), &|| true))
     });
@@ -300,7 +300,11 @@ fn a_report_of_pages_without_memory_makes_nothing_ready() {
             task.run(&mut |_| std::ops::ControlFlow::Break(())).expect("a page")
         };
         let finished = client.finish_zeroing(number, units::Pages(2)).expect("a report");
-        assert_eq!(finished.state, "zeroable", "with memory for {allocated} of 2 pages");
+        assert_eq!(
+            finished.state,
+            wire::StateName::Zeroable,
+            "with memory for {allocated} of 2 pages"
+        );
         drop(done);
         assert_eq!(daemon.pool().ready_pages, 0);
     }

@@ -209,20 +209,20 @@ fn only_root_changes_how_a_pool_recycles() {
     let page = Page::Mib2;
     let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 1, &config) else { return };
-    let change = |recycle: Option<&str>| wire::PoolChange {
+    let change = |recycle: Option<wire::Recycle>| wire::PoolChange {
         page_bytes: page.size().bytes(),
         pages_per_block: 1,
         ready_high: Some(1),
-        recycle: recycle.map(ToOwned::to_owned),
+        recycle: recycle.map(|how| how.to_string()),
         ..wire::PoolChange::default()
     };
     as_nobody(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
-        let refused = refusal(client.configure(change(Some("in-place"))));
+        let refused = refusal(client.configure(change(Some(wire::Recycle::InPlace))));
         matches!(refused, wire::Error::NotPermitted { uid: NOBODY, .. })
             && client.configure(change(None)).is_ok()
     });
     let pool = daemon.pool();
-    assert_eq!((pool.recycle.as_str(), pool.ready_high), ("fresh", 1));
-    daemon.client().configure(change(Some("in-place"))).expect("root may");
+    assert_eq!((pool.recycle, pool.ready_high), (wire::Recycle::Fresh, 1));
+    daemon.client().configure(change(Some(wire::Recycle::InPlace))).expect("root may");
 }

@@ -29,12 +29,12 @@ fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
     let mut client = daemon.client();
     let done = allocate(take(&mut client), 3);
     assert_eq!((done.pages, done.all), (Pages(3), false));
-    assert_eq!(done.report(&mut client).expect("booked").state, "zeroable");
+    assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Zeroable);
     assert_eq!(daemon.pool().zeroable_pages, 5);
     let job = take(&mut client);
     assert_eq!(job.first(), Pages(3));
     let done = allocate(job, 8);
-    assert_eq!(done.report(&mut client).expect("booked").state, "ready");
+    assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Ready);
     assert_zero(&daemon.lend(page, 8).map().expect("a mapping"));
 }
 
@@ -48,7 +48,7 @@ fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
     let hidden =
         client::Mapping::map(job.file().expect("a block"), size, page.size()).expect("a mapping");
     let done = allocate(job, 2);
-    assert_eq!(done.report(&mut client).expect("booked").state, "lingering");
+    assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Lingering);
     assert_eq!(daemon.pool().ready_pages, 0);
     drop(hidden);
     daemon.wait_for("zeroable again", |p| p.lingering_pages == 0 && p.zeroable_pages == 2);

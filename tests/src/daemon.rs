@@ -350,7 +350,7 @@ impl Daemon {
     /// If there is no daemon.
     #[must_use]
     pub fn has_blocks(&self) -> bool {
-        self.status().provider != "kernel"
+        self.status().provider != wire::Provider::Kernel
     }
 
     /// Pages that the kernel has free.

@@ -23,14 +23,12 @@
 //! *Unknown means dirty*: a lost worker, a shared file, an unreadable name all lead to
 //! `lingering`, and from there only through clearing back to `ready`.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::config::Recycle;
 
 use units::{BlockId, JobId, LeaseId, Owner, Pages, PoolKey, Uid};
+pub use wire::StateName;
 
 /// The knowledge that every byte of a block is zero and that nobody else can write to it.
 ///
@@ -170,49 +168,6 @@ pub enum State {
         /// When it is given up.
         until: u64,
     },
-}
-
-/// The states by name: the directories of the mount and the words of every report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StateName {
-    /// Free and possibly dirty.
-    Zeroable,
-    /// Being cleared.
-    Zeroing,
-    /// Free and known to be zero.
-    Ready,
-    /// In a client's hands.
-    Lent,
-    /// Returned, but perhaps still reachable.
-    Lingering,
-    /// Returned, content preserved for its owner.
-    Kept,
-}
-
-impl StateName {
-    /// Every state, in the order of a block's life.
-    pub const ALL: [Self; 6] =
-        [Self::Zeroable, Self::Zeroing, Self::Ready, Self::Lent, Self::Lingering, Self::Kept];
-
-    /// The directory's name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Zeroable => "zeroable",
-            Self::Zeroing => "zeroing",
-            Self::Ready => "ready",
-            Self::Lent => "lent",
-            Self::Lingering => "lingering",
-            Self::Kept => "kept",
-        }
-    }
-}
-
-impl fmt::Display for StateName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
 }
 
 /// A move that the life of a block does not have.

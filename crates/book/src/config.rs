@@ -12,6 +12,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use units::{Bytes, Node, PageSize, Pages, PoolKey, Uid, as_text};
+pub use wire::Recycle;
 
 pub use listen::{BadListen, Listen};
 pub use reserve::Reserve;
@@ -81,35 +82,6 @@ impl FromStr for Provider {
             "stock" => Ok(Self::Stock),
             "kernel" => Ok(Self::Kernel),
             other => Err(format!("`{other}` is no provider: write auto, stock or kernel")),
-        }
-    }
-}
-
-/// How a returned block becomes zero again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Recycle {
-    /// In place where the daemon can prove that nobody has the file open, maps it or pins a page of
-    /// it; fresh where it cannot. For any client.
-    #[default]
-    Auto,
-    /// The file is truncated and unlinked and a new one allocated: the kernel's own isolation,
-    /// pins included. For any client.
-    Fresh,
-    /// The file is cleared where it lies: no allocation, no faults. After the same proof as *auto*
-    /// where it can be had; where the kernel does not show pinned pages (VFIO, `io_uring` buffers,
-    /// vmsplice), without: for one trust domain only.
-    InPlace,
-}
-
-impl Recycle {
-    /// The word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Fresh => "fresh",
-            Self::InPlace => "in-place",
         }
     }
 }

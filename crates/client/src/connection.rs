@@ -5,12 +5,17 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use units::{Bytes, Node, PageSize, Pages};
-use wire::{Finished, GivenBack, Lent, PoolChange, Status, WatchReply};
+use serde::Deserialize;
+use serde::de::value::{Error as ValueError, MapDeserializer};
+use units::{Bytes, JobId, Node, PageSize, Pages};
+use wire::{
+    Configure, FinishZeroing, Finished, GetStatus, GiveBack, LendRequest, Method, PoolChange,
+    Status, TakeZeroing, WatchReply,
+};
 use zlink::{Call, Connection};
 
 use crate::error::{Error, Result};
-use crate::loan::{LendRequest, Loan};
+use crate::loan::Loan;
 use crate::socket::{Blocking, now};
 
 /// How long an answer may take before the connection counts as broken.
@@ -18,48 +23,11 @@ use crate::socket::{Blocking, now};
 /// A loan waits at most 2 s for its owner's former self (see the daemon), so 10 s is a hang.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-#[zlink::proxy(interface = "io.prezero")]
-#[expect(clippy::too_many_arguments, reason = "a parameter each in the interface")]
-trait Prezero {
-    async fn get_status(&mut self) -> zlink::Result<std::result::Result<Status, wire::Error>>;
-
-    #[zlink(return_fds)]
-    async fn lend(
-        &mut self,
-        bytes: u64,
-        page_bytes: Option<u64>,
-        node: Option<u32>,
-        owner: Option<&str>,
-        keep_seconds: Option<u64>,
-        single: Option<bool>,
-        held_by_memory: Option<bool>,
-    ) -> zlink::Result<(std::result::Result<Lent, wire::Error>, Vec<OwnedFd>)>;
-
-    #[zlink(return_fds)]
-    async fn take_zeroing(
-        &mut self,
-        node: Option<u32>,
-        page_bytes: Option<u64>,
-        background: Option<bool>,
-    ) -> zlink::Result<(std::result::Result<wire::Job, wire::Error>, Vec<OwnedFd>)>;
-
-    async fn finish_zeroing(
-        &mut self,
-        job: u64,
-        pages_done: u64,
-    ) -> zlink::Result<std::result::Result<Finished, wire::Error>>;
-
-    async fn give_back(
-        &mut self,
-        node: Option<u32>,
-        page_bytes: Option<u64>,
-        pages: Option<u64>,
-    ) -> zlink::Result<std::result::Result<GivenBack, wire::Error>>;
-
-    async fn configure(
-        &mut self,
-        change: PoolChange,
-    ) -> zlink::Result<std::result::Result<(), wire::Error>>;
+/// A call, as it is sent.
+#[derive(Debug, serde::Serialize)]
+struct Named<'a, M> {
+    method: &'static str,
+    parameters: &'a M,
 }
 
 /// A connection to the daemon. Every call blocks until its answer, at most [`ANSWER_TIMEOUT`].
@@ -89,12 +57,32 @@ impl Client {
         Ok(Self { connection: Connection::new(Blocking(stream)) })
     }
 
+    /// One call and its answer.
+    fn call<M: Method>(&mut self, parameters: &M) -> Result<(M::Reply, Vec<OwnedFd>)> {
+        let broken = broken(M::NAME);
+        self.send(parameters, false).map_err(&broken)?;
+        let received = now(self.connection.receive_reply::<M::Reply, wire::Error>());
+        let (reply, fds) = received.map_err(&broken)?;
+        // Parameters that are left out are an object without fields.
+        let none = MapDeserializer::<_, ValueError>::new(std::iter::empty::<(&str, ())>());
+        let parameters = match reply?.into_parameters() {
+            Some(parameters) => parameters,
+            None => M::Reply::deserialize(none).map_err(|_| broken(zlink::Error::UnexpectedEof))?,
+        };
+        Ok((parameters, fds))
+    }
+
+    fn send<M: Method>(&mut self, parameters: &M, more: bool) -> zlink::Result<()> {
+        let call = Call::new(Named { method: M::NAME, parameters }).set_more(more);
+        now(self.connection.send_call(&call, Vec::new()))
+    }
+
     /// Everything there is to see.
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Broken`].
     pub fn status(&mut self) -> Result<Status> {
-        answer("GetStatus", now(self.connection.get_status()))
+        self.call(&GetStatus {}).map(|(status, _)| status)
     }
 
     /// Borrows memory. Never waits for zeroing: what is not ready comes as a hole, which the
@@ -103,17 +91,8 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Broken`], [`Error::Descriptors`].
     pub fn lend(&mut self, request: &LendRequest) -> Result<Loan> {
-        let call = self.connection.lend(
-            request.bytes.0,
-            request.page_size.map(PageSize::bytes),
-            request.node.map(|n| n.0),
-            request.owner.as_ref().map(units::Owner::as_str),
-            request.keep.map(|keep| keep.as_secs()),
-            Some(request.single),
-            Some(request.held_by_memory),
-        );
-        let (reply, fds) = now(call).map_err(broken("Lend"))?;
-        Loan::from_reply(reply?, fds)
+        let (lent, fds) = self.call(request)?;
+        Loan::from_reply(lent, fds)
     }
 
     /// Takes work for a worker: what is to be done, and its descriptors. `background` asks only
@@ -127,10 +106,7 @@ impl Client {
         page_size: Option<PageSize>,
         background: bool,
     ) -> Result<(wire::Job, Vec<OwnedFd>)> {
-        let page_bytes = page_size.map(PageSize::bytes);
-        let call = self.connection.take_zeroing(node.map(|n| n.0), page_bytes, Some(background));
-        let (reply, fds) = now(call).map_err(broken("TakeZeroing"))?;
-        Ok((reply?, fds))
+        self.call(&TakeZeroing { node, page_size, background })
     }
 
     /// Reports a job. Everything of it must have been dropped before: the daemon proves that
@@ -139,7 +115,8 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] with [`wire::Error::NoSuchJob`] for a job that was reported or lost.
     pub fn finish_zeroing(&mut self, job: u64, pages_done: Pages) -> Result<Finished> {
-        answer("FinishZeroing", now(self.connection.finish_zeroing(job, pages_done.0)))
+        let report = FinishZeroing { job: JobId(job), pages_done };
+        self.call(&report).map(|(finished, _)| finished)
     }
 
     /// Gives ready and zeroable blocks back to the kernel: `pages` of them, or all.
@@ -152,9 +129,7 @@ impl Client {
         page_size: Option<PageSize>,
         pages: Option<Pages>,
     ) -> Result<Bytes> {
-        let page_bytes = page_size.map(PageSize::bytes);
-        let call = self.connection.give_back(node.map(|n| n.0), page_bytes, pages.map(|p| p.0));
-        answer("GiveBack", now(call)).map(|given: GivenBack| Bytes(given.bytes))
+        self.call(&GiveBack { node, page_size, pages }).map(|(given, _)| Bytes(given.bytes))
     }
 
     /// Changes a pool's thresholds, or adds a pool.
@@ -162,7 +137,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] with the rule that was broken, and nothing changed.
     pub fn configure(&mut self, change: PoolChange) -> Result<()> {
-        answer("Configure", now(self.connection.configure(change)))
+        self.call(&Configure { change }).map(drop)
     }
 
     /// Watches levels: with `below`, one report whenever a node's ready pages fall below it (and
@@ -178,25 +153,9 @@ impl Client {
         below: Option<Pages>,
         interval: Duration,
     ) -> Result<Watch> {
-        #[derive(Debug, serde::Serialize)]
-        #[serde(tag = "method", content = "parameters")]
-        enum Method {
-            #[serde(rename = "io.prezero.Watch")]
-            Watch {
-                node: Option<u32>,
-                page_bytes: Option<u64>,
-                below: Option<u64>,
-                interval_ms: Option<u64>,
-            },
-        }
-        let method = Method::Watch {
-            node: node.map(|n| n.0),
-            page_bytes: page_size.map(PageSize::bytes),
-            below: below.map(|p| p.0),
-            interval_ms: Some(u64::try_from(interval.as_millis()).unwrap_or(u64::MAX)),
-        };
-        let call = Call::new(method).set_more(true);
-        now(self.connection.send_call(&call, Vec::new())).map_err(broken("Watch"))?;
+        let interval_ms = Some(u64::try_from(interval.as_millis()).unwrap_or(u64::MAX));
+        let watch = wire::Watch { node, page_size, below, interval_ms };
+        self.send(&watch, true).map_err(broken("Watch"))?;
         // A watch may be silent for days.
         self.connection
             .read()
@@ -229,11 +188,4 @@ impl Iterator for Watch {
 
 fn broken(method: &'static str) -> impl Fn(zlink::Error) -> Error {
     move |source| Error::Broken { method, source }
-}
-
-fn answer<T>(
-    method: &'static str,
-    result: zlink::Result<std::result::Result<T, wire::Error>>,
-) -> Result<T> {
-    Ok(result.map_err(broken(method))??)
 }

@@ -24,6 +24,6 @@ mod socket;
 pub use connection::{ANSWER_TIMEOUT, Client, Watch};
 pub use error::{Error, Result};
 pub use linux::Mapping;
-pub use loan::{LendRequest, Loan};
+pub use loan::Loan;
 pub use units::{Bytes, Node, Owner, PageSize, Pages};
-pub use wire::DEFAULT_SOCKET;
+pub use wire::{DEFAULT_SOCKET, LendRequest};

@@ -2,51 +2,12 @@
 //! Borrowed memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use linux::Mapping;
-use units::{Bytes, Node, Owner, PageSize};
+use units::{Bytes, PageSize};
 use wire::{Lent, LentPart};
 
 use crate::error::{Error, Result};
-
-/// What to borrow.
-#[derive(Debug, Clone)]
-pub struct LendRequest {
-    /// How much: whole pages.
-    pub bytes: Bytes,
-    /// In which pages; `None` leaves it to the daemon.
-    pub page_size: Option<PageSize>,
-    /// From which node; `None` takes any.
-    pub node: Option<Node>,
-    /// Under which name, to get the content back after a restart.
-    pub owner: Option<Owner>,
-    /// How long content stays for that owner after its return; needs `owner`.
-    pub keep: Option<Duration>,
-    /// Whether it must be one file, as programs that take a path or descriptor need.
-    pub single: bool,
-    /// Whether the loan lasts as long as any process has a block of it open or mapped, instead of
-    /// as long as the lease's descriptor: for programs that cannot keep a descriptor safe. The
-    /// [`Loan`] may be dropped once it is mapped. Refused where the kernel grants no leases on
-    /// hugetlbfs.
-    pub held_by_memory: bool,
-}
-
-impl LendRequest {
-    /// `bytes` of any pages, in as many blocks as it takes.
-    #[must_use]
-    pub fn new(bytes: Bytes) -> Self {
-        Self {
-            bytes,
-            page_size: None,
-            node: None,
-            owner: None,
-            keep: None,
-            single: false,
-            held_by_memory: false,
-        }
-    }
-}
 
 /// A loan. It ends when this is dropped and no copy of its descriptors or mappings is left in
 /// any process.

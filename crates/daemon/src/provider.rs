@@ -51,12 +51,12 @@ impl Provider {
         }
     }
 
-    /// As `Status.provider` says it.
-    pub(crate) fn name(&self) -> &'static str {
+    /// As a status says it.
+    pub(crate) fn name(&self) -> wire::Provider {
         match self {
-            Self::Plain => "plain",
-            Self::Stock => "stock",
-            Self::Kernel(_) => "kernel",
+            Self::Plain => wire::Provider::Plain,
+            Self::Stock => wire::Provider::Stock,
+            Self::Kernel(_) => wire::Provider::Kernel,
         }
     }
 

@@ -10,9 +10,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use book::block::Keep;
-use book::config::{PoolConfig, Recycle};
-use book::{LendRequest, Refusal, Who};
+use book::config::PoolConfig;
+use book::{Asked, Refusal, Who};
 use futures_util::Stream;
 use futures_util::stream::{once, unfold};
 use rustix::pipe::PipeFlags;
@@ -21,8 +20,8 @@ use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages, ParseError, PoolKey};
 use wire::{
-    Counters, Error, Finished, GivenBack, Job, Lent, LentPart, Level, LoanStatus, PoolChange,
-    PoolStatus, Status, WatchReply, ZeroBy,
+    Counters, Error, Finished, GivenBack, Job, LendRequest, Lent, LentPart, Level, LoanStatus,
+    PoolChange, PoolStatus, Status, WatchReply, ZeroBy,
 };
 use zlink::Reply;
 
@@ -109,8 +108,17 @@ impl Service {
         single: Option<bool>,
         held_by_memory: Option<bool>,
     ) -> (Result<Lent, Error>, Vec<OwnedFd>) {
-        let request =
-            LendCall { bytes, page_bytes, node, owner, keep_seconds, single, held_by_memory };
+        let request = |owner: Option<Owner>, page_size| LendRequest {
+            bytes: Bytes(bytes),
+            page_size,
+            node: node.map(Node),
+            owner,
+            keep: keep_seconds.map(Duration::from_secs),
+            single: single.unwrap_or(false),
+            held_by_memory: held_by_memory.unwrap_or(false),
+        };
+        let owner = owner.map(|name| name.parse().map_err(|e| bad("owner", e))).transpose();
+        let request = owner.and_then(|owner| Ok(request(owner, page_size(page_bytes)?)));
         match lend(&self.shell, &self.rights, &self.place, request).await {
             Ok((reply, fds)) => (Ok(reply), fds),
             Err(error) => (Err(error), Vec::new()),
@@ -148,7 +156,7 @@ impl Service {
             // The worker waits, so that no client has to: what it finds ready maps at once.
             tables.end().await;
         }
-        Ok(Finished { state: state.to_string() })
+        Ok(Finished { state })
     }
 
     /// Gives ready and zeroable blocks back to the kernel: so many pages, or all.
@@ -194,48 +202,32 @@ impl Service {
     }
 }
 
-struct LendCall {
-    bytes: u64,
-    page_bytes: Option<u64>,
-    node: Option<u32>,
-    owner: Option<String>,
-    keep_seconds: Option<u64>,
-    single: Option<bool>,
-    held_by_memory: Option<bool>,
-}
-
 async fn lend(
     shell: &Shared,
     rights: &Rights,
     place: &Place,
-    call: LendCall,
+    request: Result<LendRequest, Error>,
 ) -> Result<(Lent, Vec<OwnedFd>), Error> {
     let begin = Instant::now();
     rights.may_lend().inspect_err(|_| shell.borrow().metrics.refused(None, begin.elapsed()))?;
-    let owner: Option<Owner> =
-        call.owner.map(|name| name.parse().map_err(|e| bad("owner", e))).transpose()?;
-    let keep = match (owner, call.keep_seconds) {
-        (Some(owner), seconds) => Some(Keep { owner, seconds: seconds.unwrap_or(0) }),
-        (None, Some(_)) => return Err(bad("keep_seconds", "needs an owner to keep content for")),
-        (None, None) => None,
-    };
+    let request = request?;
+    let seconds = request.keep.map(|keep| keep.as_secs());
+    if request.owner.is_none() && seconds.is_some() {
+        return Err(bad("keep_seconds", "needs an owner to keep content for"));
+    }
     let longest = shell.borrow().config().keep_seconds_max;
-    if keep.as_ref().is_some_and(|keep| keep.seconds > longest) {
+    if seconds.is_some_and(|seconds| seconds > longest) {
         let reason = format!("is more than {longest}, the daemon's keep_seconds_max");
         return Err(bad("keep_seconds", reason));
     }
-    let held_by_memory = call.held_by_memory.unwrap_or(false);
+    let held_by_memory = request.held_by_memory;
     if held_by_memory && !shell.borrow().can_prove() {
         return Err(bad("held_by_memory", "this kernel does not tell who maps a block"));
     }
-    let mut request = LendRequest {
-        bytes: Bytes(call.bytes),
-        page_size: page_size(call.page_bytes)?,
-        node: call.node.map(Node),
+    let mut asked = Asked {
+        request,
         uid: rights.uid(),
         account: rights.account(),
-        keep,
-        single: call.single.unwrap_or(false),
         quota: shell.borrow().config().quota_for(rights.account()),
         await_owner: true,
     };
@@ -245,7 +237,7 @@ async fn lend(
     let mut waits = None;
     let granted = loop {
         changes.mark_unchanged();
-        let granted = shell.borrow_mut().lend(&request, rights.ids())?;
+        let granted = shell.borrow_mut().lend(&asked, rights.ids())?;
         let until = match granted {
             Err(Refusal::OwnerLingers) => patience,
             // Without us those pages would be free by now.
@@ -260,12 +252,12 @@ async fn lend(
         // Late is as good as in vain: the next attempt is the last then.
         drop(timeout_at(until, changes.changed()).await);
         place.turn().await;
-        request.await_owner = Instant::now() < patience;
+        asked.await_owner = Instant::now() < patience;
     };
     drop(waits);
     let mut handover = granted.map_err(|refusal| {
         shell.borrow().metrics.refused(Some(&refusal), begin.elapsed());
-        explain(shell, &request, &refusal)
+        explain(shell, &asked, &refusal)
     })?;
     // Before anything that waits: the call may be dropped there, with its peer.
     if held_by_memory {
@@ -311,8 +303,9 @@ async fn all_freed(shell: &Shared) {
     drop(freeing.wait_for(|files| *files == 0).await);
 }
 
-fn explain(shell: &Shared, request: &LendRequest, refusal: &Refusal) -> Error {
+fn explain(shell: &Shared, asked: &Asked, refusal: &Refusal) -> Error {
     let shell = shell.borrow();
+    let request = &asked.request;
     match refusal {
         Refusal::Size(error) => bad("bytes", error),
         Refusal::NoSuchPool => {
@@ -323,7 +316,7 @@ fn explain(shell: &Shared, request: &LendRequest, refusal: &Refusal) -> Error {
             Error::NoSuchPool { wanted: format!("{size} pages on {node}"), configured }
         }
         Refusal::Quota { held, quota } => Error::QuotaExceeded {
-            uid: request.account.0,
+            uid: asked.account.0,
             held_bytes: held.0,
             quota_bytes: quota.0,
             asked_bytes: request.bytes.0,
@@ -429,14 +422,7 @@ fn configure(shell: &Shared, change: &PoolChange) -> Result<(), Error> {
         pool.leave_free = Pages(leave);
     }
     if let Some(recycle) = &change.recycle {
-        pool.recycle = match recycle.as_str() {
-            "auto" => Recycle::Auto,
-            "fresh" => Recycle::Fresh,
-            "in-place" => Recycle::InPlace,
-            other => {
-                return Err(bad("recycle", format!("`{other}` is not auto, fresh or in-place")));
-            }
-        };
+        pool.recycle = recycle.parse().map_err(|e| bad("recycle", e))?;
     }
     shell.borrow_mut().configure(pool)
 }

@@ -6,10 +6,17 @@
 //! into them, as in systemd's varlink interfaces.
 #![forbid(unsafe_code)]
 
+mod methods;
+mod words;
+
 use std::fmt;
 
+pub use methods::{
+    Configure, FinishZeroing, GetStatus, GiveBack, LendRequest, Method, TakeZeroing, Watch,
+};
 use serde::{Deserialize, Serialize};
 use units::{Counts, Domain};
+pub use words::{Provider, Recycle, StateName, Unknown};
 use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
 
 /// The interface's name.
@@ -29,9 +36,9 @@ pub struct PoolStatus {
     pub page_bytes: u64,
     /// Pages of one block.
     pub pages_per_block: u64,
-    /// How its returned blocks become zero again: `auto` (in place after a proof that nobody has
-    /// them), `fresh`, `in-place`. `fresh` also where it is to be another, and cannot be.
-    pub recycle: String,
+    /// How its returned blocks become zero again: *fresh* also where it is to be another, and
+    /// cannot be.
+    pub recycle: Recycle,
     /// Pages that could be zeroed now: dirty ones owned, and free ones that may be taken.
     pub zeroable_pages: u64,
     /// Pages being cleared.
@@ -108,8 +115,8 @@ pub struct Counters {
 /// Everything there is to see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
 pub struct Status {
-    /// `stock`, `kernel`, or `plain` for the fallback without huge pages.
-    pub provider: String,
+    /// Where its ready pages come from.
+    pub provider: Provider,
     /// The daemon's version.
     pub version: String,
     /// The daemon's process.
@@ -234,8 +241,12 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
 pub struct Finished {
     /// The state it is in now.
-    pub state: String,
+    pub state: StateName,
 }
+
+/// Nothing but that it was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Done {}
 
 /// What was given back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
@@ -261,7 +272,8 @@ pub struct PoolChange {
     pub max_pages: Option<u64>,
     /// Pages left free in the kernel's pool.
     pub leave_free: Option<u64>,
-    /// `auto`, `fresh` or `in-place`.
+    /// How returned blocks become zero again: a [`Recycle`]. A text, because zlink hangs up on a
+    /// parameter of another type, and a wrong word deserves an answer.
     pub recycle: Option<String>,
 }
 

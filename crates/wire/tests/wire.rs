@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The interface's types as they are on the wire: a changed field or name breaks every client.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use units::{Bytes, Node, PageSize};
 use wire::{
-    Counters, Error, Finished, GivenBack, INTERFACE, Job, Lent, LentPart, Level, LoanStatus,
-    PoolChange, PoolStatus, Status, WatchReply, ZeroBy,
+    Counters, Error, Finished, GivenBack, INTERFACE, Job, LendRequest, Lent, LentPart, Level,
+    LoanStatus, PoolChange, PoolStatus, Provider, Recycle, StateName, Status, WatchReply, ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -30,7 +33,7 @@ fn pool_status() -> (PoolStatus, Value) {
         node: 1,
         page_bytes: 1 << 30,
         pages_per_block: 8,
-        recycle: "in-place".to_owned(),
+        recycle: Recycle::InPlace,
         zeroable_pages: 9,
         zeroing_pages: 10,
         ready_pages: 11,
@@ -124,7 +127,7 @@ fn status_and_its_parts() {
     let (counters, counters_wire) = counters();
     golden(&counters, &counters_wire);
     let status = Status {
-        provider: "stock".to_owned(),
+        provider: Provider::Stock,
         version: "0.1.0".to_owned(),
         pid: 77,
         pools: vec![pool],
@@ -173,6 +176,36 @@ fn loans() {
 }
 
 #[test]
+fn a_request_names_what_it_wants_and_nothing_else_is_needed() {
+    let request = LendRequest {
+        bytes: Bytes(8 << 30),
+        page_size: Some(PageSize::GIB_1),
+        node: Some(Node(1)),
+        owner: Some("guest1".parse().expect("an owner")),
+        keep: Some(Duration::from_secs(60)),
+        single: true,
+        held_by_memory: true,
+    };
+    let wire = json!({
+        "bytes": 8_589_934_592_u64, "page_bytes": 1_073_741_824, "node": 1, "owner": "guest1",
+        "keep_seconds": 60, "single": true, "held_by_memory": true,
+    });
+    golden(&request, &wire);
+    let least = serde_json::from_value::<LendRequest>(json!({ "bytes": 4096 }));
+    assert_eq!(least.unwrap(), LendRequest::new(Bytes(4096)));
+}
+
+#[test]
+fn words_read_back_as_they_are_written() {
+    for state in StateName::ALL {
+        assert_eq!(state.to_string().parse(), Ok(state));
+        golden(&state, &json!(state.as_str()));
+    }
+    let error = "never".parse::<Recycle>().unwrap_err().to_string();
+    assert_eq!(error, "`never` is not auto, fresh or in-place");
+}
+
+#[test]
 fn jobs() {
     golden(&ZeroBy::Allocate, &json!("allocate"));
     golden(&ZeroBy::Clear, &json!("clear"));
@@ -199,7 +232,7 @@ fn jobs() {
         "first_page": 0, "by": "kernel",
     });
     golden(&in_kernel, &wire);
-    golden(&Finished { state: "ready".to_owned() }, &json!({ "state": "ready" }));
+    golden(&Finished { state: StateName::Ready }, &json!({ "state": "ready" }));
     golden(&GivenBack { bytes: 4096 }, &json!({ "bytes": 4096 }));
 }
 

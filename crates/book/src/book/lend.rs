@@ -15,28 +15,22 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use units::{BlockId, Bytes, Domain, LeaseId, Node, PageSize, Pages, ParseError, PoolKey, Uid};
+use wire::LendRequest;
 
 use super::{Book, Effect, Lease};
 use crate::block::{Block, Keep, Part, State, StateName};
 
-/// What a client asks for.
+/// What a client asks for, and who it is.
 #[derive(Debug, Clone)]
-pub struct LendRequest {
-    /// How much.
-    pub bytes: Bytes,
-    /// In which pages; `None` takes those of the owner's kept content, else the largest that divide
-    /// `bytes` and of which enough are ready, else the largest that divide and can be had.
-    pub page_size: Option<PageSize>,
-    /// From which node; `None` takes any, one if it can.
-    pub node: Option<Node>,
+pub struct Asked {
+    /// What it asks for. Without a page size it gets those of its kept content, else the largest
+    /// that divide `bytes` and of which enough are ready, else the largest that divide and can be
+    /// had. Without a node it gets any, one if it can.
+    pub request: LendRequest,
     /// The borrower.
     pub uid: Uid,
     /// The user whose quota it counts against: the borrower, or whose subordinate it is.
     pub account: Uid,
-    /// Its name, if it wants its content back after a restart.
-    pub keep: Option<Keep>,
-    /// Whether it can only use one file.
-    pub single: bool,
     /// The most it may hold.
     pub quota: Option<Bytes>,
     /// Whether to refuse with [`Refusal::OwnerLingers`] while this owner's content is still
@@ -115,6 +109,20 @@ pub(super) struct Taken {
     pub(super) zeroed: Pages,
 }
 
+impl Asked {
+    /// Who returns to what is lent, and how long it stays for it.
+    fn keep(&self) -> Option<Keep> {
+        let seconds = self.request.keep.map_or(0, |keep| keep.as_secs());
+        self.request.owner.clone().map(|owner| Keep { owner, seconds })
+    }
+
+    /// Whether `part` was lent to the user and owner that ask now.
+    fn owned(&self, part: &Part) -> bool {
+        let owner = part.keep.as_ref().map(|keep| &keep.owner);
+        part.uid == self.uid && owner.is_some() && owner == self.request.owner.as_ref()
+    }
+}
+
 impl Plan {
     fn hole(&self) -> Pages {
         self.taken.iter().map(|t| t.pages.saturating_sub(t.zeroed)).sum()
@@ -130,8 +138,8 @@ impl Book {
     ///
     /// # Errors
     /// The [`Refusal`]; nothing has changed then, except that it is counted.
-    pub fn lend(&mut self, request: &LendRequest) -> Result<(Loan, Vec<Effect>), Refusal> {
-        let result = self.try_lend(request);
+    pub fn lend(&mut self, asked: &Asked) -> Result<(Loan, Vec<Effect>), Refusal> {
+        let result = self.try_lend(asked);
         if let Err(refusal) = &result
             && *refusal != Refusal::OwnerLingers
         {
@@ -140,26 +148,27 @@ impl Book {
         result
     }
 
-    fn try_lend(&mut self, request: &LendRequest) -> Result<(Loan, Vec<Effect>), Refusal> {
+    fn try_lend(&mut self, asked: &Asked) -> Result<(Loan, Vec<Effect>), Refusal> {
+        let request = &asked.request;
         let sizes = self.page_sizes(request)?;
-        if let Some(keep) = &request.keep {
-            if request.await_owner && self.owner_lingers(request, keep, &sizes) {
+        if request.owner.is_some() {
+            if asked.await_owner && self.owner_lingers(asked, &sizes) {
                 return Err(Refusal::OwnerLingers);
             }
             if let Some((page_size, found)) =
-                sizes.iter().find_map(|size| Some((*size, self.kept_for(request, keep, *size)?)))
+                sizes.iter().find_map(|size| Some((*size, self.kept_for(asked, *size)?)))
             {
-                return Ok(self.lend_kept(request, page_size, &found));
+                return Ok(self.lend_kept(asked, page_size, &found));
             }
         }
-        if let Some(quota) = request.quota {
-            let held = self.held_by(request.account);
+        if let Some(quota) = asked.quota {
+            let held = self.held_by(asked.account);
             if held.0.saturating_add(request.bytes.0) > quota.0 {
                 return Err(Refusal::Quota { held, quota });
             }
         }
         match self.best_plan(request, &sizes) {
-            Some((page_size, plan)) => Ok(self.carry_out(request, page_size, plan)),
+            Some((page_size, plan)) => Ok(self.carry_out(asked, page_size, plan)),
             None => Err(self.not_enough(request, &sizes)),
         }
     }
@@ -243,12 +252,7 @@ impl Book {
         configured.map(|(key, _)| *key).find(|key| key.domain() == domain)
     }
 
-    fn carry_out(
-        &mut self,
-        request: &LendRequest,
-        page_size: PageSize,
-        plan: Plan,
-    ) -> (Loan, Vec<Effect>) {
+    fn carry_out(&mut self, asked: &Asked, page_size: PageSize, plan: Plan) -> (Loan, Vec<Effect>) {
         let lease = LeaseId(self.next_lease);
         self.next_lease += 1;
         let mut effects = Vec::new();
@@ -260,12 +264,13 @@ impl Book {
             self.spend(pool.domain(), *pages);
             self.promise(pool.domain(), *zeroed);
         }
+        let keep = asked.keep();
         let part = |index: usize, pages| Part {
             lease,
             index: u32::try_from(index).unwrap_or(u32::MAX),
-            uid: request.uid,
-            account: request.account,
-            keep: request.keep.clone(),
+            uid: asked.uid,
+            account: asked.account,
+            keep: keep.clone(),
             pages,
         };
         let mut parts = Vec::new();
@@ -285,7 +290,7 @@ impl Book {
                 ready: claim.spend().min(*pages),
             });
         }
-        let need = request.bytes.whole_pages(page_size);
+        let need = asked.request.bytes.whole_pages(page_size);
         for Taken { pool, pages, zeroed } in plan.taken {
             // A block that is grown covers it all.
             let covered: Pages = parts.iter().map(|p| p.pages).sum();
@@ -299,37 +304,33 @@ impl Book {
             effects.push(Effect::Create { block: id, pages, fill: zeroed });
             parts.push(LoanPart { block: id, node: pool.node, pages, ready: zeroed });
         }
-        debug_assert_eq!(parts.iter().map(|p| p.pages).sum::<Pages>(), need, "{request:?}");
+        debug_assert_eq!(parts.iter().map(|p| p.pages).sum::<Pages>(), need, "{asked:?}");
         self.counters.loans += 1;
         for part in &parts {
             let domain = Domain { node: part.node, page_size };
             self.count_loan(domain, part.ready, part.pages.saturating_sub(part.ready));
         }
         let blocks = parts.iter().map(|p| p.block).collect();
-        self.leases.insert(lease, Lease { uid: request.uid, account: request.account, blocks });
+        self.leases.insert(lease, Lease { uid: asked.uid, account: asked.account, blocks });
         (Loan { lease, page_size, kept: false, parts }, effects)
     }
 
     /// Whether content of this owner is on its way to being kept.
-    fn owner_lingers(&self, request: &LendRequest, keep: &Keep, sizes: &[PageSize]) -> bool {
-        self.in_state(StateName::Lingering).filter(|b| sizes.contains(&b.pool().page_size)).any(
-            |b| matches!(b.state(), State::Lingering(Some(part)) if is_of(part, request, keep)),
-        )
+    fn owner_lingers(&self, asked: &Asked, sizes: &[PageSize]) -> bool {
+        let mut lingering =
+            self.in_state(StateName::Lingering).filter(|b| sizes.contains(&b.pool().page_size));
+        lingering.any(|b| matches!(b.state(), State::Lingering(Some(part)) if asked.owned(part)))
     }
 
     /// The blocks that wait for this owner, in order, if they are what it asks for.
-    fn kept_for(
-        &self,
-        request: &LendRequest,
-        keep: &Keep,
-        page_size: PageSize,
-    ) -> Option<Vec<BlockId>> {
+    fn kept_for(&self, asked: &Asked, page_size: PageSize) -> Option<Vec<BlockId>> {
+        let request = &asked.request;
         let need = page_size.pages_in(request.bytes).ok()?;
         let mut loans: BTreeMap<LeaseId, Vec<(&Part, &Block)>> = BTreeMap::new();
         let kept = self.in_state(StateName::Kept);
         for block in kept.filter(|b| b.pool().page_size == page_size) {
             if let State::Kept { part, .. } = block.state()
-                && is_of(part, request, keep)
+                && asked.owned(part)
             {
                 loans.entry(part.lease).or_default().push((part, block));
             }
@@ -347,7 +348,7 @@ impl Book {
 
     fn lend_kept(
         &mut self,
-        request: &LendRequest,
+        asked: &Asked,
         page_size: PageSize,
         found: &[BlockId],
     ) -> (Loan, Vec<Effect>) {
@@ -358,7 +359,7 @@ impl Book {
             let Some(block) = self.blocks.get(*id) else { continue };
             let (pages, node) = (block.pages(), block.pool().node);
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let (uid, account, keep) = (request.uid, request.account, request.keep.clone());
+            let (uid, account, keep) = (asked.uid, asked.account, asked.keep());
             let part = Part { lease, index, uid, account, keep, pages };
             if matches!(self.blocks.change(*id, |b| b.lend_again(part)), Some(Ok(()))) {
                 effects.push(Effect::Move(*id));
@@ -368,12 +369,7 @@ impl Book {
         self.counters.loans += 1;
         self.counters.kept_loans += 1;
         let blocks = parts.iter().map(|p| p.block).collect();
-        self.leases.insert(lease, Lease { uid: request.uid, account: request.account, blocks });
+        self.leases.insert(lease, Lease { uid: asked.uid, account: asked.account, blocks });
         (Loan { lease, page_size, kept: true, parts }, effects)
     }
-}
-
-/// Whether `part` was lent to the user and owner that ask now.
-fn is_of(part: &Part, request: &LendRequest, keep: &Keep) -> bool {
-    part.uid == request.uid && part.keep.as_ref().is_some_and(|k| k.owner == keep.owner)
 }

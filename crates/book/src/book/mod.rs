@@ -34,7 +34,7 @@ use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Page
 use wire::{Counters, LoanStatus, PoolStatus};
 
 pub use job::{Finished, JobOrder, Who, Work};
-pub use lend::{LendRequest, Loan, LoanPart, Refusal};
+pub use lend::{Asked, Loan, LoanPart, Refusal};
 
 use crate::block::{Block, Hold, Part, Reach, State, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
@@ -370,7 +370,7 @@ impl Book {
             node: key.node.0,
             page_bytes: key.page_size.bytes(),
             pages_per_block: key.pages_per_block.0,
-            recycle: self.effective_recycling(key).as_str().to_owned(),
+            recycle: self.effective_recycling(key),
             zeroable_pages: self.zeroable(key).0,
             zeroing_pages: self.zeroing(key).0,
             ready_pages: self.ready(key).0,

@@ -21,10 +21,13 @@ mod sequences;
 mod world;
 mod zeroing;
 
-use units::{BlockId, Bytes, Counts, Domain, Node, PageSize, Pages, PoolKey, Uid};
+use std::time::Duration;
 
-use super::{Book, Effect, LendRequest, Loan, Refusal, Who};
-use crate::block::{Keep, Reach, StateName};
+use units::{BlockId, Bytes, Counts, Domain, Node, PageSize, Pages, PoolKey, Uid};
+use wire::LendRequest;
+
+use super::{Asked, Book, Effect, Loan, Refusal, Who};
+use crate::block::{Reach, StateName};
 use crate::config::PoolConfig;
 
 const PAGE: PageSize = PageSize::MIB_2;
@@ -79,26 +82,34 @@ fn make_ready(book: &mut Book, key: PoolKey, n: u64) -> Vec<BlockId> {
     made
 }
 
-fn ask(pages: u64) -> LendRequest {
-    LendRequest {
-        bytes: Pages(pages).bytes(PAGE),
-        page_size: None,
-        node: None,
-        uid: Uid(1000),
-        account: Uid(1000),
-        keep: None,
-        single: false,
-        quota: None,
-        await_owner: false,
+fn ask(pages: u64) -> Asked {
+    let request = LendRequest::new(Pages(pages).bytes(PAGE));
+    Asked { request, uid: Uid(1000), account: Uid(1000), quota: None, await_owner: false }
+}
+
+fn ask_one_file(pages: u64) -> Asked {
+    ask(pages).with(|request| request.single = true)
+}
+
+impl Asked {
+    /// The same with a change to what is asked for.
+    fn with(&self, change: impl FnOnce(&mut LendRequest)) -> Self {
+        let mut changed = self.clone();
+        change(&mut changed.request);
+        changed
     }
-}
 
-fn ask_one_file(pages: u64) -> LendRequest {
-    LendRequest { single: true, ..ask(pages) }
-}
+    /// The same in the name of an owner.
+    fn kept(&self, owner: &str, seconds: u64) -> Self {
+        self.with(|request| {
+            request.owner = Some(owner.parse().expect("an owner's name"));
+            request.keep = Some(Duration::from_secs(seconds));
+        })
+    }
 
-fn keep(owner: &str, seconds: u64) -> Option<Keep> {
-    Some(Keep { owner: owner.parse().expect("an owner's name"), seconds })
+    fn on(&self, node: u32) -> Self {
+        self.with(|request| request.node = Some(Node(node)))
+    }
 }
 
 /// A loan's parts as (block, pages, ready).
@@ -106,11 +117,11 @@ fn parts(loan: &Loan) -> Vec<(BlockId, u64, u64)> {
     loan.parts.iter().map(|p| (p.block, p.pages.0, p.ready.0)).collect()
 }
 
-fn lend(book: &mut Book, ask: &LendRequest) -> (Loan, Vec<Effect>) {
+fn lend(book: &mut Book, ask: &Asked) -> (Loan, Vec<Effect>) {
     book.lend(ask).expect("a loan that can be granted")
 }
 
-fn refusal(book: &mut Book, ask: &LendRequest) -> Refusal {
+fn refusal(book: &mut Book, ask: &Asked) -> Refusal {
     book.lend(ask).expect_err("a loan that cannot be granted")
 }
 

@@ -3,11 +3,8 @@
 
 use std::str::FromStr;
 
-use book::config::Recycle;
-use serde::Deserialize;
-use serde::de::value::{Error as ValueError, StrDeserializer};
 use units::Bytes;
-use wire::{PoolChange, PoolStatus};
+use wire::{PoolChange, PoolStatus, Recycle};
 use worker::Which;
 
 use crate::exit::{Exit, Failure, Outcome};
@@ -47,7 +44,7 @@ enum Change {
     ReadyHigh(u64),
     Max(u64),
     LeaveFree(u64),
-    Recycle(String),
+    Recycle(Recycle),
 }
 
 impl FromStr for Change {
@@ -67,11 +64,9 @@ impl FromStr for Change {
             "max" => Self::Max(pages()?),
             "leave_free" => Self::LeaveFree(pages()?),
             "recycle" => {
-                let known = Recycle::deserialize(StrDeserializer::<ValueError>::new(value));
-                known.map_err(|_| {
-                    format!("`{value}` is not a way to recycle: auto, fresh or in-place")
-                })?;
-                Self::Recycle(value.to_owned())
+                let error =
+                    |_| format!("`{value}` is not a way to recycle: auto, fresh or in-place");
+                Self::Recycle(value.parse().map_err(error)?)
             }
             _ => {
                 let keys = "ready_low, ready_high, max, leave_free, recycle";
@@ -91,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             Change::ReadyHigh(pages) => change.ready_high = Some(*pages),
             Change::Max(pages) => change.max_pages = Some(*pages),
             Change::LeaveFree(pages) => change.leave_free = Some(*pages),
-            Change::Recycle(how) => change.recycle = Some(how.clone()),
+            Change::Recycle(how) => change.recycle = Some(how.to_string()),
         }
     }
     client.configure(change)?;
@@ -146,7 +141,7 @@ mod tests {
     #[test]
     fn changes_are_read_and_bad_ones_name_what_is_allowed() {
         assert_eq!("ready_low=4".parse(), Ok(Change::ReadyLow(4)));
-        assert_eq!("recycle=in-place".parse(), Ok(Change::Recycle("in-place".into())));
+        assert_eq!("recycle=in-place".parse(), Ok(Change::Recycle(Recycle::InPlace)));
         for (text, part) in [
             ("ready_low", "KEY=VALUE"),
             ("ready_low=-1", "`-1`"),
@@ -163,7 +158,7 @@ mod tests {
             node,
             page_bytes,
             pages_per_block,
-            recycle: "fresh".into(),
+            recycle: Recycle::Fresh,
             zeroable_pages: 0,
             zeroing_pages: 0,
             ready_pages: 0,

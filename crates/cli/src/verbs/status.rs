@@ -142,7 +142,7 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
                 pool.node.to_string(),
                 Bytes(pool.page_bytes).to_string(),
                 pool.pages_per_block.to_string(),
-                pool.recycle.clone(),
+                pool.recycle.to_string(),
             ];
             row.extend(counts.iter().map(ToString::to_string));
             row.push(pool.max_pages.map_or_else(|| "-".into(), |max| max.to_string()));
@@ -198,14 +198,14 @@ mod tests {
 
     fn report() -> Report {
         Report(Status {
-            provider: "stock".into(),
+            provider: wire::Provider::Stock,
             version: "0.1.0".into(),
             pid: 7,
             pools: vec![PoolStatus {
                 node: 0,
                 page_bytes: 1 << 30,
                 pages_per_block: 8,
-                recycle: "fresh".into(),
+                recycle: wire::Recycle::Fresh,
                 zeroable_pages: 16,
                 zeroing_pages: 0,
                 ready_pages: 8,

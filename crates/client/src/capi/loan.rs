@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use linux::Mapping;
 use units::{Bytes, Node, Owner, PageSize};
+use wire::LendRequest;
 
 use super::{Failure, give, handle, prezero, run, text};
-use crate::loan::{LendRequest, Loan};
+use crate::loan::Loan;
 
 /// In `prezero_request.node`: any node.
 pub const PREZERO_ANY_NODE: i32 = -1;

@@ -14,7 +14,7 @@ pub(super) struct BuildInfo {
 
 impl BuildInfo {
     pub(super) fn of(status: &Status) -> Self {
-        Self { version: status.version.clone(), provider: status.provider.clone() }
+        Self { version: status.version.clone(), provider: status.provider.to_string() }
     }
 }
 

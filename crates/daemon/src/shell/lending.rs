@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
-use book::{Effect, LendRequest, Loan, Refusal};
+use book::{Asked, Effect, Loan, Refusal};
 use tokio::sync::watch;
 use units::{BlockId, Domain, JobId, LeaseId, PageSize, Pages, Uid};
 
@@ -27,24 +27,24 @@ impl Shell {
     /// Grants a loan, or refuses it with nothing changed.
     pub(crate) fn lend(
         &mut self,
-        request: &LendRequest,
+        asked: &Asked,
         borrower: (u32, u32),
     ) -> Result<Result<Handover, Refusal>, wire::Error> {
         if self.provider.shares_ready() {
             self.observed = None;
         }
         self.observe();
-        if request.quota.is_some() {
-            self.measure(request.account);
+        if asked.quota.is_some() {
+            self.measure(asked.account);
         }
         for _ in 1..SUSPICIONS {
-            match self.try_lend(request, borrower) {
+            match self.try_lend(asked, borrower) {
                 // Its blocks linger now. The next ones may be better.
                 Err(Error::Reached(block)) => tracing::warn!(%block, "a ready block was reached"),
                 result => return result.map_err(|error| failed(&error)),
             }
         }
-        self.try_lend(request, borrower).map_err(|error| failed(&error))
+        self.try_lend(asked, borrower).map_err(|error| failed(&error))
     }
 
     /// Looks up what a user's files have beyond what was lent, unless that was done a moment ago. A
@@ -68,10 +68,10 @@ impl Shell {
 
     fn try_lend(
         &mut self,
-        request: &LendRequest,
+        asked: &Asked,
         borrower: (u32, u32),
     ) -> Result<Result<Handover, Refusal>> {
-        let (loan, effects) = match self.book.lend(request) {
+        let (loan, effects) = match self.book.lend(asked) {
             Ok(granted) => granted,
             Err(refusal) => return Ok(Err(refusal)),
         };

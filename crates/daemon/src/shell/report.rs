@@ -17,7 +17,7 @@ impl Shell {
         let free = |key: &PoolKey| self.kernel_free.get(&key.domain()).copied().unwrap_or_default();
         let pools = self.book.pool_keys().filter_map(|key| self.book.pool_status(key, free(&key)));
         Status {
-            provider: self.provider.name().to_owned(),
+            provider: self.provider.name(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             pools: pools.collect(),

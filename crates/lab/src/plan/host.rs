@@ -10,10 +10,10 @@ use std::collections::HashMap;
 
 use book::block::Reach;
 use book::config::PoolConfig;
-use book::{Book, Effect, JobOrder, LendRequest, Who};
+use book::{Asked, Book, Effect, JobOrder, Who};
 use cli::exit::Failure;
 use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
-use wire::ZeroBy;
+use wire::{LendRequest, ZeroBy};
 
 /// What all nodes of a fleet are like.
 #[derive(Debug, Clone, Copy)]
@@ -123,17 +123,14 @@ impl Host {
     /// A loan, or `None` where the book refuses it.
     pub(super) fn lend(&mut self, bytes: Bytes) -> Option<Granted> {
         let request = LendRequest {
-            bytes,
             page_size: Some(self.kind.page_size),
             node: Some(Kind::DOMAIN_NODE),
-            uid: Uid(0),
-            account: Uid(0),
-            keep: None,
             single: self.kind.single,
-            quota: None,
-            await_owner: false,
+            ..LendRequest::new(bytes)
         };
-        let (loan, effects) = self.book.lend(&request).ok()?;
+        let root = Uid(0);
+        let asked = Asked { request, uid: root, account: root, quota: None, await_owner: false };
+        let (loan, effects) = self.book.lend(&asked).ok()?;
         self.carry_out(&effects);
         self.lent += loan.parts.iter().map(|part| part.pages).sum();
         let ready: Pages = loan.parts.iter().map(|part| part.ready).sum();

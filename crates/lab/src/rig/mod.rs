@@ -354,7 +354,7 @@ impl Scene<'_> {
                 node: pool.node,
                 page_bytes: pool.page_bytes,
                 pages_per_block: pool.pages_per_block,
-                recycle: Some("in-place".to_owned()),
+                recycle: Some(wire::Recycle::InPlace.to_string()),
                 ..PoolChange::default()
             })?;
         }

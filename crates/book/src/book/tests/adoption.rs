@@ -101,7 +101,7 @@ fn a_dead_lease_with_an_owner_is_kept_for_it() {
         let (mut book, _) = adopted(&found(state, name, 2, Reach::Sole, DEAD));
         let (settled, _) = book.settle(BlockId(5), Reach::Sole, 100).expect("it lingers");
         assert_eq!(settled, Settled::Kept);
-        assert!(lend(&mut book, &LendRequest { keep: keep("guest", 1), ..ask(2) }).0.kept);
+        assert!(lend(&mut book, &ask(2).kept("guest", 1)).0.kept);
     }
 }
 
@@ -118,7 +118,7 @@ fn a_loan_that_was_not_resized_yet_gets_its_length_before_it_is_kept() {
 #[test]
 fn kept_content_stays_its_owners_if_nobody_has_it() {
     let name = "b5-n0-p2-l3-i0-u1000-g2-k60-oguest-t160";
-    let mine = LendRequest { keep: keep("guest", 60), ..ask(2) };
+    let mine = ask(2).kept("guest", 60);
     let (mut book, state) = adopted(&found(StateName::Kept, name, 2, Reach::Sole, DEAD));
     assert_eq!((state, book.next_expiry()), (StateName::Kept, Some(160)));
     assert_eq!(book.held_by(Uid(1000)), bytes(2));
@@ -164,9 +164,9 @@ fn a_pool_that_nobody_configured_honours_loans_and_gets_nothing_new() {
     assert_eq!(now, [Lingering, Lingering, Lent, Kept], "not even a ready file stays ready");
     book.has_free(Node(1), PAGE, Pages(64));
     assert!(book.take_zeroing(Who::User, Some(Node(1)), None).is_none());
-    let there = LendRequest { node: Some(Node(1)), ..ask(4) };
+    let there = ask(4).on(1);
     assert_eq!(refusal(&mut book, &there), Refusal::NoSuchPool);
-    let mine = LendRequest { keep: keep("guest", 60), ..there };
+    let mine = there.kept("guest", 60);
     assert!(lend(&mut book, &mine).0.kept, "but what was left there is still its owner's");
     for block in [BlockId(5), BlockId(6)] {
         assert_eq!(book.settle(block, Reach::Sole, 100).map(|s| s.0), Some(Settled::Gone));

@@ -10,12 +10,12 @@ use super::checks::{View, count_zero};
 use super::events::Less;
 use super::kernel::{Actor, Content, Shape};
 use super::world::{Client, Fate, World, shape};
-use crate::block::{Block, Keep, Part, Reach, Settled, State, StateName};
-use crate::book::{LendRequest, Loan, Refusal};
+use crate::block::{Block, Part, Reach, Settled, State, StateName};
+use crate::book::{Asked, Loan, Refusal};
 
 impl World {
     /// A client asks. If the daemon lives to answer, it gets its loan and maps it.
-    pub(super) fn lend(&mut self, ask: &LendRequest, pin: bool, fate: Fate) {
+    pub(super) fn lend(&mut self, ask: &Asked, pin: bool, fate: Fate) {
         let held = self.look_at_growth(ask.account);
         let (view, counters) = (self.view(), self.book.counters());
         let own_waits = self.own_content_waits(ask);
@@ -27,13 +27,16 @@ impl World {
         };
         assert!(self.leases_seen.insert(loan.lease), "{} was used before", loan.lease);
         assert!(!own_waits || loan.kept, "its own content waits, and it gets other memory");
-        let asked = ask.bytes.0 / loan.page_size.bytes();
+        let asked = ask.request.bytes.0 / loan.page_size.bytes();
         assert_eq!(loan.parts.iter().map(|p| p.pages.0).sum::<u64>(), asked, "{loan:?}");
-        assert!(!ask.single || loan.parts.len() == 1, "{loan:?}");
-        assert!(ask.page_size.is_none_or(|s| s == loan.page_size), "{loan:?}");
-        assert!(ask.node.is_none_or(|n| loan.parts.iter().all(|p| p.node == n)), "{loan:?}");
+        assert!(!ask.request.single || loan.parts.len() == 1, "{loan:?}");
+        assert!(ask.request.page_size.is_none_or(|s| s == loan.page_size), "{loan:?}");
+        assert!(
+            ask.request.node.is_none_or(|n| loan.parts.iter().all(|p| p.node == n)),
+            "{loan:?}"
+        );
         if !loan.kept {
-            let held = held + ask.bytes.0;
+            let held = held + ask.request.bytes.0;
             let is_within = ask.quota.is_none_or(|quota| held <= quota.0);
             assert!(is_within, "{held} is above {:?}", ask.quota);
             let hit: u64 = loan.parts.iter().map(|p| p.ready.0).sum();
@@ -75,14 +78,14 @@ impl World {
         held
     }
 
-    fn hand_over(&mut self, ask: &LendRequest, loan: &Loan, pin: bool) {
+    fn hand_over(&mut self, ask: &Asked, loan: &Loan, pin: bool) {
         let nth = self.clients.len();
         let files: Vec<_> = loan
             .parts
             .iter()
             .map(|p| self.kernel.find(p.block).expect("a lent block has a file"))
             .collect();
-        let owner = ask.keep.as_ref().map(|k| k.owner.clone());
+        let owner = ask.request.owner.clone();
         let client =
             Client { lease: loan.lease, uid: ask.uid, owner, ask: ask.clone(), files, open: true };
         self.clients.push(client);
@@ -128,7 +131,7 @@ impl World {
 
     fn check_refusal(
         &mut self,
-        ask: &LendRequest,
+        ask: &Asked,
         refusal: &Refusal,
         view: &View,
         counters: Counters,
@@ -140,13 +143,13 @@ impl World {
         match refusal {
             Refusal::Size(_) => {
                 let sizes = self.book.pool_keys().map(|k| k.page_size);
-                let mut fitting = sizes.filter(|s| ask.page_size.is_none_or(|w| w == *s));
-                assert!(!fitting.all(|s| s.pages_in(ask.bytes).is_ok()), "{ask:?}");
+                let mut fitting = sizes.filter(|s| ask.request.page_size.is_none_or(|w| w == *s));
+                assert!(!fitting.all(|s| s.pages_in(ask.request.bytes).is_ok()), "{ask:?}");
             }
             Refusal::NoSuchPool => {}
             Refusal::Quota { held, quota } => {
                 assert_eq!(*held, self.book.held_by(ask.account));
-                assert!(held.0 + ask.bytes.0 > quota.0, "{refusal:?} of {ask:?}");
+                assert!(held.0 + ask.request.bytes.0 > quota.0, "{refusal:?} of {ask:?}");
             }
             Refusal::NotEnough { .. } => assert!(!room, "there is room: {refusal:?} of {ask:?}"),
             Refusal::OwnerLingers => {
@@ -195,12 +198,12 @@ impl World {
     }
 
     /// Whether a loan of exactly this owner's is kept, whole and where it is asked for.
-    fn own_content_waits(&self, ask: &LendRequest) -> bool {
+    fn own_content_waits(&self, ask: &Asked) -> bool {
         let mut loans: BTreeMap<(LeaseId, PageSize), Vec<(u32, u64)>> = BTreeMap::new();
         for block in self.book.in_state(StateName::Kept) {
             let State::Kept { part, .. } = block.state() else { continue };
             let size = block.pool().page_size;
-            if is_owned(part, ask) && ask.node.is_none_or(|n| n == block.pool().node) {
+            if is_owned(part, ask) && ask.request.node.is_none_or(|n| n == block.pool().node) {
                 let parts = loans.entry((part.lease, size)).or_default();
                 parts.push((part.index, part.pages.bytes(size).0));
             }
@@ -209,36 +212,37 @@ impl World {
             parts.sort_unstable();
             let in_order = parts.iter().zip(0..).all(|((index, _), n)| *index == n);
             in_order
-                && ask.page_size.is_none_or(|s| s == size)
-                && (!ask.single || parts.len() == 1)
-                && parts.iter().map(|(_, bytes)| bytes).sum::<u64>() == ask.bytes.0
+                && ask.request.page_size.is_none_or(|s| s == size)
+                && (!ask.request.single || parts.len() == 1)
+                && parts.iter().map(|(_, bytes)| bytes).sum::<u64>() == ask.request.bytes.0
         })
     }
 
-    fn asked_shapes(&self, ask: &LendRequest) -> Vec<Shape> {
+    fn asked_shapes(&self, ask: &Asked) -> Vec<Shape> {
         let fits = |at: &Shape| {
-            at.fits(ask.node, ask.page_size) && at.page_size.pages_in(ask.bytes).is_ok()
+            at.fits(ask.request.node, ask.request.page_size)
+                && at.page_size.pages_in(ask.request.bytes).is_ok()
         };
         self.book.domains().filter(fits).collect()
     }
 
     /// Whether ready memory alone serves a request.
-    fn best_ready(&self, ask: &LendRequest) -> bool {
+    fn best_ready(&self, ask: &Asked) -> bool {
         let mut pages: BTreeMap<PageSize, u64> = BTreeMap::new();
         for at in self.asked_shapes(ask) {
             let size = at.page_size;
-            let need = ask.bytes.0 / size.bytes();
+            let need = ask.request.bytes.0 / size.bytes();
             let blocks = self
                 .book
                 .in_state(StateName::Ready)
-                .filter(|b| shape(b.pool()) == at && (!ask.single || b.pages().0 >= need));
+                .filter(|b| shape(b.pool()) == at && (!ask.request.single || b.pages().0 >= need));
             *pages.entry(size).or_default() += blocks.map(|b| b.pages().0).sum::<u64>();
         }
-        pages.iter().any(|(size, ready)| size.bytes() * ready >= ask.bytes.0)
+        pages.iter().any(|(size, ready)| size.bytes() * ready >= ask.request.bytes.0)
     }
 
     /// Whether free and unlent memory of one node serve a request as a hole.
-    fn best_room(&self, ask: &LendRequest) -> bool {
+    fn best_room(&self, ask: &Asked) -> bool {
         self.asked_shapes(ask).into_iter().any(|at| {
             let believed = self.book.available.get(&at).map_or(0, |p| p.0);
             let told = |(config, told): &(crate::config::PoolConfig, bool)| {
@@ -246,7 +250,8 @@ impl World {
             };
             let unlent = self.blocks().filter(|b| b.is_unlent() && shape(b.pool()) == at);
             let unlent: u64 = unlent.map(|b| b.memory().0).sum();
-            self.pools.iter().any(told) && (believed + unlent) * at.page_size.bytes() >= ask.bytes.0
+            self.pools.iter().any(told)
+                && (believed + unlent) * at.page_size.bytes() >= ask.request.bytes.0
         })
     }
 
@@ -345,7 +350,7 @@ fn shape_of(loan: &Loan, node: units::Node) -> Shape {
     Shape { node, page_size: loan.page_size }
 }
 
-fn is_owned(part: &Part, ask: &LendRequest) -> bool {
-    let Some(Keep { owner, .. }) = &ask.keep else { return false };
+fn is_owned(part: &Part, ask: &Asked) -> bool {
+    let Some(owner) = &ask.request.owner else { return false };
     part.uid == ask.uid && part.keep.as_ref().is_some_and(|k| k.owner == *owner)
 }

@@ -2,21 +2,22 @@
 //! What can happen in a world, and how often it does.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey, Uid};
+use wire::LendRequest;
 
 use super::world::{Crash, Fate, Setup};
 use super::zeroing::Report;
-use crate::block::Keep;
-use crate::book::{LendRequest, Who};
+use crate::book::{Asked, Who};
 use crate::config::{PoolConfig, Recycle};
 
 /// One thing that happens. Indices pick among what there is at that moment.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Lend {
-        ask: LendRequest,
+        ask: Asked,
         /// Not those bytes, but so many blocks of that pool.
         like: Option<(usize, u64)>,
         pin: bool,
@@ -202,10 +203,8 @@ fn who() -> impl Strategy<Value = Who> {
     prop_oneof![Just(Who::User), Just(Who::Background)]
 }
 
-fn ask() -> impl Strategy<Value = LendRequest> {
-    let keep = proptest::option::weighted(0.3, ("[ab]", 0..20u64)).prop_map(|keep| {
-        keep.map(|(owner, seconds)| Keep { owner: owner.parse().expect("a name"), seconds })
-    });
+fn ask() -> impl Strategy<Value = Asked> {
+    let keep = proptest::option::weighted(0.3, ("[ab]", 0..20u64));
     let whole = (1..13u64).prop_map(|n| n * SMALL.bytes());
     let odd = proptest::sample::select(vec![0, 5000, 1 << 63, u64::MAX]);
     let bytes = prop_oneof![20 => whole, 1 => odd];
@@ -213,17 +212,15 @@ fn ask() -> impl Strategy<Value = LendRequest> {
     let flags = (any::<bool>(), any::<bool>());
     (bytes, size(), node(), (0..3u32, 0..3u32), keep, flags, quota).prop_map(
         |(bytes, page_size, node, (uid, account), keep, (single, await_owner), quota)| {
-            LendRequest {
-                bytes: Bytes(bytes),
+            let request = LendRequest {
                 page_size,
                 node,
-                uid: Uid(uid),
-                account: Uid(account),
-                keep,
+                owner: keep.as_ref().map(|(owner, _)| owner.parse().expect("a name")),
+                keep: keep.map(|(_, seconds)| Duration::from_secs(seconds)),
                 single,
-                quota,
-                await_owner,
-            }
+                ..LendRequest::new(Bytes(bytes))
+            };
+            Asked { request, uid: Uid(uid), account: Uid(account), quota, await_owner }
         },
     )
 }

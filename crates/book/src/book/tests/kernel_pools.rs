@@ -4,9 +4,9 @@
 use proptest::prelude::*;
 use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, Pages, Uid};
 
-use super::{PAGE, ask, ask_one_file, bring_back, bytes, keep, key, lend, pool, refusal};
+use super::{PAGE, ask, ask_one_file, bring_back, bytes, key, lend, pool, refusal};
 use crate::block::{Block, Part, Reach, StateName};
-use crate::book::{Book, Effect, Found, JobOrder, LendRequest, Refusal, Who, Work};
+use crate::book::{Asked, Book, Effect, Found, JobOrder, Refusal, Who, Work};
 use crate::config::PoolConfig;
 use crate::journal;
 
@@ -169,7 +169,7 @@ fn one_node_serves_a_loan_if_it_can_and_several_files_do_if_they_must() {
     let mut book = over_kernel([pool(0, 1), pool(1, 1)]);
     kernel_has(&mut book, 0, 8, 2);
     kernel_has(&mut book, 1, 8, 5);
-    let shape = |book: &mut Book, request: &LendRequest| {
+    let shape = |book: &mut Book, request: &Asked| {
         let (loan, _) = lend(book, request);
         loan.parts.iter().map(|p| (p.node.0, p.pages.0, p.ready.0)).collect::<Vec<_>>()
     };
@@ -179,7 +179,7 @@ fn one_node_serves_a_loan_if_it_can_and_several_files_do_if_they_must() {
     kernel_has(&mut book, 1, 8, 5);
     assert_eq!(shape(&mut book, &ask_one_file(7)), [(1, 7, 5)], "one file lies on one node");
     assert_eq!(shape(&mut book, &ask(4)), [(0, 4, 2)]);
-    let on_1 = LendRequest { node: Some(Node(1)), ..ask(2) };
+    let on_1 = ask(2).on(1);
     assert!(matches!(refusal(&mut book, &on_1), Refusal::NotEnough { .. }));
 }
 
@@ -187,7 +187,7 @@ fn one_node_serves_a_loan_if_it_can_and_several_files_do_if_they_must() {
 fn kept_content_comes_back_without_a_page_of_the_kernels() {
     let mut book = over_kernel([pool(0, 1)]);
     kernel_has(&mut book, 0, 4, 4);
-    let request = LendRequest { keep: keep("db", 60), ..ask(4) };
+    let request = ask(4).kept("db", 60);
     let (loan, _) = lend(&mut book, &request);
     bring_back(&mut book, &loan, 0);
     kernel_has(&mut book, 0, 0, 0);
@@ -301,7 +301,7 @@ proptest! {
                     prop_assert_eq!(finish(&mut book, order.job, 1), None);
                 }
                 Event::Lend { pages, single, filled } => {
-                    if let Ok((loan, effects)) = book.lend(&LendRequest { single, ..ask(pages) }) {
+                    if let Ok((loan, effects)) = book.lend(&ask(pages).with(|request| request.single = single)) {
                         prop_assert_eq!(loan.parts.iter().map(|p| p.pages.0).sum::<u64>(), pages);
                         prop_assert!(!single || loan.parts.len() == 1);
                         prop_assert_eq!(effects.len(), loan.parts.len());

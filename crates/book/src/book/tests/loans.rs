@@ -47,7 +47,7 @@ fn nothing_ready_makes_a_hole() {
     book.has_free(Node(0), PAGE, Pages(5));
     for one_file in [true, false] {
         book.has_free(Node(0), PAGE, Pages(5));
-        let (loan, effects) = lend(&mut book, &LendRequest { single: one_file, ..ask(5) });
+        let (loan, effects) = lend(&mut book, &ask(5).with(|request| request.single = one_file));
         let block = loan.parts[0].block;
         assert_eq!(parts(&loan), [(block, 5, 0)]);
         assert_eq!(effects, [Effect::Create { block, pages: Pages(5), fill: Pages::ZERO }]);
@@ -138,7 +138,7 @@ fn a_node_that_is_asked_for_is_the_only_one() {
     let mut book = book([pool(0, 2), pool(1, 2)]);
     make_ready(&mut book, key(0, 2), 4);
     book.has_free(Node(1), PAGE, Pages(2));
-    let (loan, _) = lend(&mut book, &LendRequest { node: Some(Node(1)), ..ask(2) });
+    let (loan, _) = lend(&mut book, &ask(2).on(1));
     assert_eq!((loan.parts[0].node, loan.parts[0].ready), (Node(1), Pages::ZERO));
 }
 
@@ -185,15 +185,15 @@ fn without_a_page_size_a_smaller_one_is_taken_where_the_largest_can_not_be_had()
 fn an_owner_gets_its_own_content_back_and_nobody_else_does() {
     let mut book = book([pool(0, 2)]);
     make_ready(&mut book, key(0, 2), 2);
-    let mine = LendRequest { keep: keep("guest", 60), ..ask(4) };
+    let mine = ask(4).kept("guest", 60);
     let (loan, _) = lend(&mut book, &mine);
     bring_back(&mut book, &loan, 100);
     make_ready(&mut book, key(0, 2), 8);
 
     for other in [
-        LendRequest { keep: keep("other", 60), ..mine.clone() },
-        LendRequest { uid: Uid(1001), ..mine.clone() },
-        LendRequest { keep: None, ..mine.clone() },
+        mine.kept("other", 60),
+        Asked { uid: Uid(1001), ..mine.clone() },
+        mine.with(|request| request.owner = None),
     ] {
         let (other, _) = lend(&mut book, &other);
         assert!(!other.kept && other.parts.iter().all(|o| o.ready == o.pages));
@@ -213,14 +213,14 @@ fn an_owner_gets_its_own_content_back_and_nobody_else_does() {
 fn content_of_another_size_or_node_is_not_what_is_asked_for() {
     let mut book = book([pool(0, 2), pool(1, 2)]);
     make_ready(&mut book, key(0, 2), 1);
-    let mine = LendRequest { keep: keep("guest", 60), ..ask(2) };
+    let mine = ask(2).kept("guest", 60);
     let (loan, _) = lend(&mut book, &mine);
     bring_back(&mut book, &loan, 100);
     make_ready(&mut book, key(0, 2), 2);
     make_ready(&mut book, key(1, 2), 2);
-    let other_size = LendRequest { bytes: bytes(1), ..mine.clone() };
+    let other_size = mine.with(|request| request.bytes = bytes(1));
     assert!(!lend(&mut book, &other_size).0.kept);
-    let other_node = LendRequest { node: Some(Node(1)), ..mine.clone() };
+    let other_node = mine.on(1);
     assert!(!lend(&mut book, &other_node).0.kept);
     assert!(lend(&mut book, &mine).0.kept);
 }
@@ -229,7 +229,7 @@ fn content_of_another_size_or_node_is_not_what_is_asked_for() {
 fn content_is_found_in_whatever_pages_it_lies() {
     let mut book = book([pool(0, 512), PoolConfig::new(gib(0))]);
     make_ready(&mut book, key(0, 512), 1);
-    let mine = LendRequest { keep: keep("guest", 60), ..ask(512) };
+    let mine = ask(512).kept("guest", 60);
     let (loan, _) = lend(&mut book, &mine);
     assert_eq!(loan.page_size, PAGE);
     bring_back(&mut book, &loan, 100);
@@ -242,7 +242,7 @@ fn content_is_found_in_whatever_pages_it_lies() {
 fn the_latest_of_several_contents_comes_back_first() {
     let mut book = book([pool(0, 2)]);
     make_ready(&mut book, key(0, 2), 2);
-    let mine = LendRequest { keep: keep("guest", 60), ..ask(2) };
+    let mine = ask(2).kept("guest", 60);
     let (first, _) = lend(&mut book, &mine);
     let (second, _) = lend(&mut book, &mine);
     bring_back(&mut book, &second, 100);
@@ -255,7 +255,7 @@ fn the_latest_of_several_contents_comes_back_first() {
 fn a_loan_of_which_a_block_is_not_back_yet_is_not_its_content() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 3);
-    let mine = LendRequest { keep: keep("guest", 60), ..ask(3) };
+    let mine = ask(3).kept("guest", 60);
     let (loan, _) = lend(&mut book, &mine);
     book.end_lease(loan.lease);
     // The middle one is still mapped by a child.
@@ -265,6 +265,6 @@ fn a_loan_of_which_a_block_is_not_back_yet_is_not_its_content() {
         assert_eq!(settled, if nth == 1 { Settled::Lingering } else { Settled::Kept });
     }
     make_ready(&mut book, key(0, 1), 3);
-    let (other, _) = lend(&mut book, &LendRequest { bytes: bytes(2), ..mine.clone() });
+    let (other, _) = lend(&mut book, &mine.with(|request| request.bytes = bytes(2)));
     assert!(!other.kept, "first and last of three are not two in a row");
 }

@@ -5,7 +5,7 @@ use units::ParseError;
 
 use super::*;
 
-fn refused(book: &mut Book, ask: &LendRequest) -> Refusal {
+fn refused(book: &mut Book, ask: &Asked) -> Refusal {
     let seen = |book: &Book| {
         let pools: Vec<_> = book.pool_keys().map(|k| book.pool_status(k, Pages(7))).collect();
         (pools, book.levels(), book.loans(), book.held_by(ask.account))
@@ -22,7 +22,7 @@ fn refused(book: &mut Book, ask: &LendRequest) -> Refusal {
 fn a_size_that_is_not_whole_pages_is_refused_with_the_next_that_is() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 4);
-    let odd = LendRequest { bytes: Bytes(bytes(1).0 + 1), ..ask(1) };
+    let odd = ask(1).with(|request| request.bytes = Bytes(bytes(1).0 + 1));
     let expected =
         ParseError::NotWholePages { bytes: Bytes(bytes(1).0 + 1), page: PAGE, next: bytes(2) };
     assert_eq!(refused(&mut book, &odd), Refusal::Size(expected));
@@ -33,9 +33,9 @@ fn a_size_that_is_not_whole_pages_is_refused_with_the_next_that_is() {
 fn a_node_or_page_size_without_a_pool_is_refused() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 4);
-    let node = LendRequest { node: Some(Node(1)), ..ask(1) };
+    let node = ask(1).on(1);
     assert_eq!(refused(&mut book, &node), Refusal::NoSuchPool);
-    let size = LendRequest { page_size: Some(PageSize::GIB_1), ..ask(512) };
+    let size = ask(512).with(|request| request.page_size = Some(PageSize::GIB_1));
     assert_eq!(refused(&mut book, &size), Refusal::NoSuchPool);
     let mut empty = Book::new([], true).expect("no pools are good pools");
     assert_eq!(refused(&mut empty, &ask(1)), Refusal::NoSuchPool);
@@ -46,7 +46,7 @@ fn a_quota_counts_what_is_lent_lingering_and_kept() {
     let mut book = book([pool(0, 2)]);
     make_ready(&mut book, key(0, 2), 4);
     let quota = Some(bytes(4));
-    let mine = LendRequest { quota, keep: keep("guest", 60), ..ask(2) };
+    let mine = Asked { quota, ..ask(2).kept("guest", 60) };
     let (first, _) = lend(&mut book, &mine);
     let (second, _) = lend(&mut book, &mine);
     let over = Refusal::Quota { held: bytes(4), quota: bytes(4) };
@@ -55,11 +55,11 @@ fn a_quota_counts_what_is_lent_lingering_and_kept() {
     assert_eq!(refused(&mut book, &mine), over, "lingering");
     bring_back(&mut book, &second, 100);
     book.settle(first.parts[0].block, Reach::Sole, 100);
-    let other = LendRequest { keep: None, ..mine.clone() };
+    let other = mine.with(|request| request.owner = None);
     assert_eq!(refused(&mut book, &other), over, "kept");
     assert!(lend(&mut book, &mine).0.kept, "its own content is counted already");
     assert!(
-        book.lend(&LendRequest { uid: Uid(7), account: Uid(7), ..mine.clone() }).is_ok(),
+        book.lend(&Asked { uid: Uid(7), account: Uid(7), ..mine.clone() }).is_ok(),
         "another user"
     );
 }
@@ -72,9 +72,9 @@ fn more_than_there_is_is_refused_with_what_there_is() {
     book.has_free(Node(1), PAGE, Pages(4));
     for (one_file, pages) in [(true, 6), (false, 8)] {
         let all = Refusal::NotEnough { page_size: PAGE, ready: bytes(2), free: bytes(7) };
-        assert_eq!(refused(&mut book, &LendRequest { single: one_file, ..ask(pages) }), all);
+        assert_eq!(refused(&mut book, &ask(pages).with(|request| request.single = one_file)), all);
     }
-    let huge = LendRequest { bytes: Bytes(1 << 63), ..ask(1) };
+    let huge = ask(1).with(|request| request.bytes = Bytes(1 << 63));
     assert!(matches!(refused(&mut book, &huge), Refusal::NotEnough { .. }));
     assert!(book.lend(&ask_one_file(5)).is_ok(), "and what there is can be had");
 }
@@ -83,12 +83,12 @@ fn more_than_there_is_is_refused_with_what_there_is() {
 fn an_owner_may_wait_for_its_content_that_is_still_mapped() {
     let mut book = book([pool(0, 2)]);
     make_ready(&mut book, key(0, 2), 2);
-    let mine = LendRequest { keep: keep("guest", 60), await_owner: true, ..ask(2) };
+    let mine = Asked { await_owner: true, ..ask(2).kept("guest", 60) };
     let (loan, _) = lend(&mut book, &mine);
     book.end_lease(loan.lease);
     book.settle(loan.parts[0].block, Reach::Shared, 100);
     assert_eq!(refused(&mut book, &mine), Refusal::OwnerLingers);
-    let impatient = LendRequest { await_owner: false, ..mine.clone() };
+    let impatient = Asked { await_owner: false, ..mine.clone() };
     assert!(!lend(&mut book, &impatient).0.kept, "other memory, at once");
     book.settle(loan.parts[0].block, Reach::Sole, 100);
     assert!(lend(&mut book, &mine).0.kept);

@@ -12,7 +12,7 @@ fn in_place(node: u32, pages_per_block: u64) -> PoolConfig {
 }
 
 /// One block, lent and returned.
-fn returned(config: PoolConfig, ask: &LendRequest) -> (Book, BlockId) {
+fn returned(config: PoolConfig, ask: &Asked) -> (Book, BlockId) {
     let key = config.key();
     let mut book = book([config]);
     make_ready(&mut book, key, 1);
@@ -95,7 +95,7 @@ fn a_block_that_its_borrower_filled_or_punched_is_judged_by_what_it_has() {
 #[test]
 fn a_kernel_that_can_not_prove_reach_recycles_fresh() {
     let mut book = Book::new([in_place(0, 2)], false).expect("a good pool");
-    assert_eq!(book.pool_status(key(0, 2), Pages::ZERO).map(|p| p.recycle), Some("fresh".into()));
+    assert_eq!(book.pool_status(key(0, 2), Pages::ZERO).map(|p| p.recycle), Some(Recycle::Fresh));
     make_ready(&mut book, key(0, 2), 1);
     let (loan, _) = lend(&mut book, &ask(2));
     book.end_lease(loan.lease);
@@ -104,7 +104,7 @@ fn a_kernel_that_can_not_prove_reach_recycles_fresh() {
 
 #[test]
 fn kept_content_is_given_up_when_its_time_is_over() {
-    let mine = LendRequest { keep: keep("guest", 60), ..ask(2) };
+    let mine = ask(2).kept("guest", 60);
     let (mut book, block) = returned(pool(0, 2), &mine);
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Kept);
     let name = "b1-n0-p2-l1-i0-u1000-g2-k60-oguest-t160".to_owned();
@@ -121,14 +121,14 @@ fn kept_content_is_given_up_when_its_time_is_over() {
 
 #[test]
 fn content_for_no_seconds_is_not_kept() {
-    let mine = LendRequest { keep: keep("guest", 0), ..ask(2) };
+    let mine = ask(2).kept("guest", 0);
     let (mut book, block) = returned(pool(0, 2), &mine);
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Gone);
 }
 
 #[test]
 fn content_for_ever_is_kept_for_ever() {
-    let mine = LendRequest { keep: keep("guest", u64::MAX), ..ask(2) };
+    let mine = ask(2).kept("guest", u64::MAX);
     let (mut book, block) = returned(pool(0, 2), &mine);
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Kept);
     assert_eq!(book.next_expiry(), Some(u64::MAX));
@@ -188,7 +188,7 @@ fn lent_kept_lingering_and_zeroing_blocks_are_not_given_back() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 3);
     lend(&mut book, &ask(1));
-    let (kept, _) = lend(&mut book, &LendRequest { keep: keep("guest", 60), ..ask(1) });
+    let (kept, _) = lend(&mut book, &ask(1).kept("guest", 60));
     bring_back(&mut book, &kept, 100);
     let (lingering, _) = lend(&mut book, &ask(1));
     book.end_lease(lingering.lease);

@@ -65,8 +65,8 @@ impl World {
                 if let Some((pool, blocks)) = like {
                     let key = self.pools[pool % self.pools.len()].0.key();
                     let pages = Pages(key.pages_per_block.0 * blocks);
-                    ask.bytes = pages.bytes(key.page_size);
-                    ask.page_size = Some(key.page_size);
+                    ask.request.bytes = pages.bytes(key.page_size);
+                    ask.request.page_size = Some(key.page_size);
                 }
                 self.lend(&ask, pin, fate);
             }

@@ -12,7 +12,7 @@ use wire::ZeroBy;
 
 use super::kernel::{Actor, Kernel, Shape};
 use crate::block::{Reach, State, StateName};
-use crate::book::{Book, Effect, Found, LendRequest};
+use crate::book::{Asked, Book, Effect, Found};
 use crate::config::PoolConfig;
 use crate::journal;
 
@@ -57,7 +57,7 @@ pub(super) struct Client {
     pub(super) uid: Uid,
     pub(super) owner: Option<Owner>,
     /// What it asked for.
-    pub(super) ask: LendRequest,
+    pub(super) ask: Asked,
     pub(super) files: Vec<usize>,
     /// Whether its lease descriptor is open.
     pub(super) open: bool,

@@ -103,7 +103,7 @@ pub(super) mod tests {
             node,
             page_bytes,
             pages_per_block,
-            recycle: "fresh".into(),
+            recycle: wire::Recycle::Fresh,
             zeroable_pages: 16,
             zeroing_pages: 8,
             ready_pages: 24,
@@ -145,7 +145,7 @@ pub(super) mod tests {
             ..pool(1, 2 << 20, 512)
         };
         Status {
-            provider: "stock".into(),
+            provider: wire::Provider::Stock,
             version: "0.1.0".into(),
             pid: 7,
             pools: vec![pool(0, 1 << 30, 8), pool(1, 1 << 30, 8), idle],

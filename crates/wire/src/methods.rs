@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The methods of the interface: one struct each, whose fields are the parameters.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use units::{Bytes, JobId, Node, Owner, PageSize, Pages};
+
+use crate::{Done, Finished, GivenBack, Job, Lent, PoolChange, Status, WatchReply};
+
+/// A method's parameters, and what it is called by.
+pub trait Method: Serialize + Debug {
+    /// The name, with the interface's before it.
+    const NAME: &'static str;
+    /// What it answers.
+    type Reply: DeserializeOwned + Debug;
+}
+
+macro_rules! method {
+    ($parameters:ty, $name:literal, $reply:ty) => {
+        impl Method for $parameters {
+            const NAME: &'static str = concat!("io.prezero.", $name);
+            type Reply = $reply;
+        }
+    };
+}
+
+method!(GetStatus, "GetStatus", Status);
+method!(LendRequest, "Lend", Lent);
+method!(TakeZeroing, "TakeZeroing", Job);
+method!(FinishZeroing, "FinishZeroing", Finished);
+method!(GiveBack, "GiveBack", GivenBack);
+method!(Configure, "Configure", Done);
+method!(Watch, "Watch", WatchReply);
+
+/// Everything there is to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetStatus {}
+
+/// What to borrow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LendRequest {
+    /// How much: whole pages.
+    pub bytes: Bytes,
+    /// In which pages; `None` leaves it to the daemon.
+    #[serde(rename = "page_bytes", default)]
+    pub page_size: Option<PageSize>,
+    /// From which node; `None` takes any.
+    #[serde(default)]
+    pub node: Option<Node>,
+    /// Under which name, to get the content back after a restart.
+    #[serde(default)]
+    pub owner: Option<Owner>,
+    /// How long content stays for that owner after its return, in whole seconds; needs `owner`.
+    #[serde(rename = "keep_seconds", default, with = "seconds")]
+    pub keep: Option<Duration>,
+    /// Whether it must be one file, as programs that take a path or descriptor need.
+    #[serde(default)]
+    pub single: bool,
+    /// Whether the loan lasts as long as any process has a block of it open or mapped, instead of
+    /// as long as the lease's descriptor: for programs that cannot keep a descriptor safe. The
+    /// loan may be dropped once it is mapped. Refused where the kernel grants no leases on
+    /// hugetlbfs.
+    #[serde(default)]
+    pub held_by_memory: bool,
+}
+
+impl LendRequest {
+    /// `bytes` of any pages, in as many blocks as it takes.
+    #[must_use]
+    pub fn new(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            page_size: None,
+            node: None,
+            owner: None,
+            keep: None,
+            single: false,
+            held_by_memory: false,
+        }
+    }
+}
+
+/// Work for a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakeZeroing {
+    /// On which node; `None` is any.
+    pub node: Option<Node>,
+    /// Of pages of which size; `None` is any.
+    #[serde(rename = "page_bytes")]
+    pub page_size: Option<PageSize>,
+    /// Only what the thresholds want.
+    pub background: bool,
+}
+
+/// A worker's report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinishZeroing {
+    /// The job.
+    pub job: JobId,
+    /// So many pages, from the start, are zero.
+    pub pages_done: Pages,
+}
+
+/// Ready and zeroable pages for the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GiveBack {
+    /// On which node; `None` is any.
+    pub node: Option<Node>,
+    /// Of pages of which size; `None` is any.
+    #[serde(rename = "page_bytes")]
+    pub page_size: Option<PageSize>,
+    /// How many; `None` is all.
+    pub pages: Option<Pages>,
+}
+
+/// New thresholds, or a new pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configure {
+    /// What changes.
+    pub change: PoolChange,
+}
+
+/// To be told of levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watch {
+    /// Of which node; `None` is every.
+    pub node: Option<Node>,
+    /// Of pages of which size; `None` is any.
+    #[serde(rename = "page_bytes")]
+    pub page_size: Option<PageSize>,
+    /// When ready pages fall below; `None` is at every change.
+    pub below: Option<Pages>,
+    /// The least time between two reports in milliseconds.
+    pub interval_ms: Option<u64>,
+}
+
+impl Watch {
+    /// Whether it is about that level.
+    #[must_use]
+    pub fn fits(&self, level: &crate::Level) -> bool {
+        self.node.is_none_or(|node| node.0 == level.node)
+            && self.page_size.is_none_or(|size| size.bytes() == level.page_bytes)
+    }
+}
+
+/// A duration as whole seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[expect(clippy::ref_option, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(
+        value: &Option<Duration>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.map(|duration| duration.as_secs()).serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::deserialize(d)?.map(Duration::from_secs))
+    }
+}
