@@ -2,6 +2,7 @@
 //! The repository's own rules, as tests.
 
 mod arrows;
+mod daemon;
 mod floors;
 mod manual;
 mod providers;

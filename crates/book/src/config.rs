@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use units::{Bytes, Node, PageSize, Pages, PoolKey, Uid, as_text};
 pub use wire::Recycle;
+use wire::{PoolChange, Unknown};
 
 pub use listen::{BadListen, Listen};
 pub use reserve::Reserve;
@@ -305,6 +306,22 @@ impl PoolConfig {
             leave_free: Pages::ZERO,
             recycle: Recycle::default(),
         }
+    }
+
+    /// The same with what a client wants changed; unchecked.
+    ///
+    /// # Errors
+    /// [`wire::Error::BadValue`] for a word that is no way to recycle.
+    pub fn with(mut self, change: &PoolChange) -> Result<Self, wire::Error> {
+        self.ready_low = change.ready_low.map(Pages).or(self.ready_low);
+        self.ready_high = change.ready_high.map_or(self.ready_high, Pages);
+        self.max = change.max_pages.map(Pages).or(self.max);
+        self.leave_free = change.leave_free.map_or(self.leave_free, Pages);
+        if let Some(recycle) = &change.recycle {
+            let recycle = recycle.parse();
+            self.recycle = recycle.map_err(|e: Unknown| wire::Error::bad_value("recycle", e))?;
+        }
+        Ok(self)
     }
 
     /// Which pool it is.

@@ -13,11 +13,11 @@ use linux::process;
 use tokio::signal::unix::Signal;
 
 use crate::error::Result;
+use crate::face::http::{Endpoint, Source};
+use crate::log::Log;
 use crate::manager::Manager;
-use crate::metrics::{Endpoint, Source};
-use crate::news::News;
 use crate::rights::{Groups, SharedGroups};
-use crate::service::Shared;
+use crate::shell::Shared;
 use crate::workers::Pids;
 
 /// How the configuration is read again: by whoever knows where it came from. Its error is one line.
@@ -48,19 +48,20 @@ pub(crate) struct Control {
     source: Option<ConfigSource>,
     manager: RefCell<Option<Manager>>,
     endpoint: RefCell<Option<Endpoint>>,
-    news: RefCell<News>,
+    log: RefCell<Log>,
 }
 
 impl Control {
     pub(crate) fn new(
-        shell: Shared,
-        groups: SharedGroups,
+        shell: &Shared,
+        groups: &SharedGroups,
         workers: Pids,
         source: Option<ConfigSource>,
         manager: Option<Manager>,
     ) -> Self {
         let (manager, endpoint) = (RefCell::new(manager), RefCell::default());
-        Self { shell, groups, workers, source, manager, endpoint, news: RefCell::default() }
+        let (shell, groups) = (Rc::clone(shell), Rc::clone(groups));
+        Self { shell, groups, workers, source, manager, endpoint, log: RefCell::default() }
     }
 
     /// Begins to serve metrics where the configuration says so.
@@ -94,7 +95,7 @@ impl Control {
             }
             manager.ready();
         }
-        self.news.borrow_mut().begin(&self.shell);
+        self.log.borrow_mut().begin(&self.shell);
     }
 
     /// The daemon ends.
@@ -106,10 +107,10 @@ impl Control {
 
     /// Called whenever the house is kept.
     pub(crate) fn tick(&self) {
-        let mut news = self.news.borrow_mut();
-        news.tell(&self.shell);
+        let mut log = self.log.borrow_mut();
+        log.tell(&self.shell);
         if let Some(manager) = self.manager.borrow_mut().as_mut() {
-            manager.tick(|| news.status(&self.shell));
+            manager.tick(|| log.status(&self.shell));
         }
     }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starting, keeping house, stopping.
+//! From start to end: what is taken over, who listens, what stays.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use book::config::Config;
@@ -16,33 +17,19 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
-use tokio::time::{Instant, sleep_until};
 use wire::DEFAULT_SOCKET;
 
 use crate::control::{ConfigSource, Control};
 use crate::deputy::Deputies;
 use crate::error::{Error, Result};
-use crate::kernel::Events;
+use crate::face::tree::{Settings, Tree};
+use crate::face::varlink::accept;
 use crate::manager::{Inherited, Manager};
-use crate::rights::Groups;
-use crate::server;
-use crate::service::{Shared, watch_lease};
-use crate::shell::{ReturnedBlocks, Shell, Started, boot_seconds};
-use crate::tree::{Settings, Tree};
-use crate::workers::Crew;
+use crate::rights::{Groups, SharedGroups};
+use crate::shell::{Shared, Shell};
+use crate::workers::Workers;
+use crate::{house, watchers};
 
-/// How often the house is kept when nothing happens: the kernel's free counts have no event.
-const IDLE_TICK: Duration = Duration::from_millis(250);
-/// The same where the kernel tells of its pool: CPU pressure, and workers that achieved nothing,
-/// are looked at again then, and whatever an event did not reach us for.
-const TOLD_TICK: Duration = Duration::from_secs(1);
-/// The first look at a lingering block after its return; doubles up to [`IDLE_TICK`].
-const FIRST_LOOK: Duration = Duration::from_millis(2);
-/// Blocks, loans and files that are looked at in one go, each 10 us. Whoever leaves more of them
-/// waits for them, and nobody else.
-const LOOKS: usize = 64;
-/// Keeping house takes at most one part of so many of the daemon's time.
-const SHARE: u32 = 5;
 /// How long workers may take to report when the daemon stops: one 1 GiB page takes up to 2 s on
 /// memory that the machine itself has yet to get from its host.
 const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
@@ -93,78 +80,25 @@ impl Default for Options {
 /// # Errors
 /// Those of starting; nothing is left behind then but directories.
 pub fn serve(options: Options) -> Result<()> {
-    run(options, None, false)
+    run(options, Until::Signal)
 }
 
-/// A daemon on a thread of its own. Dropping it stops it; [`Embedded::stop`] says how that went.
-#[derive(Debug)]
-pub struct Embedded {
-    socket: PathBuf,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<()>>>,
+/// How long a daemon runs.
+pub(crate) enum Until {
+    /// Until a signal; its files and mounts stay.
+    Signal,
+    /// Until somebody else says so, who is told when it listens; nothing of it stays.
+    Told { stopped: oneshot::Receiver<()>, listens: mpsc::Sender<()> },
 }
 
-impl Embedded {
-    /// Starts a daemon and waits until it listens.
-    ///
-    /// # Errors
-    /// Those of starting.
-    pub fn start(options: Options) -> Result<Self> {
-        let socket = options.socket.clone();
-        let (stop, stopped) = oneshot::channel();
-        let (ready, listens) = mpsc::channel();
-        let body = move || run(options, Some((stopped, ready)), true);
-        let thread = std::thread::Builder::new()
-            .name("prezero".to_owned())
-            .spawn(body)
-            .map_err(|source| Error::Runtime { what: "cannot start a thread", source })?;
-        if listens.recv().is_err() {
-            return Err(thread.join().ok().and_then(Result::err).unwrap_or(Error::Gone));
-        }
-        Ok(Self { socket, stop: Some(stop), thread: Some(thread) })
-    }
-
-    /// Where it listens.
-    #[must_use]
-    pub fn socket(&self) -> &Path {
-        &self.socket
-    }
-
-    /// Stops it: every block file is removed and every mount is gone. What clients still map
-    /// stays theirs until they let go.
-    ///
-    /// # Errors
-    /// What could not be removed.
-    pub fn stop(mut self) -> Result<()> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<()> {
-        drop(self.stop.take());
-        match self.thread.take() {
-            Some(thread) => thread.join().map_err(|_| Error::Gone)?,
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Embedded {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            tracing::error!(%error, "an embedded daemon did not end well");
-        }
-    }
-}
-
-type Embedding = (oneshot::Receiver<()>, mpsc::Sender<()>);
-
-fn run(options: Options, embedding: Option<Embedding>, clean_up: bool) -> Result<()> {
+/// Runs a daemon on this thread.
+pub(crate) fn run(options: Options, until: Until) -> Result<()> {
     raise_descriptor_limit();
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|source| Error::Runtime { what: "cannot make an event loop", source })?;
-    LocalSet::new().block_on(&runtime, main(options, embedding, clean_up))
+    LocalSet::new().block_on(&runtime, main(options, until))
 }
 
 /// Each loan takes one descriptor and each connection two: a thousand of both are common.
@@ -177,92 +111,36 @@ fn raise_descriptor_limit() {
     }
 }
 
-async fn main(options: Options, embedding: Option<Embedding>, clean_up: bool) -> Result<()> {
+/// From start to end, step by step. What fails leaves nothing behind but directories.
+async fn main(options: Options, until: Until) -> Result<()> {
+    let is_embedded = matches!(until, Until::Told { .. });
     let inherited = if options.managed { Inherited::take() } else { Inherited::default() };
     let groups = Rc::new(Cell::new(Groups::of(&options.config)?));
-    let tree = Settings::of(&options.config, &options.run_dir, embedding.is_some())?;
+    let tree = Settings::of(&options.config, &options.run_dir, is_embedded)?;
     // The socket first: it is what tells two daemons apart.
     let (listener, socket) = listen(inherited.listener, &options.socket)?;
-    let nice = options.config.nice;
-    let roots = options.roots.clone();
-    let started = crate::files::make_dir(&options.run_dir).and_then(|()| {
-        let Options { config, run_dir, roots, plain, .. } = options;
-        Shell::start(config, &run_dir, roots, plain, inherited.stored)
-    });
-    let Started { shell, leases, returned } = started.inspect_err(|_| socket.remove())?;
-    // After the threads that work aside, which keep the nice value they were started with.
-    if let Err(error) = linux::sched::set_nice(nice.into()) {
-        tracing::debug!(%error, "the daemon competes with its clients");
-    }
-    let shell: Shared = Rc::new(RefCell::new(shell));
-    tokio::task::spawn_local(settle(Rc::clone(&shell), returned));
-    for (lease, end) in leases {
-        tokio::task::spawn_local(watch_lease(Rc::clone(&shell), lease, end));
-    }
-    let deputies = Deputies::new(options.worker_command.clone());
-    let tree = match tree {
-        Some(tree) if !tree.is_required() && shell.borrow().is_told() => {
-            tracing::info!("the control tree is the kernel's: /sys/devices/system/node");
-            None
-        }
-        Some(tree) => {
-            let started = Tree::start(tree, &shell, &deputies, Rc::clone(&groups), &roots).await;
-            started.inspect_err(|_| socket.remove())?
-        }
-        None => None,
-    };
-    let mut crew = Crew::new(options.worker_command);
+    let shell = take_over(&options, inherited.stored)?;
+    give_way(options.config.nice);
+    let tree = plant(tree, &shell, &groups, &options).await?;
+    let mut workers = Workers::new(options.worker_command.clone());
     let manager = Manager::new(options.managed);
-    let control =
-        Control::new(Rc::clone(&shell), Rc::clone(&groups), crew.pids(), options.source, manager);
-    control.serve_metrics().inspect_err(|_| socket.remove())?;
-    let runtime = |source| Error::Runtime { what: "cannot wait for signals", source };
-    {
-        let serving = server::accept(listener, Rc::clone(&shell), groups);
-        let housekeeping = keep_house(&shell, &mut crew, &control);
-        match embedding {
-            Some((stopped, ready)) => {
-                // Whoever started it may be gone already; then `stopped` says so at once.
-                let _ = ready.send(());
-                tokio::select! {
-                    () = serving => {}
-                    () = housekeeping => {}
-                    _ = stopped => {}
-                }
-            }
-            None => {
-                let mut terminate = signal(SignalKind::terminate()).map_err(runtime)?;
-                let mut interrupt = signal(SignalKind::interrupt()).map_err(runtime)?;
-                let hangup = signal(SignalKind::hangup()).map_err(runtime)?;
-                tracing::info!(socket = %options.socket.display(), "serves");
-                control.ready();
-                tokio::select! {
-                    () = serving => {}
-                    () = housekeeping => {}
-                    () = control.reload_at(hangup) => {}
-                    _ = terminate.recv() => tracing::info!("SIGTERM"),
-                    _ = interrupt.recv() => tracing::info!("SIGINT"),
-                }
-            }
-        }
+    let control = Control::new(&shell, &groups, workers.pids(), options.source.clone(), manager);
+    control.serve_metrics()?;
+    tokio::select! {
+        () = accept::accept(listener, Rc::clone(&shell), groups) => {}
+        () = house::keep(&shell, &mut workers, &control) => {}
+        told = end(until, &control, &options.socket) => told?,
     }
     control.stopping();
     if let Some(tree) = tree {
         tree.stop(WORKERS_PATIENCE).await;
     }
-    crew.drain(WORKERS_PATIENCE).await;
-    socket.remove();
-    if clean_up {
+    workers.drain(WORKERS_PATIENCE).await;
+    drop(socket);
+    if is_embedded {
         shell.borrow_mut().clean_up()?;
     }
     Ok(())
-}
-
-/// Takes what the lanes find out about returned blocks.
-async fn settle(shell: Shared, mut returned: ReturnedBlocks) {
-    while let Some(block) = returned.recv().await {
-        shell.borrow_mut().settled(block);
-    }
 }
 
 /// The listening socket, and its path if it is the daemon's own. That of a socket unit stays, and
@@ -282,67 +160,77 @@ fn listen(
     Ok((UnixListener::from_std(listener).map_err(failed)?, own))
 }
 
+/// The socket's path, removed in the end: the next start would take one that is left behind for a
+/// crash's.
 struct OwnPath(Option<PathBuf>);
 
-impl OwnPath {
-    /// The next start would take a socket that is left behind for a crash's.
-    fn remove(&self) {
+impl Drop for OwnPath {
+    fn drop(&mut self) {
         if let Some(Err(error)) = self.0.as_ref().map(std::fs::remove_file) {
             tracing::debug!(%error, "the socket was gone already");
         }
     }
 }
 
-/// Looks after lingering blocks, kept content, other users of the kernel's pool, and workers.
-async fn keep_house(shell: &Shared, crew: &mut Crew, control: &Control) {
-    let mut changes = shell.borrow().changes();
-    let mut events = Events::default();
-    let idle = if shell.borrow().is_told() { TOLD_TICK } else { IDLE_TICK };
-    let waiting = shell.borrow().waiting();
-    let mut look = FIRST_LOOK;
-    let mut next = Instant::now();
-    // Not before this is there another look, whatever happens.
-    let mut earliest = next;
-    loop {
-        // A change is worth a look at once, but a burst of them no more than one each 2 ms.
-        tokio::select! {
-            () = sleep_until(next) => {}
-            // For all that wait at once: each of them is woken when something comes of it.
-            () = waiting.begun() => sleep_until(earliest).await,
-            changed = changes.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-                look = FIRST_LOOK;
-                sleep_until(earliest.max(Instant::now() + FIRST_LOOK)).await;
-            }
-        }
-        let begin = Instant::now();
-        let (lingering, expiry) = {
-            let mut shell = shell.borrow_mut();
-            let lingering = shell.settle_some(LOOKS);
-            let expiry = shell.expire();
-            shell.observe();
-            shell.relieve();
-            (lingering, expiry)
-        };
-        events.tend(shell);
-        crew.tend(shell);
-        control.tick();
-        changes.mark_unchanged();
-        let mut wait = idle;
-        if lingering > 0 {
-            wait = look;
-            look = (look * 2).min(IDLE_TICK);
-        }
-        if let Some(second) = expiry {
-            wait = wait
-                .min(Duration::from_secs(second.saturating_sub(boot_seconds())).max(FIRST_LOOK));
-        }
-        if waiting.is_anybody() {
-            wait = FIRST_LOOK;
-        }
-        earliest = Instant::now() + FIRST_LOOK.max(begin.elapsed() * (SHARE - 1));
-        next = earliest.max(Instant::now() + wait);
+/// What an earlier daemon left, and who watches over it.
+fn take_over(options: &Options, stored: BTreeMap<String, OwnedFd>) -> Result<Shared> {
+    crate::files::make_dir(&options.run_dir)?;
+    let Options { config, run_dir, roots, plain, .. } = options;
+    let started = Shell::start(config.clone(), run_dir, roots.clone(), *plain, stored)?;
+    let shell = Rc::new(RefCell::new(started.shell));
+    watchers::returned(&shell, started.returned);
+    for (lease, end) in started.leases {
+        watchers::lease(&shell, lease, end);
     }
+    Ok(shell)
+}
+
+/// After the threads that work aside, which keep the nice value they were started with.
+fn give_way(nice: i8) {
+    if let Err(error) = linux::sched::set_nice(nice.into()) {
+        tracing::debug!(%error, "the daemon competes with its clients");
+    }
+}
+
+/// The control tree, unless the kernel has its own.
+async fn plant(
+    tree: Option<Settings>,
+    shell: &Shared,
+    groups: &SharedGroups,
+    options: &Options,
+) -> Result<Option<Tree>> {
+    let Some(tree) = tree else { return Ok(None) };
+    if !tree.is_required() && shell.borrow().is_told() {
+        tracing::info!("the control tree is the kernel's: /sys/devices/system/node");
+        return Ok(None);
+    }
+    let deputies = Deputies::new(options.worker_command.clone());
+    Tree::start(tree, shell, &deputies, Rc::clone(groups), &options.roots).await
+}
+
+/// Says that the daemon serves, and waits for its end.
+async fn end(until: Until, control: &Control, socket: &Path) -> Result<()> {
+    let (stopped, listens) = match until {
+        Until::Signal => return signalled(control, socket).await,
+        Until::Told { stopped, listens } => (stopped, listens),
+    };
+    // Whoever started it may be gone already; then `stopped` says so at once.
+    let _ = listens.send(());
+    let _ = stopped.await;
+    Ok(())
+}
+
+async fn signalled(control: &Control, socket: &Path) -> Result<()> {
+    let failed = |source| Error::Runtime { what: "cannot wait for signals", source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let hangup = signal(SignalKind::hangup()).map_err(failed)?;
+    tracing::info!(socket = %socket.display(), "serves");
+    control.ready();
+    tokio::select! {
+        () = control.reload_at(hangup) => {}
+        _ = terminate.recv() => tracing::info!("SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("SIGINT"),
+    }
+    Ok(())
 }

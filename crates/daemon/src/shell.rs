@@ -3,26 +3,29 @@
 //!
 //! Each one asks the book, carries its effects out in the file system, and tells the watchers.
 //! Everything runs on one thread and no operation waits, so that the book and the file system
-//! are never seen apart by anybody. [`lending`], [`zeroing`] and [`report`] are most of them; here
-//! are the state, starting, and what they share.
+//! are never seen apart by anybody. [`lending`], [`zeroing`] and [`report`] are most of them;
+//! [`observing`] is what they know of the kernel's pool, [`effects`] how anything changes. Here are
+//! the state, starting, and what they share.
 
+mod effects;
 mod lending;
+mod observing;
 mod report;
+mod waiting;
 mod zeroing;
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use book::block::StateName;
 use book::config::{Config, PoolConfig};
-use book::{Book, Effect, Loan};
+use book::{Book, JobOrder, Loan};
 use linux::Roots;
 use tokio::sync::{mpsc, watch};
-use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
-use wire::Level;
+use units::{BlockId, Bytes, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+use wire::{Level, PoolChange};
 
 use crate::error::{Error, Result};
 use crate::held::Held;
@@ -32,29 +35,56 @@ use crate::metrics::Metrics;
 use crate::provider::Provider;
 use crate::store::{Returned, Store, directory_name};
 
+pub(crate) use waiting::Waiting;
+
+/// The daemon's state, shared by everything on its one thread.
+pub(crate) type Shared = Rc<RefCell<Shell>>;
+
 /// What lanes found out about returned blocks, for [`Shell::settled`].
 pub(crate) type ReturnedBlocks = mpsc::UnboundedReceiver<Returned>;
 
 /// How long a start waits until it knows what became of the blocks that it has found.
 const START_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How old the kernel's counts may be when a loan or job relies on them. A read is three files of
-/// sysfs, about 10 us; a loan from ready memory needs none.
-const OBSERVE_EVERY: Duration = Duration::from_millis(20);
-
 /// How long a loan that is held by its memory is left alone at first. Looking costs it the page
 /// tables that were made in advance, so that its client has this long to fault its pages in.
 const HELD_AGE: Duration = Duration::from_millis(250);
 
-/// What is lent: descriptors for the client, and the daemon's end of the lease to watch.
+/// What is lent: descriptors for the client.
 #[derive(Debug)]
 pub(crate) struct Handover {
     pub(crate) loan: Loan,
     pub(crate) lease: OwnedFd,
     pub(crate) blocks: Vec<OwnedFd>,
+}
+
+/// A loan that was granted, and what goes on with it.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) handover: Handover,
+    /// The daemon's end of the lease.
     pub(crate) watch: linux::DaemonEnd,
     /// Files that take their pages from the kernel's pool before the client gets them.
     pub(crate) fills: Vec<Fill>,
+}
+
+/// Work for a worker.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) order: JobOrder,
+    /// The block's file, where the job is on one.
+    pub(crate) block: Option<OwnedFd>,
+    /// The worker's end of the job.
+    pub(crate) job: OwnedFd,
+}
+
+/// The daemon's own workers, as a status says it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct OwnWorkers {
+    /// Those that run.
+    pub(crate) running: u32,
+    /// Whether they wait for CPU pressure to fall.
+    pub(crate) paused: bool,
 }
 
 /// A shell that has taken over what an earlier daemon left.
@@ -64,42 +94,6 @@ pub(crate) struct Started {
     /// The leases that are alive, to be watched.
     pub(crate) leases: Vec<(LeaseId, linux::DaemonEnd)>,
     pub(crate) returned: ReturnedBlocks,
-}
-
-/// The loans that wait for pages on their way to them. They look at nothing themselves: the house
-/// is kept for all of them at once, and whoever waits is woken when something came of it.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    loans: Cell<usize>,
-    begun: tokio::sync::Notify,
-}
-
-impl Waiting {
-    /// Until the value is dropped, the house is kept for one more loan.
-    pub(crate) fn begin(self: &Rc<Self>) -> Waits {
-        self.loans.set(self.loans.get() + 1);
-        self.begun.notify_one();
-        Waits(Rc::clone(self))
-    }
-
-    pub(crate) fn is_anybody(&self) -> bool {
-        self.loans.get() > 0
-    }
-
-    /// Waits until a loan begins to wait.
-    pub(crate) async fn begun(&self) {
-        self.begun.notified().await;
-    }
-}
-
-/// One that waits.
-#[derive(Debug)]
-pub(crate) struct Waits(Rc<Waiting>);
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.0.loans.set(self.0.loans.get() - 1);
-    }
 }
 
 /// The daemon's state. See the module's documentation.
@@ -123,8 +117,7 @@ pub(crate) struct Shell {
     observed: Option<Instant>,
     kernel_free: BTreeMap<Domain, Pages>,
     changed: watch::Sender<u64>,
-    pub(crate) workers: u32,
-    pub(crate) paused: bool,
+    pub(crate) workers: OwnWorkers,
     pub(crate) metrics: Metrics,
 }
 
@@ -182,7 +175,6 @@ impl Shell {
         if !found.is_empty() {
             tracing::info!(files = found.len(), "took over what an earlier daemon left");
         }
-        let effects: Vec<_> = found.iter().flat_map(|f| book.adopt(f)).collect();
         let mut shell = Self {
             book,
             store,
@@ -199,11 +191,10 @@ impl Shell {
             observed: None,
             kernel_free: BTreeMap::new(),
             changed,
-            workers: 0,
-            paused: false,
+            workers: OwnWorkers::default(),
             metrics: Metrics::new(),
         };
-        shell.carry_out(&effects);
+        shell.apply(|book| found.iter().flat_map(|f| book.adopt(f)).collect::<Vec<_>>());
         // A lease whose blocks are all gone is nobody's: its number must be free for a new one.
         let known: Vec<_> = shell.book.leases().collect();
         for lease in alive.keys().filter(|lease| !known.contains(lease)) {
@@ -233,8 +224,7 @@ impl Shell {
             self.store.add(page_size, None)?;
         }
         self.store.add_leases(&mut self.leases)?;
-        let effects = self.book.reconfigure(config.pools.clone())?;
-        self.carry_out(&effects);
+        self.apply(|book| book.reconfigure(config.pools.clone())).0?;
         let at_start = |of: &Config| (of.share_page_tables, of.nice, of.provider, of.tree.clone());
         if at_start(&config) != at_start(&self.config) {
             tracing::warn!(
@@ -243,7 +233,7 @@ impl Shell {
         }
         self.config = config;
         self.observed = None;
-        self.changed.send_modify(|generation| *generation += 1);
+        self.wake();
         Ok(())
     }
 
@@ -268,108 +258,8 @@ impl Shell {
         self.store.roots().map(|(size, root)| (directory_name(size), root))
     }
 
-    /// Wakes whenever a count changed.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
-    }
-
     pub(crate) fn levels(&self) -> Vec<Level> {
         self.book.levels()
-    }
-
-    /// Carries effects out. One that fails costs its block: a file that could not be made, moved
-    /// or opened is nobody's, and the next start removes or takes it over.
-    fn carry_out(&mut self, effects: &[Effect]) -> Vec<(BlockId, linux::BlockFile)> {
-        let mut made = Vec::new();
-        for effect in effects {
-            match self.store.carry_out(&self.book, effect) {
-                Ok(Some(file)) => {
-                    if let Effect::Create { block, .. } = effect {
-                        made.push((*block, file));
-                    }
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::error!(%error, ?effect, "a block is lost");
-                    if let Effect::Create { block, .. }
-                    | Effect::Move(block)
-                    | Effect::Resize { block, .. } = effect
-                    {
-                        self.book.forget(*block);
-                        // Best effort: what cannot be removed either is found at the next start.
-                        if let Err(error) =
-                            self.store.carry_out(&self.book, &Effect::Remove(*block))
-                        {
-                            tracing::debug!(%error, "nor could its file be removed");
-                        }
-                    }
-                }
-            }
-        }
-        if !effects.is_empty() {
-            self.changed.send_modify(|generation| *generation += 1);
-        }
-        let pages = |e: &Effect| matches!(e, Effect::Remove(_) | Effect::Resize { .. });
-        if effects.iter().any(pages) {
-            // The kernel has more free pages than it was seen to have.
-            self.observed = None;
-        }
-        made
-    }
-
-    /// Looks at the kernel's counts, unless that was done a moment ago.
-    pub(crate) fn observe(&mut self) {
-        let freed = self.store.has_freed();
-        if !freed && self.observed.is_some_and(|at| at.elapsed() < OBSERVE_EVERY) {
-            return;
-        }
-        self.observed = Some(Instant::now());
-        let domains: Vec<_> = self.book.domains().collect();
-        for domain in domains {
-            // Promises before counts: a page that a job takes in between is counted as taken
-            // twice, which the next look mends, and never as free.
-            let promised = self.promised(domain);
-            let seen = match self.provider.look(&self.roots, domain) {
-                Ok(seen) => {
-                    self.kernel_free.insert(domain, seen.free);
-                    seen
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot see the kernel's free pages");
-                    Counts::default()
-                }
-            };
-            let left = Counts {
-                available: seen.available.saturating_sub(promised),
-                ready: seen.ready.saturating_sub(promised),
-                ..seen
-            };
-            if self.book.observe(domain, &left) {
-                self.wake();
-            }
-        }
-    }
-
-    /// Pages that jobs in workers' hands, and loans' new files, have yet to take from the kernel.
-    fn promised(&self, domain: Domain) -> Pages {
-        let taken = |block| self.store.allocated(block, domain.page_size).unwrap_or_default();
-        let here = |b: &&book::block::Block| b.pool().domain() == domain;
-        let zeroing = self.book.in_state(StateName::Zeroing).filter(here);
-        let filling = self.filling.iter().filter_map(|(id, pages)| {
-            self.book.block(*id).filter(here).map(|b| pages.saturating_sub(taken(b.id())))
-        });
-        zeroing.map(|b| b.pages().saturating_sub(taken(b.id()))).chain(filling).sum()
-    }
-
-    /// Looks at the kernel's counts now, and tells whoever watches if they have changed.
-    pub(crate) fn look_again(&mut self) {
-        self.observed = None;
-        self.observe();
-    }
-
-    /// Wakes everybody who watches, and the housekeeping.
-    pub(crate) fn wake(&self) {
-        self.changed.send_modify(|generation| *generation += 1);
     }
 
     /// Where the kernel tells of its pool: the low threshold of each domain.
@@ -387,31 +277,25 @@ impl Shell {
         page_size: Option<PageSize>,
         pages: Option<Pages>,
     ) -> Bytes {
-        let (bytes, effects) =
-            self.book.give_back(node, page_size, pages.unwrap_or(Pages(u64::MAX)));
-        self.carry_out(&effects);
+        let pages = pages.unwrap_or(Pages(u64::MAX));
+        let (bytes, _) = self.apply(|book| book.give_back(node, page_size, pages));
         self.observed = None;
         bytes
     }
 
-    pub(crate) fn configure(&mut self, pool: PoolConfig) -> Result<(), wire::Error> {
-        let bad = |reason| wire::Error::BadValue { field: "change".to_owned(), reason };
+    /// Changes a pool's thresholds, or adds a pool.
+    pub(crate) fn configure(&mut self, change: &PoolChange) -> Result<(), wire::Error> {
+        let key = self.book.canonical(change.pool()?);
+        let old = self.book.pool_config(key).cloned();
+        let pool = old.unwrap_or_else(|| PoolConfig::new(key)).with(change)?;
+        let bad = |reason| wire::Error::bad_value("change", reason);
         if !self.store.has(pool.page_size) {
             let reason = format!("no pool of {} pages was configured at start", pool.page_size);
             return Err(bad(reason));
         }
         self.book.configure(pool).map_err(|e| bad(e.to_string()))?;
-        self.changed.send_modify(|generation| *generation += 1);
+        self.wake();
         Ok(())
-    }
-
-    pub(crate) fn pool(&self, key: PoolKey) -> Option<&PoolConfig> {
-        self.book.pool_config(key)
-    }
-
-    /// The pool that is meant where a pool of that shape is named.
-    pub(crate) fn canonical(&self, key: PoolKey) -> PoolKey {
-        self.book.canonical(key)
     }
 
     pub(crate) fn pools(&self) -> Vec<PoolKey> {

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
 
-use book::config::Workers;
+use book::config;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use units::Node;
 use worker::{Invocation, Which};
 
-use crate::service::Shared;
+use crate::shell::Shared;
 
 /// The first pause after a worker that achieved nothing; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -28,9 +28,9 @@ pub(crate) type Pids = Rc<RefCell<BTreeMap<u32, bool>>>;
 
 /// Keeps as many workers running as the book wants.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Workers {
     command: Vec<OsString>,
-    settings: Workers,
+    settings: config::Workers,
     pids: Pids,
     /// Work finished when the last worker was started, to tell whether it achieved anything.
     zeroed_before: u64,
@@ -39,11 +39,11 @@ pub(crate) struct Crew {
     next_node: usize,
 }
 
-impl Crew {
+impl Workers {
     pub(crate) fn new(command: Vec<OsString>) -> Self {
         Self {
             command,
-            settings: Workers::default(),
+            settings: config::Workers::default(),
             pids: Rc::default(),
             zeroed_before: 0,
             pause: FIRST_PAUSE,
@@ -70,14 +70,14 @@ impl Crew {
         }
         let pressure = shell.borrow().pressure();
         let paused = pressure.is_some_and(|(now, limit)| now > f64::from(limit));
-        if paused != shell.borrow().paused {
+        if paused != shell.borrow().workers.paused {
             let percent = pressure.map_or(0.0, |(now, _)| now);
             if paused {
                 tracing::info!(percent, "background zeroing waits for CPU pressure to fall");
             } else {
                 tracing::info!(percent, "background zeroing goes on: CPU pressure has fallen");
             }
-            shell.borrow_mut().paused = paused;
+            shell.borrow_mut().workers.paused = paused;
         }
         if paused {
             self.stop();
@@ -85,7 +85,7 @@ impl Crew {
         }
         let (wanted, nodes) = shell.borrow_mut().wanted_workers();
         if wanted <= self.running() || nodes.is_empty() || Instant::now() < self.not_before {
-            shell.borrow_mut().workers = self.running();
+            shell.borrow_mut().workers.running = self.running();
             return;
         }
         let zeroed = shell.borrow().zeroed();
@@ -111,7 +111,7 @@ impl Crew {
             }
         }
         self.not_before = self.not_before.max(Instant::now() + self.pause);
-        shell.borrow_mut().workers = self.running();
+        shell.borrow_mut().workers.running = self.running();
     }
 
     fn start(&self, node: Node, cpus: Option<String>) -> std::io::Result<Child> {
@@ -144,7 +144,8 @@ impl Crew {
                 Err(error) => tracing::warn!(pid, %error, "a worker is out of sight"),
             }
             pids.borrow_mut().remove(&pid);
-            shell.borrow_mut().workers = u32::try_from(pids.borrow().len()).unwrap_or(u32::MAX);
+            let running = u32::try_from(pids.borrow().len()).unwrap_or(u32::MAX);
+            shell.borrow_mut().workers.running = running;
         });
     }
 

@@ -15,7 +15,7 @@ pub use methods::{
     Configure, FinishZeroing, GetStatus, GiveBack, LendRequest, Method, TakeZeroing, Watch,
 };
 use serde::{Deserialize, Serialize};
-use units::{Counts, Domain};
+use units::{Counts, Domain, Node, PageSize, Pages, PoolKey};
 pub use words::{Provider, Recycle, StateName, Unknown};
 use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
 
@@ -277,6 +277,21 @@ pub struct PoolChange {
     pub recycle: Option<String>,
 }
 
+impl PoolChange {
+    /// The pool that it names.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`] for a page size that is none.
+    pub fn pool(&self) -> Result<PoolKey, Error> {
+        let page_size = PageSize::try_from(self.page_bytes);
+        Ok(PoolKey {
+            node: Node(self.node),
+            page_size: page_size.map_err(|e| Error::bad_value("page_bytes", e))?,
+            pages_per_block: Pages(self.pages_per_block),
+        })
+    }
+}
+
 /// The interface's errors. Each names the value at fault and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, zlink::ReplyError, IntrospectError)]
 #[zlink(interface = "io.prezero")]
@@ -338,6 +353,13 @@ pub enum Error {
         /// The call and its error.
         what: String,
     },
+}
+
+impl Error {
+    /// A parameter that the method does not take.
+    pub fn bad_value(field: &str, reason: impl fmt::Display) -> Self {
+        Self::BadValue { field: field.to_owned(), reason: reason.to_string() }
+    }
 }
 
 impl std::error::Error for Error {}

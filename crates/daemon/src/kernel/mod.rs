@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's own pool as the provider: what it has ready, a loan's pages out of it, its events.
+//! The kernel's own pool as the provider: what it has ready, and a loan's pages out of it.
 
-mod events;
 mod fill;
-mod polled;
 
 use std::sync::Arc;
 
@@ -11,7 +9,6 @@ use linux::Roots;
 use linux::kernel::Device;
 use units::{Counts, Domain};
 
-pub(crate) use self::events::Events;
 pub(crate) use self::fill::Fill;
 use crate::error::Result;
 

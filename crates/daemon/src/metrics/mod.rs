@@ -4,7 +4,6 @@
 //! What the book counts is read from it when somebody asks, so that no second count can drift from
 //! it; only what the book does not know, latencies and reasons, is counted here as it happens.
 
-mod http;
 mod labels;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +20,6 @@ use prometheus_client::registry::{Registry, Unit};
 use units::{Bytes, Pages};
 use wire::Status;
 
-pub(crate) use http::{Endpoint, Source};
 use labels::{BuildInfo, Outcome, PageSizeLabel, PoolLabels, Reason, Result, Shape, StateLabels};
 
 type FloatCounter = Counter<f64, AtomicU64>;

@@ -6,11 +6,13 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
-use book::{Asked, Effect, Loan, Refusal};
+use book::{Asked, Book, Loan, Refusal};
 use tokio::sync::watch;
 use units::{BlockId, Domain, JobId, LeaseId, PageSize, Pages, Uid};
+use wire::{Error as Refused, LendRequest};
 
-use super::{HELD_AGE, Handover, Shell, boot_seconds, failed};
+use super::effects::Made;
+use super::{Granted, HELD_AGE, Handover, Shell, boot_seconds, failed};
 use crate::error::{Error, Result};
 use crate::held::turn_about;
 use crate::kernel::Fill;
@@ -24,12 +26,38 @@ const MEASURE_SHARE: u32 = 20;
 const SUSPICIONS: usize = 4;
 
 impl Shell {
+    /// A request with what the daemon knows of who makes it, which gets as far as the book.
+    pub(crate) fn ask(
+        &self,
+        request: LendRequest,
+        uid: Uid,
+        account: Uid,
+    ) -> Result<Asked, Refused> {
+        let seconds = request.keep.map(|keep| keep.as_secs());
+        if request.owner.is_none() && seconds.is_some() {
+            return Err(Refused::bad_value("keep_seconds", "needs an owner to keep content for"));
+        }
+        let longest = self.config.keep_seconds_max;
+        if seconds.is_some_and(|seconds| seconds > longest) {
+            let reason = format!("is more than {longest}, the daemon's keep_seconds_max");
+            return Err(Refused::bad_value("keep_seconds", reason));
+        }
+        if request.held_by_memory && !self.provable {
+            return Err(Refused::bad_value(
+                "held_by_memory",
+                "this kernel does not tell who maps a block",
+            ));
+        }
+        let quota = self.config.quota_for(account);
+        Ok(Asked { request, uid, account, quota, await_owner: true })
+    }
+
     /// Grants a loan, or refuses it with nothing changed.
     pub(crate) fn lend(
         &mut self,
         asked: &Asked,
         borrower: (u32, u32),
-    ) -> Result<Result<Handover, Refusal>, wire::Error> {
+    ) -> Result<Result<Granted, Refusal>, wire::Error> {
         if self.provider.shares_ready() {
             self.observed = None;
         }
@@ -70,21 +98,22 @@ impl Shell {
         &mut self,
         asked: &Asked,
         borrower: (u32, u32),
-    ) -> Result<Result<Handover, Refusal>> {
-        let (loan, effects) = match self.book.lend(asked) {
-            Ok(granted) => granted,
+    ) -> Result<Result<Granted, Refusal>> {
+        let (granted, made) = self.apply(|book| book.lend(asked));
+        let loan = match granted {
+            Ok(loan) => loan,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let made = self.carry_out(&effects);
-        let to_fill = effects.iter().filter_map(|effect| match effect {
-            Effect::Create { block, fill, .. } if *fill > Pages::ZERO => Some((*block, *fill)),
-            _ => None,
-        });
-        let to_fill = to_fill.collect();
+        let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
+        let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
         match self.hand_over(&loan, made, &to_fill, borrower) {
             Ok((lease, blocks, watch)) => {
                 let fills = self.fills(&loan, &blocks, &to_fill);
-                Ok(Ok(Handover { loan, lease, blocks, watch, fills }))
+                // Before anybody waits for anything: its peer may go away there.
+                if asked.request.held_by_memory {
+                    self.held.insert(loan.lease);
+                }
+                Ok(Ok(Granted { handover: Handover { loan, lease, blocks }, watch, fills }))
             }
             Err(error) => {
                 tracing::error!(%error, lease = %loan.lease, "a loan could not be handed over");
@@ -97,11 +126,12 @@ impl Shell {
     fn hand_over(
         &mut self,
         loan: &Loan,
-        made: Vec<(BlockId, linux::BlockFile)>,
+        made: Vec<Made>,
         to_fill: &BTreeMap<BlockId, Pages>,
         borrower: (u32, u32),
     ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
-        let mut made: BTreeMap<_, _> = made.into_iter().collect();
+        let mut made: BTreeMap<_, _> =
+            made.into_iter().map(|made| (made.block, made.file)).collect();
         let mut blocks = Vec::with_capacity(loan.parts.len());
         for part in &loan.parts {
             let file = match made.remove(&part.block) {
@@ -149,17 +179,6 @@ impl Shell {
         self.wake();
     }
 
-    /// Whether this kernel tells who holds a block.
-    pub(crate) fn can_prove(&self) -> bool {
-        self.provable
-    }
-
-    /// From now on the loan lasts as long as somebody has a block of it open or mapped, whatever
-    /// becomes of its lease's descriptor.
-    pub(crate) fn hold_by_memory(&mut self, lease: LeaseId) {
-        self.held.insert(lease);
-    }
-
     /// The lease's last descriptor was closed: that ends the loan, unless its memory holds it.
     pub(crate) fn close_lease(&mut self, lease: LeaseId) {
         if !self.held.close(lease) {
@@ -187,8 +206,7 @@ impl Shell {
         let blocks = self.book.lease_blocks(lease);
         // A client that went away while its file was being filled.
         self.filling.retain(|block, _| !blocks.contains(block));
-        let effects = self.book.end_lease(lease);
-        self.carry_out(&effects);
+        self.apply(|book| book.end_lease(lease));
         if let Err(error) = self.leases.remove(lease) {
             tracing::debug!(%error, "the lease's name was gone already");
         }
@@ -214,10 +232,7 @@ impl Shell {
         self.store.looked(found.block);
         // A client can cut its file, grow it, or punch holes into it.
         self.book.note_memory(found.block, found.memory);
-        let settled = self.book.settle(found.block, found.reach, boot_seconds());
-        if let Some((_, effects)) = settled {
-            self.carry_out(&effects);
-        }
+        self.apply(|book| book.settle(found.block, found.reach, boot_seconds()));
     }
 
     /// Looks again at lingering blocks, at loans that are held by their memory, and at files that
@@ -274,15 +289,13 @@ impl Shell {
 
     /// Gives up kept content whose time is over. Returns the second of the next such moment.
     pub(crate) fn expire(&mut self) -> Option<u64> {
-        let effects = self.book.expire(boot_seconds());
-        self.carry_out(&effects);
+        self.apply(|book| book.expire(boot_seconds()));
         self.book.next_expiry()
     }
 
     /// Gives blocks back where the kernel's pool has fewer free pages than it is to be left.
     pub(crate) fn relieve(&mut self) {
-        let effects = self.book.relieve();
-        self.carry_out(&effects);
+        self.apply(Book::relieve);
     }
 }
 

@@ -22,8 +22,8 @@ impl Shell {
             pid: std::process::id(),
             pools: pools.collect(),
             loans: self.book.loans(),
-            workers: self.workers,
-            paused_by_pressure: self.paused,
+            workers: self.workers.running,
+            paused_by_pressure: self.workers.paused,
             fresh_because: self.fresh_because(),
             counters: self.book.counters(),
         }

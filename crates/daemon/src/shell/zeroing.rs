@@ -5,39 +5,50 @@ use std::os::fd::OwnedFd;
 
 use book::block::{Reach, StateName};
 use book::{JobOrder, Who};
+use rustix::pipe::PipeFlags;
 use tokio::sync::oneshot;
 use units::{JobId, Node, PageSize, Pages};
+use wire::Error;
 
-use super::{Shell, failed};
+use super::{Shell, Taken, failed};
 use crate::store::Report;
 
 impl Shell {
-    /// Hands work to a worker: what is to be done, and the file if it is on a block.
+    /// Hands work to a worker, with the daemon's end of the job to watch. `None` where there is
+    /// none.
     pub(crate) fn take_zeroing(
         &mut self,
         who: Who,
         node: Option<Node>,
         page_size: Option<PageSize>,
-    ) -> Result<Option<(JobOrder, Option<OwnedFd>)>, wire::Error> {
+    ) -> Result<Option<(Taken, OwnedFd)>, wire::Error> {
+        let (watch, job) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(|e| Error::Failed { what: format!("pipe2(O_CLOEXEC|O_NONBLOCK) = {e}") })?;
         self.observe();
         if who == Who::Background {
             self.book.wanted_workers(self.config.workers.max);
         }
-        let taken = self.book.take_zeroing(who, node, page_size).or_else(|| {
-            // What other jobs were promised may have been taken since the last look.
-            self.look_again();
-            self.book.take_zeroing(who, node, page_size)
-        });
-        let Some((order, effects)) = taken else { return Ok(None) };
-        let made = self.carry_out(&effects).pop().map(|(_, file)| file);
-        let Some(block) = order.block() else { return Ok(Some((order, None))) };
-        match made.map_or_else(|| self.store.open_block(block), Ok) {
-            Ok(file) => Ok(Some((order, Some(file.into())))),
-            Err(error) => {
-                self.lose_job(order.job);
-                Err(failed(&error))
+        let taken = match self.apply(|book| book.take_zeroing(who, node, page_size)) {
+            (None, _) => {
+                // What other jobs were promised may have been taken since the last look.
+                self.look_again();
+                self.apply(|book| book.take_zeroing(who, node, page_size))
             }
-        }
+            taken => taken,
+        };
+        let (Some(order), mut made) = taken else { return Ok(None) };
+        let block = match (order.block(), made.pop()) {
+            (None, _) => None,
+            (Some(_), Some(made)) => Some(made.file),
+            (Some(block), None) => match self.store.open_block(block) {
+                Ok(file) => Some(file),
+                Err(error) => {
+                    self.lose_job(order.job);
+                    return Err(failed(&error));
+                }
+            },
+        };
+        Ok(Some((Taken { order, block: block.map(OwnedFd::from), job }, watch)))
     }
 
     /// Has it looked up who can reach the block of a job that is reported: what comes of it is for
@@ -67,9 +78,8 @@ impl Shell {
             (Some(_), None) => (Reach::Shared, Pages::ZERO),
             (None, _) => (Reach::Sole, done),
         };
-        match self.book.finish_zeroing(job, done, reach) {
-            Ok(Some((_, state, effects))) => {
-                self.carry_out(&effects);
+        match self.apply(|book| book.finish_zeroing(job, done, reach)).0 {
+            Ok(Some((_, state))) => {
                 self.follow_up(&order, state == StateName::Lingering);
                 Some(state)
             }
@@ -84,8 +94,7 @@ impl Shell {
     /// A worker is gone. No-op if it reported before.
     pub(crate) fn lose_job(&mut self, job: JobId) {
         let Some(order) = self.book.job(job).cloned() else { return };
-        let effects = self.book.lose_job(job);
-        self.carry_out(&effects);
+        self.apply(|book| book.lose_job(job));
         self.follow_up(&order, true);
     }
 

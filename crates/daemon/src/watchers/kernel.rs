@@ -21,7 +21,7 @@ use units::{Domain, Pages};
 
 use super::polled::{Polled, register};
 use crate::error::{Error, Result};
-use crate::service::Shared;
+use crate::shell::Shared;
 
 /// The least time between two looks for one reason, whatever wakes us.
 const SPACING: Duration = Duration::from_millis(50);

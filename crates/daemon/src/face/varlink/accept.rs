@@ -3,15 +3,10 @@
 //!
 //! zlink's server serves many connections from one loop that awaits each reply's delivery, so that
 //! one client that does not read would stall all. Here each connection has a server of its own,
-//! over a [`socket`] that bounds what its peer can make the daemon remember. How many there may be,
-//! and whose turn it is, is for [`users`] to say.
+//! over a [`socket`](super::socket) that bounds what its peer can make the daemon remember. How
+//! many there may be, and whose turn it is, is for [`crate::users`] to say.
 //!
 //! Who has no right at all is told so and hung up on before anything else is done for it.
-
-mod door;
-mod farewell;
-mod socket;
-mod users;
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -28,15 +23,15 @@ use tokio::time::{Instant, sleep};
 use units::Uid;
 use zlink::{ReadyListener, Server};
 
+use super::Service;
+use super::door::Door;
+use super::farewell::Farewells;
+use super::socket::Socket;
 use crate::account::Accounts;
 use crate::error::Error;
 use crate::rights::{Rights, SharedGroups};
-use crate::service::{Service, Shared};
-use door::Door;
-use farewell::Farewells;
-use socket::Socket;
-pub(crate) use users::Place;
-use users::{Bounds, Full, Users, charged};
+use crate::shell::Shared;
+use crate::users::{Bounds, Full, Place, Users, charged};
 
 /// How long a connection may outlive its silent peer.
 const HANGUP_POLL: Duration = Duration::from_secs(5);
@@ -125,7 +120,7 @@ async fn serve_all(
                 continue;
             }
         };
-        let service = Service::new(Rc::clone(shell), rights, Rc::clone(&place));
+        let service = Service { shell: Rc::clone(shell), rights, place: Rc::clone(&place) };
         tokio::task::spawn_local(async move {
             let served = serve(stream, service, Rc::clone(&place));
             if let Err(error) = charged(&place, served).await {

@@ -19,7 +19,7 @@ use super::open::{Handles, Open, OpenDevice, OpenDirectory, OpenFile};
 use super::wire::{Caller, Op, Reply, Request};
 use crate::deputy::{Deputies, Order, Report};
 use crate::rights::SharedGroups;
-use crate::service::Shared;
+use crate::shell::Shared;
 
 /// File numbers begin here; those of directories, which are their inode numbers, are below.
 const FIRST_FILE: u64 = 1 << 48;

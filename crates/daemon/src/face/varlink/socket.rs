@@ -25,7 +25,7 @@ use wire::MAX_PARTS;
 use zlink::connection::PassedCredentials;
 use zlink::connection::socket::{self, ReadResult};
 
-use super::users::Place;
+use crate::users::Place;
 
 /// The longest message a peer may send. The longest that the interface has, all numbers at their
 /// largest and each character of the owner's name escaped, is below 1 KiB.
@@ -221,7 +221,7 @@ mod tests {
 
     /// The methods of the service and their parameters, as its source has them.
     fn methods() -> Vec<(String, Vec<String>)> {
-        let source = include_str!("../service.rs");
+        let source = include_str!("mod.rs");
         let (_, service) = source.split_once("#[zlink::service(").expect("a service");
         let (service, _) = service.split_once("\n}\n").expect("its end");
         let camel = |name: &str| {

@@ -46,7 +46,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::deputy::Deputies;
 use crate::error::{Error, Result};
 use crate::rights::{self, SharedGroups};
-use crate::service::Shared;
+use crate::shell::Shared;
 use device::Device;
 use item::Access;
 use session::{Session, State};

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use units::{Bytes, Node, PageSize, Pages, PoolKey};
 use wire::{Counters, PoolStatus};
 
-use crate::service::Shared;
+use crate::shell::Shared;
 
 /// The shortest time between two lines about the same kind of trouble.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// What was told.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct Log {
     told: Counters,
     filling: BTreeMap<PoolKey, Instant>,
     refusals_at: Option<Instant>,
@@ -33,7 +33,7 @@ fn key_of(pool: &PoolStatus) -> PoolKey {
     }
 }
 
-impl News {
+impl Log {
     /// The pools as they are configured, at start and after each reload.
     pub(crate) fn begin(&mut self, shell: &Shared) {
         let status = shell.borrow_mut().status();
@@ -129,7 +129,7 @@ impl News {
                 format!("{} pages: {ready} ready, {zeroing} zeroing, {lent} lent", Bytes(page))
             })
             .collect();
-        let paused = if shell.paused { "; paused by CPU pressure" } else { "" };
+        let paused = if shell.workers.paused { "; paused by CPU pressure" } else { "" };
         if sizes.is_empty() { "no pools".to_owned() } else { sizes.join("; ") + paused }
     }
 }

@@ -44,16 +44,16 @@ const PART: u32 = 10;
 
 /// How many connections there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// Of all that are no masters; of masters as many again.
-    pub(super) all: usize,
+    pub(crate) all: usize,
     /// Of one user that is no master.
-    pub(super) user: usize,
+    pub(crate) user: usize,
 }
 
 impl Bounds {
     /// Those of a process that may have so many descriptors.
-    pub(super) fn of(descriptors: u64) -> Self {
+    pub(crate) fn of(descriptors: u64) -> Self {
         let part = usize::try_from(descriptors).unwrap_or(usize::MAX) / PART_OF_DESCRIPTORS;
         let all = part.clamp(PART_OF_CONNECTIONS, MOST);
         Self { all, user: all / PART_OF_CONNECTIONS }
@@ -62,7 +62,7 @@ impl Bounds {
 
 /// Why there is no place for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Full {
+pub(crate) enum Full {
     /// The user has as many as it may.
     User(usize),
     /// All have.
@@ -97,18 +97,18 @@ pub(crate) struct Place {
 }
 
 impl Users {
-    pub(super) fn new(bounds: Bounds) -> Rc<Self> {
+    pub(crate) fn new(bounds: Bounds) -> Rc<Self> {
         let (masters, others, ended) = (Cell::new(0), Cell::new(0), Cell::new(0));
         Rc::new(Self { bounds, masters, others, ended, table: RefCell::default() })
     }
 
     /// How many connections have ended since the last call.
-    pub(super) fn take_ended(&self) -> usize {
+    pub(crate) fn take_ended(&self) -> usize {
         self.ended.take()
     }
 
     /// Forgets users who have rested and have no connection any more.
-    pub(super) fn forget_rested(&self) {
+    pub(crate) fn forget_rested(&self) {
         self.table.borrow_mut().retain(|_, user| user.connections.get() > 0 || user.rests());
     }
 
@@ -117,7 +117,7 @@ impl Users {
     }
 
     /// A place for one more connection of a user.
-    pub(super) fn enter(self: &Rc<Self>, uid: u32, is_master: bool) -> Result<Place, Full> {
+    pub(crate) fn enter(self: &Rc<Self>, uid: u32, is_master: bool) -> Result<Place, Full> {
         let kind = self.kind(is_master);
         if kind.get() >= self.bounds.all {
             return Err(Full::All(self.bounds.all));
@@ -161,7 +161,7 @@ fn cpu_time() -> Duration {
 }
 
 /// Charges the user of a place with the CPU time that `work` takes. Masters are not charged.
-pub(super) async fn charged<F: Future>(place: &Place, work: F) -> F::Output {
+pub(crate) async fn charged<F: Future>(place: &Place, work: F) -> F::Output {
     let mut work = pin!(work);
     poll_fn(|context| {
         let begin = cpu_time();

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What calls wait for, and how long: the content of the borrower's own former self, pages on
+//! their way from one hand to another, pages that the kernel is to free or to give.
+//!
+//! [`Shell`](crate::shell::Shell) never waits. Here is everything that does, on behalf of one peer
+//! ([`Place`]): who waited for something that many wait for takes its turn again before it goes on.
+
+use std::time::Duration;
+
+use book::block::StateName;
+use book::{Asked, Loan, Refusal};
+use tokio::time::{Instant, timeout, timeout_at};
+use units::{JobId, Pages};
+use wire::{Error, Status};
+
+use crate::kernel::Fill;
+use crate::shell::{Granted, Handover, Shared};
+use crate::users::Place;
+use crate::watchers;
+
+/// How long a loan waits for content that this owner's former self still maps. An exiting process
+/// with hundreds of gigabytes takes seconds to unmap them.
+const FOR_OWNER: Duration = Duration::from_secs(2);
+/// How long a loan that cannot be served waits for pages on their way: returned ones whose last
+/// mapping is just going, and those in a worker's hands. A borrower that returns and borrows in a
+/// circle would otherwise be refused what it had a moment ago.
+const FOR_TRANSIT: Duration = Duration::from_millis(500);
+/// How long a status report waits for pages on their way to the kernel: 256 GiB of 2 MiB pages.
+const FOR_STATUS: Duration = Duration::from_millis(100);
+
+/// A loan, with its pages. Its end is watched from the moment at which it is granted: the call may
+/// be dropped with its peer wherever it waits.
+///
+/// # Errors
+/// What the kernel refused; within, what the book did.
+pub(crate) async fn lend(
+    shell: &Shared,
+    place: &Place,
+    asked: &mut Asked,
+    borrower: (u32, u32),
+) -> Result<Result<Handover, Refusal>, Error> {
+    let begin = Instant::now();
+    let Granted { mut handover, watch, fills } =
+        match granted(shell, place, asked, borrower, begin).await? {
+            Ok(granted) => granted,
+            Err(refusal) => {
+                shell.borrow().metrics.refused(Some(&refusal), begin.elapsed());
+                return Ok(Err(refusal));
+            }
+        };
+    watchers::lease(shell, handover.loan.lease, watch);
+    filled(shell, &mut handover.loan, fills).await;
+    if handover.loan.parts.iter().any(|part| part.ready < part.pages) {
+        // The kernel promises a hole its pages when it is mapped: those that were taken from
+        // unlent blocks must be free by then.
+        all_freed(shell).await;
+    }
+    shell.borrow().metrics.granted(&handover.loan, begin.elapsed());
+    Ok(Ok(handover))
+}
+
+/// Asks until it is granted, or there is nothing left to wait for.
+async fn granted(
+    shell: &Shared,
+    place: &Place,
+    asked: &mut Asked,
+    borrower: (u32, u32),
+    begin: Instant,
+) -> Result<Result<Granted, Refusal>, Error> {
+    let mut changes = shell.borrow().changes();
+    let mut waits = None;
+    loop {
+        changes.mark_unchanged();
+        let granted = shell.borrow_mut().lend(asked, borrower)?;
+        let Some(until) = granted.as_ref().err().and_then(|no| worth_waiting(shell, no, begin))
+        else {
+            return Ok(granted);
+        };
+        waits.get_or_insert_with(|| shell.borrow().waiting().begin());
+        // Late is as good as in vain: the next attempt is the last then.
+        drop(timeout_at(until, changes.changed()).await);
+        place.turn().await;
+        asked.await_owner = Instant::now() < begin + FOR_OWNER;
+    }
+}
+
+/// Until when a loan that was refused may be granted yet.
+fn worth_waiting(shell: &Shared, refusal: &Refusal, begin: Instant) -> Option<Instant> {
+    match refusal {
+        Refusal::OwnerLingers => Some(begin + FOR_OWNER),
+        // Without us those pages would be free by now.
+        Refusal::NotEnough { .. } => {
+            let until = begin + FOR_TRANSIT;
+            let waits = Instant::now() < until && shell.borrow().has_pages_in_transit();
+            waits.then_some(until)
+        }
+        Refusal::Size(_) | Refusal::NoSuchPool | Refusal::Quota { .. } => None,
+    }
+}
+
+/// Has the loan's new files take their pages from the kernel's pool.
+async fn filled(shell: &Shared, loan: &mut Loan, fills: Vec<Fill>) {
+    for fill in fills {
+        let block = fill.block;
+        let filled = tokio::task::spawn_blocking(|| fill.run()).await.unwrap_or(Pages::ZERO);
+        shell.borrow_mut().filled(block, filled);
+        for part in loan.parts.iter_mut().filter(|part| part.block == block) {
+            part.ready = filled;
+        }
+    }
+}
+
+/// Waits until every page that was given back is free: milliseconds per GiB of 2 MiB pages.
+pub(crate) async fn all_freed(shell: &Shared) {
+    let mut freeing = shell.borrow().freeing();
+    // An error is the thread's end, after which nothing is waited for.
+    drop(freeing.wait_for(|files| *files == 0).await);
+}
+
+/// Everything there is to see, once no page is neither a block's nor free.
+pub(crate) async fn status(shell: &Shared, place: &Place) -> Status {
+    let mut in_transit = shell.borrow().in_transit();
+    if *in_transit.borrow() > 0 {
+        drop(timeout(FOR_STATUS, in_transit.wait_for(|tasks| *tasks == 0)).await);
+        // Whoever else waited for the same does not make its report before others' calls.
+        place.turn().await;
+    }
+    shell.borrow_mut().status()
+}
+
+/// Books what a worker reports. Looks first who can reach the block, and waits in the end for its
+/// page tables: the worker waits, so that no client has to. `None` for a job that is unknown.
+pub(crate) async fn finish(shell: &Shared, job: JobId, done: Pages) -> Option<StateName> {
+    let tables = shell.borrow().making_tables(job);
+    let look = shell.borrow().look_at_report(job);
+    // No answer is no proof.
+    let seen = match look {
+        Some(look) => look.await.ok(),
+        None => None,
+    };
+    let state = shell.borrow_mut().finish_zeroing(job, done, seen)?;
+    if let Some(tables) = tables {
+        tables.end().await;
+    }
+    Some(state)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The one way from the book to the file system: what the book decides is done, whole and in
+//! order, before anybody sees either.
+
+use book::{Book, Effect};
+use linux::BlockFile;
+use units::{BlockId, Pages};
+
+use super::Shell;
+
+/// What a method of the book that decides something returns: an answer, and what is to be done.
+pub(super) trait Decision {
+    /// What is left of it when it is done.
+    type Answer;
+    fn split(self) -> (Self::Answer, Vec<Effect>);
+}
+
+impl Decision for Vec<Effect> {
+    type Answer = ();
+    fn split(self) -> ((), Vec<Effect>) {
+        ((), self)
+    }
+}
+
+impl<A> Decision for (A, Vec<Effect>) {
+    type Answer = A;
+    fn split(self) -> (A, Vec<Effect>) {
+        self
+    }
+}
+
+impl<A, B> Decision for (A, B, Vec<Effect>) {
+    type Answer = (A, B);
+    fn split(self) -> ((A, B), Vec<Effect>) {
+        ((self.0, self.1), self.2)
+    }
+}
+
+impl<D: Decision> Decision for Option<D> {
+    type Answer = Option<D::Answer>;
+    fn split(self) -> (Self::Answer, Vec<Effect>) {
+        self.map_or((None, Vec::new()), |decided| {
+            let (answer, effects) = decided.split();
+            (Some(answer), effects)
+        })
+    }
+}
+
+impl<D: Decision, E> Decision for Result<D, E> {
+    type Answer = Result<D::Answer, E>;
+    fn split(self) -> (Self::Answer, Vec<Effect>) {
+        match self {
+            Ok(decided) => {
+                let (answer, effects) = decided.split();
+                (Ok(answer), effects)
+            }
+            Err(error) => (Err(error), Vec::new()),
+        }
+    }
+}
+
+/// A file that was made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) block: BlockId,
+    pub(super) file: BlockFile,
+    /// So many of its pages are to be taken from the kernel's pool before anybody gets it.
+    pub(super) fill: Pages,
+}
+
+impl Shell {
+    /// Asks the book and does what it decides. An effect that fails costs its block: a file that
+    /// could not be made, moved or opened is nobody's, and the next start removes or takes it over.
+    pub(super) fn apply<D: Decision>(
+        &mut self,
+        decide: impl FnOnce(&mut Book) -> D,
+    ) -> (D::Answer, Vec<Made>) {
+        let (answer, effects) = decide(&mut self.book).split();
+        let made = effects.iter().filter_map(|effect| self.carry_out(effect)).collect();
+        if !effects.is_empty() {
+            self.wake();
+        }
+        let pages = |e: &Effect| matches!(e, Effect::Remove(_) | Effect::Resize { .. });
+        if effects.iter().any(pages) {
+            // The kernel has more free pages than it was seen to have.
+            self.observed = None;
+        }
+        (answer, made)
+    }
+
+    fn carry_out(&mut self, effect: &Effect) -> Option<Made> {
+        let file = match self.store.carry_out(&self.book, effect) {
+            Ok(file) => file?,
+            Err(error) => {
+                tracing::error!(%error, ?effect, "a block is lost");
+                self.give_up(effect);
+                return None;
+            }
+        };
+        match *effect {
+            Effect::Create { block, fill, .. } => Some(Made { block, file, fill }),
+            _ => None,
+        }
+    }
+
+    /// The block of an effect that failed is nobody's.
+    fn give_up(&mut self, effect: &Effect) {
+        let (Effect::Create { block, .. } | Effect::Move(block) | Effect::Resize { block, .. }) =
+            effect
+        else {
+            return;
+        };
+        self.book.forget(*block);
+        // Best effort: what cannot be removed either is found at the next start.
+        if let Err(error) = self.store.carry_out(&self.book, &Effect::Remove(*block)) {
+            tracing::debug!(%error, "nor could its file be removed");
+        }
+    }
+}

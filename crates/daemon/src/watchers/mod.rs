@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What happens without a call: leases and jobs that end, returned blocks that a lane has looked
+//! at, and, by [`kernel`], a pool of the kernel's that changes. Each is told to the shell.
+
+pub(crate) mod kernel;
+mod polled;
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use tokio::io::Interest;
+use tokio::net::unix::pipe;
+use units::{JobId, LeaseId};
+
+use crate::shell::{ReturnedBlocks, Shared};
+
+/// Ends a lease when its last holder is gone.
+pub(crate) fn lease(shell: &Shared, lease: LeaseId, end: linux::DaemonEnd) {
+    let shell = Rc::clone(shell);
+    tokio::task::spawn_local(async move {
+        match unheld(end).await {
+            Ok(()) => shell.borrow_mut().close_lease(lease),
+            Err(error) => tracing::error!(%error, %lease, "a lease cannot be watched"),
+        }
+    });
+}
+
+/// Waits until nobody has the other end of a lease.
+async fn unheld(end: linux::DaemonEnd) -> io::Result<()> {
+    let end = pipe::Sender::from_owned_fd(end.into())?;
+    // The pipe has no reader any more: that, and nothing else, is an error of its write end.
+    while !end.ready(Interest::ERROR).await?.is_error() {}
+    Ok(())
+}
+
+/// Gives a job up when its worker's end closes, unless it was reported.
+pub(crate) fn job(shell: &Shared, job: JobId, ours: OwnedFd) {
+    let shell = Rc::clone(shell);
+    tokio::task::spawn_local(async move {
+        if let Err(error) = closed(ours).await {
+            tracing::error!(%error, %job, "a job cannot be watched");
+        }
+        shell.borrow_mut().lose_job(job);
+    });
+}
+
+/// Waits until nobody has the other end of a job.
+async fn closed(ours: OwnedFd) -> io::Result<()> {
+    let ours = pipe::Receiver::from_owned_fd(ours)?;
+    // Nobody writes into a job: readable means that it ended. What a worker writes all the same is
+    // thrown away.
+    let mut nothing = [0_u8; 64];
+    loop {
+        ours.readable().await?;
+        match ours.try_read(&mut nothing) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes what the lanes find out about returned blocks.
+pub(crate) fn returned(shell: &Shared, mut returned: ReturnedBlocks) {
+    let shell = Rc::clone(shell);
+    tokio::task::spawn_local(async move {
+        while let Some(block) = returned.recv().await {
+            shell.borrow_mut().settled(block);
+        }
+    });
+}
