@@ -42,7 +42,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a deputy is to do.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Order {
+pub(crate) struct Wanted {
     /// The thread in whose place it works.
     pub(crate) thread: u32,
     /// Its user.
@@ -54,7 +54,7 @@ pub(crate) struct Order {
 
 /// What it has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct Done {
     pub(crate) pages: Pages,
     /// It was told to stop before everything was done.
     pub(crate) interrupted: bool,
@@ -114,10 +114,10 @@ impl Deputies {
     /// standard error, which is the daemon's, says how.
     pub(crate) async fn zero(
         &self,
-        order: Order,
+        order: Wanted,
         mut stop: oneshot::Receiver<()>,
-    ) -> Result<Report> {
-        let nothing = Report { pages: Pages::ZERO, interrupted: true };
+    ) -> Result<Done> {
+        let nothing = Done { pages: Pages::ZERO, interrupted: true };
         let place = tokio::select! {
             place = self.places.take(order.user) => place,
             _ = &mut stop => return Ok(nothing),
@@ -158,7 +158,7 @@ impl Deputies {
         report(status, &text)
     }
 
-    fn command(&self, Order { thread, domain, pages, .. }: Order) -> Result<Command> {
+    fn command(&self, Wanted { thread, domain, pages, .. }: Wanted) -> Result<Command> {
         let none = || Error::Deputy("this daemon has no command to start workers".to_owned());
         let (program, arguments) = self.command.split_first().ok_or_else(none)?;
         let invocation = Invocation {
@@ -184,10 +184,10 @@ impl Deputies {
     }
 }
 
-fn report(status: ExitStatus, text: &str) -> Result<Report> {
+fn report(status: ExitStatus, text: &str) -> Result<Done> {
     let exit = status.code().and_then(Exit::from_code);
     match exit.and_then(|_| Summary::parse(text)) {
-        Some(Summary { pages, interrupted, .. }) => Ok(Report { pages: Pages(pages), interrupted }),
+        Some(Summary { pages, interrupted, .. }) => Ok(Done { pages: Pages(pages), interrupted }),
         None => Err(Error::Deputy(format!("it ended with {status}"))),
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         let work = worker::Work { pages: 3, bytes: 12, ..worker::Work::default() };
         let some = serde_json::to_string(&Summary::new(&work, true)).unwrap();
         let some = some.as_str();
-        let three = Report { pages: Pages(3), interrupted: true };
+        let three = Done { pages: Pages(3), interrupted: true };
         assert_eq!(ended(130, some), Some(three));
         assert_eq!(ended(5, some), Some(three));
         assert_eq!(ended(3, some), None, "there was no daemon");

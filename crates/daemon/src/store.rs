@@ -55,7 +55,7 @@ pub(crate) struct Returned {
 }
 
 /// Who can reach a block that a worker has reported, and the pages that it has memory for.
-pub(crate) type Report = (Reach, Pages);
+pub(crate) type Seen = (Reach, Pages);
 
 /// Called, on another thread, whenever pages of a removed file became free.
 type Freed = Arc<dyn Fn() + Send + Sync>;
@@ -458,7 +458,7 @@ impl Store {
     /// Has it looked up who can reach a block that a worker has reported, and the pages it has
     /// memory for. Nobody was ever given access to it since it was proven last. Does not wait: a
     /// look takes 20 ms for 256 GiB of 2 MiB pages.
-    pub(crate) fn look_at_report(&self, block: BlockId) -> Result<oneshot::Receiver<Report>> {
+    pub(crate) fn look_at_report(&self, block: BlockId) -> Result<oneshot::Receiver<Seen>> {
         let (tell, told) = oneshot::channel();
         let Some(file) = self.try_open(block)? else {
             drop(tell.send((Reach::Shared, Pages::ZERO)));
@@ -467,7 +467,7 @@ impl Store {
         let size = self.places.get(&block).ok_or(Error::NoFile(block))?.page_size;
         let proofs = self.proofs.clone();
         self.lanes.submit(None, move || {
-            let look = || -> Result<Report> {
+            let look = || -> Result<Seen> {
                 let reach =
                     if file.is_private()? { proofs.reach(&file, size) } else { Reach::Shared };
                 Ok((reach, Bytes(file.allocated_bytes()?).whole_pages(size)))

@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 const SHARED: usize = 1 << 30;
 
 /// A block to map.
-struct Order {
+struct ToMap {
     block: BlockId,
     file: Arc<BlockFile>,
     bytes: u64,
@@ -49,9 +49,9 @@ type Wanted = BTreeMap<BlockId, Slot>;
 /// The thread, and what it has mapped.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    orders: Option<mpsc::Sender<Order>>,
+    queue: Option<mpsc::Sender<ToMap>>,
     wanted: Arc<Mutex<Wanted>>,
-    /// Wakes after every order.
+    /// Wakes after every block.
     made: watch::Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -76,7 +76,7 @@ impl Making {
 
 impl Tables {
     pub(crate) fn start() -> Result<Self> {
-        let (orders, incoming) = mpsc::channel::<Order>();
+        let (queue, incoming) = mpsc::channel::<ToMap>();
         let wanted = Arc::<Mutex<Wanted>>::default();
         let made = watch::Sender::new(());
         let (shared, tell) = (Arc::clone(&wanted), made.clone());
@@ -107,7 +107,7 @@ impl Tables {
             .name("tables".to_owned())
             .spawn(body)
             .map_err(|source| Error::Runtime { what: "cannot start a thread", source })?;
-        Ok(Self { orders: Some(orders), wanted, made, thread: Some(thread) })
+        Ok(Self { queue: Some(queue), wanted, made, thread: Some(thread) })
     }
 
     /// Whether sharing can gain anything for this block.
@@ -121,7 +121,7 @@ impl Tables {
     pub(crate) fn keep(&self, block: &Block, file: BlockFile) {
         let (pool, file) = (block.pool(), Arc::new(file));
         let slot = Slot { mapping: None, file: Arc::clone(&file) };
-        let order = Order {
+        let order = ToMap {
             block: block.id(),
             file,
             bytes: block.pages().bytes(pool.page_size).0,
@@ -130,7 +130,7 @@ impl Tables {
         };
         lock(&self.wanted).insert(order.block, slot);
         // The thread ends only with this value.
-        drop(self.orders.as_ref().map(|orders| orders.send(order)));
+        drop(self.queue.as_ref().map(|queue| queue.send(order)));
     }
 
     /// What to wait for until a block's page tables are made.
@@ -160,7 +160,7 @@ impl Tables {
 
 impl Drop for Tables {
     fn drop(&mut self) {
-        drop(self.orders.take());
+        drop(self.queue.take());
         lock(&self.wanted).clear();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -176,7 +176,7 @@ fn lock(wanted: &Mutex<Wanted>) -> MutexGuard<'_, Wanted> {
 }
 
 /// `None` if nobody wants it any more, or the file is not whole.
-fn fill(order: &Order, wanted: &Mutex<Wanted>) -> linux::Result<Option<Mapping>> {
+fn fill(order: &ToMap, wanted: &Mutex<Wanted>) -> linux::Result<Option<Mapping>> {
     let is_wanted = || lock(wanted).contains_key(&order.block);
     if order.file.allocated_bytes()? != order.bytes {
         return Ok(None);

@@ -4,8 +4,8 @@
 use units::Pages;
 
 use crate::error::Result;
+use crate::interrupt::Interrupts;
 use crate::job::{Done, InKernel};
-use crate::poke::Pokes;
 
 /// What is asked for at a time, at least a page: a look at `stopped` and the bar every few ms.
 const STEP_BYTES: u64 = 8 << 20;
@@ -19,14 +19,14 @@ const STEP_BYTES: u64 = 8 << 20;
 pub(crate) fn zero(
     task: InKernel,
     pages: u64,
-    pokes: &Pokes,
+    interrupts: &Interrupts,
     stopped: &dyn Fn() -> bool,
     tick: &dyn Fn(u64),
 ) -> Result<Done> {
     let page_bytes = task.job().page_size().bytes();
     let step = (STEP_BYTES / page_bytes).max(1);
-    // Steps of small pages are over before anybody could be poked.
-    let _poked = (page_bytes > STEP_BYTES).then(|| pokes.enter());
+    // Steps of small pages are over before anybody could be interrupted.
+    let _inside = (page_bytes > STEP_BYTES).then(|| interrupts.enter());
     let mut done = 0;
     while done < pages && !stopped() {
         let now = task.zero(Pages(step.min(pages - done)))?;

@@ -51,8 +51,8 @@ pub(crate) fn clear(
     let told = AtomicUsize::new(0);
     let outcomes = clear_shares(&clearer, page, vec![share], |progress| {
         // An atomic change waits for all stores under way, so it is not made after each chunk.
-        let news = progress.cleared_bytes.saturating_sub(told.load(Ordering::Relaxed));
-        if news >= TICK_BYTES || progress.cleared_bytes == progress.total_bytes {
+        let more = progress.cleared_bytes.saturating_sub(told.load(Ordering::Relaxed));
+        if more >= TICK_BYTES || progress.cleared_bytes == progress.total_bytes {
             let before = told.fetch_max(progress.cleared_bytes, Ordering::Relaxed);
             tick(progress.cleared_bytes.saturating_sub(before) as u64);
         }

@@ -27,8 +27,8 @@ use client::Client;
 use crate::budget::Budget;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::interrupt::Interrupts;
 use crate::job::{Task, take_zeroing};
-use crate::poke::Pokes;
 use crate::stop::Stop;
 use crate::which::Which;
 use crate::{allocate, in_kernel, in_place};
@@ -103,13 +103,19 @@ fn work(worker: &Worker<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut Work) -> Res
     let groups = groups(worker)?;
     let budget = Budget::new(worker.limit);
     let failed = Stop::default();
-    let pokes = Pokes::new([worker.stop.clone(), failed.clone()])?;
+    let interrupts = Interrupts::new([worker.stop.clone(), failed.clone()])?;
     let results = thread::scope(|scope| {
         let group = |index: usize| {
             // The first groups have one thread more where it does not come out even.
             let threads = worker.threads / groups + usize::from(index < worker.threads % groups);
-            let group =
-                Group { worker, threads, budget: &budget, failed: &failed, pokes: &pokes, tick };
+            let group = Group {
+                worker,
+                threads,
+                budget: &budget,
+                failed: &failed,
+                interrupts: &interrupts,
+                tick,
+            };
             scope.spawn(move || {
                 let mut work = Work::default();
                 let ended = group.run(&mut work).inspect_err(|_| group.failed.set());
@@ -150,7 +156,7 @@ struct Group<'a> {
     threads: usize,
     budget: &'a Budget,
     failed: &'a Stop,
-    pokes: &'a Pokes,
+    interrupts: &'a Interrupts,
     tick: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -187,7 +193,7 @@ impl Group<'_> {
                     in_place::clear(task, length, (clearer, self.threads), &stopped, self.tick)?
                 }
                 Task::InKernel(task) => {
-                    (in_kernel::zero(task, drawn, self.pokes, &stopped, self.tick)?, None)
+                    (in_kernel::zero(task, drawn, self.interrupts, &stopped, self.tick)?, None)
                 }
             };
             let pages = done.pages.0.saturating_sub(first);

@@ -28,7 +28,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 
 use self::{
-    image::Image, machine::Vm, matrix::Matrix, programs::Workshop, requirements::Requirements,
+    image::Image, machine::Vm, matrix::Matrix, programs::Builder, requirements::Requirements,
     table::Case, verdict::Verdict,
 };
 pub(crate) use self::{
@@ -125,8 +125,8 @@ fn test(arguments: &TestArgs) -> Result<ExitCode> {
 
 /// Runs the cases and ends with the line `N passed, M failed, K skipped`.
 fn finish(cases: &[Case], verbose: bool, instead: Option<PathBuf>) -> Result<ExitCode> {
-    let mut hall = Hall {
-        workshop: Workshop::open()?,
+    let mut runner = Runner {
+        builder: Builder::open()?,
         images: BTreeMap::new(),
         logs: cache::target("vm/logs")?,
         matrices: BTreeMap::new(),
@@ -136,21 +136,21 @@ fn finish(cases: &[Case], verbose: bool, instead: Option<PathBuf>) -> Result<Exi
     let mut total = Count::default();
     for case in cases {
         total += match &case.same_as {
-            None => hall.run(case, &case.name, &case.requirements)?.0,
-            Some(reference) => hall.compare(case, reference)?,
+            None => runner.run(case, &case.name, &case.requirements)?.0,
+            Some(reference) => runner.compare(case, reference)?,
         };
     }
-    for (suite, matrix) in &hall.matrices {
+    for (suite, matrix) in &runner.matrices {
         say::result(format_args!("{suite}, case by case\n{matrix}"));
     }
-    say::result(format_args!("logs are in {}", hall.logs.display()));
+    say::result(format_args!("logs are in {}", runner.logs.display()));
     say::result(total);
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What all machines of one run share.
-struct Hall {
-    workshop: Workshop,
+struct Runner {
+    builder: Builder,
     images: BTreeMap<(Kernel, Linux, Arch), Image>,
     logs: PathBuf,
     /// By suite.
@@ -160,7 +160,7 @@ struct Hall {
     instead: Option<PathBuf>,
 }
 
-impl Hall {
+impl Runner {
     fn run(
         &mut self,
         case: &Case,
@@ -181,7 +181,7 @@ impl Hall {
         let compared = case.same_as.is_some();
         let mut cells = BTreeMap::new();
         for program in &case.programs {
-            for made in self.workshop.make(program, linux, arch)? {
+            for made in self.builder.make(program, linux, arch)? {
                 if let Some(cell) = &made.matrix {
                     cells.insert(made.program.name.clone(), cell.clone());
                 }
@@ -190,7 +190,7 @@ impl Hall {
         }
         let mut verdict = Verdict::new(name, &requirements.expect_log, compared, self.verbose);
         cells.keys().for_each(|program| verdict.keep_output_of(program));
-        let init = self.workshop.init(arch)?;
+        let init = self.builder.init(arch)?;
         vm.run(kernel, &init, &self.logs.join(name), |event| verdict.see(event))?;
         for (program, output) in verdict.outputs() {
             let Some(cell) = cells.get(program) else { continue };

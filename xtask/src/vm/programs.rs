@@ -23,7 +23,7 @@ use crate::{
 
 /// Where programs are made, and the init.
 #[derive(Debug)]
-pub(crate) struct Workshop {
+pub(crate) struct Builder {
     bin: PathBuf,
     cargo: BTreeMap<(Arch, String), Vec<Executable>>,
 }
@@ -55,7 +55,7 @@ enum Link {
     Dynamic,
 }
 
-impl Workshop {
+impl Builder {
     pub(crate) fn open() -> Result<Self> {
         Arch::X86_64.need_compiler()?;
         Ok(Self { bin: cache::target("vm/bin")?, cargo: BTreeMap::new() })

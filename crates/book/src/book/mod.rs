@@ -19,10 +19,10 @@
 
 mod configure;
 mod domain;
+mod index;
 mod job;
 mod lend;
 mod returns;
-mod shelf;
 mod supply;
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ use crate::block::{Block, Hold, Part, Reach, State, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
 use crate::journal::{self, Entry};
 use crate::policy;
-use shelf::Shelves;
+use index::Blocks;
 use supply::Supply;
 
 /// What the caller must do to the file system, in order.
@@ -104,7 +104,7 @@ struct Lease {
 #[derive(Debug)]
 pub struct Book {
     pools: BTreeMap<PoolKey, Pool>,
-    blocks: Shelves,
+    blocks: Blocks,
     leases: BTreeMap<LeaseId, Lease>,
     jobs: BTreeMap<JobId, JobOrder>,
     available: BTreeMap<Domain, Pages>,
@@ -134,7 +134,7 @@ impl Book {
     ) -> Result<Self, ConfigError> {
         let mut book = Self {
             pools: BTreeMap::new(),
-            blocks: Shelves::default(),
+            blocks: Blocks::default(),
             leases: BTreeMap::new(),
             jobs: BTreeMap::new(),
             available: BTreeMap::new(),

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub use cache::{Cache, CacheError};
 pub use cpu::{Cpu, Vendor};
-pub use race::{Lane, Race};
+pub use race::{Candidate, Race};
 pub use scratch::Scratch;
 
 use crate::{Chunk, Clearer, Method, Unavailable};

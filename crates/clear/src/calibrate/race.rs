@@ -18,12 +18,12 @@ use crate::{Chunk, Clearer, Extent, Method, Outcome};
 /// be made to clear.
 const CHUNK_KIB: [usize; 5] = [64, 256, 1024, 4096, 16_384];
 
-/// Rounds after which half of the lanes leave. The first round, with all of them, takes 90 ms on a
-/// Zen 4.
+/// Rounds after which half of the candidates leave. The first round, with all of them, takes 90 ms
+/// on a Zen 4.
 const HALVING_ROUNDS: [usize; 3] = [1, 3, 6];
 
-/// Lanes that stay to the end.
-const FINAL_LANES: usize = 5;
+/// Candidates that stay to the end.
+const FINALISTS: usize = 5;
 
 /// Above this the winner might miss the best by more than 5 %, and the race refuses to conclude.
 const MAX_UNCERTAINTY_PERMILLE: u32 = 50;
@@ -33,7 +33,7 @@ const SAME_RATE_PERMILLE: f64 = 980.0;
 
 /// One candidate and its rates.
 #[derive(Clone, Debug)]
-pub struct Lane {
+pub struct Candidate {
     /// The candidate.
     pub setting: Setting,
     clearer: Clearer,
@@ -44,7 +44,7 @@ pub struct Lane {
 /// A finished race: every candidate with its rates.
 #[derive(Clone, Debug)]
 pub struct Race {
-    lanes: Vec<Lane>,
+    candidates: Vec<Candidate>,
 }
 
 impl Race {
@@ -56,22 +56,22 @@ impl Race {
     /// again; on the clock at most four times the budget. Every candidate is measured once in any
     /// case.
     pub fn run(extent: &mut Extent<'_>, budget: Duration) -> Self {
-        let mut race = Self { lanes: candidates() };
+        let mut race = Self { candidates: candidates() };
         let _ = Clearer::default().clear(extent.reborrow(), |_| ControlFlow::Continue(()));
         let (start, cpu_start) = (Instant::now(), cpu_time());
-        let mut active: Vec<usize> = (0..race.lanes.len()).collect();
+        let mut active: Vec<usize> = (0..race.candidates.len()).collect();
         for round in 1.. {
             let turn = round % active.len().max(1);
             active.rotate_left(turn);
             for &index in &active {
-                let lane = &mut race.lanes[index];
-                lane.rates.extend(rate_of(&lane.clearer, extent.reborrow()));
+                let candidate = &mut race.candidates[index];
+                candidate.rates.extend(rate_of(&candidate.clearer, extent.reborrow()));
             }
             if HALVING_ROUNDS.contains(&round) {
                 race.keep_faster_half(&mut active);
             }
             let spent = cpu_time().saturating_sub(cpu_start);
-            let certain = race.winner().is_some_and(Lane::is_sharp);
+            let certain = race.winner().is_some_and(Candidate::is_sharp);
             if (spent >= budget && certain) || spent >= budget * 2 || start.elapsed() >= budget * 4
             {
                 break;
@@ -82,14 +82,14 @@ impl Race {
 
     /// Every candidate, those that left early included.
     #[must_use]
-    pub fn lanes(&self) -> &[Lane] {
-        &self.lanes
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
     }
 
     /// The winner, or `fallback` where the race was too noisy to name one.
     ///
-    /// Of the lanes with practically the winner's rate those with the fallback's method go first,
-    /// so that two methods that cannot be told apart don't take turns, then those with the
+    /// Of the candidates with practically the winner's rate those with the fallback's method go
+    /// first, so that two methods that cannot be told apart don't take turns, then those with the
     /// winner's; of these the smallest chunk.
     #[must_use]
     pub fn conclude(&self, fallback: Setting) -> Choice {
@@ -101,33 +101,40 @@ impl Race {
             return Choice { setting: fallback, basis: Basis::TooNoisy { uncertainty_permille } };
         }
         let preferred = [fallback.method, winner.setting.method];
-        let rank = |lane: &Lane| preferred.iter().position(|wish| *wish == lane.setting.method);
-        let chosen = (self.lanes.iter())
-            .filter(|lane| lane.rates.len() == winner.rates.len() && lane.is_sharp())
-            .filter(|lane| lane.median() * 1000.0 >= winner.median() * SAME_RATE_PERMILLE)
-            .filter_map(|lane| Some((rank(lane)?, lane)))
-            .min_by_key(|(rank, lane)| (*rank, lane.setting.chunk))
-            .map_or(winner, |(_, lane)| lane);
+        let rank = |candidate: &Candidate| {
+            preferred.iter().position(|wish| *wish == candidate.setting.method)
+        };
+        let chosen = (self.candidates.iter())
+            .filter(|candidate| candidate.rates.len() == winner.rates.len() && candidate.is_sharp())
+            .filter(|candidate| candidate.median() * 1000.0 >= winner.median() * SAME_RATE_PERMILLE)
+            .filter_map(|candidate| Some((rank(candidate)?, candidate)))
+            .min_by_key(|(rank, candidate)| (*rank, candidate.setting.chunk))
+            .map_or(winner, |(_, candidate)| candidate);
         let uncertainty_permille = chosen.uncertainty_permille();
         let basis = Basis::Measured { mb_per_s: chosen.mb_per_s(), uncertainty_permille };
         Choice { setting: chosen.setting, basis }
     }
 
     /// The best median among those that ran to the end.
-    fn winner(&self) -> Option<&Lane> {
-        let rounds =
-            self.lanes.iter().map(|lane| lane.rates.len()).max().filter(|rounds| *rounds > 0)?;
-        let finalists = self.lanes.iter().filter(|lane| lane.rates.len() == rounds);
+    fn winner(&self) -> Option<&Candidate> {
+        let rounds = self
+            .candidates
+            .iter()
+            .map(|candidate| candidate.rates.len())
+            .max()
+            .filter(|rounds| *rounds > 0)?;
+        let finalists = self.candidates.iter().filter(|candidate| candidate.rates.len() == rounds);
         finalists.max_by(|a, b| a.median().total_cmp(&b.median()))
     }
 
     fn keep_faster_half(&self, active: &mut Vec<usize>) {
-        active.sort_by(|a, b| self.lanes[*b].median().total_cmp(&self.lanes[*a].median()));
-        active.truncate((active.len() / 2).max(FINAL_LANES));
+        active
+            .sort_by(|a, b| self.candidates[*b].median().total_cmp(&self.candidates[*a].median()));
+        active.truncate((active.len() / 2).max(FINALISTS));
     }
 }
 
-impl Lane {
+impl Candidate {
     /// Median rate in 10^6 bytes per second.
     #[must_use]
     #[expect(
@@ -182,14 +189,14 @@ impl Lane {
 }
 
 /// Every method of this CPU that survives a poisoned page, at every chunk.
-fn candidates() -> Vec<Lane> {
+fn candidates() -> Vec<Candidate> {
     let chunks = CHUNK_KIB.map(|kib| Chunk::from_bytes(kib << 10).unwrap_or_default());
     let methods = Method::available().filter(|method| method.recovers());
     let settings = methods.flat_map(|method| chunks.map(|chunk| Setting { method, chunk }));
-    let lane = |setting: Setting| {
-        Some(Lane { setting, clearer: setting.clearer().ok()?, rates: Vec::new() })
+    let candidate = |setting: Setting| {
+        Some(Candidate { setting, clearer: setting.clearer().ok()?, rates: Vec::new() })
     };
-    settings.filter_map(lane).collect()
+    settings.filter_map(candidate).collect()
 }
 
 /// Bytes per nanosecond of clearing all of the extent.
@@ -219,10 +226,10 @@ mod tests {
     use super::*;
     use crate::calibrate::Scratch;
 
-    fn lane(method: Method, chunk_kib: usize, rates: &[f64]) -> Lane {
+    fn candidate(method: Method, chunk_kib: usize, rates: &[f64]) -> Candidate {
         let chunk = Chunk::from_bytes(chunk_kib << 10).unwrap();
         let setting = Setting { method, chunk };
-        Lane { setting, clearer: Clearer::default(), rates: rates.to_vec() }
+        Candidate { setting, clearer: Clearer::default(), rates: rates.to_vec() }
     }
 
     const FALLBACK: Setting = Setting { method: Method::Stnp, chunk: Chunk::WHOLE };
@@ -231,13 +238,13 @@ mod tests {
     fn the_smallest_chunk_of_the_fastest_method_wins() {
         let steady = |rate: f64| [rate; 9];
         let race = Race {
-            lanes: vec![
-                lane(Method::RepStosb, 64, &steady(31.0)),
-                lane(Method::Clzero, 64, &steady(78.0)),
-                lane(Method::Avx512Nt, 64, &steady(70.0)),
-                lane(Method::Avx512Nt, 256, &steady(81.0)),
-                lane(Method::Avx512Nt, 1024, &steady(82.0)),
-                lane(Method::Avx2Nt, 64, &[99.0]),
+            candidates: vec![
+                candidate(Method::RepStosb, 64, &steady(31.0)),
+                candidate(Method::Clzero, 64, &steady(78.0)),
+                candidate(Method::Avx512Nt, 64, &steady(70.0)),
+                candidate(Method::Avx512Nt, 256, &steady(81.0)),
+                candidate(Method::Avx512Nt, 1024, &steady(82.0)),
+                candidate(Method::Avx2Nt, 64, &[99.0]),
             ],
         };
         let choice = race.conclude(FALLBACK);
@@ -251,8 +258,10 @@ mod tests {
     #[test]
     fn of_two_methods_that_are_equally_fast_the_default_one_stays() {
         for (rate, expected) in [(81.0, Method::Stnp), (79.0, Method::Avx2Nt)] {
-            let default = Lane { setting: FALLBACK, ..lane(Method::Stnp, 64, &[rate; 5]) };
-            let race = Race { lanes: vec![lane(Method::Avx2Nt, 64, &[82.0; 5]), default] };
+            let default =
+                Candidate { setting: FALLBACK, ..candidate(Method::Stnp, 64, &[rate; 5]) };
+            let race =
+                Race { candidates: vec![candidate(Method::Avx2Nt, 64, &[82.0; 5]), default] };
             assert_eq!(race.conclude(FALLBACK).setting.method, expected, "{rate} against 82");
         }
     }
@@ -260,7 +269,7 @@ mod tests {
     #[test]
     fn noise_keeps_the_default_and_says_how_much() {
         let noisy = [40.0, 90.0, 45.0, 85.0, 50.0, 80.0, 55.0, 75.0];
-        let race = Race { lanes: vec![lane(Method::Portable, 64, &noisy)] };
+        let race = Race { candidates: vec![candidate(Method::Portable, 64, &noisy)] };
         let choice = race.conclude(FALLBACK);
         assert_eq!(choice.setting, FALLBACK);
         assert!(
@@ -270,10 +279,10 @@ mod tests {
     }
 
     #[test]
-    fn without_lanes_or_rounds_nothing_is_claimed() {
-        for lanes in [vec![], vec![lane(Method::Portable, 64, &[])]] {
+    fn without_candidates_or_rounds_nothing_is_claimed() {
+        for candidates in [vec![], vec![candidate(Method::Portable, 64, &[])]] {
             assert_eq!(
-                Race { lanes }.conclude(FALLBACK),
+                Race { candidates }.conclude(FALLBACK),
                 Choice { setting: FALLBACK, basis: Basis::NotMeasured }
             );
         }
@@ -283,10 +292,14 @@ mod tests {
     fn a_real_race_runs_every_candidate_and_ends() {
         let mut scratch = Scratch::new(8 << 20).unwrap();
         let race = Race::run(&mut scratch.extent(), Duration::from_millis(20));
-        assert!(race.lanes().iter().all(|lane| lane.rounds() >= 1 && lane.mb_per_s() > 0));
+        assert!(
+            race.candidates()
+                .iter()
+                .all(|candidate| candidate.rounds() >= 1 && candidate.mb_per_s() > 0)
+        );
         let Choice { setting, basis } = race.conclude(FALLBACK);
-        let of_a_lane = race.lanes().iter().any(|lane| lane.setting == setting);
+        let of_a_candidate = race.candidates().iter().any(|candidate| candidate.setting == setting);
         // How sharp it is depends on how busy the machine is.
-        assert_eq!(of_a_lane, matches!(basis, Basis::Measured { .. }), "{setting} {basis:?}");
+        assert_eq!(of_a_candidate, matches!(basis, Basis::Measured { .. }), "{setting} {basis:?}");
     }
 }

@@ -11,7 +11,7 @@ use units::{JobId, Node, PageSize, Pages};
 use wire::Error;
 
 use super::{Shell, Taken, failed};
-use crate::store::Report;
+use crate::store::Seen;
 
 impl Shell {
     /// Hands work to a worker, with the daemon's end of the job to watch. `None` where there is
@@ -53,7 +53,7 @@ impl Shell {
 
     /// Has it looked up who can reach the block of a job that is reported: what comes of it is for
     /// [`finish_zeroing`](Self::finish_zeroing). `None` for a job on no block, or none at all.
-    pub(crate) fn look_at_report(&self, job: JobId) -> Option<oneshot::Receiver<Report>> {
+    pub(crate) fn look_at_report(&self, job: JobId) -> Option<oneshot::Receiver<Seen>> {
         let block = self.book.job(job)?.block()?;
         match self.store.look_at_report(block) {
             Ok(told) => Some(told),
@@ -69,7 +69,7 @@ impl Shell {
         &mut self,
         job: JobId,
         done: Pages,
-        seen: Option<Report>,
+        seen: Option<Seen>,
     ) -> Option<StateName> {
         let order = self.book.job(job)?.clone();
         let (reach, done) = match (order.block(), seen) {

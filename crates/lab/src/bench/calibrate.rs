@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The race that prezero's choice comes from, with every lane.
+//! The race that prezero's choice comes from, with every candidate.
 
 use ::clear::calibrate::{
     Basis, Cache, CacheError, Choice, Cpu, DEFAULT_BUDGET, Race, Scratch, defaults,
@@ -15,7 +15,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Part, Failure> {
         "calibrate",
         "Which method and chunk does prezero choose on this CPU, and how sure is it?",
         format!(
-            "{} ms of CPU time, or twice that while the winner is uncertain; the slower half of the lanes leaves \
+            "{} ms of CPU time, or twice that while the winner is uncertain; the slower half of the candidates leaves \
              after 1, 3 and 6 rounds. What was measured is what workers clear with from now on.",
             DEFAULT_BUDGET.as_millis()
         ),
@@ -30,16 +30,17 @@ pub(super) fn measure(bench: &Bench) -> Result<Part, Failure> {
     if matches!(choice.basis, Basis::Measured { .. }) {
         part.notes.push(remember(&cpu, choice));
     }
-    let most = race.lanes().iter().map(::clear::calibrate::Lane::rounds).max().unwrap_or(0);
-    for lane in race.lanes() {
-        let rate = f64::from(lane.mb_per_s()) / 1e3;
-        let stayed = if lane.rounds() == most { "yes" } else { "no" };
+    let most =
+        race.candidates().iter().map(::clear::calibrate::Candidate::rounds).max().unwrap_or(0);
+    for candidate in race.candidates() {
+        let rate = f64::from(candidate.mb_per_s()) / 1e3;
+        let stayed = if candidate.rounds() == most { "yes" } else { "no" };
         let labels = vec![
-            ("method", lane.setting.method.to_string()),
-            ("chunk", lane.setting.chunk.to_string()),
+            ("method", candidate.setting.method.to_string()),
+            ("chunk", candidate.setting.chunk.to_string()),
             ("to the end", stayed.to_owned()),
         ];
-        let uncertainty = f64::from(lane.uncertainty_permille()) / 10.0;
+        let uncertainty = f64::from(candidate.uncertainty_permille()) / 10.0;
         let row = Row::new(labels).with("cpu", "GB/s", &[rate]);
         part.rows.push(row.with("uncertain", "%", &[uncertainty]));
     }

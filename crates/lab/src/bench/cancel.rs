@@ -77,7 +77,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             times.push(worker(scene, Engine::of(chosen), &wish, sample)?);
             // What was done is kept; a loan takes all.
             wish.reset();
-            crew(scene, Engine::of(chosen), &plan.stop).run(&|_| {})?;
+            over_all(scene, Engine::of(chosen), &plan.stop).run(&|_| {})?;
         }
         Ok(times)
     })?;
@@ -156,7 +156,7 @@ fn in_place(
     Ok(ended.saturating_duration_since(sent?).as_secs_f64() * 1e3)
 }
 
-fn crew<'a>(scene: &'a Scene<'_>, engine: Engine, stop: &'a Stop) -> Worker<'a> {
+fn over_all<'a>(scene: &'a Scene<'_>, engine: Engine, stop: &'a Stop) -> Worker<'a> {
     let socket = scene.socket();
     Worker {
         socket,
@@ -178,10 +178,10 @@ fn worker(
     sample: usize,
 ) -> Result<f64, Failure> {
     wish.reset();
-    let crew = crew(scene, engine, wish);
+    let worker = over_all(scene, engine, wish);
     let (sent, ended) = thread::scope(|scope| {
         let working = scope.spawn(|| {
-            let work = crew.run(&|_| {});
+            let work = worker.run(&|_| {});
             work.map(|_| Instant::now())
         });
         let sent = signal_later(sample);

@@ -160,7 +160,7 @@ fn with(
     let ended = Stop::default();
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            let crew = Worker {
+            let worker = Worker {
                 socket: &socket,
                 which: scene.which(),
                 background: false,
@@ -171,7 +171,7 @@ fn with(
                 stop: &ended,
             };
             while !ended.is_set() {
-                if crew.run(&|_| {})?.pages == 0 {
+                if worker.run(&|_| {})?.pages == 0 {
                     thread::sleep(IDLE);
                 }
             }

@@ -24,13 +24,13 @@ const CHUNK_KIB: [usize; 5] = [4, 64, 256, 16 << 10, 64 << 10];
 const CACHED_BYTES: usize = 4 << 20;
 /// What a thread takes from the queue: the smallest huge page.
 const PAGE_BYTES: usize = 2 << 20;
-/// The label of the lane that clears as prezero would.
+/// The label of the candidate that clears as prezero would.
 const CHOICE: &str = "prezero's choice";
 /// So many of the best cells run again beside the choice: a best of many noisy medians is too good.
 const FINALISTS: usize = 4;
 
 /// One way to fill an extent.
-struct Lane {
+struct Candidate {
     labels: Labels,
     how: How,
     threads: usize,
@@ -70,39 +70,60 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let mut memory = Anonymous::map_transparent(Bytes(bytes as u64), true)?;
     memory.as_mut_slice().fill(0xa5);
 
-    let mut lanes = Vec::new();
+    let mut candidates = Vec::new();
     let mut crews = vec![1];
     crews.extend((bench.plan.threads > 1).then_some(bench.plan.threads));
     for &threads in &crews {
         for method in Method::available() {
             for chunk in chunks(bytes) {
                 let cell = Clearer::new(method, chunk).map_err(Failure::failed)?;
-                lanes.push(lane(method.name(), chunk, threads, bytes, 0, How::Cell(cell)));
+                candidates.push(candidate(
+                    method.name(),
+                    chunk,
+                    threads,
+                    bytes,
+                    0,
+                    How::Cell(cell),
+                ));
             }
         }
         let how = How::Choice(clearer);
-        lanes.push(lane(CHOICE, choice.setting.chunk, threads, bytes, 0, how));
+        candidates.push(candidate(CHOICE, choice.setting.chunk, threads, bytes, 0, how));
         let fill = How::Fill(0xa5);
-        lanes.push(lane("C library, 0xa5", Chunk::WHOLE, threads, bytes, 0xa5, fill));
+        candidates.push(candidate("C library, 0xa5", Chunk::WHOLE, threads, bytes, 0xa5, fill));
     }
     for method in Method::available() {
         let cell = Clearer::new(method, Chunk::DEFAULT).map_err(Failure::failed)?;
-        lanes.push(lane(method.name(), Chunk::DEFAULT, 1, CACHED_BYTES, 0, How::Cell(cell)));
+        candidates.push(candidate(
+            method.name(),
+            Chunk::DEFAULT,
+            1,
+            CACHED_BYTES,
+            0,
+            How::Cell(cell),
+        ));
     }
-    lanes.push(lane("C library, 0xa5", Chunk::WHOLE, 1, CACHED_BYTES, 0xa5, How::Fill(0xa5)));
-    lanes.push(lane(CHOICE, choice.setting.chunk, 1, bytes, 0xa5, How::Choice(clearer)));
-    run(&bench.plan, &mut memory, &mut lanes)?;
+    candidates.push(candidate(
+        "C library, 0xa5",
+        Chunk::WHOLE,
+        1,
+        CACHED_BYTES,
+        0xa5,
+        How::Fill(0xa5),
+    ));
+    candidates.push(candidate(CHOICE, choice.setting.chunk, 1, bytes, 0xa5, How::Choice(clearer)));
+    run(&bench.plan, &mut memory, &mut candidates)?;
 
     let plan = Plan { rounds: bench.plan.rounds * 3, ..bench.plan.clone() };
     for &threads in &crews {
-        let mut finalists = finalists(&lanes, threads, bytes);
-        for lane in &mut finalists {
-            lane.rates = Rates::default();
+        let mut finalists = finalists(&candidates, threads, bytes);
+        for candidate in &mut finalists {
+            candidate.rates = Rates::default();
         }
         run(&plan, &mut memory, &mut finalists)?;
         let found = clearing(&finalists).ok_or_else(|| "no method is faster than the clock".into());
-        part.rows.extend(finalists.iter().map(|lane| {
-            let mut row = lane.rates.row(lane.labels.clone());
+        part.rows.extend(finalists.iter().map(|candidate| {
+            let mut row = candidate.rates.row(candidate.labels.clone());
             row.labels.push(("run", "final".into()));
             row
         }));
@@ -115,8 +136,8 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     if crews.len() == 1 {
         bench.evidence.clear_all_threads = Err("there is one thread only".to_owned());
     }
-    part.rows.extend(lanes.iter().map(|lane| {
-        let mut row = lane.rates.row(lane.labels.clone());
+    part.rows.extend(candidates.iter().map(|candidate| {
+        let mut row = candidate.rates.row(candidate.labels.clone());
         row.labels.push(("run", "matrix".into()));
         row
     }));
@@ -152,12 +173,14 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
 }
 
 /// The choice, and the best of the others.
-fn clearing(finalists: &[Lane]) -> Option<Clearing> {
+fn clearing(finalists: &[Candidate]) -> Option<Clearing> {
     let best = |is_choice: bool| {
-        let lanes = finalists.iter().filter(|lane| matches!(lane.how, How::Choice(_)) == is_choice);
-        let cells = lanes.filter_map(|lane| {
-            let rate = lane.rates.row(Vec::new()).value(CPU)?.stats;
-            let (How::Cell(clearer) | How::Choice(clearer)) = lane.how else { return None };
+        let candidates = finalists
+            .iter()
+            .filter(|candidate| matches!(candidate.how, How::Choice(_)) == is_choice);
+        let cells = candidates.filter_map(|candidate| {
+            let rate = candidate.rates.row(Vec::new()).value(CPU)?.stats;
+            let (How::Cell(clearer) | How::Choice(clearer)) = candidate.how else { return None };
             Some(Cell { method: clearer.method().name().to_owned(), chunk: clearer.chunk(), rate })
         });
         cells.max_by(|a, b| a.rate.median.total_cmp(&b.rate.median))
@@ -175,14 +198,14 @@ fn chunks(bytes: usize) -> Vec<Chunk> {
     chunks
 }
 
-fn lane(
+fn candidate(
     method: &str,
     chunk: Chunk,
     threads: usize,
     extent_bytes: usize,
     before: u8,
     how: How,
-) -> Lane {
+) -> Candidate {
     let labels = vec![
         ("method", method.to_owned()),
         ("chunk", chunk.to_string()),
@@ -190,23 +213,24 @@ fn lane(
         ("extent", Bytes(extent_bytes as u64).to_string()),
         ("before", format!("{before:#04x}")),
     ];
-    Lane { labels, how, threads, extent_bytes, before, rates: Rates::default() }
+    Candidate { labels, how, threads, extent_bytes, before, rates: Rates::default() }
 }
 
 /// The best cells and the choice, of those with so many threads on zeroed memory.
-fn finalists(lanes: &[Lane], threads: usize, bytes: usize) -> Vec<Lane> {
-    let rate = |lane: &Lane| lane.rates.row(Vec::new()).median(CPU).unwrap_or(0.0);
-    let fits =
-        |lane: &&Lane| lane.threads == threads && lane.extent_bytes == bytes && lane.before == 0;
-    let mut cells: Vec<_> = lanes.iter().filter(fits).collect();
+fn finalists(candidates: &[Candidate], threads: usize, bytes: usize) -> Vec<Candidate> {
+    let rate = |candidate: &Candidate| candidate.rates.row(Vec::new()).median(CPU).unwrap_or(0.0);
+    let fits = |candidate: &&Candidate| {
+        candidate.threads == threads && candidate.extent_bytes == bytes && candidate.before == 0
+    };
+    let mut cells: Vec<_> = candidates.iter().filter(fits).collect();
     cells.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
     let (choice, mut best): (Vec<_>, Vec<_>) =
-        cells.into_iter().partition(|lane| matches!(lane.how, How::Choice(_)));
+        cells.into_iter().partition(|candidate| matches!(candidate.how, How::Choice(_)));
     best.truncate(FINALISTS);
-    best.into_iter().chain(choice).map(Lane::again).collect()
+    best.into_iter().chain(choice).map(Candidate::again).collect()
 }
 
-impl Lane {
+impl Candidate {
     fn again(&self) -> Self {
         Self { labels: self.labels.clone(), rates: Rates::default(), ..*self }
     }
@@ -257,26 +281,26 @@ pub(super) fn clear(
     Ok(())
 }
 
-fn run(plan: &Plan, memory: &mut Anonymous, lanes: &mut [Lane]) -> Result<(), Failure> {
-    // What the memory holds, so that it is only refilled for lanes that want it otherwise.
+fn run(plan: &Plan, memory: &mut Anonymous, candidates: &mut [Candidate]) -> Result<(), Failure> {
+    // What the memory holds, so that it is only refilled for candidates that want it otherwise.
     let mut holds = None;
-    clock::rounds(plan, lanes.len(), |index, counts| {
-        let lane = &mut lanes[index];
+    clock::rounds(plan, candidates.len(), |index, counts| {
+        let candidate = &mut candidates[index];
         let memory = memory.as_mut_slice();
-        if holds != Some(lane.before) {
-            memory.fill(lane.before);
+        if holds != Some(candidate.before) {
+            memory.fill(candidate.before);
         }
-        let (bytes, took) = clock::time(lane.threads, || lane.once(memory));
+        let (bytes, took) = clock::time(candidate.threads, || candidate.once(memory));
         let bytes = bytes?;
-        holds = match lane.how {
-            How::Fill(_) if lane.extent_bytes < memory.len() => None,
+        holds = match candidate.how {
+            How::Fill(_) if candidate.extent_bytes < memory.len() => None,
             How::Fill(byte) => Some(byte),
-            _ if lane.before == 0 => Some(0),
-            _ if lane.extent_bytes == memory.len() => Some(0),
+            _ if candidate.before == 0 => Some(0),
+            _ if candidate.extent_bytes == memory.len() => Some(0),
             _ => None,
         };
         if counts {
-            lane.rates.add(bytes, lane.threads, took);
+            candidate.rates.add(bytes, candidate.threads, took);
         }
         Ok(())
     })

@@ -87,31 +87,33 @@ impl Rates {
     }
 }
 
-/// Calls `one(lane, counts)` for every lane in every round. The first round is a warm-up and does
-/// not count. Every round begins with another lane and goes in other strides, so that a disturbance
-/// meets all, and none always follows the same other one: what follows a slow lane is slower itself
-/// for some 10 ms (Zen 5: non-temporal stores by a fifth, after chunks of 4 KiB).
+/// Calls `one(candidate, counts)` for every candidate in every round. The first round is a warm-up
+/// and does not count. Every round begins with another candidate and goes in other strides, so that
+/// a disturbance meets all, and none always follows the same other one: what follows a slow
+/// candidate is slower itself for some 10 ms (Zen 5: non-temporal stores by a fifth, after chunks
+/// of 4 KiB).
 pub(super) fn rounds(
     plan: &Plan,
-    lanes: usize,
+    candidates: usize,
     mut one: impl FnMut(usize, bool) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     for round in 0..=plan.rounds as usize {
-        let stride = strides(lanes).nth(round % strides(lanes).count().max(1)).unwrap_or(1);
-        for turn in 0..lanes {
+        let stride =
+            strides(candidates).nth(round % strides(candidates).count().max(1)).unwrap_or(1);
+        for turn in 0..candidates {
             plan.go_on()?;
-            one((turn * stride + round) % lanes, round > 0)?;
+            one((turn * stride + round) % candidates, round > 0)?;
         }
     }
     Ok(())
 }
 
-/// The steps by which one gets everywhere in a circle of `lanes`.
-fn strides(lanes: usize) -> impl Iterator<Item = usize> {
+/// The steps by which one gets everywhere in a circle of `candidates`.
+fn strides(candidates: usize) -> impl Iterator<Item = usize> {
     fn common(a: usize, b: usize) -> usize {
         if b == 0 { a } else { common(b, a % b) }
     }
-    (1..lanes.max(2)).filter(move |stride| common(*stride, lanes.max(1)) == 1)
+    (1..candidates.max(2)).filter(move |stride| common(*stride, candidates.max(1)) == 1)
 }
 
 #[cfg(test)]
@@ -120,25 +122,28 @@ mod tests {
     use worker::Stop;
 
     #[test]
-    fn every_lane_is_warmed_up_once_and_counted_in_every_round_each_first_in_turn() {
+    fn every_candidate_is_warmed_up_once_and_counted_in_every_round_each_first_in_turn() {
         let plan = Plan { rounds: 3, threads: 1, stop: Stop::default() };
         let mut seen = Vec::new();
-        rounds(&plan, 3, |lane, counts| {
-            seen.push((lane, counts));
+        rounds(&plan, 3, |candidate, counts| {
+            seen.push((candidate, counts));
             Ok(())
         })
         .unwrap();
-        assert_eq!(seen.iter().map(|(lane, _)| *lane).step_by(3).collect::<Vec<_>>(), [0, 1, 2, 0]);
-        assert_eq!(seen.iter().filter(|(lane, counts)| *lane == 1 && *counts).count(), 3);
+        assert_eq!(
+            seen.iter().map(|(candidate, _)| *candidate).step_by(3).collect::<Vec<_>>(),
+            [0, 1, 2, 0]
+        );
+        assert_eq!(seen.iter().filter(|(candidate, counts)| *candidate == 1 && *counts).count(), 3);
         assert_eq!(seen.iter().filter(|(_, counts)| !counts).count(), 3);
     }
 
     #[test]
-    fn no_lane_always_follows_the_same_other_one() {
+    fn no_candidate_always_follows_the_same_other_one() {
         let plan = Plan { rounds: 3, threads: 1, stop: Stop::default() };
         let mut seen = Vec::new();
-        rounds(&plan, 5, |lane, _| {
-            seen.push(lane);
+        rounds(&plan, 5, |candidate, _| {
+            seen.push(candidate);
             Ok(())
         })
         .unwrap();

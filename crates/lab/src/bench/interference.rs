@@ -86,7 +86,7 @@ impl How {
     }
 }
 
-struct Lane<'a> {
+struct Candidate<'a> {
     neighbour: Neighbour,
     how: How,
     /// The cgroup of a quota.
@@ -140,7 +140,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let cached = Clearer::new(super::cached(), chosen.chunk()).map_err(Failure::failed)?;
     let [most, half, least] = QUOTAS.map(How::Quota);
     let hows = [How::Normal, most, half, least, How::Nice, How::Idle];
-    let mut lanes = Vec::new();
+    let mut candidates = Vec::new();
     for neighbour in [Neighbour::Bandwidth, Neighbour::Cache] {
         for (kind, clearer) in [("non-temporal", chosen), ("cached", cached)] {
             let name = if clearer.method().bypasses_cache() || kind == "cached" {
@@ -148,8 +148,8 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             } else {
                 format!("prezero's choice ({})", clearer.method())
             };
-            lanes.extend(hows.map(|how| {
-                Lane {
+            candidates.extend(hows.map(|how| {
+                Candidate {
                     neighbour,
                     how,
                     throttle: throttles
@@ -174,46 +174,46 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let arrays: Vec<_> = (0..bench.plan.threads).map(|_| vec![1_u64; STREAMED / 8]).collect();
     let cycles: Vec<_> = (0..bench.plan.threads).map(|_| cycle(CHASED / LINE)).collect();
     for pair in 0..=pairs {
-        for turn in 0..lanes.len() {
+        for turn in 0..candidates.len() {
             bench.plan.go_on()?;
-            let count = lanes.len();
-            let lane = &mut lanes[(turn + pair) % count];
-            let alone = run(lane, slice, None, &arrays, &cycles)?;
-            let beside = run(lane, slice, Some(&mut memories), &arrays, &cycles)?;
+            let count = candidates.len();
+            let candidate = &mut candidates[(turn + pair) % count];
+            let alone = run(candidate, slice, None, &arrays, &cycles)?;
+            let beside = run(candidate, slice, Some(&mut memories), &arrays, &cycles)?;
             if pair > 0 {
-                lane.slowdowns.push(100.0 * (1.0 - beside.steps / alone.steps));
-                lane.per_cpu.push(100.0 * (1.0 - beside.per_cpu / alone.per_cpu));
-                lane.rates.push(beside.zeroed);
+                candidate.slowdowns.push(100.0 * (1.0 - beside.steps / alone.steps));
+                candidate.per_cpu.push(100.0 * (1.0 - beside.per_cpu / alone.per_cpu));
+                candidate.rates.push(beside.zeroed);
             }
         }
     }
-    for lane in &lanes {
-        let bound = match lane.neighbour {
+    for candidate in &candidates {
+        let bound = match candidate.neighbour {
             Neighbour::Bandwidth => "bandwidth",
             Neighbour::Cache => "last-level cache",
         };
         let labels = vec![
             ("neighbour", bound.to_owned()),
-            ("stores", lane.name.clone()),
-            ("zeroing", lane.how.name()),
+            ("stores", candidate.name.clone()),
+            ("zeroing", candidate.how.name()),
         ];
-        let row = Row::new(labels).with("slowdown", "%", &lane.slowdowns).with(
+        let row = Row::new(labels).with("slowdown", "%", &candidate.slowdowns).with(
             "per cpu second",
             "%",
-            &lane.per_cpu,
+            &candidate.per_cpu,
         );
-        part.rows.push(row.with("zeroed", "GB/s", &lane.rates));
+        part.rows.push(row.with("zeroed", "GB/s", &candidate.rates));
     }
-    let wanted = lanes.iter().find(|lane| {
-        lane.neighbour == Neighbour::Bandwidth
-            && lane.how == How::Idle
-            && lane.clearer.method() == chosen.method()
+    let wanted = candidates.iter().find(|candidate| {
+        candidate.neighbour == Neighbour::Bandwidth
+            && candidate.how == How::Idle
+            && candidate.clearer.method() == chosen.method()
     });
     bench.evidence.neighbour =
-        wanted.ok_or_else(|| "no such lane".to_owned()).map(|lane| Slowdown {
-            wall: Stats::of(&lane.slowdowns),
-            per_cpu_second: Stats::of(&lane.per_cpu),
-            zeroed: Stats::of(&lane.rates),
+        wanted.ok_or_else(|| "no such candidate".to_owned()).map(|candidate| Slowdown {
+            wall: Stats::of(&candidate.slowdowns),
+            per_cpu_second: Stats::of(&candidate.per_cpu),
+            zeroed: Stats::of(&candidate.rates),
         });
     for (title, bound) in [
         ("Slowdown of a neighbour bound by bandwidth, %", "bandwidth"),
@@ -253,7 +253,7 @@ fn throttles(bench: &Bench) -> Result<Vec<(How, Option<Throttle>)>, Failure> {
 /// One slice.
 #[expect(clippy::cast_precision_loss, reason = "rates need three digits")]
 fn run(
-    lane: &Lane<'_>,
+    candidate: &Candidate<'_>,
     length: Duration,
     memories: Option<&mut Vec<Anonymous>>,
     arrays: &[Vec<u64>],
@@ -270,7 +270,7 @@ fn run(
                 scope.spawn(move || {
                     How::Normal.context(cpu).apply(&linux::Roots::default())?;
                     let before = thread_cpu();
-                    match lane.neighbour {
+                    match candidate.neighbour {
                         Neighbour::Bandwidth => stream(&arrays[cpu], slice),
                         Neighbour::Cache => chase(&cycles[cpu], slice),
                     }
@@ -285,11 +285,11 @@ fn run(
             .enumerate()
             .map(|(cpu, memory)| {
                 scope.spawn(move || {
-                    lane.how.context(cpu).apply(&linux::Roots::default())?;
-                    if let Some(throttle) = lane.throttle {
+                    candidate.how.context(cpu).apply(&linux::Roots::default())?;
+                    if let Some(throttle) = candidate.throttle {
                         throttle.join()?;
                     }
-                    zero(lane, memory, slice);
+                    zero(candidate, memory, slice);
                     Ok::<_, Failure>(())
                 })
             })
@@ -312,15 +312,15 @@ fn run(
     })
 }
 
-fn zero(lane: &Lane<'_>, memory: &mut [u8], slice: &Slice) {
-    let awake = match lane.how {
-        How::Quota(percent) if lane.throttle.is_none() => PERIOD * percent / 100,
+fn zero(candidate: &Candidate<'_>, memory: &mut [u8], slice: &Slice) {
+    let awake = match candidate.how {
+        How::Quota(percent) if candidate.throttle.is_none() => PERIOD * percent / 100,
         _ => PERIOD,
     };
     let mut period = Instant::now();
     while !slice.stop.load(Ordering::Relaxed) {
         let mut before = 0;
-        let _ = lane.clearer.clear(Extent::from(&mut *memory), |progress| {
+        let _ = candidate.clearer.clear(Extent::from(&mut *memory), |progress| {
             let bytes = progress.cleared_bytes - before;
             before = progress.cleared_bytes;
             slice.zeroed.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -44,7 +44,7 @@ pub(super) fn measure(bench: &mut Bench, part: &mut Part) -> Result<(), Failure>
     };
     let pool = Pool::of(PAGE, NEEDED).in_blocks_of(PAGES_PER_BLOCK);
     let done =
-        bench.with_huge(pool, |plan, scene| Ok(lanes(plan, scene, &java, shim.as_deref())))?;
+        bench.with_huge(pool, |plan, scene| Ok(candidates(plan, scene, &java, shim.as_deref())))?;
     for (way, times) in unless_failed(part, "a JVM", done)?.into_iter().flatten() {
         let row = Row::new(labels(PROGRAM, way.page(PAGE), way.name()));
         part.rows.push(row.with("time", "s", &times));
@@ -57,16 +57,16 @@ fn in_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.exists())
 }
 
-fn lanes(
+fn candidates(
     plan: &Plan,
     scene: &mut Scene<'_>,
     java: &Path,
     shim: Option<&Path>,
 ) -> Result<Vec<(Way, Vec<f64>)>, Failure> {
-    let mut lanes = vec![(Way::Ordinary, Vec::new()), (Way::Kernel, Vec::new())];
-    lanes.extend(shim.map(|_| (Way::Lent, Vec::new())));
-    clock::rounds(plan, lanes.len(), |index, counts| {
-        let (way, times) = &mut lanes[index];
+    let mut candidates = vec![(Way::Ordinary, Vec::new()), (Way::Kernel, Vec::new())];
+    candidates.extend(shim.map(|_| (Way::Lent, Vec::new())));
+    clock::rounds(plan, candidates.len(), |index, counts| {
+        let (way, times) = &mut candidates[index];
         let took = match (*way, shim) {
             (Way::Lent, Some(shim)) => lent(plan, scene, java, shim)?,
             // What the kernel has free is the program's own; the pool is empty.
@@ -77,7 +77,7 @@ fn lanes(
         }
         Ok(())
     })?;
-    Ok(lanes)
+    Ok(candidates)
 }
 
 fn lent(plan: &Plan, scene: &mut Scene<'_>, java: &Path, shim: &Path) -> Result<Duration, Failure> {

@@ -74,12 +74,12 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let done = bench.with_huge(Pool::of(page, needed).in_blocks_of(Pages(1)), |plan, scene| {
         let socket = scene.socket().to_owned();
         let kinds = [Call::Lend, Call::Nothing];
-        let mut lanes: Vec<_> = [Arrivals::Together, Arrivals::Circle, Arrivals::Spread]
+        let mut candidates: Vec<_> = [Arrivals::Together, Arrivals::Circle, Arrivals::Spread]
             .into_iter()
             .flat_map(|arrivals| kinds.map(|call| (call, arrivals, Vec::new(), Vec::new())))
             .collect();
-        super::clock::rounds(plan, lanes.len(), |index, counts| {
-            let (call, arrivals, times, rates) = &mut lanes[index];
+        super::clock::rounds(plan, candidates.len(), |index, counts| {
+            let (call, arrivals, times, rates) = &mut candidates[index];
             if *call == Call::Lend {
                 scene.fill(plan)?;
             }
@@ -93,16 +93,16 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             }
             Ok(())
         })?;
-        Ok(lanes)
+        Ok(candidates)
     })?;
-    let lanes = match done {
-        Ok(lanes) => lanes,
+    let candidates = match done {
+        Ok(candidates) => candidates,
         Err(why) => {
             part.skip(why);
             return Ok(part);
         }
     };
-    for (call, arrivals, times, rates) in &lanes {
+    for (call, arrivals, times, rates) in &candidates {
         let what = match call {
             Call::Lend => "lend",
             Call::Nothing => "empty call",
@@ -117,7 +117,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
                 .with("worst", "ms", &at(1.0)),
         );
     }
-    let calls = lanes.iter().map(|lane| lane.2.len()).collect::<Vec<_>>();
+    let calls = candidates.iter().map(|candidate| candidate.2.len()).collect::<Vec<_>>();
     part.notes.push(format!("{calls:?} calls by row, {rounds} rounds"));
     part.charts.push(Chart {
         title: "99th percentile, ms",

@@ -36,7 +36,7 @@ enum Order {
     TouchedLast { radius: usize },
 }
 
-struct Lane {
+struct Candidate {
     method: Method,
     order: Order,
     clearer: Clearer,
@@ -57,35 +57,35 @@ pub(super) fn measure(bench: &Bench) -> Result<Part, Failure> {
     );
     let mut memory = Anonymous::map_transparent(bench.size, true)?;
     memory.as_mut_slice().fill(1);
-    let mut lanes = Vec::new();
+    let mut candidates = Vec::new();
     let chosen = bench.choice.setting.method;
     let cached = super::cached();
     let mut methods = vec![cached];
     methods.extend((chosen != cached).then_some(chosen));
     for method in methods {
         let clearer = Clearer::new(method, bench.choice.setting.chunk).map_err(Failure::failed)?;
-        let lane = |order| Lane { method, order, clearer, times: Default::default() };
-        lanes.extend([Order::Straight, Order::Reversed].map(lane));
-        lanes.extend(RADII.map(|radius| lane(Order::TouchedLast { radius })));
+        let candidate = |order| Candidate { method, order, clearer, times: Default::default() };
+        candidates.extend([Order::Straight, Order::Reversed].map(candidate));
+        candidates.extend(RADII.map(|radius| candidate(Order::TouchedLast { radius })));
     }
     let near = Clearer::new(cached, bench.choice.setting.chunk).map_err(Failure::failed)?;
-    clock::rounds(&bench.plan, lanes.len(), |index, counts| {
-        round(&mut lanes[index], &near, memory.as_mut_slice(), counts);
+    clock::rounds(&bench.plan, candidates.len(), |index, counts| {
+        round(&mut candidates[index], &near, memory.as_mut_slice(), counts);
         Ok(())
     })?;
-    for lane in &lanes {
-        let (order, radius) = match lane.order {
+    for candidate in &candidates {
+        let (order, radius) = match candidate.order {
             Order::Straight => ("straight", "-".to_owned()),
             Order::Reversed => ("reversed", "-".to_owned()),
             Order::TouchedLast { radius } => ("touched last", radius.to_string()),
         };
         let labels = vec![
-            ("far method", lane.method.to_string()),
+            ("far method", candidate.method.to_string()),
             ("order", order.to_owned()),
             ("radius", radius),
         ];
-        let mut row = Row::new(labels).with(CLEAR, "us", &lane.times[0]);
-        for ((_, name), times) in ACCESSES.iter().zip(&lane.times[1..]) {
+        let mut row = Row::new(labels).with(CLEAR, "us", &candidate.times[0]);
+        for ((_, name), times) in ACCESSES.iter().zip(&candidate.times[1..]) {
             row = row.with(name, "us", times);
         }
         part.rows.push(row);
@@ -104,15 +104,15 @@ pub(super) fn measure(bench: &Bench) -> Result<Part, Failure> {
 }
 
 /// All pages once: the sizes of the accesses take turns.
-fn round(lane: &mut Lane, near: &Clearer, memory: &mut [u8], counts: bool) {
+fn round(candidate: &mut Candidate, near: &Clearer, memory: &mut [u8], counts: bool) {
     for (index, page) in memory.chunks_exact_mut(PAGE_BYTES).enumerate() {
         let which = index % ACCESSES.len();
         let (bytes, _) = ACCESSES[which];
         // Odd, so that it visits all base pages.
         let touched = index * 199 % (PAGE_BYTES / BASE_BYTES);
         let begin = Instant::now();
-        for (part, is_near) in parts(lane.order, touched, lane.clearer.chunk().bytes()) {
-            let clearer = if is_near { near } else { &lane.clearer };
+        for (part, is_near) in parts(candidate.order, touched, candidate.clearer.chunk().bytes()) {
+            let clearer = if is_near { near } else { &candidate.clearer };
             drop(clearer.clear(Extent::from(&mut page[part]), |_| ControlFlow::Continue(())));
         }
         let cleared = begin.elapsed();
@@ -122,8 +122,8 @@ fn round(lane: &mut Lane, near: &Clearer, memory: &mut [u8], counts: bool) {
         black_box(lines.fold(0, |seen, byte| seen | byte));
         let read = begin.elapsed();
         if counts {
-            lane.times[0].push(cleared.as_secs_f64() * 1e6);
-            lane.times[1 + which].push(read.as_secs_f64() * 1e6);
+            candidate.times[0].push(cleared.as_secs_f64() * 1e6);
+            candidate.times[1 + which].push(read.as_secs_f64() * 1e6);
         }
     }
 }

@@ -42,7 +42,7 @@ use clap::ValueEnum;
 use linux::Roots;
 use units::{Bytes, PageSize};
 
-use crate::rig::{Backing, Plan, Pool, Scene, Stage};
+use crate::rig::{Backing, Plan, Pool, Rig, Scene};
 use cli::exit::{Exit, Failure, Outcome};
 use cli::output::{self, Form};
 use clock::Others;
@@ -127,7 +127,7 @@ struct Bench {
     /// What prezero clears with here.
     choice: Choice,
     /// `None` before the first part that needs it.
-    stage: Option<Stage>,
+    rig: Option<Rig>,
     evidence: Evidence,
 }
 
@@ -143,15 +143,15 @@ impl Bench {
             return Ok(Err(format!("no huge pages: {why}")));
         }
         let (plan, roots) = (self.plan.clone(), self.roots.clone());
-        if self.stage.is_none() {
-            self.stage = Some(Stage::open(roots.clone(), Backing::choose(&roots))?);
+        if self.rig.is_none() {
+            self.rig = Some(Rig::open(roots.clone(), Backing::choose(&roots))?);
         }
-        let stage = self.stage.as_mut().expect("opened above");
+        let rig = self.rig.as_mut().expect("opened above");
         let page = pool.page();
-        if !stage.page_sizes()?.contains(&page) {
+        if !rig.page_sizes()?.contains(&page) {
             return Ok(Err(format!("this kernel has no {page} pages")));
         }
-        let Some(mut scene) = stage.set(&plan, pool.of_a_page_or_more())? else {
+        let Some(mut scene) = rig.set(&plan, pool.of_a_page_or_more())? else {
             return Ok(Err(format!("no {page} pages could be reserved")));
         };
         let done = work(&plan, &mut scene)?;
@@ -185,7 +185,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         size,
         quick: args.quick,
         choice,
-        stage: None,
+        rig: None,
         evidence: Evidence::none(&choice),
         roots,
     };
@@ -209,8 +209,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
             What::Lend => lend::measure(&mut bench)?,
         });
     }
-    if let Some(stage) = bench.stage.take() {
-        stage.close()?;
+    if let Some(rig) = bench.rig.take() {
+        rig.close()?;
     }
     report.conclude(&bench.evidence, others.and_then(|others| others.cpus(&bench.roots)));
     if let Some(path) = &args.report {

@@ -68,29 +68,29 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let bytes = bench.size;
     let always = thp_always(&bench.roots);
     for (kind, transparent) in [("4K", false), ("4K + THP", true)] {
-        let mut lanes: Vec<_> = ways(bench.plan.threads, false)
+        let mut candidates: Vec<_> = ways(bench.plan.threads, false)
             .into_iter()
             // Advice comes after mmap: the flag gets what the system's default is.
             .filter(|way| *way != Way::Populate || transparent == always)
             .map(|way| (way, Rates::default()))
             .collect();
-        clock::rounds(&bench.plan, lanes.len(), |index, counts| {
-            let (way, rates) = &mut lanes[index];
+        clock::rounds(&bench.plan, candidates.len(), |index, counts| {
+            let (way, rates) = &mut candidates[index];
             let took = plain(*way, bytes, transparent)?;
             if counts {
                 rates.add(bytes.0, way.threads(), took);
             }
             Ok(())
         })?;
-        add(&mut part, kind, &lanes);
+        add(&mut part, kind, &candidates);
     }
     let clearer = bench.choice.setting.clearer().map_err(Failure::failed)?;
     // The largest first: once memory is split, large pages may not come back.
     for (kind, page) in [("1G", PageSize::GIB_1), ("2M", PageSize::MIB_2)] {
         let done = bench
             .with_huge(Pool::of(page, bytes), |plan, scene| huge(plan, scene, page, &clearer))?;
-        let lanes = match done {
-            Ok(lanes) => lanes,
+        let candidates = match done {
+            Ok(candidates) => candidates,
             Err(why) => {
                 part.skip(format!("{kind} pages: {why}"));
                 *bench.evidence.populate(page) = Err(why);
@@ -98,14 +98,14 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             }
         };
         let rate = |wanted: Way| {
-            let found = lanes.iter().find(|(way, _)| *way == wanted);
+            let found = candidates.iter().find(|(way, _)| *way == wanted);
             found.and_then(|(_, rates)| Some(rates.row(Vec::new()).value(CPU)?.stats))
         };
         *bench.evidence.populate(page) = rate(Way::Populate)
             .zip(rate(Way::InPlace(1)))
             .map(|(kernel, in_place)| Populating { kernel, in_place })
             .ok_or_else(|| "there were no rounds".to_owned());
-        add(&mut part, kind, &lanes);
+        add(&mut part, kind, &candidates);
     }
     for (kind, title) in
         [("1G", "1 GiB pages"), ("2M", "2 MiB pages"), ("4K + THP", "Transparent"), ("4K", "4 KiB")]
@@ -125,8 +125,8 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     Ok(part)
 }
 
-fn add(part: &mut Part, kind: &str, lanes: &[(Way, Rates)]) {
-    for (way, rates) in lanes {
+fn add(part: &mut Part, kind: &str, candidates: &[(Way, Rates)]) {
+    for (way, rates) in candidates {
         let labels = vec![("page", kind.to_owned()), ("way", way.name())];
         let mut row = rates.row(labels);
         if *way != Way::Lend
@@ -178,10 +178,10 @@ fn huge(
     clearer: &::clear::Clearer,
 ) -> Result<Vec<(Way, Rates)>, Failure> {
     let bytes = scene.bytes();
-    let mut lanes: Vec<_> =
+    let mut candidates: Vec<_> =
         ways(plan.threads, true).into_iter().map(|way| (way, Rates::default())).collect();
-    clock::rounds(plan, lanes.len(), |index, counts| {
-        let (way, rates) = &mut lanes[index];
+    clock::rounds(plan, candidates.len(), |index, counts| {
+        let (way, rates) = &mut candidates[index];
         let way = *way;
         let took = match way {
             Way::Demand | Way::Populate | Way::PopulateWrite(_) => {
@@ -234,7 +234,7 @@ fn huge(
         }
         Ok(())
     })?;
-    Ok(lanes)
+    Ok(candidates)
 }
 
 fn page_len(page: PageSize) -> usize {

@@ -36,7 +36,7 @@ const TEXT_BYTES: usize = 970;
 
 /// Seconds from exec, in each round.
 #[derive(Debug)]
-struct Lane {
+struct Candidate {
     way: Way,
     /// To the first connection that would be accepted.
     started: Vec<f64>,
@@ -64,10 +64,10 @@ pub(super) fn measure(bench: &mut Bench, part: &mut Part) -> Result<(), Failure>
     let pool =
         Pool::of(PAGE, needed(buffers)).in_blocks_of(PAGES_PER_BLOCK).for_group(postgres.group());
     let done = bench.with_huge(pool, |plan, scene| {
-        Ok(lanes(plan, scene, &postgres, shim.as_deref(), buffers))
+        Ok(candidates(plan, scene, &postgres, shim.as_deref(), buffers))
     })?;
-    let Some(lanes) = unless_failed(part, "PostgreSQL", done)? else { return Ok(()) };
-    for Lane { way, started, filled } in &lanes {
+    let Some(candidates) = unless_failed(part, "PostgreSQL", done)? else { return Ok(()) };
+    for Candidate { way, started, filled } in &candidates {
         let row = Row::new(labels(PROGRAM, way.page(PAGE), way.name()));
         part.rows.push(row.with("time", "s", started).with("filled", "s", filled));
     }
@@ -89,25 +89,25 @@ fn table(buffers: Bytes) -> Bytes {
     Bytes(buffers.0 / TABLE_PART)
 }
 
-fn lanes(
+fn candidates(
     plan: &Plan,
     scene: &mut Scene<'_>,
     postgres: &Postgres,
     shim: Option<&Path>,
     buffers: Bytes,
-) -> Result<Vec<Lane>, Failure> {
+) -> Result<Vec<Candidate>, Failure> {
     let cluster = Cluster::make(postgres, buffers, &plan.stop)?;
     let blocks = table(buffers).0 / BLOCK_BYTES;
     load(&cluster, blocks, plan)?;
     let socket = scene.socket().to_owned();
     let mut ways = vec![(Way::Ordinary, Memory::Ordinary), (Way::Kernel, Memory::Huge(PAGE))];
     ways.extend(shim.map(|shim| (Way::Lent, Memory::Lent { page: PAGE, shim, socket: &socket })));
-    let mut lanes: Vec<_> = ways
+    let mut candidates: Vec<_> = ways
         .iter()
-        .map(|&(way, _)| Lane { way, started: Vec::new(), filled: Vec::new() })
+        .map(|&(way, _)| Candidate { way, started: Vec::new(), filled: Vec::new() })
         .collect();
     clock::rounds(plan, ways.len(), |index, counts| {
-        let ((way, memory), lane) = (ways[index], &mut lanes[index]);
+        let ((way, memory), candidate) = (ways[index], &mut candidates[index]);
         if way == Way::Lent {
             scene.fill(plan)?;
         }
@@ -128,12 +128,12 @@ fn lanes(
             scene.give_back(&plan.stop)?;
         }
         if counts {
-            lane.started.push(started.as_secs_f64());
-            lane.filled.push(filled.as_secs_f64());
+            candidate.started.push(started.as_secs_f64());
+            candidate.filled.push(filled.as_secs_f64());
         }
         Ok(())
     })?;
-    Ok(lanes)
+    Ok(candidates)
 }
 
 /// Makes the table that is read afterwards.

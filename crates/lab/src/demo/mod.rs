@@ -26,7 +26,7 @@ use crate::machine;
 use linux::Roots;
 use units::{Bytes, PageSize};
 
-use crate::rig::{Backing, Plan, Pool, Stage, qemu, starts};
+use crate::rig::{Backing, Plan, Pool, Rig, qemu, starts};
 use cli::exit::{Exit, Failure, Outcome};
 use cli::output::{self, Form};
 use report::Report;
@@ -81,17 +81,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let plan = Plan { rounds: args.rounds, threads, stop };
     let backing = Backing::choose(&roots);
     let size = size(args, &roots, &backing)?;
-    let mut stage = Stage::open(roots.clone(), backing)?;
-    let mut report = Report::new(cli::machine::describe(&roots)?, stage.provider(), threads, size);
+    let mut rig = Rig::open(roots.clone(), backing)?;
+    let mut report = Report::new(cli::machine::describe(&roots)?, rig.provider(), threads, size);
     let qemu = qemu::Qemu::find(&args.accel).map_err(|lack| output::note(&lack)).ok();
 
     // The largest pages first: once memory is split into small ones, large ones may not come back.
-    let mut pages = stage.page_sizes()?;
+    let mut pages = rig.page_sizes()?;
     pages.reverse();
     let last = pages.last().copied();
     for page in pages {
         plan.go_on()?;
-        let Some(mut scene) = stage.set(&plan, Pool::of(page, size))? else { continue };
+        let Some(mut scene) = rig.set(&plan, Pool::of(page, size))? else { continue };
         // A guest of much less memory than was asked for shows QEMU's own start, not its memory's.
         let worth_it = scene.bytes().0 >= size.0 / 2 || Some(page) == last;
         if let Some(qemu) = qemu.as_ref().filter(|_| report.starts.is_none() && worth_it) {
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         report.maps.push(maps::measure(&plan, &mut scene)?);
         scene.clear_away()?;
     }
-    stage.close()?;
+    rig.close()?;
     report.conclude();
     args.form.print(&report)?;
     Ok(Exit::Done)

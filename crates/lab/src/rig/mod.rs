@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The stage: pages reserved, a daemon embedded, and all of it put back.
+//! The rig: pages reserved, a daemon embedded, and all of it put back.
 //!
-//! A [`Stage`] is the machine's settings, a [`Scene`] is one page size on it. Both undo themselves
+//! A [`Rig`] is the machine's settings, a [`Scene`] is one page size on it. Both undo themselves
 //! when they are dropped, the scene first: its daemon must let go of the pages before their pool
 //! shrinks.
 //!
@@ -88,7 +88,7 @@ impl Backing {
 
 /// The machine with its settings changed. Dropped, they are as before.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Rig {
     roots: Roots,
     node: Node,
     run_dir: PathBuf,
@@ -98,7 +98,7 @@ pub(crate) struct Stage {
     _scratch: Option<TempDir>,
 }
 
-impl Stage {
+impl Rig {
     pub(crate) fn open(roots: Roots, backing: Backing) -> Result<Self, Failure> {
         match backing {
             Backing::Huge { node } => {
@@ -196,7 +196,7 @@ impl Stage {
             fs::set_permissions(&self.run_dir, Permissions::from_mode(0o711))?;
         }
         let client = Client::connect(&socket)?;
-        Ok(Some(Scene { stage: self, daemon: Some(daemon), client, socket, page, pages }))
+        Ok(Some(Scene { rig: self, daemon: Some(daemon), client, socket, page, pages }))
     }
 
     /// Puts everything back, and says so if that fails.
@@ -209,7 +209,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Rig {
     fn drop(&mut self) {
         if self.reservation.is_some() {
             // After an error; what cannot be removed is removed by the next run.
@@ -280,7 +280,7 @@ fn touch(plan: &Plan, bytes: Bytes, page: PageSize) -> Result<(), Failure> {
 /// One page size: its pages reserved and a daemon that may own them. Dropped, its daemon is gone.
 #[derive(Debug)]
 pub(crate) struct Scene<'a> {
-    stage: &'a mut Stage,
+    rig: &'a mut Rig,
     /// `None` once it is stopped.
     daemon: Option<Embedded>,
     client: Client,
@@ -296,7 +296,7 @@ impl Scene<'_> {
 
     /// Its pages, as a worker asks for them.
     pub(crate) fn which(&self) -> Which {
-        Which::of(self.stage.node, self.page)
+        Which::of(self.rig.node, self.page)
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
@@ -305,7 +305,7 @@ impl Scene<'_> {
 
     /// Whether the pages are huge.
     pub(crate) fn is_huge(&self) -> bool {
-        self.stage.reservation.is_some()
+        self.rig.reservation.is_some()
     }
 
     /// Where its daemon listens.
@@ -315,13 +315,13 @@ impl Scene<'_> {
 
     /// A directory for whatever else is needed.
     pub(crate) fn run_dir(&self) -> &Path {
-        &self.stage.run_dir
+        &self.rig.run_dir
     }
 
     /// Zeroes all pages into the daemon's pool, with all threads.
     pub(crate) fn fill(&mut self, plan: &Plan) -> Result<Work, Failure> {
         let bar = progress::bytes(self.bytes().0, "filling the pool");
-        let crew = Worker {
+        let worker = Worker {
             socket: &self.socket,
             which: self.which(),
             background: false,
@@ -332,7 +332,7 @@ impl Scene<'_> {
             at_least_one: false,
             stop: &plan.stop,
         };
-        let work = crew.run(&|bytes| bar.inc(bytes));
+        let work = worker.run(&|bytes| bar.inc(bytes));
         bar.finish_and_clear();
         let work = work?;
         plan.go_on()?;
@@ -396,7 +396,7 @@ impl Scene<'_> {
             return Ok(());
         }
         self.wait("the kernel still waits for given back pages", stop, |scene| {
-            let free = machine::free_pages(&scene.stage.roots, scene.page, scene.stage.node)?;
+            let free = machine::free_pages(&scene.rig.roots, scene.page, scene.rig.node)?;
             Ok(free >= scene.pages)
         })
     }
@@ -425,7 +425,7 @@ impl Scene<'_> {
         if let Some(daemon) = self.daemon.take() {
             daemon.stop()?;
         }
-        if let Some(reservation) = &mut self.stage.reservation {
+        if let Some(reservation) = &mut self.rig.reservation {
             reservation.put_back()?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 use units::{Bytes, PageSize, Pages};
 
-/// One pool on the stage.
+/// One pool on the rig.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(super) page: PageSize,

@@ -137,7 +137,7 @@ pub(crate) struct Cluster<'a> {
 
 impl<'a> Cluster<'a> {
     /// Makes one, whose servers have so many shared buffers. Removes what a killed run has left:
-    /// only for who knows that there is no other one, as whoever has a stage does.
+    /// only for who knows that there is no other one, as whoever has a rig does.
     pub(crate) fn make(
         postgres: &'a Postgres,
         buffers: Bytes,

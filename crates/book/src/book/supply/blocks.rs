@@ -5,9 +5,9 @@ use units::{BlockId, Domain, JobId, Node, PageSize, Pages, PoolKey};
 use wire::{MAX_PARTS, ZeroBy};
 
 use crate::block::{Block, IllegalMove, Reach, State, StateName};
+use crate::book::index::ReadyBlocks;
 use crate::book::job::{Finished, JobOrder, Who, Work};
 use crate::book::lend::{Plan, Taken};
-use crate::book::shelf::Shelf;
 use crate::book::{Book, Effect};
 
 impl Book {
@@ -137,7 +137,7 @@ impl Book {
 
     /// What is ready, whatever it is for.
     pub(super) fn lendable_in_blocks(&self, domain: Domain) -> Pages {
-        self.blocks.shelf(domain).map(Shelf::pages).unwrap_or_default()
+        self.blocks.ready_blocks(domain).map(ReadyBlocks::pages).unwrap_or_default()
     }
 
     pub(super) fn plan_from_blocks(
@@ -153,10 +153,10 @@ impl Book {
         }
         let mut plan = Plan::default();
         let mut left = need;
-        for shelf in nodes.iter().filter_map(|n| self.blocks.shelf(on(n))) {
+        for ready in nodes.iter().filter_map(|n| self.blocks.ready_blocks(on(n))) {
             let mut last = None;
             while left > Pages::ZERO && plan.blocks.len() < MAX_PARTS {
-                let Some((pages, id)) = shelf.fitting(left, last) else { break };
+                let Some((pages, id)) = ready.fitting(left, last) else { break };
                 plan.blocks.push((id, pages));
                 left = left.saturating_sub(pages);
                 last = Some((pages, id));
@@ -165,7 +165,7 @@ impl Book {
             // than that, too.
             if left > Pages::ZERO
                 && plan.blocks.len() < MAX_PARTS
-                && let Some((_, id)) = shelf
+                && let Some((_, id)) = ready
                     .from(left + Pages(1))
                     .find(|(_, id)| plan.blocks.iter().all(|(taken, _)| taken != id))
             {
@@ -193,11 +193,11 @@ impl Book {
     }
 
     fn plan_single(&self, domain: Domain, need: Pages) -> Option<Plan> {
-        let shelf = self.blocks.shelf(domain);
-        if let Some((_, id)) = shelf.and_then(|s| s.from(need).next()) {
+        let ready = self.blocks.ready_blocks(domain);
+        if let Some((_, id)) = ready.and_then(|s| s.from(need).next()) {
             return Some(Plan { blocks: vec![(id, need)], taken: Vec::new() });
         }
-        let smaller = shelf.and_then(|s| s.fitting(need, None));
+        let smaller = ready.and_then(|s| s.fitting(need, None));
         let left = need.saturating_sub(smaller.map(|(pages, _)| pages).unwrap_or_default());
         let blocks: Vec<_> = smaller.map(|(_, id)| (id, need)).into_iter().collect();
         let spare: Vec<_> = blocks.iter().map(|(id, _)| *id).collect();

@@ -9,7 +9,7 @@ use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey, Uid};
 use wire::LendRequest;
 
 use super::world::{Crash, Fate, Setup};
-use super::zeroing::Report;
+use super::zeroing::Claim;
 use crate::book::{Asked, Who};
 use crate::config::{PoolConfig, Recycle};
 
@@ -80,7 +80,7 @@ pub(super) enum Event {
     },
     Finish {
         worker: usize,
-        report: Report,
+        report: Claim,
         lets_go: bool,
         fate: Fate,
     },
@@ -256,9 +256,9 @@ fn of_workers() -> impl Strategy<Value = Event> {
     let all_or_few = prop_oneof![4 => Just(9), 1 => 1..4u64];
     let taken = (who(), node(), size(), fate());
     let report = prop_oneof![
-        6 => Just(Report::Less(0)),
-        2 => (1..4u64).prop_map(Report::Less),
-        1 => (0..2u64).prop_map(Report::Beyond),
+        6 => Just(Claim::Less(0)),
+        2 => (1..4u64).prop_map(Claim::Less),
+        1 => (0..2u64).prop_map(Claim::Beyond),
     ];
     let finished = (pick(), report, any::<bool>(), fate());
     prop_oneof![

@@ -12,7 +12,7 @@ use crate::config::PoolConfig;
 
 /// What a worker says of its block.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Report {
+pub(super) enum Claim {
     /// So many pages fewer than it did.
     Less(u64),
     /// So many more than the block has, and one.
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// A worker reports. Where holders cannot be seen it is trusted to have let go.
-    pub(super) fn finish(&mut self, nth: usize, report: Report, lets_go: bool, fate: Fate) {
+    pub(super) fn finish(&mut self, nth: usize, report: Claim, lets_go: bool, fate: Fate) {
         let Worker { job: Some(job), file, first, done, pages, .. } = self.workers[nth] else {
             return;
         };
@@ -117,8 +117,8 @@ impl World {
         }
         self.workers[nth].job = None;
         let claim = match report {
-            Report::Less(n) => done.saturating_sub(n),
-            Report::Beyond(n) => pages + 1 + n,
+            Claim::Less(n) => done.saturating_sub(n),
+            Claim::Beyond(n) => pages + 1 + n,
         };
         let reach = self.kernel.reach(file, self.provable);
         let (seen, is_held) =
@@ -184,7 +184,7 @@ impl World {
         for _ in 0..blocks {
             let Some(nth) = self.take(Who::User, None, None, Fate::Fine) else { break };
             self.work(nth, pages);
-            self.finish(nth, Report::Less(0), true, Fate::Fine);
+            self.finish(nth, Claim::Less(0), true, Fate::Fine);
         }
     }
 

@@ -219,7 +219,7 @@ fn question(view: &View, Prompt { question, typed }: &Prompt) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::feed::News;
+    use super::super::feed::Update;
     use super::super::view::tests::{status, view};
     use super::*;
     use ratatui::Terminal;
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_daemon_that_is_gone_is_said_so_above_what_was_seen_last() {
         let mut view = view();
-        view.hear(News::Gone("no daemon at /run/prezero/io.prezero".into()));
+        view.hear(Update::Gone("no daemon at /run/prezero/io.prezero".into()));
         let text = screen(&view, 80, 24);
         assert!(
             text.starts_with(" no daemon at /run/prezero/io.prezero\n waiting for it;"),
@@ -295,7 +295,7 @@ mod tests {
         let loans: Vec<_> =
             (0..100).map(|lease| LoanStatus { lease, ..one.loans[0].clone() }).collect();
         let mut view = view();
-        view.hear(News::Status(Box::new(Status { pools, loans, ..one })));
+        view.hear(Update::Status(Box::new(Status { pools, loans, ..one })));
         view.chosen = 29;
         let text = screen(&view, 80, 24);
         assert!(text.contains(">node 29 1G x 8") && !text.contains("node 0 "), "{text}");

@@ -11,16 +11,16 @@ use wire::{PoolChange, Status};
 
 /// What the daemon is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum Request {
     GiveBack { node: Node, page_size: PageSize, pages: Option<Pages> },
     Configure(PoolChange),
 }
 
 /// What was heard.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum Update {
     Status(Box<Status>),
-    /// What became of an order, in one line.
+    /// What became of a request, in one line.
     Answer(String),
     /// No daemon answers, and why.
     Gone(String),
@@ -29,71 +29,75 @@ pub(super) enum News {
 /// The thread's ends. It ends with them.
 #[derive(Debug)]
 pub(super) struct Feed {
-    news: Receiver<News>,
-    orders: Sender<Order>,
+    updates: Receiver<Update>,
+    requests: Sender<Request>,
 }
 
 impl Feed {
     pub(super) fn start(socket: PathBuf, interval: Duration) -> Self {
-        let (tell, news) = mpsc::channel();
-        let (orders, asked) = mpsc::channel();
+        let (tell, updates) = mpsc::channel();
+        let (requests, asked) = mpsc::channel();
         std::thread::spawn(move || talk(&socket, interval, &asked, &tell));
-        Self { news, orders }
+        Self { updates, requests }
     }
 
     /// Everything heard since the last look. Does not block.
-    pub(super) fn news(&self) -> impl Iterator<Item = News> + '_ {
-        self.news.try_iter()
+    pub(super) fn updates(&self) -> impl Iterator<Item = Update> + '_ {
+        self.updates.try_iter()
     }
 
     /// The next thing heard, if that is soon.
-    pub(super) fn next(&self, patience: Duration) -> Option<News> {
-        self.news.recv_timeout(patience).ok()
+    pub(super) fn next(&self, patience: Duration) -> Option<Update> {
+        self.updates.recv_timeout(patience).ok()
     }
 
-    pub(super) fn ask(&self, order: Order) {
+    pub(super) fn ask(&self, request: Request) {
         // The thread lives as long as this end does.
-        let _ = self.orders.send(order);
+        let _ = self.requests.send(request);
     }
 }
 
 fn talk(
     socket: &std::path::Path,
     interval: Duration,
-    orders: &Receiver<Order>,
-    tell: &Sender<News>,
+    requests: &Receiver<Request>,
+    tell: &Sender<Update>,
 ) {
     let mut client: Option<Client> = None;
     let mut next = Instant::now();
     loop {
-        let order = match orders.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(order) => Some(order),
+        let request = match requests.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(request) => Some(request),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        if order.is_none() {
+        if request.is_none() {
             next = (next + interval).max(Instant::now());
         }
-        let heard = look(socket, &mut client, order);
-        for news in heard {
-            if tell.send(news).is_err() {
+        let heard = look(socket, &mut client, request);
+        for update in heard {
+            if tell.send(update).is_err() {
                 return;
             }
         }
     }
 }
 
-/// Carries out an order, if there is one, and looks at the daemon.
-fn look(socket: &std::path::Path, kept: &mut Option<Client>, order: Option<Order>) -> Vec<News> {
-    let mut news = Vec::new();
+/// Carries out a request, if there is one, and looks at the daemon.
+fn look(
+    socket: &std::path::Path,
+    kept: &mut Option<Client>,
+    request: Option<Request>,
+) -> Vec<Update> {
+    let mut updates = Vec::new();
     let talk = || {
         // A connection is kept only by what went well: a broken one is never used again.
         let mut client = match kept.take() {
             Some(client) => client,
             None => Client::connect(socket)?,
         };
-        if let Some(order) = order {
-            news.push(News::Answer(match carry_out(&mut client, order) {
+        if let Some(request) = request {
+            updates.push(Update::Answer(match carry_out(&mut client, request) {
                 Ok(done) => done,
                 Err(Error::Refused(refusal)) => format!("refused: {refusal}"),
                 Err(error) => return Err(error),
@@ -104,19 +108,19 @@ fn look(socket: &std::path::Path, kept: &mut Option<Client>, order: Option<Order
         Ok(status)
     };
     let last = match talk() {
-        Ok(status) => News::Status(Box::new(status)),
-        Err(error) => News::Gone(error.to_string()),
+        Ok(status) => Update::Status(Box::new(status)),
+        Err(error) => Update::Gone(error.to_string()),
     };
-    news.push(last);
-    news
+    updates.push(last);
+    updates
 }
 
-fn carry_out(client: &mut Client, order: Order) -> Result<String, Error> {
-    match order {
-        Order::GiveBack { node, page_size, pages } => {
+fn carry_out(client: &mut Client, request: Request) -> Result<String, Error> {
+    match request {
+        Request::GiveBack { node, page_size, pages } => {
             let given = client.give_back(Some(node), Some(page_size), pages)?;
             Ok(format!("gave {given} back to the kernel"))
         }
-        Order::Configure(change) => client.configure(change).map(|()| "changed".to_owned()),
+        Request::Configure(change) => client.configure(change).map(|()| "changed".to_owned()),
     }
 }

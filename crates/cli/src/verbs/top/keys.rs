@@ -6,7 +6,7 @@ use units::Pages;
 use wire::PoolChange;
 use worker::Which;
 
-use super::feed::Order;
+use super::feed::Request;
 use super::view::{Prompt, Question, View, shape};
 
 /// More digits than any number of pages has.
@@ -17,7 +17,7 @@ const LONGEST: usize = 12;
 pub(super) enum Reaction {
     None,
     Leave,
-    Ask(Order),
+    Ask(Request),
     /// Zero so many pages of a shape, or all.
     Zero(Which, Option<u64>),
     /// Stop zeroing.
@@ -94,7 +94,7 @@ fn decide(view: &View, prompt: &Prompt) -> Reaction {
         (Question::Zero, pages) => return Reaction::Zero(Which::of(node, page_size), pages),
         (Question::GiveBack, pages) => {
             let pages = pages.map(Pages);
-            return Reaction::Ask(Order::GiveBack { node, page_size, pages });
+            return Reaction::Ask(Request::GiveBack { node, page_size, pages });
         }
         // Nothing typed changes nothing.
         (_, None) => return Reaction::None,
@@ -102,7 +102,7 @@ fn decide(view: &View, prompt: &Prompt) -> Reaction {
         (Question::ReadyHigh, high) => PoolChange { ready_high: high, ..none },
         (Question::LeaveFree, leave_free) => PoolChange { leave_free, ..none },
     };
-    Reaction::Ask(Order::Configure(change))
+    Reaction::Ask(Request::Configure(change))
 }
 
 #[cfg(test)]
@@ -126,17 +126,17 @@ mod tests {
     fn numbers_are_asked_for_and_change_the_chosen_pool() {
         let mut view = view();
         typed(&mut view, "j");
-        let Reaction::Ask(Order::Configure(change)) = typed(&mut view, "h4x<32\n") else {
+        let Reaction::Ask(Request::Configure(change)) = typed(&mut view, "h4x<32\n") else {
             panic!("a threshold is changed")
         };
         assert_eq!((change.node, change.page_bytes, change.pages_per_block), (1, 1 << 30, 8));
         assert_eq!((change.ready_high, change.ready_low), (Some(32), None));
         assert_eq!(view.prompt, None);
         let give_back =
-            |pages| Order::GiveBack { node: Node(1), page_size: PageSize::GIB_1, pages };
+            |pages| Request::GiveBack { node: Node(1), page_size: PageSize::GIB_1, pages };
         for (keys, pages) in [("g5\n", Some(Pages(5))), ("g\n", None)] {
-            let Reaction::Ask(order) = typed(&mut view, keys) else { panic!("{keys}") };
-            assert_eq!(order, give_back(pages));
+            let Reaction::Ask(request) = typed(&mut view, keys) else { panic!("{keys}") };
+            assert_eq!(request, give_back(pages));
         }
         let Reaction::Zero(which, None) = typed(&mut view, "z\n") else { panic!("all of it") };
         assert_eq!((which.node(), which.page_size), (Some(Node(1)), Some(PageSize::GIB_1)));

@@ -22,7 +22,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Form;
 use crate::shared::Daemon;
 
-use feed::{Feed, News};
+use feed::{Feed, Update};
 use keys::Reaction;
 use rates::Sampler;
 use view::View;
@@ -99,8 +99,8 @@ fn screen(
     let mut drawn = false;
     while !stop.is_set() {
         let mut changed = !drawn;
-        for news in feed.news() {
-            view.hear(news);
+        for update in feed.updates() {
+            view.hear(update);
             changed = true;
         }
         if let Some(work) = &mut zeroing {
@@ -123,7 +123,7 @@ fn screen(
             Event::Key(key) if key.kind != KeyEventKind::Release => match keys::react(view, key) {
                 Reaction::None => {}
                 Reaction::Leave => return Ok(()),
-                Reaction::Ask(order) => feed.ask(order),
+                Reaction::Ask(request) => feed.ask(request),
                 Reaction::Zero(which, pages) if zeroing.is_none() => {
                     zeroing = Some(Zeroing::start(view.socket.clone(), which, pages));
                 }
@@ -146,14 +146,14 @@ fn lines(args: &Args) -> Outcome {
     let mut sampler = Sampler::default();
     let mut left = args.lines.unwrap_or(u64::MAX);
     while left > 0 && !stop.is_set() {
-        let Some(news) = feed.next(LOOK) else { continue };
-        match news {
-            News::Status(status) => {
+        let Some(update) = feed.next(LOOK) else { continue };
+        match update {
+            Update::Status(status) => {
                 let rates = sampler.add(&status, std::time::Instant::now());
                 args.form.print_next(&rates::Line { status: *status, rates })?;
             }
-            News::Gone(error) => args.form.print_next(&rates::NoDaemon { error })?,
-            News::Answer(_) => continue,
+            Update::Gone(error) => args.form.print_next(&rates::NoDaemon { error })?,
+            Update::Answer(_) => continue,
         }
         left -= 1;
     }

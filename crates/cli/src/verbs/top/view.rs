@@ -7,7 +7,7 @@ use std::time::Instant;
 use units::{Bytes, Node, PageSize};
 use wire::{PoolStatus, Status};
 
-use super::feed::News;
+use super::feed::Update;
 use super::rates::{Rates, Sampler};
 
 /// What a number is asked for.
@@ -61,16 +61,16 @@ impl View {
         }
     }
 
-    pub(super) fn hear(&mut self, news: News) {
-        match news {
-            News::Status(status) => {
+    pub(super) fn hear(&mut self, update: Update) {
+        match update {
+            Update::Status(status) => {
                 self.rates = self.sampler.add(&status, Instant::now());
                 self.chosen = self.chosen.min(status.pools.len().saturating_sub(1));
                 self.status = Some(*status);
                 self.gone = None;
             }
-            News::Answer(line) => self.say(line),
-            News::Gone(why) => self.gone = Some(why),
+            Update::Answer(line) => self.say(line),
+            Update::Gone(why) => self.gone = Some(why),
         }
     }
 
@@ -160,7 +160,7 @@ pub(super) mod tests {
     /// What is on the screen after one look.
     pub(in super::super) fn view() -> View {
         let mut view = View::new("/run/prezero/io.prezero".into());
-        view.hear(News::Status(Box::new(status())));
+        view.hear(Update::Status(Box::new(status())));
         view.rates = Rates {
             zeroed_bytes_per_second: 3.9e9,
             loans_per_second: 1.5,
@@ -173,9 +173,9 @@ pub(super) mod tests {
     #[test]
     fn a_daemon_that_went_away_is_shown_with_what_was_seen_last() {
         let mut view = view();
-        view.hear(News::Gone("no daemon".into()));
+        view.hear(Update::Gone("no daemon".into()));
         assert!(view.status.is_some() && view.gone.is_some());
-        view.hear(News::Status(Box::new(status())));
+        view.hear(Update::Status(Box::new(status())));
         assert_eq!(view.gone, None);
     }
 
@@ -184,9 +184,9 @@ pub(super) mod tests {
         let mut view = view();
         view.chosen = 2;
         let fewer = Status { pools: vec![pool(0, 1 << 30, 8)], ..status() };
-        view.hear(News::Status(Box::new(fewer)));
+        view.hear(Update::Status(Box::new(fewer)));
         assert_eq!(view.chosen, 0);
-        view.hear(News::Status(Box::new(Status { pools: vec![], ..status() })));
+        view.hear(Update::Status(Box::new(Status { pools: vec![], ..status() })));
         assert_eq!(view.pool(), None);
     }
 }

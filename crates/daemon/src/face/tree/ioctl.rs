@@ -12,11 +12,11 @@ use linux::{Errno, Peer};
 use tokio::time::Instant;
 use units::{Domain, Uid};
 
-use super::bell;
 use super::item::domain_of;
+use super::notify;
 use super::session::Session;
 use super::wire::{Caller, Reply};
-use crate::deputy::Report;
+use crate::deputy::Done;
 use crate::rights::Rights;
 
 impl Session {
@@ -84,8 +84,8 @@ impl Session {
         }
         let domain = self.domain(zero.node, zero.page_shift)?;
         self.zero(unique, caller, domain, zero.pages, move |report| match report {
-            Report { pages, interrupted: true } if pages.0 == 0 => Err(Errno::INTR),
-            Report { pages, .. } => Ok(Reply::ioctl(Zero { zeroed: pages.0, ..zero }.written())),
+            Done { pages, interrupted: true } if pages.0 == 0 => Err(Errno::INTR),
+            Done { pages, .. } => Ok(Reply::ioctl(Zero { zeroed: pages.0, ..zero }.written())),
         });
         Ok(())
     }
@@ -100,7 +100,7 @@ impl Session {
             0 => WATCH_INTERVAL_DEFAULT_MS,
             milliseconds => milliseconds,
         };
-        let level = bell::Watch {
+        let level = notify::Watch {
             min_zeroed: watch.min_zeroed,
             only_zeroable: watch.flags & WATCH_ZEROABLE != 0,
             interval: Duration::from_millis(interval.into()),

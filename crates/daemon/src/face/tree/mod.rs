@@ -9,7 +9,7 @@
 //! caller's place, in a task of their own, until it is done or the kernel says that the caller got
 //! a signal. [`device`] is the daemon's end of `/dev/fuse` and [`wire`] what travels through it,
 //! [`item`] what is in the tree, [`open`] what is open, [`session`] and [`ioctl`] the answers,
-//! [`bell`] the rules of waking, [`tell`] the waking.
+//! [`notify`] the rules of waking, [`tell`] the waking.
 //!
 //! # Why not a FUSE crate's session
 //!
@@ -21,10 +21,10 @@
 //! interrupts and has no wake-ups. What is used is `polyfuse-kernel`, the structs of the protocol;
 //! the protocol's part that such a small and static tree needs is [`wire`].
 
-mod bell;
 mod device;
 mod ioctl;
 mod item;
+mod notify;
 mod open;
 mod session;
 mod tell;

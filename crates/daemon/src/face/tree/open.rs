@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use linux::Errno;
 use units::Domain;
 
-use super::bell::Watch;
 use super::item::{Item, Kind};
+use super::notify::Watch;
 
 /// An open directory: what was in it when it was read from its begin.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub(super) struct OpenFile {
     pub(super) kind: Kind,
     /// What was read last, from its begin.
     pub(super) text: Vec<u8>,
-    /// How often the file's bell had rung by then; 0 before the first time.
-    pub(super) heard: u64,
+    /// How often the file had notified by then; 0 before the first time.
+    pub(super) seen: u64,
     /// What the kernel calls it, if somebody polls it.
     pub(super) waiter: Option<u64>,
 }

@@ -12,20 +12,20 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use units::{Counts, Domain, Pages};
 
-use super::bell::Bells;
 use super::device::Device;
 use super::item::{self, Access, Item, Kind};
+use super::notify::Notifiers;
 use super::open::{Handles, Open, OpenDevice, OpenDirectory, OpenFile};
 use super::wire::{Caller, Op, Reply, Request};
-use crate::deputy::{Deputies, Order, Report};
+use crate::deputy::{Deputies, Done, Wanted};
 use crate::rights::SharedGroups;
 use crate::shell::Shared;
 
 /// File numbers begin here; those of directories, which are their inode numbers, are below.
 const FIRST_FILE: u64 = 1 << 48;
 
-/// What every file without news polls as, in sysfs.
-fn no_news() -> PollFlags {
+/// What a file that has nothing to tell polls as, in sysfs.
+fn no_event() -> PollFlags {
     PollFlags::IN | PollFlags::RDNORM | PollFlags::OUT | PollFlags::WRNORM
 }
 
@@ -52,7 +52,7 @@ pub(super) struct State {
     numbers: BTreeMap<u64, Item>,
     last_number: u64,
     pub(super) handles: Handles,
-    pub(super) bells: BTreeMap<Domain, Bells>,
+    pub(super) notifiers: BTreeMap<Domain, Notifiers>,
     /// Requests that zero, and how to end them.
     zeroing: BTreeMap<u64, Option<oneshot::Sender<()>>>,
 }
@@ -88,11 +88,12 @@ impl State {
         }
     }
 
-    /// The bells of a domain, after they have taken in what its counts are.
-    pub(super) fn bells(&mut self, domain: Domain, counts: Counts) -> &mut Bells {
-        let bells = self.bells.entry(domain).or_insert_with(|| Bells::new(counts, Instant::now()));
-        bells.note(counts);
-        bells
+    /// The notifiers of a domain, after they have taken in what its counts are.
+    pub(super) fn notifiers(&mut self, domain: Domain, counts: Counts) -> &mut Notifiers {
+        let notifiers =
+            self.notifiers.entry(domain).or_insert_with(|| Notifiers::new(counts, Instant::now()));
+        notifiers.note(counts);
+        notifiers
     }
 
     /// Whether requests wait for zeroing.
@@ -204,8 +205,8 @@ impl Session {
                     // Also for root, as in sysfs.
                     return Err(Errno::ACCESS);
                 }
-                let (text, heard, waiter) = (Vec::new(), 0, None);
-                Open::File(OpenFile { domain, kind, text, heard, waiter })
+                let (text, seen, waiter) = (Vec::new(), 0, None);
+                Open::File(OpenFile { domain, kind, text, seen, waiter })
             }
             Item::Device => Open::Device(OpenDevice::default()),
             _ => return Err(Errno::ISDIR),
@@ -244,15 +245,15 @@ impl Session {
         let (domain, kind) = (file.domain, file.kind);
         if offset == 0 {
             let now = self.shell.borrow_mut().domain(domain).ok_or(Errno::NODEV)?;
-            let bells = state.bells(domain, now);
-            let (heard, value) = match kind {
-                Kind::Zeroable => (bells.zeroable.arm(), now.zeroable.0),
-                Kind::Zeroed => (bells.zeroed.arm(), now.ready.0),
+            let notifiers = state.notifiers(domain, now);
+            let (seen, value) = match kind {
+                Kind::Zeroable => (notifiers.zeroable.arm(), now.zeroable.0),
+                Kind::Zeroed => (notifiers.zeroed.arm(), now.ready.0),
                 // Nobody is told when it changes.
-                Kind::Low => (1, bells.low()),
+                Kind::Low => (1, notifiers.low()),
             };
             let file = state.handles.file(handle)?;
-            file.heard = heard;
+            file.seen = seen;
             file.text = format!("{value}\n").into_bytes();
             self.listens.notify_one();
         }
@@ -280,15 +281,15 @@ impl Session {
                 let pages = item::parse_pages_or_max(data).ok_or(Errno::INVAL)?;
                 let length = data.len();
                 self.zero(unique, caller, domain, pages, move |report| match report {
-                    Report { interrupted: true, .. } => Err(Errno::INTR),
-                    Report { .. } => Ok(Reply::written(length)),
+                    Done { interrupted: true, .. } => Err(Errno::INTR),
+                    Done { .. } => Ok(Reply::written(length)),
                 });
                 Ok(None)
             }
             Kind::Low => {
                 let low = item::parse_pages(data).ok_or(Errno::INVAL)?;
                 let now = self.shell.borrow_mut().domain_lately(domain).ok_or(Errno::NODEV)?;
-                self.state.borrow_mut().bells(domain, now).set_low(low);
+                self.state.borrow_mut().notifiers(domain, now).set_low(low);
                 self.listens.notify_one();
                 Ok(Some(Reply::written(data.len())))
             }
@@ -303,7 +304,7 @@ impl Session {
         caller: Caller,
         domain: Domain,
         pages: u64,
-        reply: impl FnOnce(Report) -> Result<Reply, Errno> + 'static,
+        reply: impl FnOnce(Done) -> Result<Reply, Errno> + 'static,
     ) {
         let (stop, stopped) = oneshot::channel();
         self.state.borrow_mut().zeroing.insert(unique, Some(stop));
@@ -331,21 +332,21 @@ impl Session {
         domain: Domain,
         pages: u64,
         stopped: oneshot::Receiver<()>,
-    ) -> Result<Report, Errno> {
+    ) -> Result<Done, Errno> {
         if self.stopping.get() {
             return Err(Errno::NODEV);
         }
         let now = self.shell.borrow_mut().domain(domain).ok_or(Errno::NODEV)?;
         if pages == 0 || now.zeroable == Pages::ZERO {
-            return Ok(Report { pages: Pages::ZERO, interrupted: false });
+            return Ok(Done { pages: Pages::ZERO, interrupted: false });
         }
         if caller.thread == 0 {
             tracing::warn!(uid = caller.uid, "cannot zero for a process of another pid namespace");
             return Err(Errno::PERM);
         }
-        let order = Order { thread: caller.thread, user: caller.uid, domain, pages };
-        self.deputies.zero(order, stopped).await.map_err(|error| {
-            tracing::error!(%error, ?order, "a deputy failed");
+        let wanted = Wanted { thread: caller.thread, user: caller.uid, domain, pages };
+        self.deputies.zero(wanted, stopped).await.map_err(|error| {
+            tracing::error!(%error, ?wanted, "a deputy failed");
             Errno::IO
         })
     }
@@ -357,14 +358,16 @@ impl Session {
         let events = match state.handles.get(handle)? {
             Open::File(file) => {
                 file.waiter = waiter.or(file.waiter);
-                let bells = state.bells.get(&file.domain);
-                let rung = match file.kind {
-                    Kind::Zeroable => bells.map_or(1, |bells| bells.zeroable.rung()),
-                    Kind::Zeroed => bells.map_or(1, |bells| bells.zeroed.rung()),
+                let notifiers = state.notifiers.get(&file.domain);
+                let notified = match file.kind {
+                    Kind::Zeroable => {
+                        notifiers.map_or(1, |notifiers| notifiers.zeroable.notified())
+                    }
+                    Kind::Zeroed => notifiers.map_or(1, |notifiers| notifiers.zeroed.notified()),
                     Kind::Low => 1,
                 };
-                let news = PollFlags::PRI | PollFlags::ERR;
-                if rung == file.heard { no_news() } else { no_news() | news }
+                let event = PollFlags::PRI | PollFlags::ERR;
+                if notified == file.seen { no_event() } else { no_event() | event }
             }
             Open::Device(device) => {
                 device.waiter = waiter.or(device.waiter);
@@ -380,7 +383,7 @@ impl Session {
                     None => PollFlags::empty(),
                 }
             }
-            Open::Directory(_) => no_news(),
+            Open::Directory(_) => no_event(),
         };
         Ok(Reply::poll(events.bits().into()))
     }

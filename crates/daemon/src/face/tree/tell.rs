@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::bell::SPACING;
 use super::item::Kind;
+use super::notify::SPACING;
 use super::session::Session;
 
 /// How often to look when nothing has happened here: others take pages without a word.
@@ -38,11 +38,11 @@ impl Session {
 
     fn is_listened_to(&self) -> bool {
         let mut state = self.state.borrow_mut();
-        state.bells.values().any(|bells| bells.is_armed())
+        state.notifiers.values().any(|notifiers| notifiers.is_armed())
             || state.handles.devices().any(|device| device.watch.is_some())
     }
 
-    /// Rings what is to be rung, and says when to look again at the latest.
+    /// Notifies whom it concerns, and says when to look again at the latest.
     fn look(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.state.borrow_mut();
@@ -52,22 +52,24 @@ impl Session {
         for domain in domains {
             let watched =
                 state.handles.devices().any(|d| d.watch.as_ref().is_some_and(|w| w.0 == domain));
-            if !watched && !state.bells.get(&domain).is_some_and(|bells| bells.is_armed()) {
+            if !watched
+                && !state.notifiers.get(&domain).is_some_and(|notifiers| notifiers.is_armed())
+            {
                 continue;
             }
             let Some(seen) = self.shell.borrow_mut().domain_lately(domain) else {
                 continue;
             };
-            let bells = state.bells(domain, seen);
-            let (rung, changed) = (bells.ring(now), bells.take_changed());
-            due.extend(bells.due());
+            let notifiers = state.notifiers(domain, seen);
+            let (notified, changed) = (notifiers.notify(now), notifiers.take_changed());
+            due.extend(notifiers.due());
             for file in state.handles.files().filter(|file| file.domain == domain) {
-                let rang = match file.kind {
-                    Kind::Zeroable => rung.zeroable,
-                    Kind::Zeroed => rung.zeroed,
+                let told = match file.kind {
+                    Kind::Zeroable => notified.zeroable,
+                    Kind::Zeroed => notified.zeroed,
                     Kind::Low => false,
                 };
-                if let Some(waiter) = file.waiter.take_if(|_| rang) {
+                if let Some(waiter) = file.waiter.take_if(|_| told) {
                     self.device.wake(waiter);
                 }
             }
@@ -76,7 +78,7 @@ impl Session {
                 if *watched != domain {
                     continue;
                 }
-                if watch.ring(changed, seen, now)
+                if watch.notify(changed, seen, now)
                     && let Some(waiter) = device.waiter.take()
                 {
                     self.device.wake(waiter);

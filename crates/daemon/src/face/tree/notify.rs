@@ -3,10 +3,10 @@
 //! watches.
 //!
 //! A reader *arms* its file before it takes the value. What changes after that finds it armed and
-//! makes the file *pending*; it *rings*, at once or when its interval is over, and is disarmed: all
-//! who poll it are woken and have to read again, so there is nobody left to tell. Hence bursts ring
-//! a few times, and their last state always. A watch is a level: whoever polls is told how it is;
-//! ringing only wakes those who sleep.
+//! makes the file *pending*; it *notifies*, at once or when its interval is over, and is disarmed:
+//! all who poll it are woken and have to read again, so there is nobody left to tell. Hence bursts
+//! notify a few times, and their last state always. A watch is a level: whoever polls is told how
+//! it is; notifying only wakes those who sleep.
 //!
 //! Unlike the kernel's, changes are looked for, not reported: up and down again between two looks
 //! ([`SPACING`]) is no change.
@@ -19,45 +19,45 @@ use units::{Counts, Pages};
 
 /// The shortest time between two looks.
 pub(super) const SPACING: Duration = Duration::from_millis(10);
-/// The shortest time between two rings of a file.
+/// The shortest time between two notifications of a file.
 const INTERVAL: Duration = Duration::from_millis(WATCH_INTERVAL_DEFAULT_MS as u64);
 
 /// One file of a domain that can be polled.
 #[derive(Debug)]
-pub(super) struct Bell {
-    /// How often it rang, from 1. Who has read it before the last time, or never, has news.
-    rung: u64,
+pub(super) struct Notifier {
+    /// How often it notified, from 1. Who has read it before the last time, or never, is to read.
+    notified: u64,
     armed: bool,
     pending: bool,
     not_before: Instant,
 }
 
-impl Bell {
+impl Notifier {
     fn new(now: Instant) -> Self {
-        Self { rung: 1, armed: false, pending: false, not_before: now }
+        Self { notified: 1, armed: false, pending: false, not_before: now }
     }
 
-    /// Somebody is about to read. Returns what to compare with [`rung`](Self::rung) later.
+    /// Somebody is about to read. Returns what to compare with [`notified`](Self::notified) later.
     pub(super) fn arm(&mut self) -> u64 {
         self.armed = true;
-        self.rung
+        self.notified
     }
 
-    pub(super) fn rung(&self) -> u64 {
-        self.rung
+    pub(super) fn notified(&self) -> u64 {
+        self.notified
     }
 
     fn change(&mut self) {
         self.pending |= self.armed;
     }
 
-    /// Whether it rings now.
-    fn ring(&mut self, now: Instant) -> bool {
-        let rings = self.pending && now >= self.not_before;
-        if rings {
-            *self = Self { rung: self.rung + 1, ..Self::new(now + INTERVAL) };
+    /// Whether it notifies now.
+    fn notify(&mut self, now: Instant) -> bool {
+        let now_due = self.pending && now >= self.not_before;
+        if now_due {
+            *self = Self { notified: self.notified + 1, ..Self::new(now + INTERVAL) };
         }
-        rings
+        now_due
     }
 
     /// When it has to be looked at again at the latest.
@@ -68,9 +68,9 @@ impl Bell {
 
 /// The files of a domain.
 #[derive(Debug)]
-pub(super) struct Bells {
-    pub(super) zeroable: Bell,
-    pub(super) zeroed: Bell,
+pub(super) struct Notifiers {
+    pub(super) zeroable: Notifier,
+    pub(super) zeroed: Notifier,
     counts: Counts,
     /// Pollers of the zeroed count are woken when it falls below; 0: when it changes.
     low: u64,
@@ -78,16 +78,16 @@ pub(super) struct Bells {
     changed: bool,
 }
 
-/// Which files rang.
+/// Which files notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rung {
+pub(super) struct Notified {
     pub(super) zeroable: bool,
     pub(super) zeroed: bool,
 }
 
-impl Bells {
+impl Notifiers {
     pub(super) fn new(counts: Counts, now: Instant) -> Self {
-        let (zeroable, zeroed) = (Bell::new(now), Bell::new(now));
+        let (zeroable, zeroed) = (Notifier::new(now), Notifier::new(now));
         Self { zeroable, zeroed, counts, low: 0, below: false, changed: false }
     }
 
@@ -113,7 +113,7 @@ impl Bells {
         }
     }
 
-    /// Whether the number of zeroed pages is news to its pollers.
+    /// Whether the number of zeroed pages concerns its pollers.
     fn weigh(&mut self, changed: bool) {
         let below = self.counts.ready.0 < self.low;
         if changed && (self.low == 0 || (below && !self.below)) {
@@ -122,9 +122,9 @@ impl Bells {
         self.below = below;
     }
 
-    /// Rings what is pending and may ring.
-    pub(super) fn ring(&mut self, now: Instant) -> Rung {
-        Rung { zeroable: self.zeroable.ring(now), zeroed: self.zeroed.ring(now) }
+    /// Notifies of what is pending and may be told.
+    pub(super) fn notify(&mut self, now: Instant) -> Notified {
+        Notified { zeroable: self.zeroable.notify(now), zeroed: self.zeroed.notify(now) }
     }
 
     /// Whether anything changed since the last call.
@@ -161,15 +161,15 @@ impl Watch {
     }
 
     /// Whether to wake who sleeps on it, given that something has `changed` or not.
-    pub(super) fn ring(&mut self, changed: bool, counts: Counts, now: Instant) -> bool {
+    pub(super) fn notify(&mut self, changed: bool, counts: Counts, now: Instant) -> bool {
         self.pending |= changed;
         self.pending &= self.is_ready(counts);
-        let rings = self.pending && now >= self.not_before;
-        if rings {
+        let now_due = self.pending && now >= self.not_before;
+        if now_due {
             self.pending = false;
             self.not_before = now + self.interval;
         }
-        rings
+        now_due
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -185,57 +185,57 @@ mod tests {
         Counts { ready: Pages(zeroed), zeroable: Pages(zeroable), ..Counts::default() }
     }
 
-    const BOTH: Rung = Rung { zeroable: true, zeroed: true };
-    const NONE: Rung = Rung { zeroable: false, zeroed: false };
+    const BOTH: Notified = Notified { zeroable: true, zeroed: true };
+    const NONE: Notified = Notified { zeroable: false, zeroed: false };
 
     #[test]
     fn a_burst_rings_once_at_its_begin_and_once_for_its_end() {
         let start = Instant::now();
-        let mut bells = Bells::new(counts(0, 16), start);
-        let mut rung = Vec::new();
+        let mut notifiers = Notifiers::new(counts(0, 16), start);
+        let mut notified = Vec::new();
         for step in 0..30 {
             let now = start + SPACING * step;
-            bells.zeroable.arm();
-            bells.zeroed.arm();
+            notifiers.zeroable.arm();
+            notifiers.zeroed.arm();
             // 16 changes, one each 10 ms.
             let done = u64::from(step.min(16));
-            bells.note(counts(done, 16 - done));
-            let what = bells.ring(now);
+            notifiers.note(counts(done, 16 - done));
+            let what = notifiers.notify(now);
             assert_eq!(what.zeroable, what.zeroed);
             if what == BOTH {
-                rung.push(step);
+                notified.push(step);
             }
         }
-        assert_eq!(rung, [1, 11, 21], "at once, 100 ms later, and for the last state");
-        assert_eq!(bells.due(), None);
+        assert_eq!(notified, [1, 11, 21], "at once, 100 ms later, and for the last state");
+        assert_eq!(notifiers.due(), None);
     }
 
     #[test]
     fn what_nobody_has_read_does_not_ring() {
         let now = Instant::now();
-        let mut bells = Bells::new(counts(0, 4), now);
-        bells.note(counts(1, 3));
-        assert_eq!((bells.ring(now), bells.due()), (NONE, None));
+        let mut notifiers = Notifiers::new(counts(0, 4), now);
+        notifiers.note(counts(1, 3));
+        assert_eq!((notifiers.notify(now), notifiers.due()), (NONE, None));
     }
 
     #[test]
     fn with_a_low_mark_only_a_fall_below_it_rings() {
         let mut now = Instant::now();
-        let mut bells = Bells::new(counts(5, 0), now);
-        bells.set_low(3);
-        let mut ring = |zeroed| {
+        let mut notifiers = Notifiers::new(counts(5, 0), now);
+        notifiers.set_low(3);
+        let mut told = |zeroed| {
             now += INTERVAL;
-            bells.zeroed.arm();
-            bells.note(counts(zeroed, 0));
-            bells.ring(now).zeroed
+            notifiers.zeroed.arm();
+            notifiers.note(counts(zeroed, 0));
+            notifiers.notify(now).zeroed
         };
-        assert_eq!([4, 3, 2, 1, 4, 2].map(&mut ring), [false, false, true, false, false, true]);
-        bells.zeroed.arm();
-        bells.set_low(0);
-        assert!(bells.ring(now + INTERVAL).zeroed, "0 is every change, itself among them");
-        bells.zeroed.arm();
-        bells.set_low(100);
-        assert!(bells.ring(now + INTERVAL * 2).zeroed, "it is below at once");
+        assert_eq!([4, 3, 2, 1, 4, 2].map(&mut told), [false, false, true, false, false, true]);
+        notifiers.zeroed.arm();
+        notifiers.set_low(0);
+        assert!(notifiers.notify(now + INTERVAL).zeroed, "0 is every change, itself among them");
+        notifiers.zeroed.arm();
+        notifiers.set_low(100);
+        assert!(notifiers.notify(now + INTERVAL * 2).zeroed, "it is below at once");
     }
 
     #[test]
@@ -248,13 +248,13 @@ mod tests {
             pending: false,
             not_before: start,
         };
-        assert!(!watch.ring(true, counts(2, 9), start), "not below");
-        assert!(!watch.ring(true, counts(1, 0), start), "nothing to be done about it");
-        assert!(watch.ring(true, counts(1, 1), start));
-        assert!(!watch.ring(true, counts(0, 1), start + Duration::from_millis(20)));
+        assert!(!watch.notify(true, counts(2, 9), start), "not below");
+        assert!(!watch.notify(true, counts(1, 0), start), "nothing to be done about it");
+        assert!(watch.notify(true, counts(1, 1), start));
+        assert!(!watch.notify(true, counts(0, 1), start + Duration::from_millis(20)));
         let due = watch.due().expect("it is told later");
         assert_eq!(due, start + Duration::from_millis(50));
-        assert!(watch.ring(false, counts(0, 1), due));
+        assert!(watch.notify(false, counts(0, 1), due));
         assert_eq!(watch.due(), None);
     }
 }

@@ -21,9 +21,9 @@ use crate::stop::Stop;
 /// How often it looks: what it adds to the time that a stop takes.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The threads that may have to be poked.
+/// The threads that may have to be interrupted.
 #[derive(Debug)]
-pub(crate) struct Pokes {
+pub(crate) struct Interrupts {
     inside: Arc<Inside>,
     looker: OnceLock<()>,
 }
@@ -41,7 +41,7 @@ impl Inside {
     }
 }
 
-impl Pokes {
+impl Interrupts {
     /// Nobody is inside. From now on SIGURG interrupts system calls and does nothing else.
     pub(crate) fn new(stops: [Stop; 2]) -> Result<Self> {
         // The default is to ignore it, which interrupts nothing; nobody reads the flag.
@@ -50,7 +50,7 @@ impl Pokes {
         Ok(Self { inside, looker: OnceLock::new() })
     }
 
-    /// The calling thread may be poked until the result is dropped.
+    /// The calling thread may be interrupted until the result is dropped.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.looker.get_or_init(|| {
             let inside = Arc::downgrade(&self.inside);
@@ -62,7 +62,7 @@ impl Pokes {
     }
 }
 
-/// Until it is dropped its thread may be poked.
+/// Until it is dropped its thread may be interrupted.
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
     inside: &'a Inside,
@@ -98,11 +98,11 @@ mod tests {
     #[test]
     fn a_thread_inside_is_interrupted_when_a_stop_is_set() {
         let stop = Stop::default();
-        let pokes = Pokes::new([stop.clone(), Stop::default()]).unwrap();
+        let interrupts = Interrupts::new([stop.clone(), Stop::default()]).unwrap();
         let (entered, is_inside) = mpsc::channel();
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
-                let _inside = pokes.enter();
+                let _inside = interrupts.enter();
                 entered.send(()).unwrap();
                 let day = rustix::time::Timespec { tv_sec: 86_400, tv_nsec: 0 };
                 rustix::thread::nanosleep(&day)

@@ -4,7 +4,7 @@
 //! A loan must not look at every block: with 4096 of them four scans are 80 us, and 64 clients
 //! wait for one another. Nor must the look around the house, which follows every change. The ready
 //! blocks of each domain, the blocks and sums of each state and the bytes each account holds are
-//! therefore indexed, and every change goes through [`Shelves::change`], which takes the block
+//! therefore indexed, and every change goes through [`Blocks::change`], which takes the block
 //! out of the index before and puts it back after.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +15,12 @@ use crate::block::{Block, State, StateName};
 
 /// The ready blocks of one domain, by size.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Shelf {
+pub(super) struct ReadyBlocks {
     blocks: BTreeSet<(Pages, BlockId)>,
     pages: Pages,
 }
 
-impl Shelf {
+impl ReadyBlocks {
     /// Their pages together.
     pub(super) fn pages(&self) -> Pages {
         self.pages
@@ -58,15 +58,15 @@ struct Holding {
 
 /// All blocks and their index.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Shelves {
+pub(super) struct Blocks {
     blocks: BTreeMap<BlockId, Block>,
     states: BTreeMap<StateName, BTreeSet<BlockId>>,
     sums: BTreeMap<(PoolKey, StateName), Sum>,
-    ready: BTreeMap<Domain, Shelf>,
+    ready: BTreeMap<Domain, ReadyBlocks>,
     held: BTreeMap<Uid, Holding>,
 }
 
-impl Shelves {
+impl Blocks {
     pub(super) fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(&id)
     }
@@ -83,7 +83,7 @@ impl Shelves {
         self.sums.get(&(pool, state)).copied().unwrap_or_default()
     }
 
-    pub(super) fn shelf(&self, domain: Domain) -> Option<&Shelf> {
+    pub(super) fn ready_blocks(&self, domain: Domain) -> Option<&ReadyBlocks> {
         self.ready.get(&domain)
     }
 
@@ -127,9 +127,9 @@ impl Shelves {
         sum.blocks += 1;
         sum.pages += block.pages();
         if let State::Ready(_) = block.state() {
-            let shelf = self.ready.entry(pool.domain()).or_default();
-            if shelf.blocks.insert((block.pages(), block.id())) {
-                shelf.pages += block.pages();
+            let ready = self.ready.entry(pool.domain()).or_default();
+            if ready.blocks.insert((block.pages(), block.id())) {
+                ready.pages += block.pages();
             }
         }
         if let Some((account, pages)) = block.held() {
@@ -150,10 +150,10 @@ impl Shelves {
             sum.pages = sum.pages.saturating_sub(block.pages());
         }
         if let State::Ready(_) = block.state()
-            && let Some(shelf) = self.ready.get_mut(&pool.domain())
-            && shelf.blocks.remove(&(block.pages(), block.id()))
+            && let Some(ready) = self.ready.get_mut(&pool.domain())
+            && ready.blocks.remove(&(block.pages(), block.id()))
         {
-            shelf.pages = shelf.pages.saturating_sub(block.pages());
+            ready.pages = ready.pages.saturating_sub(block.pages());
         }
         if let Some((account, pages)) = block.held()
             && let Some(held) = self.held.get_mut(&account)
@@ -173,16 +173,16 @@ impl Shelves {
         for block in self.blocks.values() {
             again.add(block);
         }
-        let full = |shelves: &Self| {
-            let shelves = shelves.ready.iter().filter(|(_, s)| !s.blocks.is_empty());
-            shelves.map(|(k, s)| (*k, s.blocks.clone(), s.pages)).collect::<Vec<_>>()
+        let full = |blocks: &Self| {
+            let blocks = blocks.ready.iter().filter(|(_, s)| !s.blocks.is_empty());
+            blocks.map(|(k, s)| (*k, s.blocks.clone(), s.pages)).collect::<Vec<_>>()
         };
-        let states = |shelves: &Self| {
-            let states = shelves.states.iter().filter(|(_, ids)| !ids.is_empty());
+        let states = |blocks: &Self| {
+            let states = blocks.states.iter().filter(|(_, ids)| !ids.is_empty());
             states.map(|(state, ids)| (*state, ids.clone())).collect::<Vec<_>>()
         };
-        let sums = |shelves: &Self| {
-            let sums = shelves.sums.iter().filter(|(_, sum)| sum.blocks > 0);
+        let sums = |blocks: &Self| {
+            let sums = blocks.sums.iter().filter(|(_, sum)| sum.blocks > 0);
             sums.map(|(key, sum)| (*key, *sum)).collect::<Vec<_>>()
         };
         full(self) == full(&again)
