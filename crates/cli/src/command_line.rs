@@ -4,9 +4,9 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::{self, Outcome};
+use crate::manual;
 use crate::verbs::{
-    completions, doctor, give_back, lab, lend, man, reserve, run, serve, set, status, top, watch,
-    zero,
+    completions, doctor, give_back, lab, lend, reserve, run, serve, set, status, top, watch, zero,
 };
 
 /// Huge pages that are zero before anyone asks.
@@ -41,7 +41,7 @@ pub(crate) enum Verb {
     Plan(lab::Plan),
     Completions(completions::Args),
     #[command(hide = true)]
-    Man(man::Args),
+    Man(manual::Args),
 }
 
 impl Verb {
@@ -62,7 +62,10 @@ impl Verb {
             Self::Bench(args) => lab::bench(&args),
             Self::Plan(args) => lab::plan(&args),
             Self::Completions(args) => completions::run(&args),
-            Self::Man(args) => man::run(&args),
+            // The laboratory has the pages of its verbs, and brings them.
+            Self::Man(args) => {
+                args.write(command(), |name| !["bench", "demo", "plan"].contains(&name))
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod exit;
 pub mod inherited;
 pub mod installed;
 pub mod machine;
+pub mod manual;
 pub mod output;
 mod parse;
 mod program;

@@ -12,7 +12,6 @@ mod chart;
 mod demo;
 mod figure;
 mod machine;
-mod man;
 mod page;
 mod plan;
 mod prefault;
@@ -20,7 +19,7 @@ mod rig;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use cli::exit::{self, Outcome};
 
 /// What prezero comes to, measured and shown.
@@ -40,7 +39,7 @@ enum Verb {
     Bench(bench::Args),
     Plan(Box<plan::Args>),
     #[command(hide = true)]
-    Man(man::Args),
+    Man(cli::manual::Args),
 }
 
 impl Verb {
@@ -49,7 +48,7 @@ impl Verb {
             Self::Demo(args) => demo::run(&args),
             Self::Bench(args) => bench::run(&args),
             Self::Plan(args) => plan::run(&args),
-            Self::Man(args) => man::run(&args),
+            Self::Man(args) => args.write(Lab::command(), |name| name != "prezero"),
         }
     }
 }
@@ -61,7 +60,6 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent_and_every_verb_shows_an_example() {

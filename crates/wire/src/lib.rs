@@ -123,6 +123,10 @@ pub struct Status {
     pub pid: u32,
     /// Its pools.
     pub pools: Vec<PoolStatus>,
+    /// The counts of each node and page size: those of its pools together, which share the
+    /// kernel's free pages.
+    #[serde(default)]
+    pub levels: Vec<Level>,
     /// Its loans.
     pub loans: Vec<LoanStatus>,
     /// Its own workers that run now.

@@ -126,11 +126,13 @@ fn status_and_its_parts() {
     golden(&loan, &loan_wire);
     let (counters, counters_wire) = counters();
     golden(&counters, &counters_wire);
+    let (level, level_wire) = level();
     let status = Status {
         provider: Provider::Stock,
         version: "0.1.0".to_owned(),
         pid: 77,
         pools: vec![pool],
+        levels: vec![level],
         loans: vec![loan],
         workers: 2,
         paused_by_pressure: true,
@@ -139,7 +141,8 @@ fn status_and_its_parts() {
     };
     let wire = json!({
         "provider": "stock", "version": "0.1.0", "pid": 77, "pools": [pool_wire],
-        "loans": [loan_wire], "workers": 2, "paused_by_pressure": true, "fresh_because": "no BTF", "counters": counters_wire,
+        "levels": [level_wire], "loans": [loan_wire], "workers": 2, "paused_by_pressure": true,
+        "fresh_because": "no BTF", "counters": counters_wire,
     });
     golden(&status, &wire);
 }

@@ -6,7 +6,6 @@ pub(crate) mod doctor;
 pub(crate) mod give_back;
 pub(crate) mod lab;
 pub(crate) mod lend;
-pub(crate) mod man;
 pub(crate) mod reserve;
 pub(crate) mod run;
 pub(crate) mod serve;

@@ -45,17 +45,8 @@ struct Report(Status);
 
 impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Status {
-            provider,
-            version,
-            pid,
-            pools,
-            loans,
-            workers,
-            paused_by_pressure,
-            fresh_because,
-            counters,
-        } = &self.0;
+        let Status { provider, version, pid, pools, loans, workers, .. } = &self.0;
+        let Status { paused_by_pressure, fresh_because, counters, .. } = &self.0;
         let paused = if *paused_by_pressure { ", paused by cpu pressure" } else { "" };
         writeln!(
             out,
@@ -221,6 +212,7 @@ mod tests {
                 leave_free: 0,
                 kernel_free_pages: 2,
             }],
+            levels: Vec::new(),
             loans: vec![LoanStatus {
                 lease: 3,
                 uid: 1000,

@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use units::{Node, PageSize, Pages};
+use wire::Level;
 
 use super::{Failure, give, handle, prezero, run, text};
 use crate::DEFAULT_SOCKET;
@@ -28,6 +29,19 @@ pub struct prezero_level {
     pub lent_pages: u64,
     /// The node.
     pub node: u32,
+}
+
+impl From<&Level> for prezero_level {
+    fn from(level: &Level) -> Self {
+        Self {
+            page_bytes: level.page_bytes,
+            ready_pages: level.ready_pages,
+            zeroable_pages: level.zeroable_pages,
+            zeroing_pages: level.zeroing_pages,
+            lent_pages: level.lent_pages,
+            node: level.node,
+        }
+    }
 }
 
 /// A watch. To be used by one thread at a time.
@@ -74,27 +88,7 @@ pub unsafe extern "C" fn prezero_status(
         // SAFETY: the caller's contract.
         let connection = unsafe { handle(connection) }?;
         let status = connection.client.status()?;
-        let mut all: Vec<prezero_level> = Vec::new();
-        for pool in &status.pools {
-            let same =
-                |l: &&mut prezero_level| (l.node, l.page_bytes) == (pool.node, pool.page_bytes);
-            if let Some(level) = all.iter_mut().find(same) {
-                level.ready_pages += pool.ready_pages;
-                level.zeroing_pages += pool.zeroing_pages;
-                level.lent_pages += pool.lent_pages;
-                // Pools of one shape share the kernel's free pages: the largest share counts once.
-                level.zeroable_pages = level.zeroable_pages.max(pool.zeroable_pages);
-                continue;
-            }
-            all.push(prezero_level {
-                page_bytes: pool.page_bytes,
-                ready_pages: pool.ready_pages,
-                zeroable_pages: pool.zeroable_pages,
-                zeroing_pages: pool.zeroing_pages,
-                lent_pages: pool.lent_pages,
-                node: pool.node,
-            });
-        }
+        let all: Vec<_> = status.levels.iter().map(prezero_level::from).collect();
         // SAFETY: the caller's contract.
         unsafe { fill(&all, levels, room, count) }
     })
@@ -160,15 +154,7 @@ pub unsafe extern "C" fn prezero_watch_next(
             errno: rustix::io::Errno::CONNRESET,
             text: "the daemon is gone: connect again".to_owned(),
         })?;
-        let level = |level: &wire::Level| prezero_level {
-            page_bytes: level.page_bytes,
-            ready_pages: level.ready_pages,
-            zeroable_pages: level.zeroable_pages,
-            zeroing_pages: level.zeroing_pages,
-            lent_pages: level.lent_pages,
-            node: level.node,
-        };
-        let all: Vec<_> = report?.levels.iter().map(level).collect();
+        let all: Vec<_> = report?.levels.iter().map(prezero_level::from).collect();
         // SAFETY: the caller's contract.
         unsafe { fill(&all, levels, room, count) }
     })

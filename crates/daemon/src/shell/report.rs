@@ -21,6 +21,7 @@ impl Shell {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             pools: pools.collect(),
+            levels: self.book.levels(),
             loans: self.book.loans(),
             workers: self.workers.running,
             paused_by_pressure: self.workers.paused,

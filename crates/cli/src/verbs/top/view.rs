@@ -149,6 +149,7 @@ pub(super) mod tests {
             version: "0.1.0".into(),
             pid: 7,
             pools: vec![pool(0, 1 << 30, 8), pool(1, 1 << 30, 8), idle],
+            levels: Vec::new(),
             loans: vec![loan(17, None), loan(18, Some("db"))],
             workers: 2,
             paused_by_pressure: false,
