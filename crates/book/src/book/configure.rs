@@ -7,12 +7,14 @@ use units::{Pages, PoolKey};
 
 use super::{Book, Effect, Pool};
 use crate::block::Block;
-use crate::config::{ConfigError, PoolConfig};
+use crate::config::{ConfigError, PoolConfig, Recycle};
 
 impl Pool {
     /// A pool that nobody wants (any more): it makes no blocks, and is gone with its last one.
     pub(super) fn unwanted(key: PoolKey) -> Self {
-        let config = PoolConfig { max: Some(Pages::ZERO), ..PoolConfig::new(key) };
+        // What is returned goes back to the kernel, whoever is proven to have it no more.
+        let recycle = Recycle::Fresh;
+        let config = PoolConfig { max: Some(Pages::ZERO), recycle, ..PoolConfig::new(key) };
         Self { config, refilling: false, configured: false }
     }
 }

@@ -3,8 +3,9 @@
 
 use units::LeaseId;
 
+use super::kernel::Seen;
 use super::*;
-use crate::block::Settled;
+use crate::block::{Settled, Unheld};
 use crate::book::Found;
 use crate::config::Recycle;
 use crate::journal;
@@ -168,8 +169,9 @@ fn a_pool_that_nobody_configured_honours_loans_and_gets_nothing_new() {
     assert_eq!(refusal(&mut book, &there), Refusal::NoSuchPool);
     let mine = there.kept("guest", 60);
     assert!(lend(&mut book, &mine).0.kept, "but what was left there is still its owner's");
-    for block in [BlockId(5), BlockId(6)] {
-        assert_eq!(book.settle(block, Reach::Sole, 100).map(|s| s.0), Some(Settled::Gone));
+    for (block, reach) in [(5, Reach::Sole), (6, Reach::Nobody(Unheld::by(Seen)))] {
+        let settled = book.settle(BlockId(block), reach, 100).map(|s| s.0);
+        assert_eq!(settled, Some(Settled::Gone), "however much is proven");
     }
     book.configure(pool(1, 4)).expect("a good pool");
     assert!(book.take_zeroing(Who::User, Some(Node(1)), None).is_some());

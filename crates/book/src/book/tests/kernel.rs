@@ -30,7 +30,7 @@ pub(super) enum Content {
 }
 
 /// That the kernel has shown nobody.
-struct Seen;
+pub(super) struct Seen;
 
 impl Proof for Seen {}
 
