@@ -37,7 +37,8 @@ impl Kernel {
     /// As it is now.
     pub(crate) fn now() -> Self {
         let counters = hugetlb::counters(&Roots::default(), Page::Mib2.size(), None);
-        let hugetlb::Counters { total, free, surplus, reserved } = counters.expect("2 MiB pages");
+        let hugetlb::HugetlbCounters { total, free, surplus, reserved } =
+            counters.expect("2 MiB pages");
         Self { total, free, reserved, surplus }
     }
 }

@@ -3,7 +3,7 @@
 //! pages.
 
 use client::Mapping;
-use linux::kernel::{Device, Level, level};
+use linux::kernel::{Device, Support, offer};
 use linux::testkit::{hugepages, skip_for_ever};
 use linux::{BlockFile, Roots};
 use prezero_tests::{Daemon, Page};
@@ -11,8 +11,8 @@ use units::{Counts, Domain, Node};
 
 /// Whether this kernel has the series; if not, that is a counted skip.
 pub(crate) fn has_series() -> bool {
-    let offer = level::probe(&Roots::default()).expect("a kernel can be asked");
-    if offer.effective() == Level::Stock {
+    let offer = offer::probe(&Roots::default()).expect("a kernel can be asked");
+    if offer.effective() == Support::Stock {
         skip_for_ever("this kernel lacks the series");
         return false;
     }

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use linux::Roots;
-use linux::kernel::{Level, level};
+use linux::kernel::{Support, offer};
 use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -47,8 +47,8 @@ fn serve_picks_the_kernels_pool_by_itself_and_stock_if_told() {
 
 #[test]
 fn a_forced_provider_that_is_not_there_is_one_line_and_exit_code_6() {
-    let offer = level::probe(&Roots::default()).expect("a kernel can be asked");
-    if offer.effective() > Level::Stock {
+    let offer = offer::probe(&Roots::default()).expect("a kernel can be asked");
+    if offer.effective() > Support::Stock {
         linux::testkit::skip_for_ever("this kernel has the series");
         return;
     }

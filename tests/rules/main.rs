@@ -8,6 +8,7 @@ mod manual;
 mod providers;
 mod sources;
 mod specification;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

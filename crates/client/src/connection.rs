@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::value::{Error as ValueError, MapDeserializer};
 use units::{Bytes, JobId, Node, PageSize, Pages};
 use wire::{
-    Configure, FinishZeroing, Finished, GetStatus, GiveBack, LendRequest, Method, PoolChange,
+    Configure, FinishZeroing, Finished, GetStatus, GiveBack, LendRequest, Parameters, PoolChange,
     Status, TakeZeroing, WatchReply,
 };
 use zlink::{Call, Connection};
@@ -58,7 +58,7 @@ impl Client {
     }
 
     /// One call and its answer.
-    fn call<M: Method>(&mut self, parameters: &M) -> Result<(M::Reply, Vec<OwnedFd>)> {
+    fn call<M: Parameters>(&mut self, parameters: &M) -> Result<(M::Reply, Vec<OwnedFd>)> {
         let broken = broken(M::NAME);
         self.send(parameters, false).map_err(&broken)?;
         let received = now(self.connection.receive_reply::<M::Reply, wire::Error>());
@@ -72,7 +72,7 @@ impl Client {
         Ok((parameters, fds))
     }
 
-    fn send<M: Method>(&mut self, parameters: &M, more: bool) -> zlink::Result<()> {
+    fn send<M: Parameters>(&mut self, parameters: &M, more: bool) -> zlink::Result<()> {
         let call = Call::new(Named { method: M::NAME, parameters }).set_more(more);
         now(self.connection.send_call(&call, Vec::new()))
     }

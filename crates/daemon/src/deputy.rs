@@ -54,7 +54,7 @@ pub(crate) struct Wanted {
 
 /// What it has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Done {
+pub(crate) struct Ended {
     pub(crate) pages: Pages,
     /// It was told to stop before everything was done.
     pub(crate) interrupted: bool,
@@ -116,8 +116,8 @@ impl Deputies {
         &self,
         order: Wanted,
         mut stop: oneshot::Receiver<()>,
-    ) -> Result<Done> {
-        let nothing = Done { pages: Pages::ZERO, interrupted: true };
+    ) -> Result<Ended> {
+        let nothing = Ended { pages: Pages::ZERO, interrupted: true };
         let place = tokio::select! {
             place = self.places.take(order.user) => place,
             _ = &mut stop => return Ok(nothing),
@@ -184,10 +184,10 @@ impl Deputies {
     }
 }
 
-fn report(status: ExitStatus, text: &str) -> Result<Done> {
+fn report(status: ExitStatus, text: &str) -> Result<Ended> {
     let exit = status.code().and_then(Exit::from_code);
     match exit.and_then(|_| Summary::parse(text)) {
-        Some(Summary { pages, interrupted, .. }) => Ok(Done { pages: Pages(pages), interrupted }),
+        Some(Summary { pages, interrupted, .. }) => Ok(Ended { pages: Pages(pages), interrupted }),
         None => Err(Error::Deputy(format!("it ended with {status}"))),
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         let work = worker::Work { pages: 3, bytes: 12, ..worker::Work::default() };
         let some = serde_json::to_string(&Summary::new(&work, true)).unwrap();
         let some = some.as_str();
-        let three = Done { pages: Pages(3), interrupted: true };
+        let three = Ended { pages: Pages(3), interrupted: true };
         assert_eq!(ended(130, some), Some(three));
         assert_eq!(ended(5, some), Some(three));
         assert_eq!(ended(3, some), None, "there was no daemon");

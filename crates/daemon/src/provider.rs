@@ -7,7 +7,7 @@
 
 use book::Book;
 use book::config::{self, Config};
-use linux::kernel::{Level, level};
+use linux::kernel::{Support, offer};
 use linux::{BlockFile, Roots, hugetlb, meminfo};
 use units::{BlockId, Bytes, Counts, Domain, PageSize, Pages};
 
@@ -37,17 +37,17 @@ impl Provider {
         if wanted == config::Provider::Stock {
             return Ok(Self::Stock);
         }
-        let offer = level::probe(roots)?;
+        let offer = offer::probe(roots)?;
         match (offer.effective(), wanted) {
-            (Level::Zeroed(_), _) => {
+            (Support::Zeroed(_), _) => {
                 tracing::info!(kernel = %offer.kernel, used = %offer.effective(), "provider kernel");
                 Ok(Self::Kernel(KernelPool::open(roots)?))
             }
-            (Level::Stock, config::Provider::Kernel) => {
+            (Support::Stock, config::Provider::Kernel) => {
                 let found = offer.missing.unwrap_or("it has no /dev/hugepagectl");
                 Err(Error::NoProvider { found })
             }
-            (Level::Stock, _) => Ok(Self::Stock),
+            (Support::Stock, _) => Ok(Self::Stock),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::roots::Roots;
 
 /// The machine in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct CpuModel {
     /// `GenuineIntel`, `AuthenticAMD`; on Arm the implementer's number.
     pub vendor: String,
     /// The model's name; on Arm the part's number.
@@ -21,7 +21,7 @@ pub struct Machine {
 }
 
 /// Reads `/proc/cpuinfo`, the governor and the kernel's release; absent fields are `unknown`.
-pub fn describe(roots: &Roots) -> Result<Machine> {
+pub fn describe(roots: &Roots) -> Result<CpuModel> {
     let text = files::read(&roots.proc.join("cpuinfo"))?;
     let field = |name: &str| {
         text.lines().find_map(|line| {
@@ -30,7 +30,7 @@ pub fn describe(roots: &Roots) -> Result<Machine> {
         })
     };
     let governor = roots.sys.join("devices/system/cpu/cpu0/cpufreq/scaling_governor");
-    Ok(Machine {
+    Ok(CpuModel {
         vendor: field("vendor_id")
             .or_else(|| field("CPU implementer").map(|id| format!("implementer {id}")))
             .unwrap_or_else(|| "unknown".into()),

@@ -16,7 +16,7 @@ use crate::roots::Roots;
 
 /// The pages of one size, on one node or on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counters {
+pub struct HugetlbCounters {
     /// All pages of the pool, lent, mapped, reserved or free; surplus pages included.
     pub total: u64,
     /// Pages that no file and no mapping has; some may be promised, see `reserved`.
@@ -27,7 +27,7 @@ pub struct Counters {
     pub reserved: Option<u64>,
 }
 
-impl Counters {
+impl HugetlbCounters {
     /// Free pages that nobody was promised.
     pub fn unreserved_free(&self) -> u64 {
         self.free.saturating_sub(self.reserved.unwrap_or(0))
@@ -60,9 +60,9 @@ pub fn page_sizes(roots: &Roots) -> Result<Vec<PageSize>> {
 ///
 /// # Errors
 /// [`Error::is_not_found`] where the kernel has no such page size or node.
-pub fn counters(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<Counters> {
+pub fn counters(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<HugetlbCounters> {
     let dir = pool_dir(roots, page, node);
-    Ok(Counters {
+    Ok(HugetlbCounters {
         total: files::read_number(&dir.join("nr_hugepages"))?,
         free: files::read_number(&dir.join("free_hugepages"))?,
         surplus: files::read_number(&dir.join("surplus_hugepages"))?,

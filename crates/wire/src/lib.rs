@@ -12,7 +12,7 @@ mod words;
 use std::fmt;
 
 pub use methods::{
-    Configure, FinishZeroing, GetStatus, GiveBack, LendRequest, Method, TakeZeroing, Watch,
+    Configure, FinishZeroing, GetStatus, GiveBack, LendRequest, Parameters, TakeZeroing, Watch,
 };
 use serde::{Deserialize, Serialize};
 use units::{Counts, Domain, Node, PageSize, Pages, PoolKey};
@@ -250,7 +250,7 @@ pub struct Finished {
 
 /// Nothing but that it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Done {}
+pub struct Configured {}
 
 /// What was given back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]

@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, JobId, Node, Owner, PageSize, Pages};
 
-use crate::{Done, Finished, GivenBack, Job, Lent, PoolChange, Status, WatchReply};
+use crate::{Configured, Finished, GivenBack, Job, Lent, PoolChange, Status, WatchReply};
 
 /// A method's parameters, and what it is called by.
-pub trait Method: Serialize + Debug {
+pub trait Parameters: Serialize + Debug {
     /// The name, with the interface's before it.
     const NAME: &'static str;
     /// What it answers.
@@ -20,7 +20,7 @@ pub trait Method: Serialize + Debug {
 
 macro_rules! method {
     ($parameters:ty, $name:literal, $reply:ty) => {
-        impl Method for $parameters {
+        impl Parameters for $parameters {
             const NAME: &'static str = concat!("io.prezero.", $name);
             type Reply = $reply;
         }
@@ -32,7 +32,7 @@ method!(LendRequest, "Lend", Lent);
 method!(TakeZeroing, "TakeZeroing", Job);
 method!(FinishZeroing, "FinishZeroing", Finished);
 method!(GiveBack, "GiveBack", GivenBack);
-method!(Configure, "Configure", Done);
+method!(Configure, "Configure", Configured);
 method!(Watch, "Watch", WatchReply);
 
 /// Everything there is to see.

@@ -66,7 +66,7 @@ impl JobOrder {
 }
 
 /// A job that was reported: its block, if it had one, the state of its pages, what is to be done.
-pub type Finished = (Option<BlockId>, StateName, Vec<Effect>);
+pub type JobEnd = (Option<BlockId>, StateName, Vec<Effect>);
 
 impl Book {
     /// Picks what a worker should zero next: the pool that has the least of what it wants first.
@@ -96,7 +96,7 @@ impl Book {
         job: JobId,
         done: Pages,
         reach: Reach,
-    ) -> Result<Option<Finished>, IllegalMove> {
+    ) -> Result<Option<JobEnd>, IllegalMove> {
         match self.jobs.remove(&job) {
             Some(order) => self.finish(&order, done, reach),
             None => Ok(None),

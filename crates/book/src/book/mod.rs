@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{Counters, LoanStatus, PoolStatus};
 
-pub use job::{Finished, JobOrder, Who, Work};
+pub use job::{JobEnd, JobOrder, Who, Work};
 pub use lend::{Asked, Loan, LoanPart, Refusal};
 
 use crate::block::{Block, Hold, Part, Reach, State, StateName};

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use linux::{
     BlockDir, Exclusivity, HugetlbMount, Result, Roots, cgroup, cpu, exclusive, hugetlb,
-    kernel::{Offer, level},
+    kernel::{Offer, offer},
     meminfo, mount, numa, psi,
 };
 use pins::PinProbe;
@@ -109,7 +109,7 @@ fn kernel(roots: &Roots) -> Result<Vec<Finding>> {
         } else {
             Finding::new(Level::Ok, "kernel", release)
         },
-        provider(&level::probe(roots)?),
+        provider(&offer::probe(roots)?),
     ])
 }
 
@@ -124,7 +124,7 @@ fn provider(offer: &Offer) -> Finding {
             .command("ls -l /dev/hugepagectl; cat /sys/class/misc/hugepagectl/dev");
     }
     match offer.effective() {
-        level::Level::Stock => Finding::new(Level::Ok, subject, format!("stock; {kernel}")),
+        offer::Support::Stock => Finding::new(Level::Ok, subject, format!("stock; {kernel}")),
         used if offer.kernel > used => Finding::new(
             Level::Ok,
             subject,

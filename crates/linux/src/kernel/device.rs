@@ -22,7 +22,7 @@ const PROBE_SIZE: u32 = 512;
 
 /// What a call of [`Device::zero`] came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Zeroed {
+pub struct Stepped {
     /// Pages that this call has zeroed.
     pub pages: Pages,
     /// Whether a signal ended it before it had zeroed any.
@@ -107,13 +107,13 @@ impl Device {
     /// # Errors
     /// EPERM without `CAP_SYS_ADMIN`; ENODEV as for [`Device::query`], also when the node goes
     /// away.
-    pub fn zero(&self, domain: Domain, pages: Pages) -> Result<Zeroed> {
+    pub fn zero(&self, domain: Domain, pages: Pages) -> Result<Stepped> {
         let (node, page_shift) = numbers(domain)?;
         let mut zero = Zero { node, page_shift, pages: pages.0, ..Zero::default() };
         match self.call(&mut zero) {
-            Ok(()) => Ok(Zeroed { pages: Pages(zero.zeroed), interrupted: false }),
+            Ok(()) => Ok(Stepped { pages: Pages(zero.zeroed), interrupted: false }),
             Err(error) if error.errno() == Some(Errno::INTR) => {
-                Ok(Zeroed { pages: Pages::ZERO, interrupted: true })
+                Ok(Stepped { pages: Pages::ZERO, interrupted: true })
             }
             Err(error) => {
                 Err(error).advise(Errno::PERM, "zeroing in the kernel needs CAP_SYS_ADMIN")

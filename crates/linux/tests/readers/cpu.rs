@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use linux::cpu::{self, Machine};
+use linux::cpu::{self, CpuModel};
 use linux::testkit::tree;
 
 #[test]
@@ -13,7 +13,7 @@ fn describes_an_x86_host() {
         ("proc/sys/kernel/osrelease", "6.1.0-18-amd64\n"),
         ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n"),
     ]);
-    let expected = Machine {
+    let expected = CpuModel {
         vendor: "AuthenticAMD".into(),
         model: "AMD EPYC 9R14".into(),
         governor: Some("performance".into()),

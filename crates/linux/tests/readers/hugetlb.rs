@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use linux::hugetlb::{self, Counters};
+use linux::hugetlb::{self, HugetlbCounters};
 use linux::testkit::tree;
 use units::{Node, PageSize};
 
@@ -44,10 +44,10 @@ fn reads_the_machine_and_each_node() {
     ]);
     let roots = tree.roots();
     let machine = hugetlb::counters(&roots, MIB_2, None).unwrap();
-    assert_eq!(machine, Counters { total: 12, free: 7, surplus: 1, reserved: Some(3) });
+    assert_eq!(machine, HugetlbCounters { total: 12, free: 7, surplus: 1, reserved: Some(3) });
     assert_eq!(machine.unreserved_free(), 4);
     let node = hugetlb::counters(&roots, MIB_2, Some(Node(1))).unwrap();
-    assert_eq!(node, Counters { total: 8, free: 2, surplus: 0, reserved: None });
+    assert_eq!(node, HugetlbCounters { total: 8, free: 2, surplus: 0, reserved: None });
     assert_eq!(node.unreserved_free(), 2);
     assert_eq!(hugetlb::overcommit(&roots, MIB_2).unwrap(), 5);
 

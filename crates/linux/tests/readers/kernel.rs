@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use linux::Errno;
 use linux::kernel::files::{CountFile, Name, are_there};
-use linux::kernel::{Level, level};
+use linux::kernel::{Support, offer};
 use linux::testkit::tree;
 use units::{Domain, Node};
 
@@ -24,15 +24,18 @@ fn a_kernel_without_the_series_is_stock() {
         ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n"),
         (&file("nr_hugepages"), "0\n"),
     ]);
-    let offer = level::probe(&tree.roots()).unwrap();
-    assert_eq!((offer.kernel, offer.effective(), offer.files), (Level::Stock, Level::Stock, false));
+    let offer = offer::probe(&tree.roots()).unwrap();
+    assert_eq!(
+        (offer.kernel, offer.effective(), offer.files),
+        (Support::Stock, Support::Stock, false)
+    );
     assert_eq!(offer.missing, None);
 }
 
 #[test]
 fn a_kernel_without_huge_pages_is_stock() {
     let tree = tree(&[("sys/devices/system/node/has_memory", "0\n")]);
-    assert_eq!(level::probe(&tree.roots()).unwrap().kernel, Level::Stock);
+    assert_eq!(offer::probe(&tree.roots()).unwrap().kernel, Support::Stock);
 }
 
 #[test]
@@ -43,8 +46,8 @@ fn files_without_a_device_are_stock_and_say_what_is_missing() {
         (&file("zeroed_hugepages"), "3\n"),
         (&file("zeroable_hugepages"), "4\n"),
     ]);
-    let offer = level::probe(&tree.roots()).unwrap();
-    assert_eq!((offer.kernel, offer.files), (Level::Stock, true));
+    let offer = offer::probe(&tree.roots()).unwrap();
+    assert_eq!((offer.kernel, offer.files), (Support::Stock, true));
     assert!(offer.missing.unwrap().contains("/dev/hugepagectl"), "{offer:?}");
 }
 
@@ -55,8 +58,8 @@ fn a_device_that_is_none_is_stock_and_says_so() {
         ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n"),
         ("dev/hugepagectl", ""),
     ]);
-    let offer = level::probe(&tree.roots()).unwrap();
-    assert_eq!(offer.kernel, Level::Stock);
+    let offer = offer::probe(&tree.roots()).unwrap();
+    assert_eq!(offer.kernel, Support::Stock);
     assert!(offer.missing.unwrap().contains("HUGEPAGECTL_QUERY"), "{offer:?}");
     let device = linux::kernel::Device::open(&tree.roots()).unwrap();
     let error = device.query(on(1)).unwrap_err();

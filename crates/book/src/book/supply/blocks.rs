@@ -6,7 +6,7 @@ use wire::{MAX_PARTS, ZeroBy};
 
 use crate::block::{Block, IllegalMove, Reach, State, StateName};
 use crate::book::index::ReadyBlocks;
-use crate::book::job::{Finished, JobOrder, Who, Work};
+use crate::book::job::{JobEnd, JobOrder, Who, Work};
 use crate::book::lend::{Plan, Taken};
 use crate::book::{Book, Effect};
 
@@ -76,7 +76,7 @@ impl Book {
         id: BlockId,
         pages_done: Pages,
         reach: Reach,
-    ) -> Result<Option<Finished>, IllegalMove> {
+    ) -> Result<Option<JobEnd>, IllegalMove> {
         let Some(block) = self.blocks.get(id) else { return Ok(None) };
         let pool = block.pool();
         let before = match block.state() {

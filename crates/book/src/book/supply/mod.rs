@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use units::{Counts, Domain, JobId, Node, PageSize, Pages, PoolKey};
 
 use self::kernel::KernelPools;
-use super::job::{Finished, JobOrder, Who, Work};
+use super::job::{JobEnd, JobOrder, Who, Work};
 use super::lend::Plan;
 use super::{Book, Effect};
 use crate::block::{IllegalMove, Reach, StateName};
@@ -168,7 +168,7 @@ impl Book {
         order: &JobOrder,
         done: Pages,
         reach: Reach,
-    ) -> Result<Option<Finished>, IllegalMove> {
+    ) -> Result<Option<JobEnd>, IllegalMove> {
         match order.work {
             Work::Block { block, .. } => self.finish_block(order.job, block, done, reach),
             Work::Pages => Ok(Some((None, self.finish_pages(order, done), Vec::new()))),

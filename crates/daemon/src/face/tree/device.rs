@@ -26,41 +26,41 @@ const LONGEST_REQUEST: usize = 32 << 10;
 #[derive(Debug)]
 pub(super) struct Device {
     fd: AsyncFd<OwnedFd>,
-    bells: Arc<Bells>,
+    wakeups: Arc<Wakeups>,
 }
 
 /// Whom to wake. By a thread of its own: the kernel wakes whoever watches an open file in the time
 /// of the one who says so, and one user can have a hundred thousand epoll sets watch one.
 #[derive(Debug, Default)]
-struct Bells {
-    to_ring: Mutex<ToRing>,
+struct Wakeups {
+    to_wake: Mutex<ToWake>,
     news: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct ToRing {
+struct ToWake {
     /// Each once, so that those who poll without end make it no longer than they have files.
     waiters: BTreeSet<u64>,
     is_over: bool,
 }
 
-impl Bells {
-    fn lock(&self) -> MutexGuard<'_, ToRing> {
+impl Wakeups {
+    fn lock(&self) -> MutexGuard<'_, ToWake> {
         // Every change is one assignment or call of the set: a panic elsewhere leaves it whole.
-        self.to_ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.to_wake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The thread.
-    fn ring(&self, fd: &OwnedFd) {
+    fn send(&self, fd: &OwnedFd) {
         loop {
-            let idle = |to_ring: &mut ToRing| to_ring.waiters.is_empty() && !to_ring.is_over;
+            let idle = |to_wake: &mut ToWake| to_wake.waiters.is_empty() && !to_wake.is_over;
             let waited = self.news.wait_while(self.lock(), idle);
-            let mut to_ring = waited.unwrap_or_else(PoisonError::into_inner);
-            if to_ring.is_over {
+            let mut to_wake = waited.unwrap_or_else(PoisonError::into_inner);
+            if to_wake.is_over {
                 return;
             }
-            let waiters = std::mem::take(&mut to_ring.waiters);
-            drop(to_ring);
+            let waiters = std::mem::take(&mut to_wake.waiters);
+            drop(to_wake);
             // A message that answers nothing has its code in the place of the error.
             let code = i32::try_from(abi::FUSE_NOTIFY_POLL).unwrap_or_default();
             for waiter in waiters {
@@ -72,22 +72,22 @@ impl Bells {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.bells.lock().is_over = true;
-        self.bells.news.notify_one();
+        self.wakeups.lock().is_over = true;
+        self.wakeups.news.notify_one();
     }
 }
 
 impl Device {
     /// `fd` must be non-blocking.
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
-        let bells = Arc::<Bells>::default();
-        let (rings, copy) = (Arc::clone(&bells), fd.try_clone()?);
-        let thread = std::thread::Builder::new().name("bells".to_owned());
-        thread.spawn(move || rings.ring(&copy))?;
+        let wakeups = Arc::<Wakeups>::default();
+        let (sender, copy) = (Arc::clone(&wakeups), fd.try_clone()?);
+        let thread = std::thread::Builder::new().name("wakeups".to_owned());
+        thread.spawn(move || sender.send(&copy))?;
         // SAFETY: an `OwnedFd` is a valid descriptor until it is dropped, which `AsyncFd` does
         // after it has deregistered it; nothing here gets at it to replace it.
         let registered = unsafe { AsyncFd::register(fd) };
-        Ok(Self { fd: registered?, bells })
+        Ok(Self { fd: registered?, wakeups })
     }
 
     /// Room for any request.
@@ -123,8 +123,8 @@ impl Device {
 
     /// Has whoever polls the open file woken that the kernel calls `waiter`. Never waits.
     pub(super) fn wake(&self, waiter: u64) {
-        self.bells.lock().waiters.insert(waiter);
-        self.bells.news.notify_one();
+        self.wakeups.lock().waiters.insert(waiter);
+        self.wakeups.news.notify_one();
     }
 }
 

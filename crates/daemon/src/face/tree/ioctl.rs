@@ -16,7 +16,7 @@ use super::item::domain_of;
 use super::notify;
 use super::session::Session;
 use super::wire::{Caller, Reply};
-use crate::deputy::Done;
+use crate::deputy::Ended;
 use crate::rights::Rights;
 
 impl Session {
@@ -84,8 +84,8 @@ impl Session {
         }
         let domain = self.domain(zero.node, zero.page_shift)?;
         self.zero(unique, caller, domain, zero.pages, move |report| match report {
-            Done { pages, interrupted: true } if pages.0 == 0 => Err(Errno::INTR),
-            Done { pages, .. } => Ok(Reply::ioctl(Zero { zeroed: pages.0, ..zero }.written())),
+            Ended { pages, interrupted: true } if pages.0 == 0 => Err(Errno::INTR),
+            Ended { pages, .. } => Ok(Reply::ioctl(Zero { zeroed: pages.0, ..zero }.written())),
         });
         Ok(())
     }

@@ -17,7 +17,7 @@ use super::item::{self, Access, Item, Kind};
 use super::notify::Notifiers;
 use super::open::{Handles, Open, OpenDevice, OpenDirectory, OpenFile};
 use super::wire::{Caller, Op, Reply, Request};
-use crate::deputy::{Deputies, Done, Wanted};
+use crate::deputy::{Deputies, Ended, Wanted};
 use crate::rights::SharedGroups;
 use crate::shell::Shared;
 
@@ -281,8 +281,8 @@ impl Session {
                 let pages = item::parse_pages_or_max(data).ok_or(Errno::INVAL)?;
                 let length = data.len();
                 self.zero(unique, caller, domain, pages, move |report| match report {
-                    Done { interrupted: true, .. } => Err(Errno::INTR),
-                    Done { .. } => Ok(Reply::written(length)),
+                    Ended { interrupted: true, .. } => Err(Errno::INTR),
+                    Ended { .. } => Ok(Reply::written(length)),
                 });
                 Ok(None)
             }
@@ -304,7 +304,7 @@ impl Session {
         caller: Caller,
         domain: Domain,
         pages: u64,
-        reply: impl FnOnce(Done) -> Result<Reply, Errno> + 'static,
+        reply: impl FnOnce(Ended) -> Result<Reply, Errno> + 'static,
     ) {
         let (stop, stopped) = oneshot::channel();
         self.state.borrow_mut().zeroing.insert(unique, Some(stop));
@@ -332,13 +332,13 @@ impl Session {
         domain: Domain,
         pages: u64,
         stopped: oneshot::Receiver<()>,
-    ) -> Result<Done, Errno> {
+    ) -> Result<Ended, Errno> {
         if self.stopping.get() {
             return Err(Errno::NODEV);
         }
         let now = self.shell.borrow_mut().domain(domain).ok_or(Errno::NODEV)?;
         if pages == 0 || now.zeroable == Pages::ZERO {
-            return Ok(Done { pages: Pages::ZERO, interrupted: false });
+            return Ok(Ended { pages: Pages::ZERO, interrupted: false });
         }
         if caller.thread == 0 {
             tracing::warn!(uid = caller.uid, "cannot zero for a process of another pid namespace");

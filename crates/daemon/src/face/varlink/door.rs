@@ -31,7 +31,7 @@ pub(super) type Guest = (OwnedFd, Peer);
 /// The door; dropped, it is closed, and so is the listening socket.
 #[derive(Debug)]
 pub(super) struct Door {
-    hall: Arc<Hall>,
+    accepted: Arc<Accepted>,
     /// The thread ends when this is closed.
     open: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -39,7 +39,7 @@ pub(super) struct Door {
 
 /// Where guests wait for the daemon.
 #[derive(Debug)]
-struct Hall {
+struct Accepted {
     most: usize,
     queues: Mutex<Queues>,
     news: Notify,
@@ -103,31 +103,31 @@ impl Door {
     ) -> Result<Self> {
         let failed = |source| Error::Runtime { what: "cannot accept connections", source };
         let (closed, open) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-        let hall = Arc::new(Hall {
+        let accepted = Arc::new(Accepted {
             most,
             queues: Mutex::default(),
             news: Notify::new(),
             failed: AtomicU64::new(0),
         });
-        let inside = Arc::clone(&hall);
+        let inside = Arc::clone(&accepted);
         let thread = std::thread::Builder::new().name("door".to_owned());
         let thread = thread.spawn(move || inside.let_in(&listener, &closed, &turn_away));
-        Ok(Self { hall, open: Some(open), thread: Some(thread.map_err(failed)?) })
+        Ok(Self { accepted, open: Some(open), thread: Some(thread.map_err(failed)?) })
     }
 
     /// The next guest: users take turns. Can be cancelled anywhere.
     pub(super) async fn next(&self) -> Guest {
         loop {
-            if let Some(guest) = self.hall.lock().take() {
+            if let Some(guest) = self.accepted.lock().take() {
                 return guest;
             }
-            self.hall.news.notified().await;
+            self.accepted.news.notified().await;
         }
     }
 
     /// How many could not be accepted since the last call.
     pub(super) fn take_failed(&self) -> u64 {
-        self.hall.failed.swap(0, Ordering::Relaxed)
+        self.accepted.failed.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -140,7 +140,7 @@ impl Drop for Door {
     }
 }
 
-impl Hall {
+impl Accepted {
     fn lock(&self) -> MutexGuard<'_, Queues> {
         // Nothing in between panics.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)

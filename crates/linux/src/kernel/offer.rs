@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What this kernel offers, found out by asking it, not by its version.
 //!
-//! A level is a promise with a number: whoever knows level n knows all below it. The kernel's is
-//! what it answers, ours is [`Level::OURS`], and what is used is the lesser of the two, so that an
-//! old prezero on a new kernel and a new one on an old kernel both work. `docs/kernel-features.md`
-//! is the table.
+//! Support is a promise with a number: whoever knows n knows all below it. The kernel's is what it
+//! answers, ours is [`Support::OURS`], and what is used is the lesser of the two, so that an old
+//! prezero on a new kernel and a new one on an old kernel both work. `docs/kernel-features.md` is
+//! the table.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::roots::Roots;
 
 /// What a kernel's pool can do, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum Support {
     /// It knows free pages, not zero ones: the daemon owns what it keeps ready.
     Stock,
     /// It knows which of its pages are zero. The number is the version of the uapi: the query's
@@ -29,7 +29,7 @@ pub enum Level {
     Zeroed(u32),
 }
 
-impl Level {
+impl Support {
     /// What this prezero knows how to use.
     pub const OURS: Self = Self::Zeroed(0);
 
@@ -45,7 +45,7 @@ impl Level {
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for Support {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stock => f.write_str("stock"),
@@ -58,7 +58,7 @@ impl fmt::Display for Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// What the kernel offers.
-    pub kernel: Level,
+    pub kernel: Support,
     /// Bytes of the kernel's query, where there is a device.
     pub query_bytes: Option<u32>,
     /// Whether the files are beside every pool.
@@ -71,12 +71,12 @@ pub struct Offer {
 
 impl Offer {
     /// What is used: the lesser of the kernel's level and ours.
-    pub fn effective(&self) -> Level {
-        self.kernel.min(Level::OURS)
+    pub fn effective(&self) -> Support {
+        self.kernel.min(Support::OURS)
     }
 
     fn stock(files: bool, missing: Option<&'static str>) -> Self {
-        let kernel = Level::Stock;
+        let kernel = Support::Stock;
         Self { kernel, query_bytes: None, files, watch_zeroable: None, missing }
     }
 }
@@ -112,7 +112,7 @@ pub(super) fn ask(device: &Device, domain: Domain, files: bool) -> Offer {
     let Ok(bytes) = device.query_size(domain) else {
         return Offer::stock(files, Some("/dev/hugepagectl does not answer HUGEPAGECTL_QUERY"));
     };
-    let Some(kernel) = Level::of_query_size(bytes) else {
+    let Some(kernel) = Support::of_query_size(bytes) else {
         return Offer::stock(files, Some("/dev/hugepagectl answers with less than version 0 has"));
     };
     // Watches nothing, but an unknown flag is refused all the same.
@@ -133,16 +133,16 @@ mod tests {
     #[test]
     fn the_lesser_of_two_levels_is_used() {
         let offer = |kernel| Offer { kernel, ..Offer::stock(true, None) };
-        assert_eq!(offer(Level::Stock).effective(), Level::Stock);
-        assert_eq!(offer(Level::Zeroed(0)).effective(), Level::Zeroed(0));
-        assert_eq!(offer(Level::Zeroed(7)).effective(), Level::OURS);
+        assert_eq!(offer(Support::Stock).effective(), Support::Stock);
+        assert_eq!(offer(Support::Zeroed(0)).effective(), Support::Zeroed(0));
+        assert_eq!(offer(Support::Zeroed(7)).effective(), Support::OURS);
     }
 
     #[test]
     fn a_querys_size_says_its_version() {
-        assert_eq!(Level::of_query_size(80), None);
-        assert_eq!(Level::of_query_size(88), Some(Level::Zeroed(0)));
-        assert!(Level::of_query_size(96) > Some(Level::OURS));
+        assert_eq!(Support::of_query_size(80), None);
+        assert_eq!(Support::of_query_size(88), Some(Support::Zeroed(0)));
+        assert!(Support::of_query_size(96) > Some(Support::OURS));
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let device = Device::open_at(file.path()).unwrap();
         let offer = ask(&device, Domain { node: Node(0), page_size: PageSize::MIB_2 }, false);
-        assert_eq!(offer.kernel, Level::Stock);
+        assert_eq!(offer.kernel, Support::Stock);
         assert!(offer.missing.unwrap().contains("HUGEPAGECTL_QUERY"));
     }
 }

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One word, one thing: the names of public types, and the glossary of ARCHITECTURE.md.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::{files, read};
+
+/// Names that several crates have, and why that is no second meaning.
+const SHARED: [(&str, &str); 10] = [
+    ("Error", "each crate has its own, as Rust's libraries do"),
+    ("Result", "with it"),
+    ("Exit", "how a process ends: the command's table, and the part of it that a worker has"),
+    ("Job", "one job: as a message, and in a worker's hands"),
+    ("Loan", "one loan: in the book, and in its borrower's hands"),
+    ("Watch", "one watch: the call, its reports, and the kernel's structure for it"),
+    ("Work", "what a job is about, and what of it a worker has done"),
+    ("Unheld", "nobody has a file: as the looks found it, and as the book keeps it"),
+    ("Unavailable", "what this machine lacks for a method, and for seeing pins"),
+    ("Outcome", "what came of clearing an extent, and of a verb"),
+];
+
+/// The sources of the crates that others build on: without tests, and without what measures.
+fn sources() -> Vec<PathBuf> {
+    let is_product = |path: &PathBuf| {
+        let text = path.to_str().expect("a plain name");
+        text.starts_with("crates/")
+            && text.contains("/src/")
+            && text.ends_with(".rs")
+            && !["/tests/", "/tests.rs", "/testkit/", "crates/lab/"]
+                .iter()
+                .any(|t| text.contains(t))
+    };
+    files().into_iter().filter(is_product).collect()
+}
+
+/// The crates in which each public type's name stands.
+fn public_types() -> BTreeMap<String, BTreeSet<String>> {
+    let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in sources() {
+        let room = path.components().nth(1).expect("a crate").as_os_str().to_owned();
+        let room = room.into_string().expect("a plain name");
+        for line in read(&path).lines() {
+            let Some(rest) = line.strip_prefix("pub ") else { continue };
+            let rest = rest.strip_prefix("unsafe ").unwrap_or(rest);
+            let Some((kind, rest)) = rest.split_once(' ') else { continue };
+            if ["struct", "enum", "union", "trait", "type"].contains(&kind) {
+                let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+                let name = &rest[..end.unwrap_or(rest.len())];
+                names.entry(name.to_owned()).or_default().insert(room.clone());
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn a_public_types_name_is_one_thing_in_all_crates() {
+    let names = public_types();
+    assert!(names.len() > 100, "only {} names were found", names.len());
+    for (name, rooms) in &names {
+        let is_shared = SHARED.iter().any(|(shared, _)| shared == name);
+        assert!(rooms.len() == 1 || is_shared, "`{name}` is a public type of each of {rooms:?}");
+    }
+    for (shared, why) in SHARED {
+        let rooms = names.get(shared).map_or(0, BTreeSet::len);
+        assert!(
+            rooms > 1,
+            "`{shared}` ({why}) is a name of {rooms} crates: no exception is needed"
+        );
+    }
+}
+
+#[test]
+fn words_of_our_own_stand_in_the_glossary_or_nowhere() {
+    let architecture = read(Path::new("ARCHITECTURE.md"));
+    let (_, glossary) = architecture.split_once("\n## Glossary\n").expect("the section");
+    let glossary = glossary.split("\n## ").next().unwrap_or_default().to_lowercase();
+    // Once names of something here. Split, so that this file does not find itself.
+    let once =
+        ["shel f", "shel ves", "cre w", "dep uty", "be ll", "po ke", "la ne", "ha ll", "work shop"];
+    for word in once.map(|parts| parts.replace(' ', "")) {
+        if glossary.contains(&format!("**{word}**")) {
+            continue;
+        }
+        for path in sources() {
+            for (number, line) in read(&path).to_lowercase().lines().enumerate() {
+                let mut words = line.split(|c: char| !c.is_ascii_alphabetic());
+                let found =
+                    words.any(|found| found == word || found.strip_suffix('s') == Some(&word));
+                let place = format!("{}:{}", path.display(), number + 1);
+                assert!(!found, "{place}: `{word}` is not in the glossary");
+            }
+        }
+    }
+}
