@@ -207,6 +207,36 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
 }
 
 #[test]
+fn the_end_of_a_mapping_is_an_event_for_loans_held_by_memory_and_blocks_that_linger() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 1, &page.pool("max = 1")) else { return };
+    for held_by_memory in [true, false] {
+        let mut times: Vec<_> = (0..9)
+            .map(|_| {
+                daemon.zero("max");
+                let request = LendRequest { held_by_memory, ..LendRequest::new(page.times(1)) };
+                let loan = daemon.client().lend(&request).expect("a loan");
+                let memory = loan.map().expect("its memory");
+                drop(loan);
+                let wanted = |p: &wire::PoolStatus| p.lent_pages + p.lingering_pages == 1;
+                daemon.wait_for("still mapped", wanted);
+                // Longer than the daemon looks often by the clock.
+                std::thread::sleep(std::time::Duration::from_millis(700));
+                let begun = std::time::Instant::now();
+                drop(memory);
+                let mut client = daemon.client();
+                while client.status().expect("a status").pools[0].zeroable_pages == 0 {}
+                begun.elapsed()
+            })
+            .collect();
+        times.sort();
+        // By the clock alone it would be half of a quarter of a second.
+        let median = times[times.len() / 2];
+        assert!(median.as_millis() < 60, "held by memory: {held_by_memory}, {times:?}");
+    }
+}
+
+#[test]
 fn ready_blocks_are_given_back_on_request() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };

@@ -3,8 +3,9 @@
 //!
 //! Such a loan lasts as long as somebody has a block of it open or mapped: the kernel's count of
 //! descriptions is the lease, and the client holds no descriptor that it could lose or leak. The
-//! lease's own descriptor says only that the client is done with setting up. There is no event
-//! for the last mapping's end, so it is looked for: a lease proof per loan and look, 2 us.
+//! lease's own descriptor says only that the client is done with setting up. Its blocks are watched
+//! from then on ([`crate::closing`]), and each time that a description of them goes it is looked
+//! whether there are others: a lease proof, 2 us. The same by the clock, for what was not told.
 //!
 //! A restarted daemon does not know these loans for what they are: it finds blocks whose lease
 //! nobody holds, and they linger until nobody reaches them. Nothing is lost but a word in
@@ -32,6 +33,11 @@ impl Held {
     pub(crate) fn close(&mut self, lease: LeaseId) -> bool {
         let held = self.leases.get_mut(&lease);
         held.map(|since| *since = Some(Instant::now())).is_some()
+    }
+
+    /// Whether a loan is held by nothing but its memory.
+    pub(crate) fn is_closed(&self, lease: LeaseId) -> bool {
+        self.leases.get(&lease).is_some_and(Option::is_some)
     }
 
     /// Whether a lease was closed whose memory may hold its loan still.

@@ -8,6 +8,7 @@
 //! to them.
 
 mod account;
+mod closing;
 mod control;
 mod deputy;
 mod embedded;

@@ -179,6 +179,7 @@ fn take_over(options: &Options, stored: BTreeMap<String, OwnedFd>) -> Result<Sha
     let started = Shell::start(config.clone(), run_dir, roots.clone(), *plain, stored)?;
     let shell = Rc::new(RefCell::new(started.shell));
     watchers::returned(&shell, started.returned);
+    watchers::closings(&shell);
     for (lease, end) in started.leases {
         watchers::lease(&shell, lease, end);
     }

@@ -22,6 +22,7 @@ use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, exclusive, mount};
 use tokio::sync::{mpsc, oneshot};
 use units::{BlockId, Bytes, PageSize, Pages};
 
+use crate::closing::Watched;
 use crate::error::{Error, Result};
 use crate::lanes::{Lane, Lanes};
 use crate::leases::Leases;
@@ -74,6 +75,7 @@ pub(crate) struct Store {
     lanes: Lanes,
     /// Returned blocks that a lane looks at.
     looked_at: BTreeSet<BlockId>,
+    watched: Watched,
     returned: mpsc::UnboundedSender<Returned>,
     freed: Freed,
     has_freed: Arc<AtomicBool>,
@@ -115,6 +117,7 @@ impl Store {
             proofs: if plain { Proofs::of_leases() } else { Proofs::load() },
             lanes: Lanes::new(),
             looked_at: BTreeSet::new(),
+            watched: Watched::new(),
             returned,
             freed: Arc::new(freed),
             has_freed: Arc::default(),
@@ -398,6 +401,7 @@ impl Store {
             }
         }
         self.unremoved.remove(&block);
+        self.watched.forget(block);
         self.places.remove(&block);
         self.looked_at.remove(&block);
         Ok(())
@@ -483,15 +487,45 @@ impl Store {
         Ok(told)
     }
 
+    /// The blocks that are watched.
+    pub(crate) fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    /// The blocks of which a description went since the last call.
+    pub(crate) fn closed(&mut self) -> Option<Vec<BlockId>> {
+        self.watched.closed()
+    }
+
+    /// Has it told when a description of a lent or lingering block goes. Returns whether it was not
+    /// told before: then a look is due.
+    pub(crate) fn watch(&mut self, block: BlockId) -> bool {
+        let Some(place) = self.places.get(&block) else { return false };
+        let Some(dir) = self.dirs.get(&place.page_size) else { return false };
+        let (state, name) = (place.state.as_str(), place.name.as_str());
+        let mapped = self.tables.as_ref().and_then(|tables| tables.file_of(block));
+        let open = || mapped.or_else(|| dir.open_block(state, name).ok().map(Arc::new));
+        self.watched.watch(block, (dir, state, name), open)
+    }
+
+    /// Ends that: the block is nobody's, and proven by others.
+    pub(crate) fn unwatch(&mut self, block: BlockId) {
+        self.watched.forget(block);
+    }
+
+    /// The one description of the daemon's by which a lent or lingering block is looked at. `None`
+    /// while somebody has a lease on the file, who has it open, too.
+    fn description(&self, block: BlockId) -> Result<Option<Arc<BlockFile>>> {
+        let mapped = || self.tables.as_ref().and_then(|tables| tables.file_of(block));
+        match self.watched.file(block).or_else(mapped) {
+            Some(file) => Ok(Some(file)),
+            None => Ok(self.try_open(block)?.map(Arc::new)),
+        }
+    }
+
     /// Who can reach a block that is lent, its page tables made in advance apart.
     pub(crate) fn reach_while_lent(&self, block: BlockId) -> Result<Reach> {
-        if let Some(slot) = self.tables.as_ref().and_then(|tables| tables.take(block)) {
-            let place = self.places.get(&block).ok_or(Error::NoFile(block))?;
-            let lane = lane_of(&place.name, place.page_size, place.state);
-            self.lanes.submit(lane, move || drop(slot));
-            return Ok(Reach::Shared);
-        }
-        Ok(self.try_open(block)?.map_or(Reach::Shared, |file| by_lease(&file)))
+        Ok(self.description(block)?.map_or(Reach::Shared, |file| by_lease(&file)))
     }
 
     /// Has its user's lane take access to a returned block away, and then find out who still
@@ -503,7 +537,7 @@ impl Store {
         if self.looked_at.contains(&block) {
             return Ok(());
         }
-        let Some(file) = self.try_open(block)? else { return Ok(()) };
+        let Some(file) = self.description(block)? else { return Ok(()) };
         let Some(place) = self.places.get(&block) else { return Ok(()) };
         let (size, returned, proofs) =
             (place.page_size, self.returned.clone(), self.proofs.clone());

@@ -151,6 +151,11 @@ impl Tables {
         Some(file)
     }
 
+    /// The description by which a block is mapped, or is to be.
+    pub(crate) fn file_of(&self, block: BlockId) -> Option<Arc<BlockFile>> {
+        lock(&self.wanted).get(&block).map(|slot| Arc::clone(&slot.file))
+    }
+
     /// What is mapped of a block, which dropping it unmaps. What the thread has just begun to map
     /// it drops within 0.3 ms.
     pub(crate) fn take(&self, block: BlockId) -> Option<Slot> {

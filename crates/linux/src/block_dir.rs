@@ -17,7 +17,7 @@
 //! Works on every file system that can rename without replacing; on hugetlbfs the pages are huge,
 //! elsewhere (tmpfs) plain.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
@@ -216,6 +216,13 @@ impl BlockDir {
             }
         }
         Ok(())
+    }
+
+    /// A path of a block's file that is good for as long as this value, whatever is mounted where.
+    pub(crate) fn path_of(&self, state: &str, name: &str) -> Result<PathBuf> {
+        check_name(name)?;
+        let dir = self.state(state)?.as_raw_fd();
+        Ok(format!("/proc/self/fd/{dir}/{}", in_block(name)).into())
     }
 
     /// Moves a block to another state and name in one step; descriptors and mappings stay good.

@@ -19,6 +19,7 @@
 pub mod block_dir;
 pub mod block_file;
 pub mod cgroup;
+pub mod closings;
 pub mod cpu;
 mod cpuset;
 mod error;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use book::block::{Reach, StateName};
+use book::block::{Reach, Settled, State, StateName};
 use book::{Asked, Book, Loan, Refusal};
 use tokio::sync::watch;
 use units::{BlockId, Domain, JobId, LeaseId, PageSize, Pages, Uid};
@@ -13,6 +13,7 @@ use wire::{Error as Refused, LendRequest};
 
 use super::effects::Made;
 use super::{Granted, HELD_AGE, Handover, Shell, boot_seconds, failed};
+use crate::closing::Watched;
 use crate::error::{Error, Result};
 use crate::held::turn_about;
 use crate::kernel::Fill;
@@ -183,21 +184,62 @@ impl Shell {
     pub(crate) fn close_lease(&mut self, lease: LeaseId) {
         if !self.held.close(lease) {
             self.end_lease(lease);
+            return;
         }
+        let mut is_watched_now = false;
+        for block in self.book.lease_blocks(lease) {
+            is_watched_now |= self.store.watch(block);
+        }
+        // What went before that is told by nothing else: a process's memory goes before its
+        // descriptors.
+        if is_watched_now {
+            self.end_if_unheld(lease);
+        }
+    }
+
+    /// The blocks that are watched.
+    pub(crate) fn watched(&self) -> &Watched {
+        self.store.watched()
+    }
+
+    /// The blocks of which a description went since the last call.
+    pub(crate) fn closed_blocks(&mut self) -> Option<Vec<BlockId>> {
+        self.store.closed()
+    }
+
+    /// Looks at a block of which a description went. Returns whether it may be worth another look.
+    pub(crate) fn look_at_closed(&mut self, block: BlockId) -> bool {
+        match self.book.block(block).map(book::block::Block::state) {
+            Some(State::Lent(part)) if self.held.is_closed(part.lease) => {
+                let lease = part.lease;
+                !self.end_if_unheld(lease)
+            }
+            Some(State::Lingering(_)) => {
+                self.settle(block);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends a loan that is held by its memory, unless it still is. Returns whether it did.
+    fn end_if_unheld(&mut self, lease: LeaseId) -> bool {
+        let blocks = self.book.lease_blocks(lease);
+        let is_held = blocks.into_iter().any(|block| {
+            self.store.reach_while_lent(block).is_ok_and(|reach| reach == Reach::Shared)
+        });
+        if !is_held {
+            self.held.remove(lease);
+            self.end_lease(lease);
+        }
+        !is_held
     }
 
     /// Ends loans that their memory held and holds no longer, of those whose lease was closed so
     /// long ago. Looks at so many.
     fn end_unheld(&mut self, age: Duration, most: usize) {
         for lease in self.held.due(age, most) {
-            let blocks = self.book.lease_blocks(lease);
-            let is_held = blocks.into_iter().any(|block| {
-                self.store.reach_while_lent(block).is_ok_and(|reach| reach == Reach::Shared)
-            });
-            if !is_held {
-                self.held.remove(lease);
-                self.end_lease(lease);
-            }
+            self.end_if_unheld(lease);
         }
     }
 
@@ -232,7 +274,12 @@ impl Shell {
         self.store.looked(found.block);
         // A client can cut its file, grow it, or punch holes into it.
         self.book.note_memory(found.block, found.memory);
-        self.apply(|book| book.settle(found.block, found.reach, boot_seconds()));
+        match self.apply(|book| book.settle(found.block, found.reach, boot_seconds())).0 {
+            // What went since the look is told by nothing else.
+            Some(Settled::Lingering) if self.store.watch(found.block) => self.settle(found.block),
+            Some(Settled::Lingering) => {}
+            Some(_) | None => self.store.unwatch(found.block),
+        }
     }
 
     /// Looks again at lingering blocks, at loans that are held by their memory, and at files that

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What happens without a call: leases and jobs that end, returned blocks that a lane has looked
-//! at, and, by [`kernel`], a pool of the kernel's that changes. Each is told to the shell.
+//! What happens without a call: leases and jobs that end, mappings that do, returned blocks that a
+//! lane has looked at, and, by [`kernel`], a pool of the kernel's that changes. Each is told to the
+//! shell.
 
+mod closings;
 pub(crate) mod kernel;
 mod polled;
 
@@ -32,6 +34,11 @@ async fn unheld(end: linux::DaemonEnd) -> io::Result<()> {
     // The pipe has no reader any more: that, and nothing else, is an error of its write end.
     while !end.ready(Interest::ERROR).await?.is_error() {}
     Ok(())
+}
+
+/// Has blocks looked at when a description of them goes.
+pub(crate) fn closings(shell: &Shared) {
+    tokio::task::spawn_local(closings::heed(Rc::clone(shell)));
 }
 
 /// Gives a job up when its worker's end closes, unless it was reported.

@@ -8,7 +8,7 @@
 //! dropped, and `AsyncFd` ends the registration first.
 #![expect(unsafe_code, reason = "registers a descriptor with tokio")]
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use linux::kernel::Device;
 use linux::kernel::files::CountFile;
@@ -31,6 +31,7 @@ impl<T: AsFd> AsRawFd for Polled<T> {
 pub(super) trait KeepsFd: AsFd {}
 impl KeepsFd for Device {}
 impl KeepsFd for CountFile {}
+impl KeepsFd for OwnedFd {}
 
 /// Has tokio poll it.
 pub(super) fn register<T: KeepsFd>(file: T, interest: Interest) -> Result<AsyncFd<Polled<T>>> {

@@ -7,6 +7,7 @@
 
 mod block_dir;
 mod block_file;
+mod closings;
 mod exclusive;
 mod host;
 mod lease;

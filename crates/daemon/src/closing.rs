@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The end of a mapping as an event, for loans that are held by their memory and for blocks that
+//! linger.
+//!
+//! A block is watched by a description of the daemon's own, by which it is also looked at: opening
+//! it for each look would be an event itself. So a watch costs a descriptor; beyond [`MOST`] blocks
+//! are looked at by the clock, as are those that somebody pins, of which nothing tells.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use linux::closings::{Closed, Closings, Watch};
+use linux::{BlockDir, BlockFile};
+use units::BlockId;
+
+/// The most blocks that are watched.
+const MOST: usize = 4096;
+
+/// The blocks that are watched.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    closings: Option<Closings>,
+    blocks: BTreeMap<BlockId, (Watch, Arc<BlockFile>)>,
+    by_watch: BTreeMap<Watch, BlockId>,
+}
+
+impl Watched {
+    /// Without inotify everything is looked at by the clock.
+    pub(crate) fn new() -> Self {
+        let closings = Closings::new()
+            .inspect_err(|error| tracing::warn!(%error, "returns are looked for by the clock"));
+        Self { closings: closings.ok(), blocks: BTreeMap::new(), by_watch: BTreeMap::new() }
+    }
+
+    /// What becomes readable with each event.
+    pub(crate) fn descriptor(&self) -> Option<OwnedFd> {
+        self.closings.as_ref()?.as_fd().try_clone_to_owned().ok()
+    }
+
+    /// The description by which a block is watched.
+    pub(crate) fn file(&self, block: BlockId) -> Option<Arc<BlockFile>> {
+        self.blocks.get(&block).map(|(_, file)| Arc::clone(file))
+    }
+
+    /// Watches a block from now on. Returns whether it does so only now: what ended before is told
+    /// by a look, and by nothing else.
+    pub(crate) fn watch(
+        &mut self,
+        block: BlockId,
+        (dir, state, name): (&BlockDir, &str, &str),
+        file: impl FnOnce() -> Option<Arc<BlockFile>>,
+    ) -> bool {
+        let Some(closings) = &self.closings else { return false };
+        if self.blocks.contains_key(&block) || self.blocks.len() >= MOST {
+            return false;
+        }
+        let Some(file) = file() else { return false };
+        match closings.watch(dir, state, name) {
+            Ok(watch) => {
+                self.by_watch.insert(watch, block);
+                self.blocks.insert(block, (watch, file));
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, %block, "is looked at by the clock");
+                false
+            }
+        }
+    }
+
+    /// Ends the watch, and closes the description.
+    pub(crate) fn forget(&mut self, block: BlockId) {
+        let Some((watch, file)) = self.blocks.remove(&block) else { return };
+        self.by_watch.remove(&watch);
+        if let Some(closings) = &self.closings {
+            closings.forget(watch);
+        }
+        drop(file);
+    }
+
+    /// The blocks of which a description went since the last call: all of them, if the kernel has
+    /// lost count. `None` if nothing happened.
+    pub(crate) fn closed(&mut self) -> Option<Vec<BlockId>> {
+        let told = self.closings.as_ref().map(Closings::read).transpose();
+        let told = match told {
+            Ok(told) => told.unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!(%error, "events of files are lost");
+                vec![Closed::Unknown]
+            }
+        };
+        if told.is_empty() {
+            return None;
+        }
+        let mut blocks = Vec::new();
+        for closed in told {
+            match closed {
+                Closed::One(watch) => blocks.extend(self.by_watch.get(&watch)),
+                Closed::Gone(watch) => {
+                    if let Some(block) = self.by_watch.remove(&watch) {
+                        self.blocks.remove(&block);
+                    }
+                }
+                Closed::Unknown => return Some(self.blocks.keys().copied().collect()),
+            }
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        Some(blocks)
+    }
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which of many files lost a description: the end of a mapping as an event.
+//!
+//! A mapping holds its file's open description, and inotify tells `IN_CLOSE` when a description
+//! goes: not when its descriptor is closed, but at the last `munmap` of it, at the end of its
+//! process, at SIGKILL, within 0.3 ms. What has been opened with `O_PATH` is told, too.
+//!
+//! The kernel bounds watches by user (`fs.inotify.max_user_watches`), and the events that wait
+//! (`fs.inotify.max_queued_events`): beyond that it says [`Closed::Unknown`], once.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+
+use crate::block_dir::BlockDir;
+use crate::error::{Advise, Context, Errno, Result};
+
+/// Room for 40 events of files, which have no name.
+const ROOM: usize = 1024;
+
+/// The watches. Dropping it ends all of them.
+#[derive(Debug)]
+pub struct Closings(OwnedFd);
+
+/// One file that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Watch(i32);
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// A description of that file went.
+    One(Watch),
+    /// The file itself is gone, and its watch with it.
+    Gone(Watch),
+    /// Events were lost: it may be any file.
+    Unknown,
+}
+
+impl Closings {
+    /// No watches yet. Its descriptor is readable when [`read`](Self::read) has something to say.
+    pub fn new() -> Result<Self> {
+        inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+            .map(Self)
+            .or_call(|| "inotify_init1(IN_CLOEXEC|IN_NONBLOCK)".to_owned())
+            .advise(Errno::MFILE, "raise fs.inotify.max_user_instances")
+    }
+
+    /// Watches the file of a block. A file that is watched already has the same watch. Takes no
+    /// lock of the file's inode that is held while something sleeps.
+    ///
+    /// # Errors
+    /// ENOSPC if the user has no watch left.
+    pub fn watch(&self, dir: &BlockDir, state: &str, name: &str) -> Result<Watch> {
+        let path = dir.path_of(state, name)?;
+        inotify::add_watch(&self.0, path.as_path(), WatchFlags::CLOSE)
+            .map(Watch)
+            .or_call(|| format!("inotify_add_watch({path:?}, IN_CLOSE)"))
+            .advise(Errno::NOSPC, "raise fs.inotify.max_user_watches")
+    }
+
+    /// Ends a watch. One that is gone already stays so.
+    pub fn forget(&self, watch: Watch) {
+        // EINVAL: the file went, and the watch with it.
+        inotify::remove_watch(&self.0, watch.0).ok();
+    }
+
+    /// What happened since the last call: so much as fits into one read, and nothing only if there
+    /// nothing. Does not wait.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn read(&self) -> Result<Vec<Closed>> {
+        let mut room = [MaybeUninit::uninit(); ROOM];
+        let mut reader = Reader::new(self.0.as_fd(), &mut room);
+        let mut told = Vec::new();
+        loop {
+            match reader.next() {
+                Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
+                    told.push(Closed::Unknown);
+                }
+                Ok(event) if event.events().contains(ReadFlags::IGNORED) => {
+                    told.push(Closed::Gone(Watch(event.wd())));
+                }
+                Ok(event) => told.push(Closed::One(Watch(event.wd()))),
+                Err(Errno::AGAIN) => return Ok(told),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno).or_call(|| "read(inotify)".to_owned()),
+            }
+            if reader.is_buffer_empty() {
+                return Ok(told);
+            }
+        }
+    }
+}
+
+impl AsFd for Closings {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
