@@ -66,7 +66,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         worst: quantile(&times[0], 1.0),
     });
     let done = bench.with_huge(Pool::of(PageSize::MIB_2, bench.size), |plan, scene| {
-        scene.recycle_in_place()?;
+        scene.recycle("in-place")?;
         scene.fill(plan)?;
         let mut times = Vec::new();
         for sample in 0..samples.div_ceil(5) {

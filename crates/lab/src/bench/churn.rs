@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans back to back: does prezero only move the cost?
+//!
+//! The borrower, the worker and the daemon are threads of this process, so that what they take
+//! together is what the process takes; MAP_POPULATE and MADV_POPULATE_WRITE take turns with them.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::prefault::Anonymous;
 use client::{Client, LendRequest};
+use pins::PinProbe;
 use units::{Bytes, PageSize, Pages};
 
 use super::Bench;
-use super::clock::{process_cpu, thread_cpu};
+use super::clock::{daemon_cpu, process_cpu, thread_cpu};
+use super::evidence::{Churning, Found};
 use crate::figure::{Chart, Part, Row, Shape, quantile};
 use crate::rig::{Plan, Pool, Scene};
 use cli::exit::Failure;
@@ -36,7 +41,41 @@ struct Run {
     refused: u64,
     bytes: u64,
     foreground: Duration,
+    daemon: Duration,
     all: Duration,
+}
+
+/// A way to get memory that is zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Map,
+    Advise,
+    /// Borrowed; how its blocks become zero again.
+    Lent(&'static str),
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Map, Self::Advise, Self::Lent("fresh"), Self::Lent("auto")];
+
+    fn name(self) -> String {
+        match self {
+            Self::Map => "MAP_POPULATE".to_owned(),
+            Self::Advise => "MADV_POPULATE_WRITE".to_owned(),
+            Self::Lent(recycle) => format!("prezero, {recycle}"),
+        }
+    }
+}
+
+impl Run {
+    #[expect(clippy::cast_precision_loss, reason = "figures of three digits")]
+    fn per_giga(&self, time: Duration) -> f64 {
+        time.as_secs_f64() / (self.bytes as f64 / 1e9)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "figures of three digits")]
+    fn ready(&self) -> f64 {
+        self.ready as f64 / self.bytes as f64
+    }
 }
 
 pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
@@ -46,34 +85,45 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         "With loans back to back, how many are ready, and what do they cost altogether?",
         format!(
             "Loans of 64 MiB in 2 MiB pages, mapped, every page touched, given back; {} s at each rate, given in parts \
-             of the rate at which one thread of the kernel zeroes. One background thread zeroes what comes back. CPU \
-             seconds per GB, of the borrower and of all threads together (worker and daemon included), against \
-             MAP_POPULATE of the same.",
+             of the rate at which one thread of the kernel zeroes. One background thread zeroes what comes back, \
+             by allocating new pages (fresh), or where they lie once nobody has them (auto). CPU seconds per GB, of \
+             the borrower, the worker, the daemon and all of them together, against MAP_POPULATE and \
+             MADV_POPULATE_WRITE of the same.",
             length.as_secs()
         ),
     );
     let loan = PAGES_PER_LOAN.bytes(PAGE);
+    let bench_is_quick = bench.quick;
     let done = bench.with_huge(
         Pool::of(PAGE, bench.size).in_blocks_of(PAGES_PER_LOAN),
         |plan, scene| {
             // One that warms up, and one that sets the rate.
-            let most = without(plan, loan, 0.0, Duration::from_millis(300))
-                .and_then(|_| without(plan, loan, 0.0, Duration::from_secs(1)))?;
+            let most = without(plan, Way::Map, loan, 0.0, Duration::from_millis(300))
+                .and_then(|_| without(plan, Way::Map, loan, 0.0, Duration::from_secs(1)))?;
             #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
             let most = most.latencies.len() as f64 / most.foreground.as_secs_f64();
             let mut runs = Vec::new();
             for load in LOADS {
                 let rate = most * load;
-                runs.push((load, rate, "MAP_POPULATE", without(plan, loan, rate, length)?));
-                scene.fill(plan)?;
-                runs.push((load, rate, "prezero", with(plan, scene, loan, rate, length)?));
-                scene.give_back(&plan.stop)?;
+                for way in Way::ALL {
+                    let Way::Lent(recycle) = way else {
+                        runs.push((load, rate, way, without(plan, way, loan, rate, length)?));
+                        continue;
+                    };
+                    scene.recycle(recycle)?;
+                    scene.fill(plan)?;
+                    runs.push((load, rate, way, with(plan, scene, loan, rate, length)?));
+                    scene.give_back(&plan.stop)?;
+                }
             }
-            Ok(runs)
+            let ends = ends_of_loans(plan, scene, loan, if bench_is_quick { 20 } else { 200 })?;
+            let fresh_because = scene.fresh_because()?;
+            scene.give_back(&plan.stop)?;
+            Ok((runs, ends, fresh_because, look(scene)?))
         },
     )?;
-    let runs = match done {
-        Ok(runs) => runs,
+    let (runs, ends, fresh_because, look) = match done {
+        Ok(done) => done,
         Err(why) => {
             part.skip(why);
             return Ok(part);
@@ -81,9 +131,9 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     };
     for (load, rate, way, run) in &runs {
         let at = |part| [quantile(&run.latencies, part)];
-        #[expect(clippy::cast_precision_loss, reason = "figures of three digits")]
-        let (ready, giga) = (run.ready as f64 / run.bytes as f64 * 100.0, run.bytes as f64 / 1e9);
-        let labels = vec![("load", format!("{load}")), ("way", (*way).to_owned())];
+        let ready = run.ready() * 100.0;
+        let worker = run.all.saturating_sub(run.foreground + run.daemon);
+        let labels = vec![("load", format!("{load}")), ("way", way.name())];
         part.rows.push(
             Row::new(labels)
                 .with("wanted", "1/s", &[*rate])
@@ -96,10 +146,41 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
                 .with("p50", "ms", &at(0.5))
                 .with("p90", "ms", &at(0.9))
                 .with("p99", "ms", &at(0.99))
-                .with("borrower", "s/GB", &[run.foreground.as_secs_f64() / giga])
-                .with("together", "s/GB", &[run.all.as_secs_f64() / giga]),
+                .with("borrower", "s/GB", &[run.per_giga(run.foreground)])
+                .with("worker", "s/GB", &[run.per_giga(worker)])
+                .with("daemon", "s/GB", &[run.per_giga(run.daemon)])
+                .with("together", "s/GB", &[run.per_giga(run.all)]),
         );
     }
+    let labels = vec![("way", "end of a loan held by its memory".to_owned())];
+    let at = |part| [quantile(&ends, part)];
+    part.rows.push(Row::new(labels).with("p50", "ms", &at(0.5)).with("p90", "ms", &at(0.9)).with(
+        "p99",
+        "ms",
+        &at(0.99),
+    ));
+    let of = |load: f64, way| {
+        let found = runs.iter().find(|(at, _, by, _)| (*at - load).abs() < 1e-9 && *by == way);
+        found.map(|(_, _, _, run)| run)
+    };
+    let over = |load| {
+        let (prezero, kernel) = (of(load, Way::Lent("auto"))?, of(load, Way::Map)?);
+        Some((kernel.per_giga(kernel.all), prezero.per_giga(prezero.all)))
+    };
+    let worse =
+        [0.25, 0.5].into_iter().filter_map(over).max_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
+    let missing = || "no run of part churn came to its end".to_owned();
+    bench.evidence.churn = match (worse, of(2.0, Way::Lent("auto"))) {
+        (Some((kernel, prezero)), Some(twice)) => Ok(Churning {
+            kernel,
+            prezero,
+            ready_at_twice: twice.ready(),
+            end_of_loan_p99: quantile(&ends, 0.99),
+            fresh_because,
+        }),
+        _ => Err(missing()),
+    };
+    bench.evidence.pin_check = look;
     for (title, what) in
         [("Median latency, ms", "p50"), ("CPU seconds per GB, all threads together", "together")]
     {
@@ -125,6 +206,7 @@ fn paced(
     let gap = if rate > 0.0 { Duration::from_secs_f64(1.0 / rate) } else { Duration::ZERO };
     let mut run = Run::default();
     let (begin, before, all) = (Instant::now(), thread_cpu(), process_cpu());
+    let daemon = daemon_cpu();
     let mut next = begin;
     while begin.elapsed() < length {
         plan.go_on()?;
@@ -135,13 +217,26 @@ fn paced(
     }
     run.foreground = thread_cpu().saturating_sub(before);
     run.all = process_cpu().saturating_sub(all);
+    run.daemon = daemon_cpu().saturating_sub(daemon);
     Ok(run)
 }
 
-fn without(plan: &Plan, loan: Bytes, rate: f64, length: Duration) -> Result<Run, Failure> {
+fn without(
+    plan: &Plan,
+    way: Way,
+    loan: Bytes,
+    rate: f64,
+    length: Duration,
+) -> Result<Run, Failure> {
     paced(plan, rate, length, |run| {
         let begin = Instant::now();
-        let memory = Anonymous::map_populated(loan, PAGE)?;
+        let memory = if way == Way::Advise {
+            let memory = Anonymous::map(loan, PAGE)?;
+            memory.populate(0..usize::try_from(loan.0).unwrap_or(usize::MAX))?;
+            memory
+        } else {
+            Anonymous::map_populated(loan, PAGE)?
+        };
         run.latencies.push(begin.elapsed().as_secs_f64() * 1e3);
         drop(memory);
         run.bytes += loan.0;
@@ -182,6 +277,86 @@ fn with(
         worker.join().expect("a worker does not panic")?;
         run
     })
+}
+
+/// From the last `munmap` of a loan that is held by its memory until its block is zeroable, in ms.
+fn ends_of_loans(
+    plan: &Plan,
+    scene: &mut Scene<'_>,
+    bytes: Bytes,
+    samples: usize,
+) -> Result<Vec<f64>, Failure> {
+    scene.recycle("auto")?;
+    scene.fill(plan)?;
+    let mut client = Client::connect(scene.socket())?;
+    let mut request = LendRequest::new(bytes);
+    request.page_size = Some(PAGE);
+    request.held_by_memory = true;
+    let mut ends = Vec::new();
+    for _ in 0..samples {
+        plan.go_on()?;
+        let loan = client.lend(&request)?;
+        let memory = loan.map()?;
+        drop(loan);
+        memory.fill(0..1, 1);
+        let zeroable = |client: &mut Client| -> Result<bool, Failure> {
+            let pools = client.status()?.pools;
+            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == 0))
+        };
+        let begin = Instant::now();
+        drop(memory);
+        while !zeroable(&mut client)? {
+            plan.go_on()?;
+        }
+        ends.push(begin.elapsed().as_secs_f64() * 1e3);
+        scene.fill(plan)?;
+    }
+    Ok(ends)
+}
+
+/// What it takes to prove that a GiB of 2 MiB pages is nobody's, in us.
+fn look(scene: &Scene<'_>) -> Result<Found<f64>, Failure> {
+    const ROUNDS: usize = 100;
+    let probe = match PinProbe::load() {
+        Ok(probe) => probe,
+        Err(why) => return Ok(Err(why.to_string())),
+    };
+    let path = scene.run_dir().join("pins");
+    std::fs::create_dir_all(&path)
+        .map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?;
+    let mount = linux::mount::mount(&path, PAGE)?;
+    let timed = timed_looks(&mount, &probe, scene.bytes(), ROUNDS);
+    mount.detach()?;
+    timed
+}
+
+fn timed_looks(
+    mount: &linux::HugetlbMount,
+    probe: &PinProbe,
+    bytes: Bytes,
+    rounds: usize,
+) -> Result<Found<f64>, Failure> {
+    let dir = linux::BlockDir::open(&mount.dir, &["try"], 0o700)?;
+    let rest = match probe.measure(&dir.create("try", "rest")?, PAGE) {
+        Ok(rest) => rest,
+        Err(why) => return Ok(Err(why.to_string())),
+    };
+    dir.unlink("try", "rest")?;
+    let file = dir.create("try", "looked-at")?;
+    file.allocate(0, bytes.0.min(1 << 30))?;
+    let mut times = Vec::new();
+    for _ in 0..rounds {
+        let begin = Instant::now();
+        match probe.prove(&file, rest) {
+            Ok(pins::Holder::Nobody(_)) => times.push(begin.elapsed().as_secs_f64() * 1e6),
+            Ok(other) => return Ok(Err(format!("a file of its own is held: {other:?}"))),
+            Err(why) => return Ok(Err(why.to_string())),
+        }
+    }
+    dir.unlink("try", "looked-at")?;
+    #[expect(clippy::cast_precision_loss, reason = "at most a GiB")]
+    let gib = bytes.0.min(1 << 30) as f64 / (1_u64 << 30) as f64;
+    Ok(Ok(quantile(&times, 0.5) / gib))
 }
 
 fn borrow(

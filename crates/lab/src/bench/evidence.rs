@@ -30,6 +30,24 @@ pub(super) struct Evidence {
     pub(super) cancel: Found<Cancelling>,
     /// Bandwidth-bound, beside zeroing as `SCHED_IDLE`.
     pub(super) neighbour: Found<Slowdown>,
+    pub(super) churn: Found<Churning>,
+    /// The proof that 1 GiB of 2 MiB pages is nobody's, in us.
+    pub(super) pin_check: Found<f64>,
+}
+
+/// What a loan costs in all, in CPU seconds per GB, at the load where that is worst.
+#[derive(Debug, Clone)]
+pub(super) struct Churning {
+    /// `MAP_POPULATE`.
+    pub(super) kernel: f64,
+    /// prezero, borrower, worker and daemon together.
+    pub(super) prezero: f64,
+    /// The ready share when loans come at twice the kernel's rate.
+    pub(super) ready_at_twice: f64,
+    /// From the last munmap to zeroable, in ms.
+    pub(super) end_of_loan_p99: f64,
+    /// Why pages were made anew, where they were.
+    pub(super) fresh_because: Option<String>,
 }
 
 /// One method with one chunk, in GB/s by the CPU clock.
@@ -99,6 +117,8 @@ impl Evidence {
             populate_2m: missing("populate"),
             cancel: missing("cancel"),
             neighbour: missing("interference"),
+            churn: missing("churn"),
+            pin_check: missing("churn"),
         }
     }
 
@@ -115,6 +135,12 @@ impl Evidence {
         cells.max_by(|a, b| a.rate.median.total_cmp(&b.rate.median))
     }
 
+    /// What clearing in place reached of what memory takes at most; no number where nothing says.
+    fn over_limit(&self, found: &Populating) -> f64 {
+        let most = self.limit().map(|cell| cell.rate.median.max(found.in_place.median));
+        found.in_place.median / most.unwrap_or(f64::NAN)
+    }
+
     pub(super) fn ratios(&self) -> Ratios {
         fn of<T>(found: &Found<T>, ratio: impl Fn(&T) -> f64) -> Option<f64> {
             found.as_ref().ok().map(ratio).filter(|ratio| ratio.is_finite())
@@ -126,6 +152,12 @@ impl Evidence {
             inplace_over_populate_2m: of(&self.populate_2m, Populating::ratio),
             cancel_p99_ms: of(&self.cancel, |cancel| cancel.p99),
             neighbour_slowdown_percent: of(&self.neighbour, |slowdown| slowdown.wall.median),
+            inplace_over_limit_1g: of(&self.populate_1g, |found| self.over_limit(found)),
+            inplace_over_limit_2m: of(&self.populate_2m, |found| self.over_limit(found)),
+            churn_cpu_over_populate: of(&self.churn, |churn| churn.prezero / churn.kernel),
+            churn_ready_at_twice: of(&self.churn, |churn| churn.ready_at_twice),
+            end_of_loan_ms_p99: of(&self.churn, |churn| churn.end_of_loan_p99),
+            pin_check_us_per_gib: of(&self.pin_check, |us| *us),
         }
     }
 }
@@ -157,4 +189,17 @@ pub(super) struct Ratios {
     pub(super) cancel_p99_ms: Option<f64>,
     /// Bandwidth-bound neighbour beside `SCHED_IDLE` zeroing on the same CPUs.
     pub(super) neighbour_slowdown_percent: Option<f64>,
+    /// Clearing in place over what memory takes at most, 1 GiB pages, 1 thread.
+    pub(super) inplace_over_limit_1g: Option<f64>,
+    /// The same with 2 MiB pages.
+    pub(super) inplace_over_limit_2m: Option<f64>,
+    /// CPU time of loans, of all together, over that of `MAP_POPULATE`: at a quarter and at half of
+    /// the kernel's rate, the worse.
+    pub(super) churn_cpu_over_populate: Option<f64>,
+    /// What is ready when loans come at twice the kernel's rate, 1 for all.
+    pub(super) churn_ready_at_twice: Option<f64>,
+    /// From the last munmap of a loan held by its memory to zeroable, 99th percentile.
+    pub(super) end_of_loan_ms_p99: Option<f64>,
+    /// The proof that 1 GiB of 2 MiB pages is nobody's.
+    pub(super) pin_check_us_per_gib: Option<f64>,
 }

@@ -8,7 +8,9 @@
 use ::clear::Chunk;
 use serde::Serialize;
 
-use super::evidence::{Cancelling, Cell, Clearing, Evidence, Found, Populating, Slowdown};
+use super::evidence::{
+    Cancelling, Cell, Churning, Clearing, Evidence, Found, Populating, Slowdown,
+};
 use crate::figure::{Stats, short};
 
 /// One ratio, and how far it could have gone.
@@ -124,6 +126,51 @@ pub(super) fn all(evidence: &Evidence) -> Vec<Reach> {
             &evidence.neighbour,
             neighbour,
         ),
+        Reach::new(
+            ("inplace_over_limit_1g", ratios.inplace_over_limit_1g, Larger),
+            &evidence.populate_1g,
+            |found| over_limit(found, memory),
+        ),
+        Reach::new(
+            ("inplace_over_limit_2m", ratios.inplace_over_limit_2m, Larger),
+            &evidence.populate_2m,
+            |found| over_limit(found, memory),
+        ),
+        Reach::new(
+            ("churn_cpu_over_populate", ratios.churn_cpu_over_populate, Smaller),
+            &evidence.churn,
+            churning,
+        ),
+        Reach::new(
+            ("churn_ready_at_twice", ratios.churn_ready_at_twice, Larger),
+            &evidence.churn,
+            |_| {
+                nothing_sooner(
+                    "all is possible where memory is twice as fast as the kernel",
+                    Some(1.0),
+                )
+            },
+        ),
+        Reach::new(
+            ("end_of_loan_ms_p99", ratios.end_of_loan_ms_p99, Smaller),
+            &evidence.churn,
+            |_| {
+                nothing_sooner(
+                    "the kernel's event takes 0.3 ms, and each question of this one about as long",
+                    None,
+                )
+            },
+        ),
+        Reach::new(
+            ("pin_check_us_per_gib", ratios.pin_check_us_per_gib, Smaller),
+            &evidence.pin_check,
+            |us| {
+                nothing_sooner(
+                    &format!("{} ms for 256 GiB of 2 MiB pages", short(us * 0.256)),
+                    None,
+                )
+            },
+        ),
     ]
 }
 
@@ -205,6 +252,29 @@ fn cancelling(found: &Cancelling, memory: Option<&Cell>) -> Limit {
     }
 }
 
+/// The limit is what it is over.
+fn over_limit(found: &Populating, memory: Option<&Cell>) -> Limit {
+    let possible = memory.map(|_| 1.0);
+    Limit { possible, ..populating(found, "huge", memory) }
+}
+
+/// What a loan costs in all.
+fn churning(found: &Churning) -> Limit {
+    let why = found.fresh_because.as_ref().map(|why| format!("; pages were made anew: {why}"));
+    let figures = format!(
+        "a GB that is lent, touched and given back took {} CPU seconds of borrower, worker and daemon \
+         together, a GB by MAP_POPULATE {}{}",
+        short(found.prezero),
+        short(found.kernel),
+        why.unwrap_or_default()
+    );
+    Limit { possible: None, figures }
+}
+
+fn nothing_sooner(figures: &str, possible: Option<f64>) -> Limit {
+    Limit { possible, figures: figures.to_owned() }
+}
+
 /// That nothing is lost is possible, and no fraction of nothing can be reached.
 fn neighbour(Slowdown { wall, per_cpu_second, zeroed }: &Slowdown) -> Limit {
     let figures = format!(
@@ -255,6 +325,14 @@ mod tests {
                 per_cpu_second: stats(0.0),
                 zeroed: stats(1.7),
             }),
+            churn: Ok(Churning {
+                kernel: 0.05,
+                prezero: 0.02,
+                ready_at_twice: 0.9,
+                end_of_loan_p99: 2.0,
+                fresh_because: None,
+            }),
+            pin_check: Ok(80.0),
         }
     }
 

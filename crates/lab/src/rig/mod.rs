@@ -346,15 +346,15 @@ impl Scene<'_> {
         Ok(work)
     }
 
-    /// Blocks are cleared where they lie from now on, not given back to the kernel after a loan.
-    pub(crate) fn recycle_in_place(&mut self) -> Result<(), Failure> {
+    /// How blocks become zero again after a loan from now on: `auto`, `fresh` or `in-place`.
+    pub(crate) fn recycle(&mut self, how: &str) -> Result<(), Failure> {
         let pools = self.client.status()?.pools;
         for pool in pools {
             self.client.configure(PoolChange {
                 node: pool.node,
                 page_bytes: pool.page_bytes,
                 pages_per_block: pool.pages_per_block,
-                recycle: Some(wire::Recycle::InPlace.to_string()),
+                recycle: Some(how.to_owned()),
                 ..PoolChange::default()
             })?;
         }
@@ -380,6 +380,11 @@ impl Scene<'_> {
             return Err(Failure::failed(format!("{ready} of {bytes} were lent ready")));
         }
         Ok(loan)
+    }
+
+    /// Why blocks recycle fresh that are to recycle as is best.
+    pub(crate) fn fresh_because(&mut self) -> Result<Option<String>, Failure> {
+        Ok(self.client.status()?.fresh_because)
     }
 
     /// How much is lent now.
