@@ -7,6 +7,7 @@
 //! block comes back when it goes.
 
 mod slow_file;
+mod storm;
 
 use std::fs::File;
 use std::io::{Read, Write};
