@@ -90,6 +90,10 @@ impl<'a> Attack<'a> {
 
     /// Runs it, prints its line of the table, and notes any harm that it did.
     pub(crate) fn run(self, stage: &mut Stage) {
+        let only = std::env::var("PREZERO_HOSTILE_ONLY").unwrap_or_default();
+        if !self.name.contains(&only) {
+            return;
+        }
         if let Err(harm) = self.judge(stage) {
             stage.note(format!("{}: {harm}", self.name));
         }

@@ -12,7 +12,6 @@ use prezero_tests::Page;
 use rustix::fs::Mode;
 
 use crate::attack::{Attack, POOL, WORKERS, say};
-use crate::memory::recycling;
 use crate::raw;
 use crate::scene::{Got, Scene, errno, outcome, path_of};
 use crate::stage::Stage;
@@ -68,7 +67,7 @@ fn cut_each(scene: &mut Scene<'_>, keep: bool) -> Got {
 
 #[test]
 fn cutting_punching_and_growing_costs_nobody_anything() {
-    for (recycle, _) in recycling() {
+    for recycle in ["fresh", "in-place"] {
         // One pool of the attacker's shape, one for those who want a page.
         let config = format!(
             "{POOL}[[pool]]\npage_size = \"2M\"\npages_per_block = {PAGES}\nmax = 8\n\
@@ -110,10 +109,8 @@ fn leave_marks(scene: &mut Scene<'_>) -> Got {
     }
 }
 
-#[test]
-fn seals_links_and_attributes_are_refused() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("seals, linkat, xattrs", User::Borrower, leave_marks).run(&mut stage);
+pub(crate) fn seals_links_and_attributes_are_refused(stage: &mut Stage) {
+    Attack::new("seals, linkat, xattrs", User::Borrower, leave_marks).run(stage);
 }
 
 /// Files with leases that whoever opens them waits for, 45 s (`/proc/sys/fs/lease-break-time`),
@@ -147,22 +144,16 @@ fn lease_and_return(scene: &mut Scene<'_>, owner: bool) -> Got {
     Ok(format!("F_SETLEASE: {got}"))
 }
 
-#[test]
-fn a_lease_on_a_returned_file_holds_up_nobody() {
-    for (recycle, config) in recycling() {
-        let Some(mut stage) = Stage::set(16, &config) else { return };
-        for owner in [false, true] {
-            let named = if owner { ", owned" } else { "" };
-            let name = format!("F_SETLEASE on a returned file, {recycle}{named}");
-            let attack = Attack::new(name, User::Borrower, |scene| lease_and_return(scene, owner));
-            attack.run(&mut stage);
-        }
+pub(crate) fn a_lease_on_a_returned_file_holds_up_nobody(stage: &mut Stage) {
+    for owner in [false, true] {
+        let named = if owner { ", owned" } else { "" };
+        let name = format!("F_SETLEASE on a returned file, {}{named}", stage.recycle);
+        let attack = Attack::new(name, User::Borrower, |scene| lease_and_return(scene, owner));
+        attack.run(stage);
     }
 }
 
-#[test]
-fn leases_on_files_do_not_hold_up_a_start() {
-    let Some(mut stage) = Stage::usual() else { return };
+pub(crate) fn leases_on_files_do_not_hold_up_a_start(stage: &mut Stage) {
     let attacker = fork(|ready| {
         User::Borrower.become_it();
         let scene = Scene::new(&stage.daemon, ready, Duration::ZERO);
@@ -258,11 +249,7 @@ fn take_locks(scene: &mut Scene<'_>) -> Got {
     Ok("flock, fcntl: ok, heeded by nobody".to_owned())
 }
 
-#[test]
-fn locks_on_returned_files_hold_up_nobody() {
-    for (recycle, config) in recycling() {
-        let Some(mut stage) = Stage::set(16, &config) else { return };
-        let name = format!("flock and fcntl locks, {recycle}");
-        Attack::new(name, User::Borrower, take_locks).run(&mut stage);
-    }
+pub(crate) fn locks_on_returned_files_hold_up_nobody(stage: &mut Stage) {
+    let name = format!("flock and fcntl locks, {}", stage.recycle);
+    Attack::new(name, User::Borrower, take_locks).run(stage);
 }

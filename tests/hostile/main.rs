@@ -3,7 +3,9 @@
 //! comes of it for the attacker, for a victim beside it, and for the machine afterwards.
 //!
 //! Every attack goes through [`attack::Attack::run`], which says what it measures. One file per
-//! subject; new attacks belong into the file of theirs. The table of docs/reliability.md is what
+//! subject; new attacks belong into the file of theirs. Those that need nothing of their own share a
+//! daemon, by the tables here; `PREZERO_HOSTILE_ONLY=WORDS` runs those whose name has the words. The
+//! table of docs/reliability.md is what
 //!
 //! ```text
 //! cargo test -p prezero-tests --test hostile -- --nocapture --test-threads 1 | grep '^|'
@@ -28,3 +30,74 @@ mod tree;
 mod users;
 mod victim;
 mod workers;
+
+use stage::Stage;
+
+/// What attacks some subject on a daemon that others attack as well.
+type Subject = fn(&mut Stage);
+
+/// What depends on how blocks are recycled.
+const RECYCLING: &[Subject] = &[
+    files::a_lease_on_a_returned_file_holds_up_nobody,
+    files::locks_on_returned_files_hold_up_nobody,
+    memory::changing_the_mode_between_return_and_proof_opens_nothing,
+    memory::no_reference_reaches_the_next_borrower,
+    strange::borrowers_that_die_at_every_step_leave_nothing,
+    strange::notices_and_faults_of_returned_blocks_hold_up_nobody,
+];
+
+/// What does not.
+const OTHERS: &[Subject] = &[
+    files::seals_links_and_attributes_are_refused,
+    quota::loans_that_nobody_maps_are_bounded,
+    quota::numbers_without_bound_are_refused,
+    requests::an_owner_of_the_same_name_is_another_users,
+    requests::garbage_costs_only_its_connection,
+    requests::names_of_owners_are_no_paths,
+    socket::a_mapping_of_a_lease_is_refused,
+    socket::a_socket_that_wakes_many_holds_up_nobody,
+    socket::a_stranger_is_told_nothing,
+    socket::answers_that_nobody_takes_return_what_they_lent,
+    socket::descriptors_in_an_unfinished_message_are_nobodys_shortage,
+    socket::half_closed_and_oversized_sockets_hold_up_nobody,
+    socket::half_messages_cost_no_memory_for_good,
+    socket::idle_crowds_lock_nobody_out,
+    socket::those_who_ask_for_ever_hold_up_nobody,
+    socket::those_who_do_not_read_hold_up_nobody,
+    socket::watches_that_nobody_reads_hold_up_nobody,
+    strange::poison_and_permission_events_are_roots,
+    strange::root_of_a_namespace_is_a_stranger,
+    strange::the_daemons_directories_are_closed_to_users,
+    strange::the_daemons_process_is_closed_to_users,
+    strange::the_lease_has_one_end_for_its_borrower,
+    tree::a_file_of_the_tree_that_wakes_many_holds_up_nobody,
+    tree::looks_at_the_tree_hold_up_nobody,
+    tree::open_files_of_the_tree_cost_no_memory_for_good,
+    tree::the_tree_is_written_by_its_group_only,
+    tree::writers_of_the_tree_leave_room_for_root,
+    workers::a_report_of_anothers_job_makes_nothing_ready,
+    workers::hoarded_jobs_keep_nobody_from_borrowing,
+    workers::only_root_says_how_blocks_are_recycled,
+    // The daemon of before is gone then.
+    files::leases_on_files_do_not_hold_up_a_start,
+];
+
+fn attack(recycle: &'static str, subjects: &[Subject]) {
+    let Some(mut stage) = Stage::usual(recycle) else { return };
+    subjects.iter().for_each(|attack| attack(&mut stage));
+}
+
+#[test]
+fn attacks_on_a_daemon_get_errors_slow_nobody_down_and_leave_nothing() {
+    attack("auto", &[RECYCLING, OTHERS].concat());
+}
+
+#[test]
+fn attacks_on_fresh_pools_get_errors_slow_nobody_down_and_leave_nothing() {
+    attack("fresh", RECYCLING);
+}
+
+#[test]
+fn attacks_on_in_place_pools_get_errors_slow_nobody_down_and_leave_nothing() {
+    attack("in-place", RECYCLING);
+}

@@ -12,7 +12,7 @@ use linux::testkit::child::{Child, fork};
 use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, OFlags};
 
-use crate::attack::{Attack, POOL, WORKERS};
+use crate::attack::Attack;
 use crate::raw;
 use crate::scene::{Got, Scene, outcome, path_of, path_only, spy};
 use crate::socket::send_descriptors;
@@ -21,15 +21,6 @@ use crate::users::User;
 
 /// What an attacker writes all over its memory.
 const MARK: u8 = 0xA7;
-
-/// The ways in which a block lives on: it does not, it is cleared, or it waits for its owner.
-pub(crate) fn recycling() -> [(&'static str, String); 2] {
-    ["fresh", "auto"].map(|recycle| (recycle, pool(recycle)))
-}
-
-fn pool(recycle: &str) -> String {
-    format!("{POOL}recycle = \"{recycle}\"\n{WORKERS}")
-}
 
 /// Of in-place blocks and of those lent to an owner, the borrower owns the file: it may change its
 /// mode until it does not own it any more.
@@ -73,20 +64,11 @@ fn change_modes(scene: &mut Scene<'_>, keep: bool) -> Got {
     Ok(format!("{owned}EPERM, open EACCES"))
 }
 
-#[test]
-fn changing_the_mode_between_return_and_proof_opens_nothing() {
-    for (recycle, config) in recycling() {
-        let Some(mut stage) = Stage::set(64, &config) else { return };
-        for keep in [false, true] {
-            let name = match (recycle, keep) {
-                ("fresh", false) => "chmod through O_PATH, fresh",
-                ("fresh", true) => "chmod through O_PATH, fresh, kept",
-                (_, false) => "chmod through O_PATH, in-place",
-                (_, true) => "chmod through O_PATH, in-place, kept",
-            };
-            let attack = Attack::new(name, User::Borrower, |scene| change_modes(scene, keep));
-            attack.run(&mut stage);
-        }
+pub(crate) fn changing_the_mode_between_return_and_proof_opens_nothing(stage: &mut Stage) {
+    for keep in [false, true] {
+        let kept = if keep { ", kept" } else { "" };
+        let name = format!("chmod through O_PATH, {}{kept}", stage.recycle);
+        Attack::new(name, User::Borrower, |scene| change_modes(scene, keep)).run(stage);
     }
 }
 
@@ -223,22 +205,9 @@ fn hold_on(scene: &mut Scene<'_>, keep: Keep) -> Got {
     Ok(got)
 }
 
-fn hold_on_to_each(recycle: &str) {
-    let Some(mut stage) = Stage::set(64, &pool(recycle)) else { return };
+pub(crate) fn no_reference_reaches_the_next_borrower(stage: &mut Stage) {
     for (name, keep) in REFERENCES {
-        let name = format!("reference by {name}, {recycle}");
-        let attack = Attack::new(name, User::Borrower, |scene| hold_on(scene, keep));
-        attack.run(&mut stage);
+        let name = format!("reference by {name}, {}", stage.recycle);
+        Attack::new(name, User::Borrower, |scene| hold_on(scene, keep)).run(stage);
     }
-}
-
-#[test]
-fn no_reference_reaches_the_next_borrower_of_fresh_blocks() {
-    hold_on_to_each("fresh");
-}
-
-#[test]
-fn no_reference_reaches_the_next_borrower_of_blocks_in_place() {
-    hold_on_to_each("auto");
-    hold_on_to_each("in-place");
 }

@@ -66,25 +66,6 @@ fn all_at_once(scene: &mut Scene<'_>) -> Got {
     Ok(if granted > 0 { "QuotaExceeded beyond it" } else { "QuotaExceeded" }.to_owned())
 }
 
-#[test]
-fn many_calls_at_once_get_no_more_than_the_quota() {
-    use crate::victim::Victim;
-
-    let act = |daemon: &prezero_tests::Daemon| {
-        let lent = lent_to(daemon, User::Borrower);
-        if lent > 2 {
-            return Err(format!("{lent} pages are lent with a quota of 2"));
-        }
-        Ok(Duration::ZERO)
-    };
-    let count = Victim { what: "count", user: User::Root, act };
-    let Some(mut stage) = Stage::set(24, &two_pages()) else { return };
-    Attack::new("32 calls at once beyond a quota", User::Borrower, all_at_once)
-        .attackers(3)
-        .also(count)
-        .run(&mut stage);
-}
-
 /// Times that add up to more than there is.
 fn keep_for_ever(scene: &mut Scene<'_>) -> Got {
     scene.set_up();
@@ -106,8 +87,22 @@ fn keep_for_ever(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-fn content_kept_for_ever_is_bounded_by_the_quota() {
-    let Some(mut stage) = Stage::set(16, &two_pages()) else { return };
+fn many_calls_and_content_kept_for_ever_get_no_more_than_the_quota() {
+    use crate::victim::Victim;
+
+    let act = |daemon: &prezero_tests::Daemon| {
+        let lent = lent_to(daemon, User::Borrower);
+        if lent > 2 {
+            return Err(format!("{lent} pages are lent with a quota of 2"));
+        }
+        Ok(Duration::ZERO)
+    };
+    let count = Victim { what: "count", user: User::Root, act };
+    let Some(mut stage) = Stage::set(24, &two_pages()) else { return };
+    Attack::new("32 calls at once beyond a quota", User::Borrower, all_at_once)
+        .attackers(3)
+        .also(count)
+        .run(&mut stage);
     Attack::new("keep_seconds without bound", User::Borrower, keep_for_ever).run(&mut stage);
 }
 
@@ -140,10 +135,8 @@ fn numbers(scene: &mut Scene<'_>) -> Got {
     Ok(got.join(", "))
 }
 
-#[test]
-fn numbers_without_bound_are_refused() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("sizes up to 2^64", User::Borrower, numbers).run(&mut stage);
+pub(crate) fn numbers_without_bound_are_refused(stage: &mut Stage) {
+    Attack::new("sizes up to 2^64", User::Borrower, numbers).run(stage);
 }
 
 /// Loans of holes that nobody maps: each is a file, a lease and a descriptor of the daemon's.
@@ -171,8 +164,6 @@ fn loans_of_nothing(scene: &mut Scene<'_>) -> Got {
     }
 }
 
-#[test]
-fn loans_that_nobody_maps_are_bounded() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("loans of holes", User::Borrower, loans_of_nothing).only(STATUS).run(&mut stage);
+pub(crate) fn loans_that_nobody_maps_are_bounded(stage: &mut Stage) {
+    Attack::new("loans of holes", User::Borrower, loans_of_nothing).only(STATUS).run(stage);
 }

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
-use crate::attack::{Attack, POOL, WORKERS};
+use crate::attack::Attack;
 use crate::scene::{Got, Scene, call, error_of, message};
 use crate::stage::Stage;
 use crate::users::User;
@@ -66,10 +66,8 @@ fn name_files(scene: &mut Scene<'_>) -> Got {
     Ok(got.join(", "))
 }
 
-#[test]
-fn names_of_owners_are_no_paths() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("owners named like paths and files", User::Borrower, name_files).run(&mut stage);
+pub(crate) fn names_of_owners_are_no_paths(stage: &mut Stage) {
+    Attack::new("owners named like paths and files", User::Borrower, name_files).run(stage);
 }
 
 /// The same name as another user's owner, asked for while that one's content is kept.
@@ -93,8 +91,7 @@ fn take_anothers_name(scene: &mut Scene<'_>) -> Got {
     Ok("zeros, or its own".to_owned())
 }
 
-#[test]
-fn an_owner_of_the_same_name_is_another_users() {
+pub(crate) fn an_owner_of_the_same_name_is_another_users(stage: &mut Stage) {
     use crate::victim::{SECRET, Victim};
     use client::{Client, LendRequest};
 
@@ -118,10 +115,9 @@ fn an_owner_of_the_same_name_is_another_users() {
         Ok(took)
     };
     let owner = Victim { what: "Lend to an owner", user: User::Victim, act };
-    let Some(mut stage) = Stage::usual() else { return };
     Attack::new("another user's owner name", User::Borrower, take_anothers_name)
         .also(owner)
-        .run(&mut stage);
+        .run(stage);
 }
 
 /// Bytes that look like calls.
@@ -156,11 +152,9 @@ fn garbage(scene: &mut Scene<'_>) -> Got {
     Ok("hung up on".to_owned())
 }
 
-#[test]
-fn garbage_costs_only_its_connection() {
-    let Some(mut stage) = Stage::set(32, &format!("{POOL}{WORKERS}")) else { return };
+pub(crate) fn garbage_costs_only_its_connection(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("JSON garbage of a {}", user.name());
-        Attack::new(name, user, garbage).run(&mut stage);
+        Attack::new(name, user, garbage).run(stage);
     }
 }

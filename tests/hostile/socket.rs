@@ -118,12 +118,10 @@ fn flood_with_descriptors(scene: &mut Scene<'_>) -> Got {
     Ok(most.to_owned())
 }
 
-#[test]
-fn descriptors_in_an_unfinished_message_are_nobodys_shortage() {
-    let Some(mut stage) = Stage::usual() else { return };
+pub(crate) fn descriptors_in_an_unfinished_message_are_nobodys_shortage(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("descriptors in an unfinished message, {}", user.name());
-        Attack::new(name, user, flood_with_descriptors).run(&mut stage);
+        Attack::new(name, user, flood_with_descriptors).run(stage);
     }
 }
 
@@ -135,12 +133,10 @@ fn idle_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
     Ok(format!("{} of {} hung up on", ended, crowd.len()))
 }
 
-#[test]
-fn idle_crowds_lock_nobody_out() {
-    let Some(mut stage) = Stage::usual() else { return };
+pub(crate) fn idle_crowds_lock_nobody_out(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower, User::Zeroer] {
         let name = format!("4200 idle connections of a {}", user.name());
-        Attack::new(name, user, |scene| idle_crowd(scene, 4200)).run(&mut stage);
+        Attack::new(name, user, |scene| idle_crowd(scene, 4200)).run(stage);
     }
 }
 
@@ -157,12 +153,10 @@ fn half_messages(scene: &mut Scene<'_>, wanted: usize) -> Got {
     Ok(format!("{ended} of {} hung up on", crowd.len()))
 }
 
-#[test]
-fn half_messages_cost_no_memory_for_good() {
-    let Some(mut stage) = Stage::usual() else { return };
+pub(crate) fn half_messages_cost_no_memory_for_good(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("1000 halves of 60 kB by a {}", user.name());
-        Attack::new(name, user, |scene| half_messages(scene, 1000)).run(&mut stage);
+        Attack::new(name, user, |scene| half_messages(scene, 1000)).run(stage);
     }
 }
 
@@ -181,13 +175,11 @@ fn deaf_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
     Ok("its answers, unread".to_owned())
 }
 
-#[test]
-fn those_who_do_not_read_hold_up_nobody() {
-    let Some(mut stage) = Stage::usual() else { return };
+pub(crate) fn those_who_do_not_read_hold_up_nobody(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("400 deaf pipelining connections of a {}", user.name());
         let attack = Attack::new(name, user, |scene| deaf_crowd(scene, 400));
-        attack.windows_of(Duration::from_secs(1)).run(&mut stage);
+        attack.windows_of(Duration::from_secs(1)).run(stage);
     }
 }
 
@@ -208,10 +200,8 @@ fn ask_for_ever(scene: &mut Scene<'_>) -> Got {
     Ok(if got > 0 { "its answers".to_owned() } else { "hung up on".to_owned() })
 }
 
-#[test]
-fn those_who_ask_for_ever_hold_up_nobody() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("pipelining without end", User::Borrower, ask_for_ever).run(&mut stage);
+pub(crate) fn those_who_ask_for_ever_hold_up_nobody(stage: &mut Stage) {
+    Attack::new("pipelining without end", User::Borrower, ask_for_ever).run(stage);
 }
 
 /// Calls that wait for pages, while blocks are held that were returned.
@@ -286,12 +276,10 @@ fn odd_sockets(scene: &mut Scene<'_>) -> Got {
     Ok("nothing".to_owned())
 }
 
-#[test]
-fn half_closed_and_oversized_sockets_hold_up_nobody() {
-    let Some(mut stage) = Stage::usual() else { return };
+pub(crate) fn half_closed_and_oversized_sockets_hold_up_nobody(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("half-closed, huge and self-sent sockets of a {}", user.name());
-        Attack::new(name, user, odd_sockets).run(&mut stage);
+        Attack::new(name, user, odd_sockets).run(stage);
     }
 }
 
@@ -308,10 +296,8 @@ fn lend_and_die(scene: &mut Scene<'_>) -> Got {
     Ok("loans that nobody took".to_owned())
 }
 
-#[test]
-fn answers_that_nobody_takes_return_what_they_lent() {
-    let Some(mut stage) = Stage::set(32, &format!("{POOL}{WORKERS}")) else { return };
-    Attack::new("loans whose answer nobody reads", User::Borrower, lend_and_die).run(&mut stage);
+pub(crate) fn answers_that_nobody_takes_return_what_they_lent(stage: &mut Stage) {
+    Attack::new("loans whose answer nobody reads", User::Borrower, lend_and_die).run(stage);
 }
 
 /// A stranger's watch, which is a full report each time something changes.
@@ -333,10 +319,8 @@ fn watch_without_rights(scene: &mut Scene<'_>) -> Got {
     Ok(if read == 0 { "hung up on".to_owned() } else { "NotPermitted".to_owned() })
 }
 
-#[test]
-fn a_stranger_is_told_nothing() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("Watch without rights", User::Stranger, watch_without_rights).run(&mut stage);
+pub(crate) fn a_stranger_is_told_nothing(stage: &mut Stage) {
+    Attack::new("Watch without rights", User::Stranger, watch_without_rights).run(stage);
     let all = |scene: &mut Scene<'_>| {
         scene.set_up();
         let calls = [
@@ -364,12 +348,11 @@ fn a_stranger_is_told_nothing() {
         got.dedup();
         Ok(got.join(", "))
     };
-    Attack::new("each method without rights", User::Stranger, all).run(&mut stage);
+    Attack::new("each method without rights", User::Stranger, all).run(stage);
 }
 
 /// Memory mapped from a descriptor that somebody else was sent.
-#[test]
-fn a_mapping_of_a_lease_is_refused() {
+pub(crate) fn a_mapping_of_a_lease_is_refused(stage: &mut Stage) {
     let attack = |scene: &mut Scene<'_>| {
         let loan = scene.borrow(|_| {});
         scene.set_up();
@@ -380,8 +363,7 @@ fn a_mapping_of_a_lease_is_refused() {
             refused => Ok(errno(refused)),
         }
     };
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("mmap of the lease", User::Borrower, attack).run(&mut stage);
+    Attack::new("mmap of the lease", User::Borrower, attack).run(stage);
 }
 
 /// Watches that are never read: each change is a report for each.
@@ -399,10 +381,8 @@ fn watch_and_not_read(scene: &mut Scene<'_>) -> Got {
     Ok("its reports, unread".to_owned())
 }
 
-#[test]
-fn watches_that_nobody_reads_hold_up_nobody() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("300 unread watches", User::Borrower, watch_and_not_read).run(&mut stage);
+pub(crate) fn watches_that_nobody_reads_hold_up_nobody(stage: &mut Stage) {
+    Attack::new("300 unread watches", User::Borrower, watch_and_not_read).run(stage);
 }
 
 /// Copies of one descriptor, as many as there may be.
@@ -468,11 +448,9 @@ fn knock_with_many(scene: &mut Scene<'_>) -> Got {
     Ok(if refused < sockets { "hung up on" } else { "refused" }.to_owned())
 }
 
-#[test]
-fn a_socket_that_wakes_many_holds_up_nobody() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("epoll watchers of one socket", User::Borrower, wake_many).run(&mut stage);
-    Attack::new("watched sockets that knock", User::Stranger, knock_with_many).run(&mut stage);
+pub(crate) fn a_socket_that_wakes_many_holds_up_nobody(stage: &mut Stage) {
+    Attack::new("epoll watchers of one socket", User::Borrower, wake_many).run(stage);
+    Attack::new("watched sockets that knock", User::Stranger, knock_with_many).run(stage);
 }
 
 /// One place for all: only one test at a time has a daemon.

@@ -72,6 +72,8 @@ impl fmt::Display for Left {
 pub(crate) struct Stage {
     /// The daemon.
     pub daemon: Daemon,
+    /// How its first pool recycles.
+    pub recycle: &'static str,
     kernel: Kernel,
     descriptors: usize,
     memory_kib: u64,
@@ -83,9 +85,12 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// 16 pages in a pool as most attacks are about. `None` is a skip, which was counted.
-    pub(crate) fn usual() -> Option<Self> {
-        Self::set(16, &format!("{POOL}{WORKERS}"))
+    /// A daemon as most attacks are about, whose pool recycles so. `None` is a skip, which was
+    /// counted.
+    pub(crate) fn usual(recycle: &'static str) -> Option<Self> {
+        let mut stage = Self::set(96, &format!("{POOL}recycle = \"{recycle}\"\n{WORKERS}"))?;
+        stage.recycle = recycle;
+        Some(stage)
     }
 
     /// So many pages; `config` are keys of the top level, then tables.
@@ -103,6 +108,7 @@ impl Stage {
         let (quiet, harm) = (BTreeMap::new(), Vec::new());
         let mut stage = Self {
             daemon,
+            recycle: "fresh",
             kernel,
             descriptors: 0,
             memory_kib: 0,

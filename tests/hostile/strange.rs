@@ -13,7 +13,6 @@ use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
 
 use crate::attack::Attack;
-use crate::memory::recycling;
 use crate::raw;
 use crate::scene::{Got, Scene, outcome, path_of};
 use crate::stage::Stage;
@@ -71,12 +70,10 @@ fn reach_into_processes(scene: &mut Scene<'_>) -> Got {
     tried.got()
 }
 
-#[test]
-fn the_daemons_process_is_closed_to_users() {
-    let Some(mut stage) = Stage::usual() else { return };
+pub(crate) fn the_daemons_process_is_closed_to_users(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower, User::Zeroer] {
         let name = format!("ptrace, pidfd_getfd, /proc, io_uring open by a {}", user.name());
-        Attack::new(name, user, reach_into_processes).run(&mut stage);
+        Attack::new(name, user, reach_into_processes).run(stage);
     }
 }
 
@@ -104,12 +101,10 @@ fn reach_into_directories(scene: &mut Scene<'_>) -> Got {
     tried.got()
 }
 
-#[test]
-fn the_daemons_directories_are_closed_to_users() {
-    let Some(mut stage) = Stage::usual() else { return };
+pub(crate) fn the_daemons_directories_are_closed_to_users(stage: &mut Stage) {
     for user in [User::Stranger, User::Zeroer] {
         let name = format!("symlinks and renames in its directories by a {}", user.name());
-        Attack::new(name, user, reach_into_directories).run(&mut stage);
+        Attack::new(name, user, reach_into_directories).run(stage);
     }
 }
 
@@ -134,10 +129,8 @@ fn play_with_the_lease(scene: &mut Scene<'_>) -> Got {
     tried.got()
 }
 
-#[test]
-fn the_lease_has_one_end_for_its_borrower() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("the lease FIFO's other end", User::Borrower, play_with_the_lease).run(&mut stage);
+pub(crate) fn the_lease_has_one_end_for_its_borrower(stage: &mut Stage) {
+    Attack::new("the lease FIFO's other end", User::Borrower, play_with_the_lease).run(stage);
 }
 
 /// Advice and faults on lent memory that reach beyond the process.
@@ -159,10 +152,8 @@ fn poison(scene: &mut Scene<'_>) -> Got {
     tried.got().map(|got| format!("{got}; mlock {}", if lock.is_ok() { "ok" } else { "ENOMEM" }))
 }
 
-#[test]
-fn poison_and_permission_events_are_roots() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("MADV_HWPOISON, fanotify, mlock", User::Borrower, poison).run(&mut stage);
+pub(crate) fn poison_and_permission_events_are_roots(stage: &mut Stage) {
+    Attack::new("MADV_HWPOISON, fanotify, mlock", User::Borrower, poison).run(stage);
 }
 
 /// Notices and faults of its own on a block that it returns.
@@ -188,14 +179,9 @@ fn watch_what_was_lent(scene: &mut Scene<'_>) -> Got {
     Ok(got.join(", "))
 }
 
-#[test]
-fn notices_and_faults_of_returned_blocks_hold_up_nobody() {
-    for (recycle, config) in recycling() {
-        let name = format!("userfaultfd and fanotify on a returned block, {recycle}");
-        let attack = Attack::new(name, User::Borrower, watch_what_was_lent);
-        let Some(mut stage) = Stage::set(24, &config) else { return };
-        attack.run(&mut stage);
-    }
+pub(crate) fn notices_and_faults_of_returned_blocks_hold_up_nobody(stage: &mut Stage) {
+    let name = format!("userfaultfd and fanotify on a returned block, {}", stage.recycle);
+    Attack::new(name, User::Borrower, watch_what_was_lent).run(stage);
 }
 
 /// Root, but only in a namespace of its own.
@@ -223,10 +209,8 @@ fn pretend_to_be_root(scene: &mut Scene<'_>) -> Got {
     Ok("NotPermitted".to_owned())
 }
 
-#[test]
-fn root_of_a_namespace_is_a_stranger() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("root in a user namespace", User::Stranger, pretend_to_be_root).run(&mut stage);
+pub(crate) fn root_of_a_namespace_is_a_stranger(stage: &mut Stage) {
+    Attack::new("root in a user namespace", User::Stranger, pretend_to_be_root).run(stage);
 }
 
 /// Processes that die in every state, as fast as they come.
@@ -254,12 +238,7 @@ fn die_everywhere(scene: &mut Scene<'_>) -> Got {
     Ok(format!("killed {}", if died > 10 { "at every step" } else { "a few times" }))
 }
 
-#[test]
-fn borrowers_that_die_at_every_step_leave_nothing() {
-    for (recycle, config) in recycling() {
-        let name = format!("SIGKILL at each step of a loan held by memory, {recycle}");
-        let attack = Attack::new(name, User::Borrower, die_everywhere);
-        let Some(mut stage) = Stage::set(96, &config) else { return };
-        attack.attackers(2).run(&mut stage);
-    }
+pub(crate) fn borrowers_that_die_at_every_step_leave_nothing(stage: &mut Stage) {
+    let name = format!("SIGKILL at each step of a loan held by memory, {}", stage.recycle);
+    Attack::new(name, User::Borrower, die_everywhere).attackers(2).run(stage);
 }

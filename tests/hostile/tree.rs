@@ -75,15 +75,13 @@ fn stat_storm(scene: &mut Scene<'_>) -> Got {
     Ok("what everybody may see".to_owned())
 }
 
-#[test]
-fn looks_at_the_tree_hold_up_nobody() {
+pub(crate) fn looks_at_the_tree_hold_up_nobody(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
-    let Some(mut stage) = Stage::set(16, &config()) else { return };
     Attack::new("stat and readdir storm on the tree", User::Stranger, stat_storm)
         .also(LOOK)
-        .run(&mut stage);
+        .run(stage);
 }
 
 /// Opens as many files of it as it may have, and waits on each.
@@ -116,15 +114,13 @@ fn open_storm(scene: &mut Scene<'_>) -> Got {
     Ok(format!("{} open files, {refused} refused", held.len()))
 }
 
-#[test]
-fn open_files_of_the_tree_cost_no_memory_for_good() {
+pub(crate) fn open_files_of_the_tree_cost_no_memory_for_good(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
-    let Some(mut stage) = Stage::set(16, &config()) else { return };
     Attack::new("5000 open and polled files of the tree", User::Stranger, open_storm)
         .also(LOOK)
-        .run(&mut stage);
+        .run(stage);
 }
 
 /// Each change wakes all who poll a file: here a hundred thousand.
@@ -145,15 +141,13 @@ fn wake_many(scene: &mut Scene<'_>) -> Got {
     Ok(format!("{} watchers of one file", copies.len() * 8))
 }
 
-#[test]
-fn a_file_of_the_tree_that_wakes_many_holds_up_nobody() {
+pub(crate) fn a_file_of_the_tree_that_wakes_many_holds_up_nobody(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
-    let Some(mut stage) = Stage::set(16, &config()) else { return };
     Attack::new("epoll watchers of a file of the tree", User::Stranger, wake_many)
         .also(LOOK)
-        .run(&mut stage);
+        .run(stage);
 }
 
 /// Writes, cuts and controls that are not its to do.
@@ -187,15 +181,13 @@ fn write_without_rights(scene: &mut Scene<'_>) -> Got {
     Ok(errors.join(", "))
 }
 
-#[test]
-fn the_tree_is_written_by_its_group_only() {
+pub(crate) fn the_tree_is_written_by_its_group_only(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
-    let Some(mut stage) = Stage::set(16, &config()) else { return };
     Attack::new("writes to the tree without rights", User::Stranger, write_without_rights)
         .also(LOOK)
-        .run(&mut stage);
+        .run(stage);
 }
 
 /// Orders without end, from users that may: root's own order has a place all the same.
@@ -214,12 +206,10 @@ fn hold_places(scene: &mut Scene<'_>) -> Got {
     Ok(got.join(", "))
 }
 
-#[test]
-fn writers_of_the_tree_leave_room_for_root() {
+pub(crate) fn writers_of_the_tree_leave_room_for_root(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
-    let Some(mut stage) = Stage::set(16, &config()) else { return };
     let idle = |scene: &mut Scene<'_>| {
         crate::raw::idle();
         hold_places(scene)
@@ -228,7 +218,7 @@ fn writers_of_the_tree_leave_room_for_root() {
         .attackers(70)
         .also(ORDER)
         .windows_of(Duration::from_millis(500))
-        .run(&mut stage);
+        .run(stage);
 }
 
 /// Whoever has no CPU time does not end what it has begun.

@@ -127,26 +127,6 @@ fn keep_something(scene: &mut Scene<'_>, pin: bool) -> Got {
     Ok(format!("its blocks are {}", states.join(" or ")))
 }
 
-#[test]
-fn what_a_worker_keeps_reaches_no_borrower() {
-    for recycle in ["fresh", "in-place"] {
-        let name = format!("worker's O_PATH over its report, {recycle}");
-        let attack = Attack::new(name, User::Zeroer, |scene| keep_something(scene, false));
-        let Some(mut stage) = Stage::set(16, &alone_at_work(recycle)) else { return };
-        attack.run(&mut stage);
-    }
-}
-
-#[test]
-fn what_a_worker_pins_reaches_no_borrower() {
-    for recycle in ["fresh", "in-place"] {
-        let name = format!("worker's vmsplice over its report, {recycle}");
-        let attack = Attack::new(name, User::Zeroer, |scene| keep_something(scene, true));
-        let Some(mut stage) = Stage::set(16, &alone_at_work(recycle)) else { return };
-        attack.run(&mut stage);
-    }
-}
-
 /// Reports what it has not zeroed, or has no memory.
 fn lie(scene: &mut Scene<'_>, holes: bool) -> Got {
     let mut worker = Worker::of(scene);
@@ -181,9 +161,14 @@ fn lie(scene: &mut Scene<'_>, holes: bool) -> Got {
 }
 
 #[test]
-fn what_a_worker_says_makes_nothing_zero() {
+fn what_a_worker_keeps_pins_and_says_reaches_no_borrower() {
     for recycle in ["fresh", "in-place"] {
         let Some(mut stage) = Stage::set(24, &alone_at_work(recycle)) else { return };
+        for (what, pin) in [("O_PATH", false), ("vmsplice", true)] {
+            let name = format!("worker's {what} over its report, {recycle}");
+            let attack = Attack::new(name, User::Zeroer, |scene| keep_something(scene, pin));
+            attack.run(&mut stage);
+        }
         for (what, holes) in [("garbage", false), ("holes", true)] {
             let name = format!("worker reports {what}, {recycle}");
             Attack::new(name, User::Zeroer, |scene| lie(scene, holes)).run(&mut stage);
@@ -209,10 +194,8 @@ fn configure_recycling(scene: &mut Scene<'_>) -> Got {
     }
 }
 
-#[test]
-fn only_root_says_how_blocks_are_recycled() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("Configure recycle", User::Zeroer, configure_recycling).run(&mut stage);
+pub(crate) fn only_root_says_how_blocks_are_recycled(stage: &mut Stage) {
+    Attack::new("Configure recycle", User::Zeroer, configure_recycling).run(stage);
 }
 
 /// Takes all work and does none of it.
@@ -228,10 +211,8 @@ fn hoard_jobs(scene: &mut Scene<'_>) -> Got {
     Ok(if held.is_empty() { "NotPermitted or nothing to zero" } else { "jobs" }.to_owned())
 }
 
-#[test]
-fn hoarded_jobs_keep_nobody_from_borrowing() {
-    let Some(mut stage) = Stage::usual() else { return };
-    Attack::new("jobs that nobody does", User::Zeroer, hoard_jobs).run(&mut stage);
+pub(crate) fn hoarded_jobs_keep_nobody_from_borrowing(stage: &mut Stage) {
+    Attack::new("jobs that nobody does", User::Zeroer, hoard_jobs).run(stage);
 }
 
 /// Reports jobs by number, in the hope that they are another's.
@@ -256,11 +237,9 @@ fn report_others_jobs(scene: &mut Scene<'_>) -> Got {
     Ok(got.join(", "))
 }
 
-#[test]
-fn a_report_of_anothers_job_makes_nothing_ready() {
-    let Some(mut stage) = Stage::usual() else { return };
+pub(crate) fn a_report_of_anothers_job_makes_nothing_ready(stage: &mut Stage) {
     for user in [User::Zeroer, User::Borrower] {
         let name = format!("reports of others' jobs by a {}", user.name());
-        Attack::new(name, user, report_others_jobs).run(&mut stage);
+        Attack::new(name, user, report_others_jobs).run(stage);
     }
 }
