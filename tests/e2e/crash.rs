@@ -185,6 +185,30 @@ fn interrupted(daemon: &Daemon, page: Page, threads: &str) -> wire::PoolStatus {
     panic!("no worker could be interrupted");
 }
 
+#[test]
+fn blocks_that_the_daemon_knows_nothing_of_are_told_of() {
+    let page = Page::Mib2;
+    let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
+    daemon.zero("max");
+    let loan = daemon.lend(page, 1);
+    assert_eq!(daemon.status().unknown_files, 0, "one is ready, one is lent");
+    let stray = daemon.run_dir().join("pages-2048kB/lent/b7-n0-p1-l7-i0-u0-g1");
+    std::fs::create_dir(&stray).expect("root may");
+    std::fs::write(stray.join("pages"), "").expect("root may");
+    assert_eq!(daemon.status().unknown_files, 1);
+    for (verb, line) in [("status", "1 block that the daemon"), ("doctor", "1 on its mounts that")]
+    {
+        let output = daemon.command(&[verb]).output().expect("prezero runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(line), "{verb}:\n{text}");
+    }
+    daemon.kill();
+    daemon.launch();
+    assert!(!stray.exists(), "the start ends a loan that nobody holds");
+    assert_eq!(daemon.status().unknown_files, 0);
+    drop(loan);
+}
+
 /// How many times the daemon is killed, unless `PREZERO_TEST_KILLS` says so (fewer under
 /// emulation). The instants are random within a run, the run is seeded.
 const KILLS: u64 = 200;

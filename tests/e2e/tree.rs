@@ -187,12 +187,15 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
     let Some(daemon) = daemon(MANY, "") else { return };
     let (mut writer, deputy) = busy_writer(&daemon);
     writer.kill().expect("our own child");
+    let begun = Instant::now();
     wait_until("gone", || {
         // Not `wait`: it would hang with the writer.
         let stat = fs::read_to_string(format!("/proc/{}/stat", writer.id())).unwrap_or_default();
         stat.contains(") Z ")
     });
     assert!(ended(&mut writer));
+    // Its deputy has a second for the page at hand.
+    assert!(begun.elapsed() < Duration::from_secs(5), "it was gone after {:?}", begun.elapsed());
     deputy.release();
     wait_until("ended", || deputies(&daemon).is_empty());
     let pool = daemon.pool();

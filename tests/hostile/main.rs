@@ -3,9 +3,9 @@
 //! comes of it for the attacker, for a victim beside it, and for the machine afterwards.
 //!
 //! Every attack goes through [`attack::Attack::run`], which says what it measures. One file per
-//! subject; new attacks belong into the file of theirs. Those that need nothing of their own share a
-//! daemon, by the tables here; `PREZERO_HOSTILE_ONLY=WORDS` runs those whose name has the words. The
-//! table of docs/reliability.md is what
+//! subject; new attacks belong into the file of theirs. Those that need nothing of their own share
+//! a daemon, by the tables here; `PREZERO_HOSTILE_ONLY=WORDS` runs those whose name has the words.
+//! The table of docs/reliability.md is what
 //!
 //! ```text
 //! cargo test -p prezero-tests --test hostile -- --nocapture --test-threads 1 | grep '^|'

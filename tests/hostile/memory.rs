@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use client::Mapping;
 use linux::BlockFile;
 use linux::testkit::child::{Child, fork};
-use prezero_tests::{Daemon, Page};
+use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
 
 use crate::attack::Attack;

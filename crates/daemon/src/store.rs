@@ -301,6 +301,23 @@ impl Store {
         Ok(found)
     }
 
+    /// How many blocks are on the mounts that it knows nothing of: their pages are nobody's until
+    /// the next start, which removes them or takes them over.
+    pub(crate) fn unknown(&self) -> Result<u64> {
+        let mut unknown = 0;
+        for (page_size, dir) in &self.dirs {
+            let there = StateName::ALL.iter().map(|state| dir.count(state.as_str()));
+            let there: u64 = there.sum::<linux::Result<u64>>()?;
+            let known = self.places.values().filter(|place| place.page_size == *page_size);
+            unknown += there.saturating_sub(known.count() as u64);
+            if !self.lanes.is_busy() {
+                // Nobody is at work on what is there.
+                unknown += dir.count(GONE)?;
+            }
+        }
+        Ok(unknown)
+    }
+
     /// Gives the pages of a block to the kernel that has been moved to [`GONE`].
     fn free(&self, page_size: PageSize, dir: &Arc<BlockDir>, name: String, slot: Option<Slot>) {
         let lane = lane_of(&name, page_size, StateName::Lingering);

@@ -20,7 +20,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, StatxFlags};
 use units::PageSize;
 
 use crate::block_file::BlockFile;
@@ -117,6 +117,16 @@ impl BlockDir {
         }
         names.sort();
         Ok(names)
+    }
+
+    /// How many blocks are in `state`, whatever they are called: a directory's number of links, so
+    /// that it costs the same for one and a million.
+    pub fn count(&self, state: &str) -> Result<u64> {
+        let flags = AtFlags::EMPTY_PATH;
+        let stat = rustix::fs::statx(self.state(state)?, "", flags, StatxFlags::NLINK)
+            .or_call(|| format!("statx({:?}, STATX_NLINK)", self.path.join(state)))?;
+        // Its own name and `.`.
+        Ok(u64::from(stat.stx_nlink).saturating_sub(2))
     }
 
     /// Makes an empty file that is not there yet, mode 0600 whatever the umask.

@@ -135,6 +135,10 @@ pub struct Status {
     pub paused_by_pressure: bool,
     /// Why pools recycle fresh that would recycle in place if pinned pages could be seen.
     pub fresh_because: Option<String>,
+    /// Blocks on its mounts that it knows nothing of: their pages are nobody's until its next
+    /// start. None in a daemon without faults. Absent in answers of a daemon from before.
+    #[serde(default)]
+    pub unknown_files: u64,
     /// What happened since it started.
     pub counters: Counters,
 }

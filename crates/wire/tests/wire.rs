@@ -137,12 +137,13 @@ fn status_and_its_parts() {
         workers: 2,
         paused_by_pressure: true,
         fresh_because: Some("no BTF".to_owned()),
+        unknown_files: 3,
         counters,
     };
     let wire = json!({
         "provider": "stock", "version": "0.1.0", "pid": 77, "pools": [pool_wire],
         "levels": [level_wire], "loans": [loan_wire], "workers": 2, "paused_by_pressure": true,
-        "fresh_because": "no BTF", "counters": counters_wire,
+        "fresh_because": "no BTF", "unknown_files": 3, "counters": counters_wire,
     });
     golden(&status, &wire);
 }

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let scratch = tempfile::tempdir()?;
     let mut findings = examine(&roots, scratch.path());
     findings.push(methods());
-    findings.push(answering(&args.daemon));
+    findings.extend(answering(&args.daemon));
     let report = Report { machine: machine::describe(&roots)?, findings };
     args.form.print(&report)?;
     let worst = report.findings.iter().map(|finding| finding.level).max();
@@ -50,12 +50,16 @@ fn methods() -> Finding {
     Finding::new(Level::Ok, "clearing", format!("{used}; this cpu has {}", names.join(", ")))
 }
 
-fn answering(daemon: &Daemon) -> Finding {
+/// Whether the daemon answers, and what it misses.
+fn answering(daemon: &Daemon) -> Vec<Finding> {
     let at = daemon.socket.display();
-    match Client::connect(&daemon.socket).and_then(|mut client| client.status()) {
+    let finding = match Client::connect(&daemon.socket).and_then(|mut client| client.status()) {
         Ok(status) => {
             let (version, pools) = (&status.version, status.pools.len());
-            Finding::new(Level::Ok, "daemon", format!("{version} at {at} with {pools} pools"))
+            let answers = format!("{version} at {at} with {pools} pools");
+            let mut findings = vec![Finding::new(Level::Ok, "daemon", answers)];
+            findings.extend(unknown(status.unknown_files));
+            return findings;
         }
         Err(error @ client::Error::NoDaemon { .. }) => {
             Finding::new(Level::Warn, "daemon", error.to_string())
@@ -63,7 +67,17 @@ fn answering(daemon: &Daemon) -> Finding {
                 .command("sudo prezero serve --pool page_size=2M,ready_high=512")
         }
         Err(error) => Finding::new(Level::Warn, "daemon", error.to_string()),
-    }
+    };
+    vec![finding]
+}
+
+/// What to do about blocks on the daemon's mounts that it knows nothing of.
+fn unknown(files: u64) -> Option<Finding> {
+    let found = format!("{files} on its mounts that the daemon knows nothing of");
+    let finding = Finding::new(Level::Warn, "blocks", found)
+        .change("a start takes them over or gives their pages back, and ends no loan")
+        .command("sudo systemctl restart prezero");
+    (files > 0).then_some(finding)
 }
 
 #[derive(Debug, Serialize)]

@@ -9,7 +9,7 @@ use wire::{LoanStatus, PoolStatus, Status};
 
 use crate::exit::{Exit, Outcome};
 use crate::output::table::{self, Align};
-use crate::output::{Form, Record};
+use crate::output::{Form, Record, count};
 use crate::shared::Daemon;
 
 /// Show the pools by state, the loans, and what happened since the daemon started
@@ -46,7 +46,7 @@ struct Report(Status);
 impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         let Status { provider, version, pid, pools, loans, workers, .. } = &self.0;
-        let Status { paused_by_pressure, fresh_because, counters, .. } = &self.0;
+        let Status { paused_by_pressure, fresh_because, unknown_files, counters, .. } = &self.0;
         let paused = if *paused_by_pressure { ", paused by cpu pressure" } else { "" };
         writeln!(
             out,
@@ -58,6 +58,14 @@ impl Record for Report {
         if let Some(reason) = fresh_because {
             writeln!(out)?;
             writeln!(out, "auto recycles fresh: {reason}")?;
+        }
+        if *unknown_files > 0 {
+            let blocks = count(*unknown_files, "block");
+            writeln!(out)?;
+            writeln!(
+                out,
+                "{blocks} that the daemon knows nothing of: restart it to have the pages"
+            )?;
         }
         if !loans.is_empty() {
             writeln!(out)?;
@@ -226,6 +234,7 @@ mod tests {
             workers: 1,
             paused_by_pressure: true,
             fresh_because: None,
+            unknown_files: 0,
             counters: Counters { loans: 1, hit_bytes: 8 << 30, ..Counters::default() },
         })
     }

@@ -26,6 +26,10 @@ impl Shell {
             workers: self.workers.running,
             paused_by_pressure: self.workers.paused,
             fresh_because: self.fresh_because(),
+            unknown_files: self.store.unknown().unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot see what is on the mounts");
+                0
+            }),
             counters: self.book.counters(),
         }
     }
