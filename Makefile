@@ -90,7 +90,6 @@ test-clear: need-clear
 # The slower matrices: ten minutes of storm, databases, a JVM and others on lent memory, the package
 # on a Debian of its own, debug kernel, preemption models, cross builds.
 test-all: test test-clear need-consumers
-	$(CARGO) test --package prezero-tests --test hostile -- --test-threads 1 --skip storm::
 	PREZERO_TEST_STORM_SECONDS=180 $(CARGO) test --package prezero-tests --test e2e storm_of_pins
 	PREZERO_HOSTILE_STORM_SECONDS=600 $(CARGO) test --package prezero-tests --test hostile storm::
 	PREZERO_TEST_CONSUMERS=1 $(CARGO) test --package prezero-tests --test consumers -- --test-threads 1

@@ -235,7 +235,8 @@ impl Drop for Stage {
         if !harm.is_empty() && !std::thread::panicking() {
             let log = daemon.log();
             let tail = log.len().saturating_sub(4000);
-            panic!("{}\n\n{}", harm.join("\n"), &log[log.ceil_char_boundary(tail)..]);
+            let tail = String::from_utf8_lossy(&log.as_bytes()[tail..]);
+            panic!("{}\n\n{tail}", harm.join("\n"));
         }
     }
 }

@@ -2,7 +2,7 @@
 //! The storm: clients of several users that borrow, pin, cut, punch, unmap, pass on and die at
 //! random, while the daemon and its workers are killed at seeded instants and every byte is read.
 //!
-//! `PREZERO_HOSTILE_STORM_SECONDS` says how long (40 unless told otherwise, 600 in `make
+//! `PREZERO_HOSTILE_STORM_SECONDS` says how long (25 unless told otherwise, 600 in `make
 //! test-all`), `PREZERO_TEST_SEED` which one.
 
 use std::io::Read;
@@ -305,7 +305,7 @@ fn rage(daemon: &mut Daemon, seed: u64, lasts: Duration) -> Storm {
 #[test]
 fn a_storm_of_clients_and_kills_mixes_up_no_byte_and_loses_no_page() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let lasts = Duration::from_secs(number("PREZERO_HOSTILE_STORM_SECONDS").unwrap_or(40));
+    let lasts = Duration::from_secs(number("PREZERO_HOSTILE_STORM_SECONDS").unwrap_or(25));
     let seed = number("PREZERO_TEST_SEED").unwrap_or(7);
     let config = "[[pool]]\npage_size = \"2M\"\nmax = 120\nready_low = 80\nready_high = 100\n\
                   [[pool]]\npage_size = \"2M\"\npages_per_block = 4\nmax = 160\n\

@@ -243,7 +243,16 @@ impl Book {
     pub(super) fn room(&self, domain: Domain, spare: &[BlockId]) -> Pages {
         let unlent =
             |b: &&Block| b.is_unlent() && b.pool().domain() == domain && !spare.contains(&b.id());
-        self.available(domain) + self.blocks.iter().filter(unlent).map(Block::memory).sum()
+        let free =
+            self.available(domain) + self.blocks.iter().filter(unlent).map(Block::memory).sum();
+        // A hole takes nothing before it is mapped, so that what is free does not say how much is
+        // lent: there can never be more of that than there is.
+        let is_taken = |b: &&Block| {
+            let lent = b.state_name() == StateName::Lent || spare.contains(&b.id());
+            lent && b.pool().domain() == domain
+        };
+        let taken = self.blocks.iter().filter(is_taken).map(Block::pages).sum();
+        self.totals.get(&domain).map_or(free, |total| total.saturating_sub(taken).min(free))
     }
 
     /// The pool to which a new file without ready pages belongs.

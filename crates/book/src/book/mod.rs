@@ -108,6 +108,8 @@ pub struct Book {
     leases: BTreeMap<LeaseId, Lease>,
     jobs: BTreeMap<JobId, JobOrder>,
     available: BTreeMap<Domain, Pages>,
+    /// What the kernel's pools have in all, where that is known.
+    totals: BTreeMap<Domain, Pages>,
     supply: Supply,
     in_place_allowed: bool,
     /// Of which pages it can be seen whether anybody pins them.
@@ -138,6 +140,7 @@ impl Book {
             leases: BTreeMap::new(),
             jobs: BTreeMap::new(),
             available: BTreeMap::new(),
+            totals: BTreeMap::new(),
             supply: Supply::default(),
             in_place_allowed,
             pins_seen: BTreeSet::new(),

@@ -71,6 +71,9 @@ impl Book {
     /// whether what can be had changed by it.
     pub fn observe(&mut self, domain: Domain, seen: &Counts) -> bool {
         self.available.insert(domain, seen.available);
+        if seen.total > Pages::ZERO {
+            self.totals.insert(domain, seen.total);
+        }
         match &mut self.supply {
             Supply::Blocks => false,
             Supply::Kernel(pools) => {

@@ -42,6 +42,22 @@ fn the_largest_smaller_block_is_grown_by_a_hole() {
 }
 
 #[test]
+fn holes_that_nobody_maps_are_no_more_than_there_is() {
+    let mut book = book([pool(0, 1)]);
+    let look = |book: &mut Book| {
+        // Nobody has mapped anything: all of it is free at each look.
+        let seen = Counts { available: Pages(3), total: Pages(4), ..Counts::default() };
+        book.observe(key(0, 1).domain(), &seen);
+    };
+    for _ in 0..4 {
+        look(&mut book);
+        book.lend(&ask_one_file(1)).expect("one of four");
+    }
+    look(&mut book);
+    assert!(matches!(book.lend(&ask_one_file(1)), Err(Refusal::NotEnough { .. })));
+}
+
+#[test]
 fn nothing_ready_makes_a_hole() {
     let mut book = book([pool(0, 2)]);
     book.has_free(Node(0), PAGE, Pages(5));
