@@ -49,7 +49,6 @@ const RECYCLING: &[Subject] = &[
 /// What does not.
 const OTHERS: &[Subject] = &[
     files::seals_links_and_attributes_are_refused,
-    quota::loans_that_nobody_maps_are_bounded,
     quota::numbers_without_bound_are_refused,
     requests::an_owner_of_the_same_name_is_another_users,
     requests::garbage_costs_only_its_connection,

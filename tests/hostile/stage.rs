@@ -16,7 +16,7 @@ use units::Node;
 use wire::{PoolChange, PoolStatus};
 
 use crate::attack::{POOL, WORKERS};
-use crate::users::{LEND_GROUP, ZERO_GROUP};
+use crate::users::{LEND_GROUP, User, ZERO_GROUP};
 use crate::victim::Victim;
 
 /// How long what is on its way back may take.
@@ -88,7 +88,14 @@ impl Stage {
     /// A daemon as most attacks are about, whose pool recycles so. `None` is a skip, which was
     /// counted.
     pub(crate) fn usual(recycle: &'static str) -> Option<Self> {
-        let mut stage = Self::set(96, &format!("{POOL}recycle = \"{recycle}\"\n{WORKERS}"))?;
+        // Where nothing is given back to the kernel, a member without a quota may leave the others
+        // without a page (SECURITY.md): what it returns lingers, and it decides for how long.
+        let quota = match recycle {
+            "in-place" => format!("quota_of = {{ {} = \"64M\" }}\n", User::Borrower.number()),
+            _ => String::new(),
+        };
+        let config = format!("{quota}{POOL}recycle = \"{recycle}\"\n{WORKERS}");
+        let mut stage = Self::set(96, &config)?;
         stage.recycle = recycle;
         Some(stage)
     }

@@ -27,6 +27,8 @@ const FOR_OWNER: Duration = Duration::from_secs(2);
 const FOR_TRANSIT: Duration = Duration::from_millis(500);
 /// How long a status report waits for pages on their way to the kernel: 256 GiB of 2 MiB pages.
 const FOR_STATUS: Duration = Duration::from_millis(100);
+/// The same for what users may hold up: one that does, all the time, held up each report.
+const FOR_USERS: Duration = Duration::from_millis(5);
 
 /// A loan, with its pages. Its end is watched from the moment at which it is granted: the call may
 /// be dropped with its peer wherever it waits.
@@ -121,7 +123,8 @@ pub(crate) async fn all_freed(shell: &Shared) {
 pub(crate) async fn status(shell: &Shared, place: &Place) -> Status {
     let mut in_transit = shell.borrow().in_transit();
     if *in_transit.borrow() > 0 {
-        drop(timeout(FOR_STATUS, in_transit.wait_for(|tasks| *tasks == 0)).await);
+        drop(timeout(FOR_STATUS, all_freed(shell)).await);
+        drop(timeout(FOR_USERS, in_transit.wait_for(|tasks| *tasks == 0)).await);
         // Whoever else waited for the same does not make its report before others' calls.
         place.turn().await;
     }
