@@ -27,8 +27,8 @@ const TIMES: u32 = 5;
 /// Below this nothing is judged: an attacker's programs, the victims and the daemon take turns on
 /// two CPUs, 3 ms each.
 const NOISE: Duration = Duration::from_millis(20);
-/// The same unless `PREZERO_HOSTILE_TIMES` is set, where other work may be on the machine: finds who
-/// waits for a lock, a lease or a queue, and not who is slowed down.
+/// The same unless `PREZERO_HOSTILE_TIMES` is set, where other work may be on the machine: finds
+/// who waits for a lock, a lease or a queue, and not who is slowed down.
 const COARSE: Duration = Duration::from_millis(500);
 /// What is slow is looked at again: an attack is slow each time, the machine's other work is not.
 const LOOKS: usize = 4;
