@@ -342,6 +342,45 @@ static void code(void)
 	close(fd);
 }
 
+/* Sealed against writing after it was used: mapped, under several numbers, with content. */
+static void sealed(void)
+{
+	char path[64];
+
+	subject = "sealed";
+	int fd = memfd_create("sealed", MFD_HUGETLB | MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	say_errno("ftruncate", ftruncate(fd, 3 * PAGE));
+	int copy = dup(fd);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	int reading = open(path, O_RDONLY);
+	unsigned char *memory = mmap(NULL, 3 * PAGE, RW, MAP_SHARED, fd, 0);
+	unsigned char *private = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 2 * PAGE);
+	memory[0] = 1;
+	memory[3 * PAGE - 1] = 3;
+	say_errno("F_SEAL_SHRINK", fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	say_errno("F_SEAL_WRITE, mapped", fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE));
+	say_errno("a seal that there is none of", fcntl(fd, F_ADD_SEALS, 0x4000));
+	say_errno("F_SEAL_GROW by who may only read", fcntl(reading, F_ADD_SEALS, F_SEAL_GROW));
+	say_errno("F_SEAL_FUTURE_WRITE", fcntl(copy, F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
+	say("seals", fcntl(fd, F_GET_SEALS));
+	say("by another number", fcntl(reading, F_GET_SEALS));
+	say("content", memory[0] + memory[3 * PAGE - 1] + is_zero(memory + PAGE, PAGE));
+	say("its private mapping", private[PAGE - 1]);
+	memory[PAGE] = 2;
+	unsigned char *again = mmap(NULL, 3 * PAGE, PROT_READ, MAP_SHARED, reading, 0);
+	say("still written where it was mapped", again == MAP_FAILED ? -1 : again[PAGE]);
+	say_errno("mapped anew to be written", (long)mmap(NULL, PAGE, RW, MAP_SHARED, fd, 0));
+	munmap(again, 3 * PAGE);
+	munmap(memory, 3 * PAGE);
+	say_errno("F_SEAL_WRITE", fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE));
+	say_errno("a hole", fallocate(copy, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE));
+	memory = mmap(NULL, 3 * PAGE, PROT_READ, MAP_SHARED, reading, 0);
+	say("content", memory == MAP_FAILED ? -1 : memory[0] + memory[PAGE] + memory[3 * PAGE - 1]);
+	close(fd);
+	close(copy);
+	close(reading);
+}
+
 /* Calls that are looked up in the C library's own handle, as Python's ctypes does it. */
 static void handle(void)
 {
@@ -399,7 +438,7 @@ int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } parts[] = {
 		{ "probe", probe }, { "promise", promise }, { "code", code }, { "handle", handle },
-		{ "gone", gone },
+		{ "gone", gone }, { "sealed", sealed },
 	};
 
 	for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++) {

@@ -12,6 +12,7 @@
 //!   what no child is to have.
 //! - [`places`] knows which files are lent, and moves rows of them.
 //! - [`memfd`] serves `memfd_create(MFD_HUGETLB)` when its size becomes known.
+//!   [`exchange`] gives it up again, with its content.
 //! - [`rebind`] puts other memory in the place of what `mbind` wants elsewhere.
 //! - [`lookup`] finds them for those who ask the C library's own handle.
 //! - [`passing`] notices what is passed on to other processes.
@@ -33,6 +34,7 @@ pub mod calls;
 mod config;
 mod daemon;
 mod defect;
+mod exchange;
 mod fork;
 mod guard;
 pub mod lookup;

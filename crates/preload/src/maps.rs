@@ -9,6 +9,8 @@ pub(crate) struct Piece {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) prot: libc::c_int,
+    /// Whether writes are the file's, or everybody's who shares it.
+    pub(crate) shared: bool,
     /// Of the file that is mapped; 0 for memory that is no file's.
     pub(crate) device: u64,
     pub(crate) inode: u64,
@@ -137,6 +139,7 @@ fn parse(line: &[u8]) -> Option<Piece> {
         prot: right(0, b'r', libc::PROT_READ)
             | right(1, b'w', libc::PROT_WRITE)
             | right(2, b'x', libc::PROT_EXEC),
+        shared: rights.get(3) == Some(&b's'),
         device: libc::makedev(number(major)?, number(minor)?),
         inode: next()?.parse().ok()?,
         offset,

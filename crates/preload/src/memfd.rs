@@ -16,8 +16,9 @@
 //! descriptor finds `F_SEAL_SEAL` and is not bound.
 //!
 //! *What a lent file cannot be*: sealed against writing; and a private mapping copies each page
-//! that is written, which makes lent pages a waste. If that is the first thing that is done with
-//! the file, a memfd of the kernel's takes its place again; later such seals are refused (`EPERM`).
+//! that is written, which makes lent pages a waste if it is the first. Then a memfd of the kernel's
+//! takes its place again ([`crate::exchange`]); where that cannot be, such seals are refused
+//! (`EPERM`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,6 +26,7 @@ use libc::{c_int, c_uint};
 
 use crate::anonymous::{page_of, remember};
 use crate::daemon::{Ask, Lender};
+use crate::exchange::{descriptors_of, exchange, mappings_of, put};
 use crate::maps::Piece;
 use crate::raw::{self, Errno, File};
 use crate::say::say;
@@ -40,6 +42,14 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
+
+/// `F_ALL_SEALS`; the last is `F_SEAL_EXEC` (Linux 6.3).
+const ALL_SEALS: c_int = libc::F_SEAL_SEAL
+    | libc::F_SEAL_SHRINK
+    | libc::F_SEAL_GROW
+    | libc::F_SEAL_WRITE
+    | libc::F_SEAL_FUTURE_WRITE
+    | 0x20;
 
 /// The flags of a memfd that can be served.
 const KNOWN_FLAGS: c_uint = libc::MFD_CLOEXEC
@@ -62,8 +72,10 @@ struct Served {
     file: File,
     flags: c_uint,
     seals: c_int,
-    /// Mapped, or possibly in other hands: there is no way back.
-    used: bool,
+    page: usize,
+    mapped: bool,
+    /// Possibly in other hands: there is no way back.
+    shared: bool,
 }
 
 /// The memfds of this process.
@@ -101,7 +113,7 @@ impl Memfds {
     pub(crate) fn forked(&mut self) {
         self.pending.clear();
         for served in &mut self.served {
-            served.used = true;
+            served.shared = true;
         }
         self.count();
     }
@@ -137,6 +149,12 @@ impl Memfds {
         let Some(add) = add else {
             return Some(Ok(served.seals.cast_unsigned() as usize));
         };
+        if raw::access_mode(fd) == Ok(libc::O_RDONLY) {
+            return Some(Err(Errno(libc::EPERM)));
+        }
+        if add & !ALL_SEALS != 0 {
+            return Some(Err(Errno(libc::EINVAL)));
+        }
         if served.seals & libc::F_SEAL_SEAL != 0 {
             return Some(Err(Errno(libc::EPERM)));
         }
@@ -145,42 +163,41 @@ impl Memfds {
             served.seals |= add;
             return Some(Ok(0));
         }
-        // Against writing, or unknown: only the kernel's own memfd takes those.
-        let (file, used) = (served.file, served.used);
-        if !used && self.give_way(fd, file, "sealed against writing") {
+        // Only the kernel's own memfd takes the others.
+        let Ok(file) = raw::file(fd) else { return Some(Err(Errno(libc::EBADF))) };
+        let is_mapped = || mappings_of(file).is_ok_and(|all| all.iter().any(|one| one.shared));
+        if add & libc::F_SEAL_WRITE != 0 && is_mapped() {
+            return Some(Err(Errno(libc::EBUSY)));
+        }
+        if self.give_way(file, "sealed against writing") {
             return None;
         }
-        say(format_args!("seals {add:#x} of a lent memfd that is in use are refused"));
         Some(Err(Errno(libc::EPERM)))
     }
 
-    /// Puts a memfd of the kernel's in the place of a served one that nobody has used.
-    fn give_way(&mut self, fd: c_int, file: File, why: &str) -> bool {
+    /// Puts a memfd of the kernel's in the place of a served one that nobody else has.
+    fn give_way(&mut self, file: File, why: &str) -> bool {
         let Some(at) = self.served.iter().position(|served| served.file.is(file)) else {
             return false;
         };
-        if !is_only_descriptor(fd, file) {
-            return false;
-        }
-        match put_back(fd, file, self.served[at]) {
+        let served = self.served[at];
+        let given = if served.shared { Err(Errno(libc::EBUSY)) } else { put_back(file, served) };
+        match given {
             Ok(()) => {
                 self.served.swap_remove(at);
                 self.count();
                 say(format_args!("a memfd that is {why} is the kernel's again"));
-                true
             }
-            Err(error) => {
-                say(format_args!("a lent memfd is {why}: {error}"));
-                false
-            }
+            Err(error) => say(format_args!("a lent memfd is {why}: {error}")),
         }
+        given.is_ok()
     }
 
     /// A descriptor is about to be another process's as well: from now on it is what it is.
     pub(crate) fn passed(&mut self, file: File) {
         self.pending.retain(|pending| !pending.file.is(file));
         let served = self.served.iter_mut().find(|served| served.file.is(file));
-        served.into_iter().for_each(|served| served.used = true);
+        served.into_iter().for_each(|served| served.shared = true);
         self.count();
     }
 
@@ -222,9 +239,9 @@ impl Memfds {
         let Ok(file) = raw::file(fd) else { return };
         self.pending.retain(|pending| !pending.file.is(file));
         if let Some(served) = self.served.iter_mut().find(|served| served.file.is(file)) {
-            let was_used = std::mem::replace(&mut served.used, true);
-            if private && !was_used {
-                self.give_way(fd, file, "mapped private");
+            let was_mapped = std::mem::replace(&mut served.mapped, true);
+            if private && !was_mapped {
+                self.give_way(file, "mapped private");
             }
         }
         self.count();
@@ -244,7 +261,7 @@ impl Memfds {
         if raw::seals(fd) & !libc::F_SEAL_SEAL != 0 {
             return not(&"it is sealed");
         }
-        if !is_only_descriptor(fd, pending.file) {
+        if descriptors_of(pending.file) != [fd] {
             return not(&"it has a second descriptor");
         }
         let ask = Ask { bytes, page: pending.page, single: true, last_hope: false, node: None };
@@ -267,7 +284,8 @@ impl Memfds {
             Ok(file) => {
                 let sealable = pending.flags & libc::MFD_ALLOW_SEALING != 0;
                 let seals = if sealable { 0 } else { libc::F_SEAL_SEAL };
-                let served = Served { file, flags: pending.flags, seals, used: false };
+                let (mapped, shared) = (false, false);
+                let served = Served { file, flags: pending.flags, seals, page, mapped, shared };
                 self.served.push(served);
                 self.count();
                 say(format_args!("a memfd of {bytes} bytes is served: {ready} ready"));
@@ -277,17 +295,11 @@ impl Memfds {
     }
 }
 
-/// Puts the file of one descriptor in another's place, closed on exec as that one is.
-fn put(file: c_int, fd: c_int) -> raw::Result<()> {
-    let flags = if raw::closes_on_exec(fd)? { libc::O_CLOEXEC } else { 0 };
-    raw::dup3(file, fd, flags).map(drop)
-}
-
-fn put_back(fd: c_int, file: File, served: Served) -> raw::Result<()> {
+fn put_back(file: File, served: Served) -> raw::Result<()> {
     let memfd = kernels_own(file.bytes, served)?;
-    let put = put(memfd, fd);
+    let done = exchange(file, served.page, memfd);
     raw::close(memfd);
-    put
+    done
 }
 
 /// A memfd of the kernel's with the size, flags and seals of a served one.
@@ -300,23 +312,4 @@ fn kernels_own(bytes: u64, served: Served) -> raw::Result<c_int> {
         if sealable && served.seals != 0 { raw::add_seals(memfd, served.seals) } else { Ok(0) }
     });
     made.map(|_| memfd).inspect_err(|_| raw::close(memfd))
-}
-
-/// The one descriptor of this process of a mapped file, and the file's size; `None` if there is
-/// none or are several.
-pub(crate) fn only_descriptor(piece: &Piece) -> Option<(c_int, u64)> {
-    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
-    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let files = numbers.filter_map(|fd: c_int| Some((fd, raw::file(fd).ok()?)));
-    let mut its = files.filter(|(_, file)| piece.is_of(*file));
-    let (fd, file) = its.next()?;
-    its.next().is_none().then_some((fd, file.bytes))
-}
-
-/// Whether no other descriptor of this process is of that file.
-fn is_only_descriptor(fd: c_int, file: File) -> bool {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
-    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut others = numbers.filter(|other: &c_int| *other != fd);
-    !others.any(|other| raw::file(other).is_ok_and(|found| found.is(file)))
 }

@@ -22,9 +22,10 @@ use libc::c_int;
 
 use crate::anonymous::{self, Request};
 use crate::daemon::Ask;
+use crate::exchange::only_descriptor;
 use crate::guard::State;
 use crate::maps::{self, Piece};
-use crate::memfd::{self, Memfds};
+use crate::memfd::Memfds;
 use crate::places;
 use crate::policy::Range;
 use crate::raw::{self, Errno, MOVE};
@@ -157,7 +158,7 @@ unsafe fn replace_memfd(
     let bytes = piece.end - piece.start;
     let is_its = |other: &Piece| (other.device, other.inode) == (piece.device, piece.inode);
     let mappings = maps::pieces(0, usize::MAX)?.into_iter().filter(is_its).collect::<Vec<_>>();
-    let (fd, size) = memfd::only_descriptor(&piece).ok_or(Errno(libc::EBUSY))?;
+    let (fd, size) = only_descriptor(&piece).ok_or(Errno(libc::EBUSY))?;
     if mappings != [piece] || piece.offset != 0 || size != bytes as u64 {
         return Err(Errno(libc::EBUSY));
     }

@@ -45,6 +45,13 @@ fn what_is_compiled_at_run_time_lies_in_lent_memory() {
     compare("code", 5, |_| {});
 }
 
+#[test]
+fn a_memfd_can_be_sealed_against_writing_after_it_was_used() {
+    compare("sealed", 1, |log| {
+        assert_eq!(logged(log, "sealed against writing is the kernel's again"), 1);
+    });
+}
+
 /// As Python's ctypes finds them.
 #[test]
 fn calls_looked_up_in_the_c_librarys_handle_are_served() {

@@ -56,6 +56,20 @@ pub(crate) fn closes_on_exec(fd: c_int) -> Result<bool> {
     Ok(flags & int(libc::FD_CLOEXEC) != 0)
 }
 
+/// How a descriptor was opened: `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
+pub(crate) fn access_mode(fd: c_int) -> Result<c_int> {
+    let flags = plain(libc::SYS_fcntl, [int(fd), int(libc::F_GETFL), 0, 0, 0, 0])?;
+    Ok(flags as c_int & libc::O_ACCMODE)
+}
+
+/// Opens the file of a descriptor once more, closed on exec.
+pub(crate) fn reopen(fd: c_int, mode: c_int) -> Result<c_int> {
+    let path =
+        std::ffi::CString::new(format!("/proc/self/fd/{fd}")).map_err(|_| Errno(libc::EBADF))?;
+    let args = [int(libc::AT_FDCWD), path.as_ptr().addr(), int(mode | libc::O_CLOEXEC), 0, 0, 0];
+    plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
+}
+
 /// A memfd's seals; none where a file has no such thing.
 pub(crate) fn seals(fd: c_int) -> c_int {
     let seals = plain(libc::SYS_fcntl, [int(fd), int(libc::F_GET_SEALS), 0, 0, 0, 0]);

@@ -116,6 +116,7 @@ pub(crate) fn mapping_at(maps: c_int, address: usize) -> Result<crate::maps::Pie
         start: query.start as usize,
         end: query.end as usize,
         prot: right(1, libc::PROT_READ) | right(2, libc::PROT_WRITE) | right(4, libc::PROT_EXEC),
+        shared: query.rights & 8 != 0,
         device: libc::makedev(query.major, query.minor),
         inode: query.inode,
         offset: query.offset,
@@ -154,15 +155,28 @@ impl PageTables {
         Self(open(c"/proc/self/pagemap").ok())
     }
 
+    /// What is said of a page of 4 KiB: 8 bytes; `None` where that cannot be read.
+    fn entry(&self, address: usize) -> Option<u64> {
+        let mut entry = [0; 8];
+        let read = pread(self.0?, &mut entry, (address / base_page() * 8) as u64);
+        (read == Ok(8)).then(|| u64::from_ne_bytes(entry))
+    }
+
+    /// Whether a page of a private mapping is a copy of its own; taken for so where that cannot be
+    /// read.
+    pub(crate) fn have_own(&self, address: usize) -> bool {
+        /// Present or swapped, and a file's.
+        const THERE: u64 = 3 << 62;
+        const OF_A_FILE: u64 = 1 << 61;
+        self.entry(address).is_none_or(|entry| entry & THERE != 0 && entry & OF_A_FILE == 0)
+    }
+
     /// Whether there is an entry for the page at an address, be it one of a page that is just being
     /// moved; taken for so where that cannot be read.
     pub(crate) fn have(&self, address: usize) -> bool {
         /// The highest bits of an entry of 8 bytes per base page: present, and swapped or moving.
         const THERE: u64 = 3 << 62;
-        let Some(fd) = self.0 else { return true };
-        let mut entry = [0; 8];
-        let read = pread(fd, &mut entry, (address / base_page() * 8) as u64);
-        read != Ok(8) || u64::from_ne_bytes(entry) & THERE != 0
+        self.entry(address).is_none_or(|entry| entry & THERE != 0)
     }
 }
 
