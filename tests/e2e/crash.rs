@@ -142,7 +142,7 @@ fn a_worker_killed_in_the_middle_of_a_block_loses_no_page() {
 #[test]
 fn an_interrupted_worker_keeps_what_it_has_done() {
     let page = Page::Mib2;
-    let pool = page.pool("pages_per_block = 1024\nmax = 1024");
+    let pool = page.pool("pages_per_block = 1024\nmax = 1024\nrecycle = \"fresh\"");
     let Some(daemon) = Daemon::start(page, 1024, &pool) else { return };
     // One thread goes from page to page; several leave gaps where they stop.
     for threads in ["1", "4"] {

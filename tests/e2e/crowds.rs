@@ -330,7 +330,8 @@ fn without_descriptors_no_page_is_lost() {
     limit(before.current);
     daemon.wait_for("all returned", |pool| pool.lingering_pages == 0);
     let deadline = Instant::now() + PATIENCE;
-    while daemon.kernel_free(page) < PAGES {
+    // Blocks that wait to be cleared where they lie are no loss.
+    while daemon.kernel_free(page) < PAGES && daemon.pool().zeroable_pages < PAGES {
         assert!(Instant::now() < deadline, "pages are lost:\n{}", daemon.log());
         std::thread::sleep(Duration::from_millis(5));
     }
