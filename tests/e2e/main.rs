@@ -15,6 +15,7 @@ mod loans;
 mod metrics;
 mod nodes;
 mod pins;
+mod plan;
 mod policy;
 mod policy_doc;
 mod protocol;

@@ -70,15 +70,17 @@ impl Cell {
     }
 
     fn comes_to(&self) -> String {
-        let hit = short(self.hit_rate * 100.0);
+        let mut text = format!("{} % of lent bytes are ready then", short(self.hit_rate * 100.0));
+        if self.refused > 0 {
+            text += &format!(", {} of {} loans find no room", self.refused, self.loans);
+        }
         if self.added_p95_seconds < 0.001 {
-            format!("{hit} % of lent bytes are ready then, and 19 of 20 starts wait for nothing")
+            text += ", and 19 of 20 starts wait for nothing";
         } else {
             let added = short(self.added_p95_seconds);
-            format!(
-                "{hit} % of lent bytes are ready then, and 1 start in 20 waits {added} s or more"
-            )
+            text += &format!(", and 1 start in 20 waits {added} s or more");
         }
+        text
     }
 }
 
@@ -141,13 +143,13 @@ impl Report {
                 .to_owned(),
         );
         for run in &self.runs {
-            let low = Bytes(run.ready_low_bytes);
+            let low = 100.0 * gib(run.ready_low_bytes) / gib(run.ready_high_bytes.max(1));
             #[expect(clippy::cast_precision_loss, reason = "figures of three digits")]
             let refused = run.refused as f64;
             part.rows.push(
                 Row::new(vec![
                     ("ready_high", Bytes(run.ready_high_bytes).to_string()),
-                    ("ready_low", low.to_string()),
+                    ("ready_low", format!("{low:.0} %")),
                     ("workers", run.workers.to_string()),
                     ("placement", run.placement.to_owned()),
                 ])
@@ -204,12 +206,12 @@ impl Record for Report {
     }
 }
 
-/// The least that must be kept ready for what is wanted; of equals the one that is ready most.
+/// The least that must be kept ready for what is wanted; of equals the one that refuses least.
 fn advice(runs: &[Cell], want: u8) -> String {
     let enough = runs.iter().filter(|run| run.hit_rate * 100.0 >= f64::from(want));
     let least = enough.min_by(|a, b| {
         let by_cost = (a.ready_high_bytes, a.workers).cmp(&(b.ready_high_bytes, b.workers));
-        by_cost.then(b.hit_rate.total_cmp(&a.hit_rate))
+        by_cost.then(a.refused.cmp(&b.refused)).then(b.hit_rate.total_cmp(&a.hit_rate))
     });
     if let Some(run) = least {
         return format!("{}: {}", run.settings(), run.comes_to());
