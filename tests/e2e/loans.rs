@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The shapes of loans.
 
+use std::time::Duration;
+
 use client::{Error, LendRequest};
 use prezero_tests::memory::{assert_zero, faults_of_touching, soil};
 use prezero_tests::{Daemon, Page};
@@ -246,4 +248,21 @@ fn ready_blocks_are_given_back_on_request() {
     assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (1, 3));
     daemon.client().give_back(None, None, None).expect("all");
     assert_eq!((daemon.pool().blocks, daemon.kernel_free(page)), (0, 4));
+}
+
+#[test]
+fn the_hole_of_a_loan_is_still_there_when_its_client_maps_it() {
+    const PAGES: u64 = 16;
+    const LENT: u64 = 10;
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, PAGES, &page.pool("")) else { return };
+    let loan = daemon.lend(page, LENT);
+    assert_eq!(loan.ready_bytes(), Bytes(0));
+    // Later than the daemon's last look at the kernel's counts, which knows of no mapping.
+    std::thread::sleep(Duration::from_millis(50));
+    let mut client = daemon.client();
+    let jobs = std::iter::from_fn(|| client.take_zeroing(None, None, false).ok());
+    let jobs: Vec<_> = jobs.collect();
+    assert_eq!(jobs.len() as u64, PAGES - LENT, "jobs of one page each");
+    loan.map().expect("what was granted can be mapped");
 }

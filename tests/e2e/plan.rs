@@ -60,6 +60,14 @@ fn read(trace: &Path) -> Vec<Ask> {
     text.lines().skip(1).map(ask).collect()
 }
 
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Zeroes what the thresholds ask for, a block in its time.
 fn zero(daemon: &Daemon, ended: &AtomicBool) {
     let mut client = daemon.client();
@@ -126,11 +134,10 @@ fn a_daemon_has_as_much_ready_as_the_plan_says() {
     let ended = AtomicBool::new(false);
     let seen = thread::scope(|scope| {
         scope.spawn(|| zero(&daemon, &ended));
+        // A panic here must end the worker, too, which the scope waits for.
+        let _ending = Ending(&ended);
         daemon.wait_for("filled", |pool| pool.ready_pages >= 192);
-        let seen = replay(&daemon, &read(&trace));
-        ended.store(true, Ordering::Relaxed);
-        seen
+        replay(&daemon, &read(&trace))
     });
-    println!("predicted {predicted:.3}, seen {seen:.3}");
     assert!((predicted - seen).abs() <= TOLERANCE, "predicted {predicted:.3}, seen {seen:.3}");
 }

@@ -8,6 +8,7 @@
 //! the state, starting, and what they share.
 
 mod effects;
+mod holes;
 mod lending;
 mod observing;
 mod report;
@@ -27,6 +28,7 @@ use tokio::sync::{mpsc, watch};
 use units::{BlockId, Bytes, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{Level, PoolChange};
 
+use self::holes::Holes;
 use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::kernel::Fill;
@@ -111,6 +113,7 @@ pub(crate) struct Shell {
     provider: Provider,
     /// Files being filled, with the pages that they are to have.
     filling: BTreeMap<BlockId, Pages>,
+    holes: Holes,
     /// When what a user's files have is looked up again.
     next_measure: BTreeMap<Uid, Instant>,
     provable: bool,
@@ -186,6 +189,7 @@ impl Shell {
             config,
             provider,
             filling: BTreeMap::new(),
+            holes: Holes::default(),
             next_measure: BTreeMap::new(),
             provable,
             observed: None,

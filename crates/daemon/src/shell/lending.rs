@@ -110,6 +110,11 @@ impl Shell {
         match self.hand_over(&loan, made, &to_fill, borrower) {
             Ok((lease, blocks, watch)) => {
                 let fills = self.fills(&loan, &blocks, &to_fill);
+                for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
+                    let domain = Domain { node: part.node, page_size: loan.page_size };
+                    let hole = part.pages.saturating_sub(part.ready);
+                    self.holes.hand_out(part.block, domain, hole);
+                }
                 // Before anybody waits for anything: its peer may go away there.
                 if asked.request.held_by_memory {
                     self.held.insert(loan.lease);
@@ -248,6 +253,7 @@ impl Shell {
         let blocks = self.book.lease_blocks(lease);
         // A client that went away while its file was being filled.
         self.filling.retain(|block, _| !blocks.contains(block));
+        self.holes.forget(&blocks);
         self.apply(|book| book.end_lease(lease));
         if let Err(error) = self.leases.remove(lease) {
             tracing::debug!(%error, "the lease's name was gone already");

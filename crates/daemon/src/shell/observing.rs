@@ -52,8 +52,10 @@ impl Shell {
                     Counts::default()
                 }
             };
+            self.holes.promised(domain.page_size, seen.reserved);
+            let waiting = self.holes.waiting(domain);
             let left = Counts {
-                available: seen.available.saturating_sub(promised),
+                available: seen.available.saturating_sub(promised).saturating_sub(waiting),
                 ready: seen.ready.saturating_sub(promised),
                 ..seen
             };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What one look at a file of 512 pages of 2 MiB costs: `cargo run --release --example costs`.
+//! What one look at a file of 512 pages of 2 MiB costs: `cargo run --release --example look`.
 
 use std::time::Instant;
 
