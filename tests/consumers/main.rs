@@ -16,6 +16,7 @@ mod mariadb;
 mod postgres;
 mod qemu;
 mod restart;
+mod selftests;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
