@@ -2,11 +2,14 @@
 //! What is left in the kernel's books by programs and their ends: every page and every promise is
 //! counted before and after each.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use linux::testkit::child::alone;
 use linux::testkit::hugepages;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use prezero_tests::{Daemon, Page, c};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -64,10 +67,12 @@ fn programs_under_the_shim_leave_no_page_and_no_promise_however_they_end() {
             .unwrap_or_else(|left| panic!("{program} ended with {status}: {left}"));
         for _ in 0..8 {
             daemon.zero("100");
-            let mut child = run(&daemon, &[program]).spawn().expect("prezero runs");
+            let mut command = run(&daemon, &[program]);
+            let mut child = command.process_group(0).spawn().expect("prezero runs");
             std::thread::sleep(Duration::from_millis(random.random_range(5..250)));
-            // `run` is the program itself by then.
-            child.kill().expect("our own child");
+            // `run` is the program itself by then, and its children wait for it for ever.
+            let group = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+            killpg(group, Signal::SIGKILL).expect("our own children");
             child.wait().expect("our own child");
             settles(&daemon, before).unwrap_or_else(|left| panic!("{program} killed: {left}"));
             ends += 1;

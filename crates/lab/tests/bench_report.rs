@@ -51,8 +51,8 @@ fn the_json_ends_in_the_ratios_and_the_page_loads_nothing() {
         assert_eq!(reach["fraction"].is_null(), reach["measured"].is_null(), "{reach}");
     }
     let missing = "part populate was not run";
-    assert_eq!(reached.iter().filter(|reach| reach["figures"] == missing).count(), 2);
-    assert_eq!(page.matches(missing).count(), 2);
+    assert_eq!(reached.iter().filter(|reach| reach["figures"] == missing).count(), 4);
+    assert_eq!(page.matches(missing).count(), 4);
     let rows = json["parts"][0]["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["values"][1]["median"].as_f64().is_some_and(|v| v > 0.0)));
     // Addresses may stand in the page as the names of XML, never as something to fetch.
