@@ -25,7 +25,7 @@ const BLOCK_TIME: Duration = Duration::from_millis(100);
 const SETTINGS: &str = "--nodes 1 --memory 1G --block 16M --ready-high 384M --ready-low 50 \
                         --rate 160M --fault-rate 8G --placement packed --delay 0";
 /// Half a minute in which more is asked for than can be zeroed, in bursts.
-const LOANS: &str = "--seed 5 --loans 90 --size 48M --lifetime 1.5 --burst 4 --used 40";
+const LOANS: &str = "--seed 5 --loans 50 --size 48M --lifetime 1.5 --burst 4 --used 20";
 const TOLERANCE: f64 = 0.05;
 
 fn plan(arguments: &str, trace: &str, file: &Path) -> Value {

@@ -223,6 +223,6 @@ fn only_root_changes_how_a_pool_recycles() {
             && client.configure(change(None)).is_ok()
     });
     let pool = daemon.pool();
-    assert_eq!((pool.recycle, pool.ready_high), (wire::Recycle::Fresh, 1));
+    assert_eq!((pool.recycle, pool.ready_high), (wire::Recycle::Auto, 1));
     daemon.client().configure(change(Some(wire::Recycle::InPlace))).expect("root may");
 }

@@ -227,7 +227,7 @@ fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() 
         linux::testkit::skip("a mount namespace needs root");
         return;
     }
-    let Some(mut daemon) = unstarted(page, 4, &page.pool("")) else { return };
+    let Some(mut daemon) = unstarted(page, 4, &page.pool("recycle = \"fresh\"")) else { return };
     // What is mounted in the test's own namespace would be found there.
     let mounts = linux::mount::find(&linux::Roots::default(), page.size()).expect("mounts");
     for mount in mounts.into_iter().filter(|mount| mount.dir.starts_with(daemon.scratch())) {
