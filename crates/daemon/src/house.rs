@@ -23,10 +23,31 @@ const LOOKS: usize = 64;
 /// Keeping house takes at most one part of so many of the daemon's time.
 const SHARE: u32 = 5;
 
+/// After so many changes the allocator has kept memory of them that is worth giving back: 1.5 MiB
+/// after 4096 jobs.
+const WORTH_TRIMMING: u64 = 1000;
+
+/// Gives memory back once a lot has happened and no more does.
+struct Trimming {
+    trimmed: u64,
+    seen: u64,
+}
+
+impl Trimming {
+    fn tend(&mut self, changes: u64) {
+        if changes == self.seen && changes - self.trimmed >= WORTH_TRIMMING {
+            linux::heap::give_back();
+            self.trimmed = changes;
+        }
+        self.seen = changes;
+    }
+}
+
 /// Looks after lingering blocks, kept content, other users of the kernel's pool, and workers.
 pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Control) {
     let mut changes = shell.borrow().changes();
     let mut events = Events::default();
+    let mut trimming = Trimming { trimmed: 0, seen: 0 };
     let idle = if shell.borrow().is_told() { TOLD_TICK } else { IDLE_TICK };
     let waiting = shell.borrow().waiting();
     let mut look = FIRST_LOOK;
@@ -59,7 +80,7 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
         events.tend(shell);
         workers.tend(shell);
         control.tick();
-        changes.mark_unchanged();
+        trimming.tend(*changes.borrow_and_update());
         let mut wait = idle;
         if lingering > 0 {
             wait = look;
