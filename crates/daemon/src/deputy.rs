@@ -36,9 +36,10 @@ const MOST: usize = 64;
 /// time.
 const MOST_OF_ONE: usize = 8;
 /// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page
-/// of 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any
-/// time, and goes on by itself then.
-const STOP_PATIENCE: Duration = Duration::from_secs(1);
+/// of 1 GiB takes up to an eighth of it, and a deputy that has just been started under emulation
+/// more than a second until it hears of its end: what it zeroes then would be in no writer's count.
+/// One whose group is throttled or frozen may take any time, and goes on by itself.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a deputy is to do.
 #[derive(Debug, Clone, Copy)]
