@@ -6,14 +6,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use client::Client;
 use linux::testkit::child::alone;
 use linux::testkit::skip;
 use linux::{Roots, fuse};
+use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::PATIENCE;
@@ -200,6 +201,77 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
     wait_until("ended", || deputies(&daemon).is_empty());
     let pool = daemon.pool();
     assert_eq!((pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages), (0, MANY));
+}
+
+/// Writes "1" in a thread of nice value 7.
+struct LivingWriter {
+    thread: Pthread,
+    written: mpsc::Receiver<nix::Result<usize>>,
+    /// The thread lives until this is dropped: a deputy does not start for one that has ended.
+    _life: mpsc::Sender<()>,
+}
+
+impl LivingWriter {
+    fn new(path: &Path) -> Self {
+        let file = OpenOptions::new().write(true).open(path).expect("it is there");
+        let ((tell, told), (result, written)) = (mpsc::channel(), mpsc::channel());
+        let (life, end) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            linux::sched::set_nice(7).expect("a higher value");
+            tell.send(pthread_self()).expect("it is waited for");
+            result.send(nix::unistd::write(&file, b"1\n")).expect("it is waited for");
+            end.recv().expect_err("nothing is sent");
+        });
+        Self { thread: told.recv().expect("it has begun"), written, _life: life }
+    }
+
+    /// Its deputy, stopped as soon as it is as its writer; `None` if the writer was done before.
+    fn stopped_deputy(&self, daemon: &Daemon) -> Option<Pid> {
+        let nice = |pid: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().and_then(|s| s.split(' ').nth(16)) == Some("7")
+        };
+        loop {
+            if let Some(pid) = deputies(daemon).into_iter().find(nice) {
+                let pid = Pid::from_raw(pid.cast_signed());
+                return kill(pid, Signal::SIGSTOP).is_ok().then_some(pid);
+            }
+            match self.written.try_recv() {
+                Ok(_) => return None,
+                Err(_) => std::hint::spin_loop(),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_deputy_that_had_not_begun_when_its_writer_went_zeroes_nothing() {
+    let Some(daemon) = daemon(MANY, "") else { return };
+    let path = domain(&daemon).join("zeroable_hugepages");
+    let flag = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(Signal::SIGUSR2 as i32, flag).expect("a handler");
+    // Stopped between becoming as its writer is and asking for work, or the next one is.
+    let caught = (0..50).find_map(|_| {
+        let writer = LivingWriter::new(&path);
+        let deputy = writer.stopped_deputy(&daemon)?;
+        let pool = daemon.pool();
+        if pool.zeroing_pages == 0 && writer.written.try_recv().is_err() {
+            return Some((writer, deputy, pool.ready_pages));
+        }
+        kill(deputy, Signal::SIGCONT).ok()?;
+        writer.written.recv().expect("it ends").expect("it is not interrupted");
+        None
+    });
+    let (writer, deputy, before) = caught.expect("a deputy that has not begun");
+    pthread_kill(writer.thread, Signal::SIGUSR2).expect("it is alive");
+    let written = writer.written.recv_timeout(PATIENCE).expect("it does not wait for its deputy");
+    assert_eq!(written, Err(nix::errno::Errno::EINTR));
+    kill(deputy, Signal::SIGCONT).expect("it is stopped");
+    wait_until("ended", || deputies(&daemon).is_empty());
+    let pool = daemon.pool();
+    assert_eq!((pool.zeroing_pages, pool.ready_pages), (0, before), "in nobody's count");
+    fs::write(&path, "1\n").expect("a page");
+    assert_eq!(daemon.pool().ready_pages, before + 1, "other deputies do work");
 }
 
 fn denied(result: io::Result<impl Sized>) -> bool {

@@ -8,7 +8,9 @@
 //! not answered: its thread number is its own for as long as the deputy needs it.
 //!
 //! A deputy is told to stop by the end of its standard input. So it stops as well when the daemon
-//! dies; and it does the page that it has begun, as a signal sent before it listens could not.
+//! dies; and it does the page that it has begun, as a signal sent before it listens could not. One
+//! that takes too long for that is not waited for, and if it asks for work afterwards, as one may
+//! that had not even started, it gets none: what it zeroed would be in no writer's count.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ use units::{Domain, Pages};
 use worker::{Exit, Invocation, PageLimit, Summary, Which};
 
 use crate::error::{Error, Result};
+use crate::shell::Shared;
 
 /// The most deputies at a time of all users but root, and as many again of root; further writers
 /// wait for one to end. Each is a process of 3 MiB, and more than one per CPU finish nothing
@@ -36,10 +39,9 @@ const MOST: usize = 64;
 /// time.
 const MOST_OF_ONE: usize = 8;
 /// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page
-/// of 1 GiB takes up to an eighth of it, and a deputy that has just been started under emulation
-/// more than a second until it hears of its end: what it zeroes then would be in no writer's count.
-/// One whose group is throttled or frozen may take any time, and goes on by itself.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// of 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any
+/// time, and finishes its page by itself then.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a deputy is to do.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +67,7 @@ pub(crate) struct Ended {
 #[derive(Debug)]
 pub(crate) struct Deputies {
     command: Vec<OsString>,
+    shell: Shared,
     places: Places,
 }
 
@@ -103,8 +106,8 @@ impl Places {
 
 impl Deputies {
     /// `command` starts a worker; empty for none.
-    pub(crate) fn new(command: Vec<OsString>) -> Rc<Self> {
-        Rc::new(Self { command, places: Places::new() })
+    pub(crate) fn new(command: Vec<OsString>, shell: &Shared) -> Rc<Self> {
+        Rc::new(Self { command, shell: Rc::clone(shell), places: Places::new() })
     }
 
     /// Zeroes in the place of a thread that waits for the result. Ends early when `stop` is sent or
@@ -126,7 +129,8 @@ impl Deputies {
         let failed = |source| Error::Runtime { what: "cannot start a worker", source };
         let mut child = self.command(order)?.spawn().map_err(failed)?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        tracing::debug!(pid = child.id(), ?order, "started a deputy");
+        let pid = child.id();
+        tracing::debug!(pid, ?order, "started a deputy");
         let mut work = Box::pin(async move {
             // Until its end, also when nobody waits for it any more: it has a block as long.
             let _place = place;
@@ -148,7 +152,11 @@ impl Deputies {
                     }
                     Err(_) => {
                         tracing::info!(?order, "a deputy takes its time to stop: not waited for");
-                        tokio::task::spawn_local(work);
+                        let abandoned = Abandoned::new(&self.shell, pid);
+                        tokio::task::spawn_local(async move {
+                            let _ended = work.await;
+                            drop(abandoned);
+                        });
                         return Ok(nothing);
                     }
                 }
@@ -182,6 +190,27 @@ impl Deputies {
             command.env_remove(variable);
         }
         Ok(command)
+    }
+}
+
+/// A deputy that nobody waits for any more, until it has ended.
+struct Abandoned {
+    shell: Shared,
+    pid: Option<u32>,
+}
+
+impl Abandoned {
+    fn new(shell: &Shared, pid: Option<u32>) -> Self {
+        shell.borrow_mut().abandoned.extend(pid);
+        Self { shell: Rc::clone(shell), pid }
+    }
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid {
+            self.shell.borrow_mut().abandoned.remove(&pid);
+        }
     }
 }
 

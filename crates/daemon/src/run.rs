@@ -205,7 +205,7 @@ async fn plant(
         tracing::info!("the control tree is the kernel's: /sys/devices/system/node");
         return Ok(None);
     }
-    let deputies = Deputies::new(options.worker_command.clone());
+    let deputies = Deputies::new(options.worker_command.clone(), shell);
     Tree::start(tree, shell, &deputies, Rc::clone(groups), &options.roots).await
 }
 

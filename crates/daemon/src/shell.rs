@@ -16,7 +16,7 @@ mod waiting;
 mod zeroing;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -121,6 +121,8 @@ pub(crate) struct Shell {
     kernel_free: BTreeMap<Domain, Pages>,
     changed: watch::Sender<u64>,
     pub(crate) workers: OwnWorkers,
+    /// Deputies that nobody waits for any more, by process: they get no more work.
+    pub(crate) abandoned: BTreeSet<u32>,
     pub(crate) metrics: Metrics,
 }
 
@@ -196,6 +198,7 @@ impl Shell {
             kernel_free: BTreeMap::new(),
             changed,
             workers: OwnWorkers::default(),
+            abandoned: BTreeSet::new(),
             metrics: Metrics::new(),
         };
         shell.apply(|book| found.iter().flat_map(|f| book.adopt(f)).collect::<Vec<_>>());

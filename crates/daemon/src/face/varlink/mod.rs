@@ -165,6 +165,10 @@ impl Service {
     ) -> Result<(Job, Vec<OwnedFd>), Error> {
         self.may_work()?;
         let page_size = page_size(page_bytes)?;
+        let pid = self.rights.peer().pid;
+        if pid.is_some_and(|pid| self.shell.borrow().abandoned.contains(&pid)) {
+            return Err(Error::NothingToZero);
+        }
         let taken = self.shell.borrow_mut().take_zeroing(who, node, page_size)?;
         let (taken, watch) = taken.ok_or(Error::NothingToZero)?;
         watchers::job(&self.shell, taken.order.job, watch);
