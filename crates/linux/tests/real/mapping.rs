@@ -84,7 +84,9 @@ fn a_second_mapping_of_a_gibibyte_takes_its_page_tables_from_the_first() {
     let shared = touch(&second);
     assert!(shared <= 8, "{shared} faults for what another mapping has in its page tables");
     drop(first);
-    assert_eq!(touch(&second), 0, "what was shared stays when the first is gone");
+    // Not 512; a few are of this program's own text and stack where nodes are balanced.
+    let kept = touch(&second);
+    assert!(kept <= 8, "{kept} faults: what was shared stays when the first is gone");
 }
 
 fn mapped_bytes() -> u64 {
