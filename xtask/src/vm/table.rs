@@ -197,6 +197,10 @@ fn read_from(dir: &Path) -> Result<Vec<Case>> {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, fs};
+
+    use super::{Case, Kernel, cache};
+
     #[test]
     fn the_table_in_the_repository_can_be_read() {
         let cases = super::read().unwrap();
@@ -205,5 +209,34 @@ mod tests {
             assert!(case.requirements.memory_mib() <= 4096, "{} is too large", case.name);
         }
         assert!(cases.iter().any(|case| case.sets.iter().any(|set| set == "fast")));
+    }
+
+    /// The words in backticks of a line.
+    fn quoted(line: &str) -> Vec<&str> {
+        line.split('`').skip(1).step_by(2).collect()
+    }
+
+    #[test]
+    fn each_claim_about_the_series_names_a_machine_and_each_machine_a_claim() {
+        let readme = fs::read_to_string(cache::repo().join("kernel/README.md")).unwrap();
+        let (_, rest) = readme.split_once("\n## What is claimed, and what shows it\n").unwrap();
+        let section = rest.split("\n##").next().unwrap();
+        let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
+        let cases = super::read().unwrap();
+        let mut named = BTreeSet::new();
+        for row in rows {
+            let by = row.trim_matches('|').rsplit(" | ").next().unwrap();
+            let names = quoted(by);
+            assert!(!names.is_empty(), "nothing shows it: {row}");
+            for name in names {
+                let is_machine = cases.iter().any(|case| case.name == name);
+                assert!(is_machine || name.starts_with("cargo xtask kernel "), "{name}: {row}");
+                named.insert(name);
+            }
+        }
+        let ours = |case: &&Case| case.requirements.kernel != Kernel::Stock;
+        for case in cases.iter().filter(ours) {
+            assert!(named.contains(case.name.as_str()), "{} shows no claim", case.name);
+        }
     }
 }
