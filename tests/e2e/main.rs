@@ -14,6 +14,7 @@ mod library;
 mod loans;
 mod metrics;
 mod nodes;
+mod operator;
 mod pins;
 mod plan;
 mod policy;

@@ -110,6 +110,7 @@ fn every_metric_moves_when_what_it_counts_happens() {
             ("prezero_lend_seconds_count", 1.0),
             ("prezero_lent_ready_bytes_total", bytes(1)),
             ("prezero_leases", 1.0),
+            (r#"prezero_user_held_bytes{uid="0"}"#, bytes(1)),
         ],
     );
     let partly =
@@ -193,6 +194,8 @@ fn every_metric_moves_when_what_it_counts_happens() {
     });
     check(reloads, &[(r#"prezero_reloads_total{result="refused"}"#, 1.0)]);
 
+    // A user that holds nothing has no line.
+    let _held = daemon.lend(page, 1);
     // Those that say what is, and those that only a longer wait moves.
     let is: BTreeSet<_> = scrape(&daemon).into_keys().map(|name| family(&name)).collect();
     let constant = ["prezero_build_info", "prezero_page_size_bytes"];

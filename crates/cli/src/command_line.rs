@@ -6,7 +6,8 @@ use clap::{Parser, Subcommand};
 use crate::exit::{self, Outcome};
 use crate::manual;
 use crate::verbs::{
-    completions, doctor, give_back, lab, lend, reserve, run, serve, set, status, top, watch, zero,
+    completions, doctor, give_back, holders, lab, lend, reserve, revoke, run, serve, set, status,
+    top, watch, zero,
 };
 
 /// Huge pages that are zero before anyone asks.
@@ -35,6 +36,8 @@ pub(crate) enum Verb {
     Run(run::Args),
     Set(set::Args),
     GiveBack(give_back::Args),
+    Holders(holders::Args),
+    Revoke(revoke::Args),
     Doctor(doctor::Args),
     Demo(lab::Demo),
     Bench(lab::Bench),
@@ -57,6 +60,8 @@ impl Verb {
             Self::Run(args) => run::run(&args),
             Self::Set(args) => set::run(&args),
             Self::GiveBack(args) => give_back::run(&args),
+            Self::Holders(args) => holders::run(&args),
+            Self::Revoke(args) => revoke::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => lab::demo(&args),
             Self::Bench(args) => lab::bench(&args),

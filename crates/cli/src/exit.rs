@@ -109,7 +109,9 @@ impl From<client::Error> for Failure {
                 }
                 wire::Error::BadValue { .. } | wire::Error::NoSuchPool { .. } => Exit::Usage,
                 wire::Error::NotEnough { .. } | wire::Error::NothingToZero => Exit::NotEnough,
-                wire::Error::NoSuchJob { .. } | wire::Error::Failed { .. } => Exit::Failed,
+                wire::Error::NoSuchLease { .. }
+                | wire::Error::NoSuchJob { .. }
+                | wire::Error::Failed { .. } => Exit::Failed,
             },
             client::Error::Kernel(kernel) if kernel.is_no_space() => Exit::NotEnough,
             _ => Exit::Failed,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, MapDeserializer};
-use units::{Bytes, JobId, Node, PageSize, Pages};
+use units::{Bytes, JobId, LeaseId, Node, PageSize, Pages};
 use wire::{
-    Configure, FinishZeroing, Finished, GetStatus, GiveBack, LendRequest, Parameters, PoolChange,
-    Status, TakeZeroing, WatchReply,
+    Configure, FindHolders, FinishZeroing, Finished, GetStatus, GiveBack, Holders, LendRequest,
+    Parameters, PoolChange, Revoke, Status, TakeZeroing, WatchReply,
 };
 use zlink::{Call, Connection};
 
@@ -130,6 +130,25 @@ impl Client {
         pages: Option<Pages>,
     ) -> Result<Bytes> {
         self.call(&GiveBack { node, page_size, pages }).map(|(given, _)| Bytes(given.bytes))
+    }
+
+    /// Finds the processes that have blocks which are lent or linger: of one loan, or of all. The
+    /// daemon looks for some seconds at most. For root.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`wire::Error::NoSuchLease`], or while another search goes on;
+    /// [`Error::Broken`].
+    pub fn find_holders(&mut self, lease: Option<LeaseId>) -> Result<Holders> {
+        self.call(&FindHolders { lease }).map(|(holders, _)| holders)
+    }
+
+    /// Ends a loan and takes its memory away: whoever still maps it gets SIGBUS at its next access.
+    /// Returns how much that was. For root.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`wire::Error::NoSuchLease`]; [`Error::Broken`].
+    pub fn revoke(&mut self, lease: LeaseId) -> Result<Bytes> {
+        self.call(&Revoke { lease }).map(|(revoked, _)| Bytes(revoked.bytes))
     }
 
     /// Changes a pool's thresholds, or adds a pool.

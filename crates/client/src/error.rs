@@ -60,7 +60,7 @@ impl Error {
                 wire::Error::QuotaExceeded { .. } => Errno::DQUOT,
                 wire::Error::NotEnough { .. } => Errno::NOMEM,
                 wire::Error::NothingToZero => Errno::AGAIN,
-                wire::Error::NoSuchJob { .. } => Errno::NOENT,
+                wire::Error::NoSuchJob { .. } | wire::Error::NoSuchLease { .. } => Errno::NOENT,
                 wire::Error::Failed { .. } => Errno::IO,
             },
             Self::Broken { source: zlink::Error::Io(io), .. } => {

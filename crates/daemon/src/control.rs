@@ -145,7 +145,7 @@ impl Control {
             None => None,
         };
         self.shell.borrow_mut().reload(config).map_err(told)?;
-        self.groups.set(groups);
+        self.groups.replace(groups);
         if moved {
             self.endpoint.replace(endpoint);
         }

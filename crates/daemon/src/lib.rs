@@ -8,6 +8,7 @@
 //! to them.
 
 mod account;
+mod borrowers;
 mod closing;
 mod control;
 mod deputy;
@@ -33,6 +34,7 @@ mod store;
 mod tables;
 mod users;
 mod watchers;
+mod who;
 mod workers;
 
 pub use control::ConfigSource;

@@ -50,11 +50,19 @@ impl Log {
                 lent = pool.lent_pages,
                 kept = pool.kept_pages,
                 free_in_kernel = pool.kernel_free_pages,
+                reserved_in_kernel = pool.kernel_reserved_pages,
                 "a pool"
             );
             let owned = pool.ready_pages + pool.lent_pages + pool.kept_pages;
-            if pool.kernel_free_pages == 0 && owned == 0 {
-                let page = Bytes(pool.page_bytes);
+            let page = Bytes(pool.page_bytes);
+            if pool.kernel_free_pages == 0 && owned == 0 && pool.kernel_reserved_pages > 0 {
+                tracing::warn!(
+                    pool = %key_of(pool),
+                    reserved = pool.kernel_reserved_pages,
+                    "all free {page} pages of the kernel are promised to programs that have mapped them: \
+                     `prezero doctor` says how to reserve more"
+                );
+            } else if pool.kernel_free_pages == 0 && owned == 0 {
                 tracing::warn!(
                     pool = %key_of(pool),
                     "the kernel has no free {page} pages for it: `prezero doctor` says how to reserve some"

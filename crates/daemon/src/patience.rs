@@ -29,6 +29,8 @@ const FOR_TRANSIT: Duration = Duration::from_millis(500);
 const FOR_STATUS: Duration = Duration::from_millis(100);
 /// The same for what users may hold up: one that does, all the time, held up each report.
 const FOR_USERS: Duration = Duration::from_millis(5);
+/// How long taking memory away waits for it to be free.
+const FOR_REVOKED: Duration = Duration::from_secs(1);
 
 /// A loan, with its pages. Its end is watched from the moment at which it is granted: the call may
 /// be dropped with its peer wherever it waits.
@@ -117,6 +119,12 @@ pub(crate) async fn all_freed(shell: &Shared) {
     let mut freeing = shell.borrow().freeing();
     // An error is the thread's end, after which nothing is waited for.
     drop(freeing.wait_for(|files| *files == 0).await);
+}
+
+/// Waits until pages that were taken away are free, unless their users hold that up.
+pub(crate) async fn revoked(shell: &Shared) {
+    let mut in_transit = shell.borrow().in_transit();
+    drop(timeout(FOR_REVOKED, in_transit.wait_for(|tasks| *tasks == 0)).await);
 }
 
 /// Everything there is to see, once no page is neither a block's nor free.

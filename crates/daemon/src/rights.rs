@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who may do what: decided by the credentials the kernel reports for a socket's peer.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::fmt;
 use std::rc::Rc;
 
 use book::config::Config;
@@ -11,10 +12,10 @@ use units::Uid;
 use crate::error::{Error, Result};
 
 /// The groups of the configuration, resolved when it is read.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Groups {
-    lend: Option<u32>,
-    zero: Option<u32>,
+    lend: Option<Group>,
+    zero: Option<Group>,
     /// Whether the zeroing group is trusted as root is.
     zero_trusted: bool,
 }
@@ -23,9 +24,33 @@ impl Groups {
     pub(crate) fn of(config: &Config) -> Result<Self> {
         let lend = config.lend_group.as_deref();
         let zero = config.zero_group.as_deref();
-        let lend = lend.map(|group| number("lend_group", group)).transpose()?;
-        let zero = zero.map(|group| number("zero_group", group)).transpose()?;
+        let lend = lend.map(|group| Group::of("lend_group", group)).transpose()?;
+        let zero = zero.map(|group| Group::of("zero_group", group)).transpose()?;
         Ok(Self { lend, zero, zero_trusted: config.trust_zero_group })
+    }
+}
+
+/// A group, with its name where it has one: asked for once, as names may come from afar.
+#[derive(Debug, Clone)]
+struct Group {
+    gid: u32,
+    name: Option<String>,
+}
+
+impl Group {
+    fn of(field: &'static str, group: &str) -> Result<Self> {
+        let gid = number(field, group)?;
+        let known = nix::unistd::Group::from_gid(gid.into()).ok().flatten();
+        Ok(Self { gid, name: known.map(|known| known.name) })
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => f.write_str(name),
+            None => self.gid.fmt(f),
+        }
     }
 }
 
@@ -41,7 +66,7 @@ pub(crate) fn number(field: &'static str, group: &str) -> Result<u32> {
 }
 
 /// The groups of today's configuration, shared by all connections.
-pub(crate) type SharedGroups = Rc<Cell<Groups>>;
+pub(crate) type SharedGroups = Rc<RefCell<Groups>>;
 
 /// One peer and what it may do.
 #[derive(Debug, Clone)]
@@ -86,12 +111,16 @@ impl Rights {
         self.peer.uid == 0 || self.peer.uid == self.own
     }
 
-    fn demand(&self, group: Option<u32>, field: &str, action: &str) -> Result<(), wire::Error> {
-        if self.is_master() || group.is_some_and(|gid| self.peer.in_group(gid)) {
+    fn is_in(&self, group: Option<&Group>) -> bool {
+        group.is_some_and(|group| self.peer.in_group(group.gid))
+    }
+
+    fn demand(&self, group: Option<&Group>, field: &str, action: &str) -> Result<(), wire::Error> {
+        if self.is_master() || self.is_in(group) {
             return Ok(());
         }
         let needed = match group {
-            Some(gid) => format!("root and members of group {gid} may"),
+            Some(group) => format!("root and members of group {group} ({field}) may"),
             None => format!("only root may, as {field} is not configured"),
         };
         let action = action.to_owned();
@@ -100,12 +129,21 @@ impl Rights {
 
     /// Whether it has any right at all. Who has none is not served.
     pub(crate) fn may_connect(&self) -> Result<(), wire::Error> {
-        let Groups { lend, zero, .. } = self.groups.get();
-        let is_in = |group: Option<u32>| group.is_some_and(|gid| self.peer.in_group(gid));
-        if self.is_master() || is_in(lend) || is_in(zero) {
+        self.may_either("connect")
+    }
+
+    /// Whether it may see what there is: whoever may do anything.
+    pub(crate) fn may_look(&self) -> Result<(), wire::Error> {
+        self.may_either("look")
+    }
+
+    fn may_either(&self, action: &str) -> Result<(), wire::Error> {
+        let Groups { lend, zero, .. } = &*self.groups.borrow();
+        let (lend, zero) = (lend.as_ref(), zero.as_ref());
+        if self.is_master() || self.is_in(lend) || self.is_in(zero) {
             return Ok(());
         }
-        let named = |field: &str, gid: Option<u32>| gid.map(|gid| format!("{gid} ({field})"));
+        let named = |field: &str, group: Option<&Group>| group.map(|g| format!("{g} ({field})"));
         let groups = [named("lend_group", lend), named("zero_group", zero)];
         let groups: Vec<_> = groups.into_iter().flatten().collect();
         let needed = if groups.is_empty() {
@@ -113,13 +151,27 @@ impl Rights {
         } else {
             format!("root and members of group {} may", groups.join(" or "))
         };
-        let action = "connect".to_owned();
+        let action = action.to_owned();
         Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
     }
 
-    /// Whether it may borrow, and look.
+    /// Whether it may borrow.
     pub(crate) fn may_lend(&self) -> Result<(), wire::Error> {
-        self.demand(self.groups.get().lend, "lend_group", "borrow")
+        self.demand(self.groups.borrow().lend.as_ref(), "lend_group", "borrow")
+    }
+
+    /// Whether it may see who else has what.
+    pub(crate) fn may_see_others(&self) -> bool {
+        self.is_master() || self.is_in(self.groups.borrow().zero.as_ref())
+    }
+
+    /// Whether it may look into other processes, and take their memory away.
+    pub(crate) fn may_revoke(&self, action: &str) -> Result<(), wire::Error> {
+        if self.is_master() {
+            return Ok(());
+        }
+        let (action, needed) = (action.to_owned(), "only root may".to_owned());
+        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
     }
 
     /// Whether blocks that others borrow may be in its hands. A worker can keep a page of them
@@ -127,7 +179,7 @@ impl Rights {
     /// look at its work helps against it.
     pub(crate) fn may_fill(&self) -> Result<(), wire::Error> {
         self.may_zero("zero")?;
-        if self.is_master() || self.groups.get().zero_trusted {
+        if self.is_master() || self.groups.borrow().zero_trusted {
             return Ok(());
         }
         let action = "have blocks in its hands that others borrow".to_owned();
@@ -148,6 +200,6 @@ impl Rights {
 
     /// Whether it may zero, configure and give back.
     pub(crate) fn may_zero(&self, action: &str) -> Result<(), wire::Error> {
-        self.demand(self.groups.get().zero, "zero_group", action)
+        self.demand(self.groups.borrow().zero.as_ref(), "zero_group", action)
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From start to end: what is taken over, who listens, what stays.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -115,7 +115,7 @@ fn raise_descriptor_limit() {
 async fn main(options: Options, until: Until) -> Result<()> {
     let is_embedded = matches!(until, Until::Told { .. });
     let inherited = if options.managed { Inherited::take() } else { Inherited::default() };
-    let groups = Rc::new(Cell::new(Groups::of(&options.config)?));
+    let groups = Rc::new(RefCell::new(Groups::of(&options.config)?));
     let tree = Settings::of(&options.config, &options.run_dir, is_embedded)?;
     // The socket first: it is what tells two daemons apart.
     let (listener, socket) = listen(inherited.listener, &options.socket)?;

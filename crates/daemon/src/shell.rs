@@ -25,10 +25,11 @@ use book::config::{Config, PoolConfig};
 use book::{Book, JobOrder, Loan};
 use linux::Roots;
 use tokio::sync::{mpsc, watch};
-use units::{BlockId, Bytes, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{Level, PoolChange};
 
 use self::holes::Holes;
+use crate::borrowers::Borrowers;
 use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::kernel::Fill;
@@ -118,12 +119,20 @@ pub(crate) struct Shell {
     next_measure: BTreeMap<Uid, Instant>,
     provable: bool,
     observed: Option<Instant>,
-    kernel_free: BTreeMap<Domain, Pages>,
+    /// What the kernel's pools were seen to have.
+    kernel: BTreeMap<Domain, Counts>,
+    borrowers: Borrowers,
     changed: watch::Sender<u64>,
     pub(crate) workers: OwnWorkers,
     /// Deputies that nobody waits for any more, by process: they get no more work.
     pub(crate) abandoned: BTreeSet<u32>,
     pub(crate) metrics: Metrics,
+}
+
+/// The time since the machine started, suspend included.
+pub(crate) fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(now).unwrap_or_default()
 }
 
 /// Seconds of `CLOCK_BOOTTIME`, which goes on during suspend and starts anew with the machine,
@@ -195,7 +204,8 @@ impl Shell {
             next_measure: BTreeMap::new(),
             provable,
             observed: None,
-            kernel_free: BTreeMap::new(),
+            kernel: BTreeMap::new(),
+            borrowers: Borrowers::default(),
             changed,
             workers: OwnWorkers::default(),
             abandoned: BTreeSet::new(),
@@ -303,6 +313,17 @@ impl Shell {
         self.book.configure(pool).map_err(|e| bad(e.to_string()))?;
         self.wake();
         Ok(())
+    }
+
+    /// Notes who has a loan that was just granted, unless it has ended meanwhile.
+    pub(crate) fn note_borrower(&mut self, lease: LeaseId, pid: Option<u32>) {
+        if self.book.leases().any(|known| known == lease) {
+            self.borrowers.insert(lease, pid, since_boot());
+        }
+    }
+
+    pub(crate) fn borrowers(&mut self) -> &mut Borrowers {
+        &mut self.borrowers
     }
 
     pub(crate) fn pools(&self) -> Vec<PoolKey> {

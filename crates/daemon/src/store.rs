@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use book::block::{Reach, StateName};
 use book::journal;
 use book::{Book, Effect, Found};
+use linux::holders::Identity;
 use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, exclusive, mount};
 use tokio::sync::{mpsc, oneshot};
 use units::{BlockId, Bytes, PageSize, Pages};
@@ -594,6 +595,12 @@ impl Store {
         let bytes =
             self.dir(place.page_size)?.allocated_bytes(place.state.as_str(), &place.name)?;
         Ok(Bytes(bytes).whole_pages(page_size))
+    }
+
+    /// What shows in `/proc` that a file is this block's. Opens nothing.
+    pub(crate) fn identity(&self, block: BlockId) -> Result<Identity> {
+        let place = self.places.get(&block).ok_or(Error::NoFile(block))?;
+        Ok(self.dir(place.page_size)?.identity(place.state.as_str(), &place.name)?)
     }
 
     /// Removes every file and mount: the kernel has its pages back.

@@ -25,6 +25,7 @@ use units::PageSize;
 
 use crate::block_file::BlockFile;
 use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::holders::Identity;
 use crate::meminfo;
 use crate::mount::hugetlb_page;
 
@@ -187,6 +188,18 @@ impl BlockDir {
                     format!("newfstatat({:?}, {PAGES:?})", self.path.join(state).join(name))
                 })?;
         crate::block_file::allocated(&stat)
+    }
+
+    /// What shows in `/proc` that a file is this one. Waits for nobody.
+    pub fn identity(&self, state: &str, name: &str) -> Result<Identity> {
+        check_name(name)?;
+        let stat =
+            rustix::fs::statat(self.state(state)?, in_block(name), AtFlags::SYMLINK_NOFOLLOW)
+                .or_call(|| {
+                    format!("newfstatat({:?}, {PAGES:?})", self.path.join(state).join(name))
+                })?;
+        let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        Ok(Identity { device, inode: stat.st_ino, tail: format!("/{name}/{PAGES}") })
     }
 
     /// The names in `state` that are bare files, as blocks were before they had directories.

@@ -27,6 +27,7 @@ pub mod exclusive;
 mod files;
 pub mod fuse;
 pub mod heap;
+pub mod holders;
 pub mod hugepagectl;
 pub mod hugetlb;
 pub mod kernel;

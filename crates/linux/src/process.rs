@@ -33,6 +33,41 @@ pub fn machine_cpu_time(roots: &Roots) -> Option<Duration> {
     Some(ticks(busy.fold(0, |sum, (_, part)| part.saturating_add(sum))))
 }
 
+/// A process, as an operator knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its effective user.
+    pub uid: u32,
+    /// Its command: 15 characters of it.
+    pub command: String,
+    /// Its control group: of version 2, else that of systemd or the first that there is.
+    pub cgroup: Option<String>,
+    /// When it began, since the machine's start, to the kernel's tick.
+    pub began: Duration,
+}
+
+/// Describes a process. `None` if there is none of that number.
+#[must_use]
+pub fn describe(roots: &Roots, pid: u32) -> Option<Process> {
+    let dir = roots.proc.join(pid.to_string());
+    let stat = std::fs::read(dir.join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (head, rest) = stat.rsplit_once(") ")?;
+    let (_, command) = head.split_once('(')?;
+    let began = ticks(rest.split(' ').nth(19)?.parse().ok()?);
+    let status = std::fs::read(dir.join("status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    // Real, effective, saved and of file systems.
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let uid = uids.split_whitespace().nth(1)?.parse().ok()?;
+    let cgroups = std::fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
+    let cgroup = ["0::", "1:name=systemd:", ""].iter().find_map(|begin| {
+        let line = cgroups.lines().find(|line| line.starts_with(begin))?;
+        Some(line.splitn(3, ':').nth(2)?.to_owned())
+    });
+    Some(Process { uid, command: command.to_owned(), cgroup, began })
+}
+
 /// User and kernel time, and the same of children that were waited for.
 fn times(roots: &Roots, pid: &str) -> Option<[u64; 4]> {
     let stat = std::fs::read_to_string(roots.proc.join(pid).join("stat")).ok()?;
@@ -62,6 +97,12 @@ mod tests {
         let ticks = u32::try_from(rustix::param::clock_ticks_per_second()).unwrap();
         assert_eq!(cpu_time(&roots, 7), Some(Duration::from_secs(200) / ticks));
         assert_eq!(cpu_time(&roots, 8), None);
+        fs::write(dir.path().join("7/status"), "Name:\ta) b\nUid:\t1\t2\t3\t4\n").unwrap();
+        fs::write(dir.path().join("7/cgroup"), "1:name=systemd:/a\n0::/b.slice/c:d\n").unwrap();
+        let process = describe(&roots, 7).unwrap();
+        assert_eq!((process.uid, process.command.as_str()), (2, "a) b"));
+        assert_eq!(process.cgroup.as_deref(), Some("/b.slice/c:d"));
+        assert_eq!(process.began, Duration::from_secs(1) / ticks);
         fs::rename(dir.path().join("7"), dir.path().join("self")).unwrap();
         assert_eq!(cpu_time_with_children(&roots), Some(Duration::from_secs(213) / ticks));
     }

@@ -12,10 +12,11 @@ mod words;
 use std::fmt;
 
 pub use methods::{
-    Configure, FinishZeroing, GetStatus, GiveBack, LendRequest, Parameters, TakeZeroing, Watch,
+    Configure, FindHolders, FinishZeroing, GetStatus, GiveBack, LendRequest, Parameters, Revoke,
+    TakeZeroing, Watch,
 };
 use serde::{Deserialize, Serialize};
-use units::{Counts, Domain, Node, PageSize, Pages, PoolKey};
+use units::{Bytes, Counts, Domain, Node, PageSize, Pages, PoolKey};
 pub use words::{Provider, Recycle, StateName, Unknown};
 use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
 
@@ -28,7 +29,7 @@ pub const DEFAULT_SOCKET: &str = "/run/prezero/io.prezero";
 pub const MAX_PARTS: usize = 252;
 
 /// Pages of one pool by state, and its thresholds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
 pub struct PoolStatus {
     /// NUMA node.
     pub node: u32,
@@ -65,12 +66,16 @@ pub struct PoolStatus {
     pub max_pages: Option<u64>,
     /// Pages left free in the kernel's pool.
     pub leave_free: u64,
-    /// Pages free in the kernel's pool on this node.
+    /// Pages of the kernel's pool on this node that are free and promised to nobody.
     pub kernel_free_pages: u64,
+    /// Pages of the kernel's pool that are free and promised to whoever has mapped them, so that
+    /// nobody else can have them. The kernel counts promises of all nodes together.
+    #[serde(default)]
+    pub kernel_reserved_pages: u64,
 }
 
 /// One loan.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
 pub struct LoanStatus {
     /// The lease.
     pub lease: u64,
@@ -89,6 +94,100 @@ pub struct LoanStatus {
     pub grown_pages: u64,
     /// Its blocks.
     pub blocks: u64,
+    /// The nodes that they lie on.
+    #[serde(default)]
+    pub nodes: Vec<u32>,
+    /// Of its pages those that were ready, or have been filled by the kernel as zeroed ones.
+    #[serde(default)]
+    pub ready_pages: u64,
+    /// The others: a hole, which the borrower's own faults fill.
+    #[serde(default)]
+    pub hole_pages: u64,
+    /// For how long it has been lent. Absent for a loan of before the daemon's start.
+    #[serde(default)]
+    pub age_seconds: Option<u64>,
+    /// The process that asked for it, by the daemon's numbers; another may hold it now. Absent for
+    /// a loan of before the daemon's start, and in what users without the right to zero see of
+    /// others' loans, as are the following.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// That process's command, 15 characters of it. Absent once it has ended.
+    #[serde(default)]
+    pub command: Option<String>,
+    /// Its control group, as in /proc/PID/cgroup.
+    #[serde(default)]
+    pub cgroup: Option<String>,
+}
+
+/// What one user holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct UserStatus {
+    /// The user, subordinates included.
+    pub uid: u32,
+    /// Its loans.
+    pub loans: u64,
+    /// What counts against its quota: lent, lingering and kept, and what its files have beyond.
+    pub held_bytes: u64,
+    /// Its quota.
+    pub quota_bytes: Option<u64>,
+}
+
+/// One process that keeps a block from others.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct Holder {
+    /// The loan that the block is, or was, part of; absent for one of a lost worker.
+    pub lease: Option<u64>,
+    /// Whether that loan has ended, so that the block lingers.
+    pub lingers: bool,
+    /// NUMA node.
+    pub node: u32,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// The pages of all blocks of that loan that it holds in this way.
+    pub pages: u64,
+    /// The process, by the daemon's numbers.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its command.
+    pub command: String,
+    /// Its control group.
+    pub cgroup: Option<String>,
+    /// How it holds them.
+    pub how: Held,
+}
+
+/// How a process holds a block.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, CustomType,
+)]
+#[serde(rename_all = "lowercase")]
+#[zlink(rename_all = "lowercase")]
+pub enum Held {
+    /// It maps it.
+    #[default]
+    Maps,
+    /// It has it open.
+    Opens,
+    /// The block's pages are pinned, and it is its borrower's and has what pins pages: `io_uring`,
+    /// VFIO or RDMA. The kernel does not say which process it is.
+    Pins,
+}
+
+/// Who holds blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Type)]
+pub struct Holders {
+    /// Each process, by lease.
+    pub holders: Vec<Holder>,
+    /// Whether every process was looked at; the search ends after some seconds.
+    pub complete: bool,
+}
+
+/// What was taken from its borrower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Type)]
+pub struct Revoked {
+    /// Bytes of its files, all of which go back to the kernel; pinned ones when they are unpinned.
+    pub bytes: u64,
 }
 
 /// What happened since the daemon started.
@@ -129,6 +228,9 @@ pub struct Status {
     pub levels: Vec<Level>,
     /// Its loans.
     pub loans: Vec<LoanStatus>,
+    /// Whoever holds anything: only oneself without the right to zero.
+    #[serde(default)]
+    pub users: Vec<UserStatus>,
     /// Its own workers that run now.
     pub workers: u32,
     /// Whether background zeroing waits for CPU pressure to fall.
@@ -351,6 +453,11 @@ pub enum Error {
     },
     /// Nothing can be zeroed now.
     NothingToZero,
+    /// No loan has that number.
+    NoSuchLease {
+        /// The number.
+        lease: u64,
+    },
     /// The job is not the caller's.
     NoSuchJob {
         /// The job.
@@ -384,16 +491,30 @@ impl fmt::Display for Error {
             }
             Self::QuotaExceeded { uid, held_bytes, quota_bytes, asked_bytes } => write!(
                 f,
-                "user {uid} holds {held_bytes} bytes of a quota of {quota_bytes}: return some before asking for {asked_bytes} more"
+                "user {uid} holds {} of a quota of {}: {}",
+                Bytes(*held_bytes),
+                Bytes(*quota_bytes),
+                if asked_bytes > quota_bytes {
+                    format!("{} is more than all of it", Bytes(*asked_bytes))
+                } else {
+                    format!("return some before asking for {} more", Bytes(*asked_bytes))
+                }
             ),
             Self::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes } => write!(
                 f,
-                "{asked_bytes} bytes of {page_bytes}-byte pages were asked for, {ready_bytes} are ready and {free_bytes} free in the kernel: ask for less, or reserve more pages"
+                "{} of {} pages were asked for, {} are ready and {} free in the kernel: ask for less, or reserve more pages",
+                Bytes(*asked_bytes),
+                Bytes(*page_bytes),
+                Bytes(*ready_bytes),
+                Bytes(*free_bytes)
             ),
             Self::NothingToZero => write!(
                 f,
                 "nothing to zero: every page that may be taken is ready, lent or being zeroed"
             ),
+            Self::NoSuchLease { lease } => {
+                write!(f, "no loan has the number {lease}: `prezero status` lists them")
+            }
             Self::NoSuchJob { job } => {
                 write!(f, "job {job} is unknown: it was finished or lost before")
             }

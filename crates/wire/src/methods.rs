@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use units::{Bytes, JobId, Node, Owner, PageSize, Pages};
+use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages};
 
-use crate::{Configured, Finished, GivenBack, Job, Lent, PoolChange, Status, WatchReply};
+use crate::{
+    Configured, Finished, GivenBack, Holders, Job, Lent, PoolChange, Revoked, Status, WatchReply,
+};
 
 /// A method's parameters, and what it is called by.
 pub trait Parameters: Serialize + Debug {
@@ -34,6 +36,8 @@ method!(FinishZeroing, "FinishZeroing", Finished);
 method!(GiveBack, "GiveBack", GivenBack);
 method!(Configure, "Configure", Configured);
 method!(Watch, "Watch", WatchReply);
+method!(FindHolders, "FindHolders", Holders);
+method!(Revoke, "Revoke", Revoked);
 
 /// Everything there is to see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,6 +125,20 @@ pub struct GiveBack {
 pub struct Configure {
     /// What changes.
     pub change: PoolChange,
+}
+
+/// Which processes have blocks that are lent or linger: of one loan, or of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindHolders {
+    /// The loan.
+    pub lease: Option<LeaseId>,
+}
+
+/// To end a loan whatever its borrower does, and take its memory away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revoke {
+    /// The loan.
+    pub lease: LeaseId,
 }
 
 /// To be told of levels.

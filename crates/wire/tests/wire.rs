@@ -8,8 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use units::{Bytes, Node, PageSize};
 use wire::{
-    Counters, Error, Finished, GivenBack, INTERFACE, Job, LendRequest, Lent, LentPart, Level,
-    LoanStatus, PoolChange, PoolStatus, Provider, Recycle, StateName, Status, WatchReply, ZeroBy,
+    Counters, Error, Finished, GivenBack, Held, Holder, Holders, INTERFACE, Job, LendRequest, Lent,
+    LentPart, Level, LoanStatus, PoolChange, PoolStatus, Provider, Recycle, Revoked, StateName,
+    Status, UserStatus, WatchReply, ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -48,12 +49,14 @@ fn pool_status() -> (PoolStatus, Value) {
         max_pages: Some(18),
         leave_free: 19,
         kernel_free_pages: 20,
+        kernel_reserved_pages: 23,
     };
     let wire = json!({
         "node": 1, "page_bytes": 1_073_741_824_u64, "pages_per_block": 8, "recycle": "in-place",
         "zeroable_pages": 9, "zeroing_pages": 10, "ready_pages": 11, "lent_pages": 12,
         "kept_pages": 13, "lingering_pages": 14, "mapped_pages": 21, "pinned_pages": 22, "blocks": 15, "ready_low": 16, "ready_high": 17,
         "max_pages": 18, "leave_free": 19, "kernel_free_pages": 20,
+        "kernel_reserved_pages": 23,
     });
     (pool, wire)
 }
@@ -68,10 +71,19 @@ fn loan_status() -> (LoanStatus, Value) {
         pages: 512,
         grown_pages: 3,
         blocks: 2,
+        nodes: vec![0, 1],
+        ready_pages: 500,
+        hole_pages: 12,
+        age_seconds: Some(60),
+        pid: Some(77),
+        command: Some("qemu".to_owned()),
+        cgroup: Some("/vm.slice".to_owned()),
     };
     let wire = json!({
         "lease": 5, "uid": 100_001, "account": 1000, "owner": "guest1",
-        "page_bytes": 2_097_152, "pages": 512, "grown_pages": 3, "blocks": 2,
+        "page_bytes": 2_097_152, "pages": 512, "grown_pages": 3, "blocks": 2, "nodes": [0, 1],
+        "ready_pages": 500, "hole_pages": 12, "age_seconds": 60, "pid": 77, "command": "qemu",
+        "cgroup": "/vm.slice",
     });
     (loan, wire)
 }
@@ -127,6 +139,9 @@ fn status_and_its_parts() {
     let (counters, counters_wire) = counters();
     golden(&counters, &counters_wire);
     let (level, level_wire) = level();
+    let user = UserStatus { uid: 1000, loans: 1, held_bytes: 2, quota_bytes: Some(3) };
+    let user_wire = json!({ "uid": 1000, "loans": 1, "held_bytes": 2, "quota_bytes": 3 });
+    golden(&user, &user_wire);
     let status = Status {
         provider: Provider::Stock,
         version: "0.1.0".to_owned(),
@@ -134,6 +149,7 @@ fn status_and_its_parts() {
         pools: vec![pool],
         levels: vec![level],
         loans: vec![loan],
+        users: vec![user],
         workers: 2,
         paused_by_pressure: true,
         fresh_because: Some("no BTF".to_owned()),
@@ -142,7 +158,7 @@ fn status_and_its_parts() {
     };
     let wire = json!({
         "provider": "stock", "version": "0.1.0", "pid": 77, "pools": [pool_wire],
-        "levels": [level_wire], "loans": [loan_wire], "workers": 2, "paused_by_pressure": true,
+        "levels": [level_wire], "loans": [loan_wire], "users": [user_wire], "workers": 2, "paused_by_pressure": true,
         "fresh_because": "no BTF", "unknown_files": 3, "counters": counters_wire,
     });
     golden(&status, &wire);
@@ -159,6 +175,34 @@ fn what_is_unbounded_or_unnamed_is_null_or_absent() {
     let (loan, mut wire) = loan_status();
     wire["owner"] = Value::Null;
     golden(&LoanStatus { owner: None, ..loan }, &wire);
+}
+
+#[test]
+fn holders_and_what_is_taken_away() {
+    let holder = Holder {
+        lease: Some(5),
+        lingers: true,
+        node: 1,
+        page_bytes: 2 << 20,
+        pages: 3,
+        pid: 77,
+        uid: 1000,
+        command: "qemu".to_owned(),
+        cgroup: None,
+        how: Held::Pins,
+    };
+    let wire = json!({
+        "lease": 5, "lingers": true, "node": 1, "page_bytes": 2_097_152, "pages": 3, "pid": 77,
+        "uid": 1000, "command": "qemu", "cgroup": null, "how": "pins",
+    });
+    golden(&holder, &wire);
+    golden(
+        &Holders { holders: vec![holder], complete: true },
+        &json!({ "holders": [wire], "complete": true }),
+    );
+    golden(&Held::Maps, &json!("maps"));
+    golden(&Held::Opens, &json!("opens"));
+    golden(&Revoked { bytes: 4096 }, &json!({ "bytes": 4096 }));
 }
 
 #[test]
@@ -273,8 +317,9 @@ fn errors() -> Vec<(Error, Value, &'static [&'static str])> {
         | Error::QuotaExceeded { .. }
         | Error::NotEnough { .. }
         | Error::NothingToZero
+        | Error::NoSuchLease { .. }
         | Error::NoSuchJob { .. }
-        | Error::Failed { .. } => 8,
+        | Error::Failed { .. } => 9,
     };
     let errors: Vec<(Error, Value, &[&str])> = vec![
         (
@@ -310,6 +355,7 @@ fn errors() -> Vec<(Error, Value, &'static [&'static str])> {
             &["11", "12", "13", "14", "reserve"],
         ),
         (Error::NothingToZero, Value::Null, &["nothing to zero"]),
+        (Error::NoSuchLease { lease: 9 }, json!({ "lease": 9 }), &["9"]),
         (Error::NoSuchJob { job: 9 }, json!({ "job": 9 }), &["9"]),
         (
             Error::Failed { what: "fallocate: ENOSPC".to_owned() },

@@ -366,7 +366,7 @@ impl Book {
 
     /// A pool's counts.
     #[must_use]
-    pub fn pool_status(&self, key: PoolKey, kernel_free: Pages) -> Option<PoolStatus> {
+    pub fn pool_status(&self, key: PoolKey, kernel: &Counts) -> Option<PoolStatus> {
         let config = &self.pools.get(&key)?.config;
         let pages = |state| self.pages_in(key, state).0;
         Some(PoolStatus {
@@ -387,7 +387,8 @@ impl Book {
             ready_high: config.ready_high.0,
             max_pages: config.max.map(|m| m.0),
             leave_free: config.leave_free.0,
-            kernel_free_pages: kernel_free.0,
+            kernel_free_pages: kernel.available.0,
+            kernel_reserved_pages: kernel.free.saturating_sub(kernel.available).0,
         })
     }
 
@@ -405,15 +406,22 @@ impl Book {
                 State::Lent(Part { keep: Some(keep), .. }) => Some(keep.owner.to_string()),
                 _ => None,
             });
+            let nodes: BTreeSet<_> = blocks.clone().map(|b| b.pool().node.0).collect();
+            let sum = |pages: fn(&Block) -> Pages| blocks.clone().map(pages).sum::<Pages>();
+            let (pages, hole) = (sum(Block::pages), sum(Block::missing));
             LoanStatus {
                 lease: id.0,
                 uid: lease.uid.0,
                 account: lease.account.0,
                 owner,
                 page_bytes: blocks.clone().next().map_or(0, |b| b.pool().page_size.bytes()),
-                pages: blocks.clone().map(Block::pages).sum::<Pages>().0,
-                grown_pages: blocks.map(Block::grown).sum::<Pages>().0,
+                pages: pages.0,
+                grown_pages: sum(Block::grown).0,
                 blocks: lease.blocks.len() as u64,
+                nodes: nodes.into_iter().collect(),
+                ready_pages: pages.saturating_sub(hole).0,
+                hole_pages: hole.0,
+                ..LoanStatus::default()
             }
         };
         self.leases.iter().map(loan).collect()

@@ -19,6 +19,22 @@ impl Book {
         effects
     }
 
+    /// Ends a loan and gives its files back to the kernel as they are, and those that linger of one
+    /// that has ended; `None` if there is none of either. Whoever still has a file finds nothing in
+    /// it: as with *fresh*, the kernel keeps pages that are pinned until nobody pins them.
+    pub fn revoke(&mut self, lease: LeaseId) -> Option<(Bytes, Vec<Effect>)> {
+        let was_alive = self.leases.contains_key(&lease);
+        self.end_lease(lease);
+        let of_it =
+            |b: &&Block| matches!(b.state(), State::Lingering(Some(part)) if part.lease == lease);
+        let blocks: Vec<_> =
+            self.in_state(StateName::Lingering).filter(of_it).map(Block::id).collect();
+        let removed: Vec<_> = blocks.into_iter().filter_map(|id| self.blocks.remove(id)).collect();
+        let bytes = removed.iter().map(|b| b.pages().bytes(b.pool().page_size)).sum();
+        let effects: Vec<_> = removed.iter().map(|b| Effect::Remove(b.id())).collect();
+        (was_alive || !effects.is_empty()).then_some((bytes, effects))
+    }
+
     /// Tells how many pages of a lingering block have memory, to be called before
     /// [`Book::settle`] where the block may be cleared in place.
     ///

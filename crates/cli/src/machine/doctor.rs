@@ -173,14 +173,24 @@ fn pools(roots: &Roots) -> Result<Vec<Finding>> {
             } else {
                 String::new()
             };
-            findings.push(Finding::new(
-                Level::Ok,
-                "huge pages",
-                format!(
-                    "node {node}, {size}: {} reserved, {} free{surplus}",
-                    pool.total, pool.free
-                ),
-            ));
+            // Promises are counted on all nodes together.
+            let free = pool.free.min(hugetlb::counters(roots, size, None)?.unreserved_free());
+            let promised = pool.free - free;
+            let of_others = match promised {
+                0 => String::new(),
+                _ => format!(", {promised} promised to programs that have mapped them"),
+            };
+            let found = format!(
+                "node {node}, {size}: {} reserved, {free} free{of_others}{surplus}",
+                pool.total
+            );
+            findings.push(if free == 0 && promised > 0 {
+                Finding::new(Level::Warn, "huge pages", found)
+                    .change("nobody else can have what is promised: end those programs, or reserve more")
+                    .command(reserve_command(roots, node, size, pool.total + promised))
+            } else {
+                Finding::new(Level::Ok, "huge pages", found)
+            });
         }
     }
     if total == 0 {

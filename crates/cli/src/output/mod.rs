@@ -4,6 +4,7 @@
 //! A record has one set of fields and two forms: what [`Record::human`] writes, and JSON of the
 //! very same fields. Field names carry their unit, as on the wire.
 
+pub(crate) mod loans;
 pub(crate) mod log;
 pub mod progress;
 pub mod table;

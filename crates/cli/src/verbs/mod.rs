@@ -4,9 +4,11 @@
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod give_back;
+pub(crate) mod holders;
 pub(crate) mod lab;
 pub(crate) mod lend;
 pub(crate) mod reserve;
+pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod set;

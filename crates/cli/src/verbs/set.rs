@@ -173,6 +173,7 @@ mod tests {
             max_pages: None,
             leave_free: 0,
             kernel_free_pages: 0,
+            kernel_reserved_pages: 0,
         }
     }
 

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `prezero status`: pools, loans and what happened so far.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use units::Bytes;
-use wire::{LoanStatus, PoolStatus, Status};
+use wire::{LoanStatus, PoolStatus, Status, UserStatus};
 
 use crate::exit::{Exit, Outcome};
 use crate::output::table::{self, Align};
-use crate::output::{Form, Record, count};
+use crate::output::{Form, Record, count, loans};
 use crate::shared::Daemon;
 
 /// Show the pools by state, the loans, and what happened since the daemon started
@@ -19,8 +21,10 @@ use crate::shared::Daemon;
 /// that it may take. LINGERING pages were returned, but somebody still has them open, mapped or
 /// pinned, which a line below says.
 /// Background zeroing starts below LOW and stops at HIGH ready pages. FREE are those left in the
-/// kernel's pool, which with provider kernel are the same pages: READY, ZEROING and ZEROABLE ones
-/// are free.
+/// kernel's pool and promised to nobody, which with provider kernel are the same pages: READY,
+/// ZEROING and ZEROABLE ones are free. Of a loan, PID and COMMAND are the process that asked for it
+/// and UNIT its control group; HOLE are pages that were not ready. Whoever may only borrow sees
+/// these of its own loans.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,13 +43,45 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Ok(Exit::Done)
 }
 
-#[derive(Debug, Serialize)]
-#[serde(transparent)]
+#[derive(Debug)]
 struct Report(Status);
+
+/// Something of a user's with the user's name, as this machine has it.
+#[derive(Debug, Serialize)]
+struct Named<'a, T> {
+    user: Option<String>,
+    #[serde(flatten)]
+    of: &'a T,
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Status { provider, version, pid, pools, levels, loans, users, .. } = &self.0;
+        let Status { workers, paused_by_pressure, fresh_because, unknown_files, counters, .. } =
+            &self.0;
+        let name = loans::name_of;
+        let loans: Vec<_> = loans.iter().map(|of| Named { user: name(of.uid), of }).collect();
+        let users: Vec<_> = users.iter().map(|of| Named { user: name(of.uid), of }).collect();
+        let mut fields = serializer.serialize_struct("Status", 12)?;
+        fields.serialize_field("provider", provider)?;
+        fields.serialize_field("version", version)?;
+        fields.serialize_field("pid", pid)?;
+        fields.serialize_field("pools", pools)?;
+        fields.serialize_field("levels", levels)?;
+        fields.serialize_field("loans", &loans)?;
+        fields.serialize_field("users", &users)?;
+        fields.serialize_field("workers", workers)?;
+        fields.serialize_field("paused_by_pressure", paused_by_pressure)?;
+        fields.serialize_field("fresh_because", fresh_because)?;
+        fields.serialize_field("unknown_files", unknown_files)?;
+        fields.serialize_field("counters", counters)?;
+        fields.end()
+    }
+}
 
 impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Status { provider, version, pid, pools, loans, workers, .. } = &self.0;
+        let Status { provider, version, pid, pools, loans, users, workers, .. } = &self.0;
         let Status { paused_by_pressure, fresh_because, unknown_files, counters, .. } = &self.0;
         let paused = if *paused_by_pressure { ", paused by cpu pressure" } else { "" };
         writeln!(
@@ -55,6 +91,7 @@ impl Record for Report {
         writeln!(out)?;
         pool_table(out, pools)?;
         lingering(out, pools)?;
+        reserved(out, pools)?;
         if let Some(reason) = fresh_because {
             writeln!(out)?;
             writeln!(out, "auto recycles fresh: {reason}")?;
@@ -70,6 +107,10 @@ impl Record for Report {
         if !loans.is_empty() {
             writeln!(out)?;
             loan_table(out, loans)?;
+        }
+        if users.iter().any(|user| user.quota_bytes.is_some()) {
+            writeln!(out)?;
+            user_table(out, users)?;
         }
         writeln!(out)?;
         writeln!(
@@ -99,9 +140,26 @@ fn lingering(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
         let page = Bytes(pool.page_bytes);
         writeln!(
             out,
-            "lingering, node {}, {page}: {pinned} pinned, {mapped} mapped, {open} open",
+            "lingering, node {}, {page}: {pinned} pinned, {mapped} mapped, {open} open: `prezero holders` says by whom",
             pool.node
         )?;
+    }
+    Ok(())
+}
+
+/// Of which kernel's pools others were promised what is free.
+fn reserved(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
+    let mut told = BTreeSet::new();
+    for pool in pools.iter().filter(|pool| pool.kernel_reserved_pages > 0) {
+        if told.insert((pool.node, pool.page_bytes)) {
+            let (node, page) = (pool.node, Bytes(pool.page_bytes));
+            let reserved = count(pool.kernel_reserved_pages, "page");
+            writeln!(out)?;
+            writeln!(
+                out,
+                "reserved, node {node}, {page}: {reserved} free in the kernel, and promised to programs that have mapped them"
+            )?;
+        }
     }
     Ok(())
 }
@@ -152,41 +210,58 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     table::write(out, &columns, &rows)
 }
 
-/// A loan as people read it: lease, user, owner, page size, pages, blocks, size. A user whose quota
-/// is another's is `user of other`; pages that it has taken itself, beyond the loan, are added.
-pub(crate) fn loan_cells(loan: &LoanStatus) -> [String; 7] {
-    [
-        loan.lease.to_string(),
-        if loan.account == loan.uid {
-            loan.uid.to_string()
-        } else {
-            format!("{} of {}", loan.uid, loan.account)
-        },
-        loan.owner.clone().unwrap_or_else(|| "-".into()),
-        Bytes(loan.page_bytes).to_string(),
-        if loan.grown_pages == 0 {
-            loan.pages.to_string()
-        } else {
-            format!("{}+{}", loan.pages, loan.grown_pages)
-        },
-        loan.blocks.to_string(),
-        Bytes(loan.pages.saturating_mul(loan.page_bytes)).to_string(),
-    ]
-}
-
 fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
     use Align::{Left, Right};
     let columns = [
         ("LEASE", Right),
-        ("USER", Right),
+        ("USER", Left),
+        ("PID", Right),
+        ("COMMAND", Left),
         ("OWNER", Left),
+        ("NODE", Right),
+        ("AGE", Right),
         ("PAGE", Right),
         ("PAGES", Right),
-        ("BLOCKS", Right),
+        ("HOLE", Right),
         ("SIZE", Right),
+        ("UNIT", Left),
     ];
-    let rows: Vec<_> = loans.iter().map(|loan| loan_cells(loan).to_vec()).collect();
-    table::write(out, &columns, &rows)
+    let row = |loan: &LoanStatus| {
+        let nodes: Vec<_> = loan.nodes.iter().map(ToString::to_string).collect();
+        vec![
+            loan.lease.to_string(),
+            loans::borrower(loan),
+            loans::or_dash(loan.pid),
+            loans::or_dash(loan.command.as_ref()),
+            loans::or_dash(loan.owner.as_ref()),
+            nodes.join(","),
+            loans::age(loan.age_seconds),
+            Bytes(loan.page_bytes).to_string(),
+            // Pages that it has taken itself, beyond the loan, are added.
+            match loan.grown_pages {
+                0 => loan.pages.to_string(),
+                grown => format!("{}+{grown}", loan.pages),
+            },
+            loan.hole_pages.to_string(),
+            loans::size(loan.pages, loan.page_bytes),
+            loans::unit(loan.cgroup.as_deref()),
+        ]
+    };
+    table::write(out, &columns, &loans.iter().map(row).collect::<Vec<_>>())
+}
+
+fn user_table(out: &mut dyn Write, users: &[UserStatus]) -> io::Result<()> {
+    use Align::{Left, Right};
+    let columns = [("USER", Left), ("LOANS", Right), ("HELD", Right), ("QUOTA", Right)];
+    let row = |user: &UserStatus| {
+        vec![
+            loans::user(user.uid),
+            user.loans.to_string(),
+            Bytes(user.held_bytes).to_string(),
+            loans::or_dash(user.quota_bytes.map(Bytes)),
+        ]
+    };
+    table::write(out, &columns, &users.iter().map(row).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -219,17 +294,28 @@ mod tests {
                 max_pages: None,
                 leave_free: 0,
                 kernel_free_pages: 2,
+                kernel_reserved_pages: 0,
             }],
             levels: Vec::new(),
             loans: vec![LoanStatus {
                 lease: 3,
-                uid: 1000,
-                account: 1000,
-                grown_pages: 0,
-                owner: None,
                 page_bytes: 1 << 30,
                 pages: 8,
                 blocks: 1,
+                nodes: vec![0],
+                ready_pages: 7,
+                hole_pages: 1,
+                age_seconds: Some(90),
+                pid: Some(77),
+                command: Some("qemu".into()),
+                cgroup: Some("/machine.slice/vm.scope".into()),
+                ..LoanStatus::default()
+            }],
+            users: vec![UserStatus {
+                uid: 0,
+                loans: 1,
+                held_bytes: 8 << 30,
+                quota_bytes: Some(16 << 30),
             }],
             workers: 1,
             paused_by_pressure: true,
@@ -249,8 +335,11 @@ prezero 0.1.0, provider stock, pid 7, workers 1, paused by cpu pressure
 NODE  PAGE  BLOCK  RECYCLE  READY  ZEROING  ZEROABLE  LENT  KEPT  LINGERING  LOW  HIGH  MAX  FREE
    0    1G      8  fresh        8        0        16     8     0          0    8    16    -     2
 
-LEASE  USER  OWNER  PAGE  PAGES  BLOCKS  SIZE
-    3  1000  -        1G      8       1    8G
+LEASE  USER  PID  COMMAND  OWNER  NODE  AGE  PAGE  PAGES  HOLE  SIZE  UNIT
+    3  root   77  qemu     -         0   1m    1G      8     1    8G  vm.scope
+
+USER  LOANS  HELD  QUOTA
+root      1    8G    16G
 
 since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 0 given back, 0 workers lost
 "
@@ -263,24 +352,39 @@ since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 
         status.pools[0].lingering_pages = 6;
         status.pools[0].mapped_pages = 1;
         status.pools[0].pinned_pages = 3;
+        status.pools[0].kernel_reserved_pages = 1539;
         status.fresh_because = Some("no BTF".into());
         let text = text(&Report(status));
-        assert!(text.contains("\nlingering, node 0, 1G: 3 pinned, 1 mapped, 2 open\n"), "{text}");
+        assert!(
+            text.contains("\nlingering, node 0, 1G: 3 pinned, 1 mapped, 2 open: `prezero"),
+            "{text}"
+        );
+        assert!(text.contains("\nreserved, node 0, 1G: 1539 pages free"), "{text}");
         assert!(text.contains("\nauto recycles fresh: no BTF\n"), "{text}");
     }
 
     #[test]
     fn a_loan_of_a_subordinate_that_has_grown_says_so() {
         let Report(status) = report();
-        let loan = LoanStatus { uid: 100_001, grown_pages: 375, ..status.loans[0].clone() };
-        let [_, user, _, _, pages, ..] = loan_cells(&loan);
-        assert_eq!((user.as_str(), pages.as_str()), ("100001 of 1000", "8+375"));
+        let uid = 4_000_000_001;
+        let loan = LoanStatus { uid, grown_pages: 375, ..status.loans[0].clone() };
+        let text = text(&Report(Status { loans: vec![loan], ..status }));
+        assert!(text.contains("4000000001 of root") && text.contains(" 8+375 "), "{text}");
     }
 
     #[test]
-    fn json_has_the_names_of_the_wire() {
+    fn json_has_every_field_of_the_wire_and_the_users_names() {
         let json = serde_json::to_value(report()).unwrap();
+        let wire = serde_json::to_value(report().0).unwrap();
+        let names = |value: &serde_json::Value| {
+            value.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(names(&json), names(&wire));
         assert_eq!(json["pools"][0]["ready_pages"], 8);
         assert_eq!(json["counters"]["hit_bytes"], 8_u64 << 30);
+        assert_eq!(
+            (&json["loans"][0]["user"], &json["loans"][0]["pid"]),
+            (&"root".into(), &77.into())
+        );
     }
 }

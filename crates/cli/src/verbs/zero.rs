@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `prezero zero`: this process as a worker.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use worker::context::allowed_cpus;
 use worker::{Engine, Exit as Ended, Invocation, Stop, Summary, Worker};
 
 use crate::exit::Outcome;
-use crate::output::{Form, Record, count, progress, rate, seconds};
+use crate::output::{self, Form, Record, count, progress, rate, seconds};
 use crate::shared::Daemon;
 
 /// Zero pages now, in this process's own scheduling and cgroup context
@@ -90,7 +91,39 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
     };
     form.print(&Summary::new(&work, interrupted))?;
+    if work.pages == 0 && !interrupted && !invocation.until_eof {
+        for line in why_nothing(&Client::connect(&daemon.socket)?.status()?.pools, invocation) {
+            output::note(&line);
+        }
+    }
     Ok(if interrupted { Ended::Interrupted } else { Ended::Done }.into())
+}
+
+/// Why there was nothing to zero: a line for each node and page size that is meant.
+fn why_nothing(pools: &[PoolStatus], invocation: &Invocation) -> Vec<String> {
+    let mut told = BTreeMap::new();
+    for pool in pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes)) {
+        let sums: &mut [u64; 5] = told.entry((pool.node, pool.page_bytes)).or_default();
+        let (free, promised) = (pool.kernel_free_pages, pool.kernel_reserved_pages);
+        let used = pool.lent_pages + pool.kept_pages + pool.lingering_pages;
+        let leave = sums[2].max(pool.leave_free);
+        *sums = [free, promised, leave, sums[3] + pool.ready_pages, sums[4] + used];
+    }
+    let line = |((node, page), [free, promised, leave, ready, used]): ((u32, u64), [u64; 5])| {
+        let page = Bytes(page);
+        let promised = match promised {
+            0 => String::new(),
+            _ => format!("; {promised} free pages are promised to programs that have mapped them"),
+        };
+        format!(
+            "nothing to zero on node {node}, {page}: {ready} pages are ready, {used} lent, kept or lingering, \
+             {free} free in the kernel, where {leave} stay free{promised}"
+        )
+    };
+    if told.is_empty() {
+        return vec!["no pool has such pages: `prezero status` shows those there are".to_owned()];
+    }
+    told.into_iter().map(line).collect()
 }
 
 /// The bytes that the bar counts to: what is there, or what was asked for if that is less.

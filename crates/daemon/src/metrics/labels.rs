@@ -36,6 +36,12 @@ pub(super) struct PageSizeLabel {
     pub(super) page_size: String,
 }
 
+/// A user.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct UserLabels {
+    pub(super) uid: u32,
+}
+
 /// A pool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct PoolLabels {

@@ -20,7 +20,9 @@ use prometheus_client::registry::{Registry, Unit};
 use units::{Bytes, Pages};
 use wire::Status;
 
-use labels::{BuildInfo, Outcome, PageSizeLabel, PoolLabels, Reason, Result, Shape, StateLabels};
+use labels::{
+    BuildInfo, Outcome, PageSizeLabel, PoolLabels, Reason, Result, Shape, StateLabels, UserLabels,
+};
 
 type FloatCounter = Counter<f64, AtomicU64>;
 
@@ -39,6 +41,7 @@ pub(crate) struct Metrics {
     ready_high: Family<PoolLabels, Gauge>,
     kernel_free: Family<Shape, Gauge>,
     page_bytes: Family<PageSizeLabel, Gauge>,
+    user_held: Family<UserLabels, Gauge>,
     leases: Gauge,
     workers: Gauge,
     paused: Gauge,
@@ -65,6 +68,7 @@ impl Metrics {
             ready_high: Family::default(),
             kernel_free: Family::default(),
             page_bytes: Family::default(),
+            user_held: Family::default(),
             leases: Gauge::default(),
             workers: Gauge::default(),
             paused: Gauge::default(),
@@ -101,6 +105,8 @@ impl Metrics {
             self.kernel_free.clone(),
         );
         r.register("page_size_bytes", "Bytes of a page of that size", self.page_bytes.clone());
+        let help = "Bytes that count against a user's quota: lent, lingering, kept and added";
+        r.register_with_unit("user_held", help, Unit::Bytes, self.user_held.clone());
         r.register("leases", "Loans that are out", self.leases.clone());
         r.register("workers", "The daemon's own workers that run", self.workers.clone());
         r.register("paused", "1 while zeroing waits for CPU pressure to fall", self.paused.clone());
@@ -154,6 +160,10 @@ impl Metrics {
         self.pools(status);
         self.build.clear();
         self.build.get_or_create(&BuildInfo::of(status)).set(1);
+        self.user_held.clear();
+        for user in &status.users {
+            set(&self.user_held.get_or_create(&UserLabels { uid: user.uid }), user.held_bytes);
+        }
         set(&self.leases, status.loans.len() as u64);
         set(&self.workers, status.workers.into());
         set(&self.paused, status.paused_by_pressure.into());

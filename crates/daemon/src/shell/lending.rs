@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use book::block::{Reach, Settled, State, StateName};
+use book::block::{Hold, Reach, Settled, State, StateName};
 use book::{Asked, Book, Loan, Refusal};
 use tokio::sync::watch;
-use units::{BlockId, Domain, JobId, LeaseId, PageSize, Pages, Uid};
+use units::{BlockId, Bytes, Domain, JobId, LeaseId, PageSize, Pages, Uid};
 use wire::{Error as Refused, LendRequest};
 
 use super::effects::Made;
 use super::{Granted, HELD_AGE, Handover, Shell, boot_seconds, failed};
+use crate::borrowers::LentFile;
 use crate::closing::Watched;
 use crate::error::{Error, Result};
 use crate::held::turn_about;
@@ -251,16 +252,56 @@ impl Shell {
     /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
     pub(super) fn end_lease(&mut self, lease: LeaseId) {
         let blocks = self.book.lease_blocks(lease);
-        // A client that went away while its file was being filled.
-        self.filling.retain(|block, _| !blocks.contains(block));
-        self.holes.forget(&blocks);
+        self.forget_loan(lease, &blocks);
         self.apply(|book| book.end_lease(lease));
-        if let Err(error) = self.leases.remove(lease) {
-            tracing::debug!(%error, "the lease's name was gone already");
-        }
         for block in blocks {
             self.settle(block);
         }
+    }
+
+    /// What is known of a loan besides what the book knows.
+    fn forget_loan(&mut self, lease: LeaseId, blocks: &[BlockId]) {
+        self.filling.retain(|block, _| !blocks.contains(block));
+        self.holes.forget(blocks);
+        self.borrowers.remove(lease);
+        if let Err(error) = self.leases.remove(lease) {
+            tracing::debug!(%error, "the lease's name was gone already");
+        }
+    }
+
+    /// Takes a loan's memory away, whoever has it: the files are truncated and unlinked, in their
+    /// user's lane. `None` if there is no such loan and nothing lingers of one.
+    pub(crate) fn revoke(&mut self, lease: LeaseId) -> Option<Bytes> {
+        let blocks = self.book.lease_blocks(lease);
+        self.forget_loan(lease, &blocks);
+        self.held.remove(lease);
+        self.apply(|book| book.revoke(lease)).0
+    }
+
+    /// The files of loans, or of one: whose, whether it has ended, and what shows that they are it.
+    pub(crate) fn lent_files(&self, lease: Option<LeaseId>) -> Vec<LentFile> {
+        let of = |block: &book::block::Block| {
+            let (part, lingers) = match block.state() {
+                State::Lent(part) => (Some(part), false),
+                State::Lingering(part) => (part.as_ref(), true),
+                _ => return None,
+            };
+            let its = part.map(|part| part.lease);
+            if lease.is_some() && its != lease {
+                return None;
+            }
+            Some(LentFile {
+                lease: its,
+                uid: part.map(|part| part.uid),
+                lingers,
+                is_pinned: lingers && block.hold() == Hold::Pinned,
+                domain: block.pool().domain(),
+                pages: block.pages(),
+                identity: self.store.identity(block.id()).ok()?,
+            })
+        };
+        let states = [StateName::Lent, StateName::Lingering];
+        states.into_iter().flat_map(|state| self.book.in_state(state)).filter_map(of).collect()
     }
 
     /// Has it looked at who reaches a lingering block; [`settled`](Self::settled) takes the answer.

@@ -44,7 +44,7 @@ impl Shell {
             let promised = self.promised(domain);
             let seen = match self.provider.look(&self.roots, domain) {
                 Ok(seen) => {
-                    self.kernel_free.insert(domain, seen.free);
+                    self.kernel.insert(domain, seen);
                     seen
                 }
                 Err(error) => {

@@ -2,10 +2,10 @@
 //! Reports: what there is, as the faces tell it.
 
 use book::block::StateName;
-use units::{Counts, Domain, Pages, PoolKey};
-use wire::Status;
+use units::{Counts, Domain, Pages, PoolKey, Uid};
+use wire::{LoanStatus, Status, UserStatus};
 
-use super::Shell;
+use super::{Shell, since_boot};
 use crate::error::Result;
 
 impl Shell {
@@ -14,15 +14,20 @@ impl Shell {
         self.observe();
         let accounts: Vec<_> = self.book.accounts().collect();
         accounts.into_iter().for_each(|account| self.measure(account));
-        let free = |key: &PoolKey| self.kernel_free.get(&key.domain()).copied().unwrap_or_default();
-        let pools = self.book.pool_keys().filter_map(|key| self.book.pool_status(key, free(&key)));
+        let kernel = |key: &PoolKey| self.kernel.get(&key.domain()).copied().unwrap_or_default();
+        let pools =
+            self.book.pool_keys().filter_map(|key| self.book.pool_status(key, &kernel(&key)));
+        let mut loans = self.book.loans();
+        self.borrowers.tell(&mut loans, since_boot());
+        let users = self.users(&loans);
         Status {
             provider: self.provider.name(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             pools: pools.collect(),
             levels: self.book.levels(),
-            loans: self.book.loans(),
+            loans,
+            users,
             workers: self.workers.running,
             paused_by_pressure: self.workers.paused,
             fresh_because: self.fresh_because(),
@@ -32,6 +37,17 @@ impl Shell {
             }),
             counters: self.book.counters(),
         }
+    }
+
+    /// Whoever holds anything.
+    fn users(&self, loans: &[LoanStatus]) -> Vec<UserStatus> {
+        let of = |account: Uid| UserStatus {
+            uid: account.0,
+            loans: loans.iter().filter(|loan| loan.account == account.0).count() as u64,
+            held_bytes: self.book.held_by(account).0,
+            quota_bytes: self.config.quota_for(account).map(|quota| quota.0),
+        };
+        self.book.accounts().map(of).collect()
     }
 
     /// Why pools recycle fresh that are to recycle as is best, in one line.

@@ -111,7 +111,8 @@ impl Host {
     /// What is ready now.
     pub(super) fn ready(&self) -> Bytes {
         let key = self.kind.pool().key();
-        let pages = self.book.pool_status(key, Pages::ZERO).map_or(0, |pool| pool.ready_pages);
+        let pages =
+            self.book.pool_status(key, &Counts::default()).map_or(0, |pool| pool.ready_pages);
         Pages(pages).bytes(self.kind.page_size)
     }
 

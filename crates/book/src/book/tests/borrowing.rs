@@ -314,6 +314,20 @@ impl World {
         self.assert_unchanged(&view, counters, "the second end of a lease");
     }
 
+    /// The operator takes a loan away, or what lingers of it.
+    pub(super) fn revoke(&mut self, nth: usize, fate: Fate) {
+        self.clients[nth].open = false;
+        let lease = self.clients[nth].lease;
+        let Some((_, effects)) = self.book.revoke(lease) else { return };
+        self.note("revoked");
+        let is_of_it = |block: &Block| match block.state() {
+            State::Lent(part) | State::Lingering(Some(part)) => part.lease == lease,
+            _ => false,
+        };
+        assert!(!self.blocks().any(is_of_it), "{lease} was revoked, and a block of it is there");
+        self.execute(&effects, fate);
+    }
+
     /// The daemon looks at a lingering block. What it sees may be less than the truth.
     pub(super) fn settle(&mut self, id: BlockId, seen: Option<Less>, fate: Fate) {
         let reach = match seen {

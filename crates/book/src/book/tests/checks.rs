@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use units::{Pages, Uid};
+use units::{Counts, Pages, Uid};
 use wire::{Counters, Level, LoanStatus, PoolStatus};
 
 use super::kernel::{Actor, Content, File};
@@ -29,7 +29,11 @@ impl World {
 
     pub(super) fn view(&self) -> View {
         View {
-            pools: self.book.pool_keys().map(|k| self.book.pool_status(k, Pages::ZERO)).collect(),
+            pools: self
+                .book
+                .pool_keys()
+                .map(|k| self.book.pool_status(k, &Counts::default()))
+                .collect(),
             levels: self.book.levels(),
             loans: self.book.loans(),
             places: self.blocks().map(|b| self.book.place(b.id())).collect(),
@@ -149,7 +153,7 @@ impl World {
         }
         let mut of_pools = 0;
         for key in self.book.pool_keys() {
-            let pool = self.book.pool_status(key, Pages::ZERO).expect("a key has its pool");
+            let pool = self.book.pool_status(key, &Counts::default()).expect("a key has its pool");
             let sum = |state| {
                 let blocks = self.book.in_state(state).filter(|b| b.pool() == key);
                 blocks.map(Block::pages).sum::<Pages>().0

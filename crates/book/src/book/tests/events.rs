@@ -54,6 +54,11 @@ pub(super) enum Event {
         client: usize,
         fate: Fate,
     },
+    /// The operator takes away what a client has or had.
+    Revoke {
+        client: usize,
+        fate: Fate,
+    },
     Settle {
         block: usize,
         seen: Option<Less>,
@@ -295,6 +300,7 @@ fn of_others() -> impl Strategy<Value = Event> {
     let restart = (proptest::option::weighted(0.2, pick()), crash());
     let reload = (pick(), change(), proptest::option::weighted(0.5, pick()), fate());
     prop_oneof![
+        2 => (pick(), fate()).prop_map(|(client, fate)| Event::Revoke { client, fate }),
         2 => (node(), size(), 0..6u64, fate())
             .prop_map(|(node, size, pages, fate)| Event::GiveBack { node, size, pages, fate }),
         3 => (pick(), 1..8u64, any::<bool>())

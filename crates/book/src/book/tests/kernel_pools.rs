@@ -50,7 +50,7 @@ fn take(book: &mut Book, who: Who) -> Option<JobOrder> {
 }
 
 fn ready(book: &Book) -> u64 {
-    book.pool_status(key(0, 1), Pages::ZERO).expect("the one pool").ready_pages
+    book.pool_status(key(0, 1), &Counts::default()).expect("the one pool").ready_pages
 }
 
 #[test]
@@ -88,7 +88,9 @@ fn what_is_ready_the_kernel_says() {
         Counts { ready: Pages(3), zeroing: Pages(2), zeroable: Pages(4), ..Counts::default() };
     assert!(book.observe(on(0), &counts), "news");
     assert!(!book.observe(on(0), &counts), "nothing new");
-    let status = book.pool_status(key(0, 1), Pages(9)).expect("the one pool");
+    let status = book
+        .pool_status(key(0, 1), &Counts { available: Pages(9), ..Counts::default() })
+        .expect("the one pool");
     assert_eq!((status.ready_pages, status.zeroing_pages, status.zeroable_pages), (3, 2, 4));
     let level = &book.levels()[0];
     assert_eq!((level.ready_pages, level.zeroing_pages, level.zeroable_pages), (3, 2, 4));

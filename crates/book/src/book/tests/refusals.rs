@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every refusal, and that it changes nothing.
 
-use units::ParseError;
+use units::{Counts, ParseError};
 
 use super::*;
 
 fn refused(book: &mut Book, ask: &Asked) -> Refusal {
     let seen = |book: &Book| {
-        let pools: Vec<_> = book.pool_keys().map(|k| book.pool_status(k, Pages(7))).collect();
+        let pools: Vec<_> =
+            book.pool_keys().map(|k| book.pool_status(k, &Counts::default())).collect();
         (pools, book.levels(), book.loans(), book.held_by(ask.account))
     };
     let (before, refusals) = (seen(book), book.counters().refusals);

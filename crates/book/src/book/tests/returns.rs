@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What becomes of blocks that come back, and of those that others need.
 
-use units::LeaseId;
+use units::{Counts, LeaseId};
 
 use super::*;
 use crate::block::Settled;
@@ -95,7 +95,10 @@ fn a_block_that_its_borrower_filled_or_punched_is_judged_by_what_it_has() {
 #[test]
 fn a_kernel_that_can_not_prove_reach_recycles_fresh() {
     let mut book = Book::new([in_place(0, 2)], false).expect("a good pool");
-    assert_eq!(book.pool_status(key(0, 2), Pages::ZERO).map(|p| p.recycle), Some(Recycle::Fresh));
+    assert_eq!(
+        book.pool_status(key(0, 2), &Counts::default()).map(|p| p.recycle),
+        Some(Recycle::Fresh)
+    );
     make_ready(&mut book, key(0, 2), 1);
     let (loan, _) = lend(&mut book, &ask(2));
     book.end_lease(loan.lease);

@@ -90,6 +90,7 @@ impl World {
             }
             Event::ClientUnmaps { client } => self.unmap(self.client(client)?),
             Event::EndLease { client, fate } => self.end_lease(self.client(client)?, fate),
+            Event::Revoke { client, fate } => self.revoke(self.client(client)?, fate),
             Event::ClientLeaves { client, fate } => {
                 let nth = self.client(client)?;
                 self.leave(Actor::Client(nth));
@@ -204,6 +205,7 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "kept adopted as kept",
         "cut or grown by its client",
         "punched by its client",
+        "revoked",
         "crash between effects",
         "crash before the answer",
         "crash while starting",

@@ -11,8 +11,8 @@ use units::Bytes;
 use wire::{LoanStatus, PoolStatus};
 
 use super::view::{Prompt, Question, View};
+use crate::output::loans::{age, borrower, or_dash, size};
 use crate::output::rate;
-use crate::verbs::status::loan_cells;
 
 /// Lines of one pool.
 const POOL_LINES: u16 = 3;
@@ -165,8 +165,19 @@ fn widths(parts: &[u64], room: u16) -> Vec<u16> {
 
 fn draw_loans(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let Some(status) = &view.status else { return };
-    let heading = ["LEASE", "USER", "OWNER", "PAGE", "PAGES", "BLOCKS", "SIZE"];
-    let cells = |loan: &LoanStatus| Row::new(loan_cells(loan));
+    let heading = ["LEASE", "USER", "PID", "COMMAND", "OWNER", "AGE", "SIZE", "HOLE"];
+    let cells = |loan: &LoanStatus| {
+        Row::new([
+            loan.lease.to_string(),
+            borrower(loan),
+            or_dash(loan.pid),
+            or_dash(loan.command.as_ref()),
+            or_dash(loan.owner.as_ref()),
+            age(loan.age_seconds),
+            size(loan.pages, loan.page_bytes),
+            size(loan.hole_pages, loan.page_bytes),
+        ])
+    };
     // The newest first: they are what changes.
     let room = usize::from(area.height.saturating_sub(1));
     let loans = &status.loans;
@@ -177,13 +188,14 @@ fn draw_loans(frame: &mut Frame<'_>, view: &View, area: Rect) {
         rows.push(Row::new([Cell::from(more)]));
     }
     let widths = [
-        Constraint::Length(18),
-        Constraint::Length(8),
-        Constraint::Min(8),
+        Constraint::Length(13),
+        Constraint::Length(9),
+        Constraint::Length(7),
+        Constraint::Length(15),
+        Constraint::Min(6),
+        Constraint::Length(4),
         Constraint::Length(6),
-        Constraint::Length(10),
-        Constraint::Length(8),
-        Constraint::Length(8),
+        Constraint::Length(6),
     ];
     let area = Rect { x: area.x + 1, width: area.width.saturating_sub(1), ..area };
     let table = Table::new(rows, widths).header(Row::new(heading).bold());
@@ -250,9 +262,9 @@ mod tests {
  ready 0     zeroing 0     zeroable 0     lent 0     kept 0     lingering 0
  ready_low 8, ready_high 32, leave_free 2, max none; 18 free in the kernel
 
- LEASE              USER     OWNER           PAGE   PAGES      BLOCKS   SIZE
- 18                 1000     db              1G     8          1        8G
- 17                 1000     -               1G     8          1        8G
+ LEASE         USER      PID     COMMAND         OWNER    AGE  SIZE   HOLE
+ 18            root      4242    postgres        db       2h   8G     1G
+ 17            root      4242    postgres        -        2h   8G     1G
 
 
 

@@ -118,6 +118,7 @@ pub(super) mod tests {
             max_pages: None,
             leave_free: 2,
             kernel_free_pages: 18,
+            kernel_reserved_pages: 0,
         }
     }
 
@@ -125,13 +126,15 @@ pub(super) mod tests {
     pub(in super::super) fn status() -> Status {
         let loan = |lease: u64, owner: Option<&str>| LoanStatus {
             lease,
-            uid: 1000,
-            account: 1000,
-            grown_pages: 0,
             owner: owner.map(str::to_owned),
             page_bytes: 1 << 30,
             pages: 8,
             blocks: 1,
+            hole_pages: 1,
+            age_seconds: Some(7300),
+            pid: Some(4242),
+            command: Some("postgres".to_owned()),
+            ..LoanStatus::default()
         };
         let idle = PoolStatus {
             zeroable_pages: 0,
@@ -151,6 +154,7 @@ pub(super) mod tests {
             pools: vec![pool(0, 1 << 30, 8), pool(1, 1 << 30, 8), idle],
             levels: Vec::new(),
             loans: vec![loan(17, None), loan(18, Some("db"))],
+            users: Vec::new(),
             workers: 2,
             paused_by_pressure: false,
             fresh_because: None,

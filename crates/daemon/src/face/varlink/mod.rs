@@ -20,17 +20,18 @@ use std::time::Instant;
 use book::Who;
 use futures_util::Stream;
 use futures_util::stream::once;
-use units::{JobId, Node, Pages};
+use units::{JobId, LeaseId, Node, Pages};
 use wire::{
-    Counters, Error, Finished, GivenBack, Job, LendRequest, Lent, LentPart, Level, LoanStatus,
-    PoolChange, PoolStatus, Status, Watch, WatchReply, ZeroBy,
+    Counters, Error, Finished, GivenBack, Held, Holder, Holders, Job, LendRequest, Lent, LentPart,
+    Level, LoanStatus, PoolChange, PoolStatus, Revoked, Status, UserStatus, Watch, WatchReply,
+    ZeroBy,
 };
 use zlink::Reply;
 
 use crate::rights::Rights;
 use crate::shell::Shared;
 use crate::users::Place;
-use crate::{patience, watchers};
+use crate::{patience, watchers, who};
 use translate::{LendParameters, page_size, with_fds};
 use watch::Reports;
 
@@ -44,17 +45,22 @@ struct Service {
 
 #[zlink::service(
     interface = "io.prezero",
-    types = [PoolStatus, LoanStatus, Counters, Status, Level, LentPart, ZeroBy, PoolChange],
+    types = [
+        PoolStatus, LoanStatus, UserStatus, Counters, Status, Level, LentPart, ZeroBy, PoolChange, Holder,
+        Held,
+    ],
     vendor = "prezero",
     product = "prezero",
     version = env!("CARGO_PKG_VERSION"),
     url = "https://crates.io/crates/prezero",
 )]
 impl Service {
-    /// Everything there is to see. For everybody who may borrow.
+    /// Everything there is to see. For everybody who may borrow or zero; of others' loans and
+    /// processes whoever may only borrow sees less.
     async fn get_status(&mut self) -> Result<Status, Error> {
-        self.rights.may_lend()?;
-        Ok(patience::status(&self.shell, &self.place).await)
+        self.rights.may_look()?;
+        let status = patience::status(&self.shell, &self.place).await;
+        Ok(who::describe(&self.shell, &self.rights, status).await)
     }
 
     /// Lends memory. Descriptors: the lease, then one per part.
@@ -108,6 +114,22 @@ impl Service {
         Ok(GivenBack { bytes: given.0 })
     }
 
+    /// Finds the processes that have blocks which are lent or linger: of one loan, or of all. Looks
+    /// for some seconds at most. For root.
+    async fn find_holders(&mut self, lease: Option<u64>) -> Result<Holders, Error> {
+        self.rights.may_revoke("look into processes")?;
+        who::find(&self.shell, lease.map(LeaseId)).await
+    }
+
+    /// Ends a loan and takes its memory away from whoever has it. For root.
+    async fn revoke(&mut self, lease: u64) -> Result<Revoked, Error> {
+        self.rights.may_revoke("revoke a loan")?;
+        let revoked = self.shell.borrow_mut().revoke(LeaseId(lease));
+        let bytes = revoked.ok_or(Error::NoSuchLease { lease })?;
+        patience::revoked(&self.shell).await;
+        Ok(Revoked { bytes: bytes.0 })
+    }
+
     /// Changes a pool's thresholds, or adds a pool.
     async fn configure(&mut self, change: PoolChange) -> Result<(), Error> {
         self.rights.may_zero("configure")?;
@@ -118,7 +140,7 @@ impl Service {
     }
 
     /// Reports levels: with `below`, whenever ready pages fall below it; else on every change. For
-    /// everybody who may borrow.
+    /// everybody who may borrow or zero.
     #[zlink(more)]
     async fn watch(
         &mut self,
@@ -128,7 +150,7 @@ impl Service {
         below: Option<u64>,
         interval_ms: Option<u64>,
     ) -> impl Stream<Item = Result<Reply<WatchReply>, Error>> + Unpin {
-        let watch = self.rights.may_lend().and_then(|()| {
+        let watch = self.rights.may_look().and_then(|()| {
             let (node, page_size) = (node.map(Node), page_size(page_bytes)?);
             Ok(Watch { node, page_size, below: below.map(Pages), interval_ms })
         });
@@ -152,7 +174,13 @@ impl Service {
         let mut asked = self.shell.borrow().ask(request?, uid, account)?;
         let granted = patience::lend(&self.shell, &self.place, &mut asked, self.rights.ids());
         match granted.await? {
-            Ok(handover) => Ok(translate::lent(handover)),
+            Ok(handover) => {
+                let lease = handover.loan.lease;
+                self.shell.borrow_mut().note_borrower(lease, self.rights.peer().pid);
+                let (lent, fds) = translate::lent(handover);
+                who::log_large(&self.shell, &self.rights, &lent);
+                Ok((lent, fds))
+            }
             Err(refusal) => Err(translate::refusal(&asked, &refusal, &self.shell.borrow().pools())),
         }
     }

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans and users as people read them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use nix::unistd::User;
+use units::Bytes;
+use wire::LoanStatus;
+
+thread_local! {
+    /// Each name is asked for once: it may come from afar.
+    static NAMES: RefCell<BTreeMap<u32, Option<String>>> = RefCell::default();
+}
+
+/// A user's name on this machine.
+pub(crate) fn name_of(uid: u32) -> Option<String> {
+    let ask =
+        |_: &mut BTreeMap<_, _>| User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
+    NAMES.with_borrow_mut(|names| match names.get(&uid) {
+        Some(known) => known.clone(),
+        None => {
+            let name = ask(names);
+            names.insert(uid, name.clone());
+            name
+        }
+    })
+}
+
+/// A user's name, or number where it has none.
+pub(crate) fn user(uid: u32) -> String {
+    name_of(uid).unwrap_or_else(|| uid.to_string())
+}
+
+/// Whose a loan is: a user whose quota is another's is `user of other`.
+pub(crate) fn borrower(loan: &LoanStatus) -> String {
+    if loan.account == loan.uid {
+        user(loan.uid)
+    } else {
+        format!("{} of {}", user(loan.uid), user(loan.account))
+    }
+}
+
+/// What is there, or a dash.
+pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// `7s`, `3m`, `2h`, `5d`: the largest unit of which there is one at least.
+pub(crate) fn age(seconds: Option<u64>) -> String {
+    let text = |seconds| match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    };
+    or_dash(seconds.map(text))
+}
+
+/// The last part of a control group's path: a unit of systemd's, where there is one.
+pub(crate) fn unit(cgroup: Option<&str>) -> String {
+    let last = cgroup.and_then(|path| path.rsplit('/').find(|part| !part.is_empty()));
+    or_dash(last)
+}
+
+/// So many pages of that size, as bytes.
+pub(crate) fn size(pages: u64, page_bytes: u64) -> String {
+    Bytes(pages.saturating_mul(page_bytes)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_and_units_are_short() {
+        let ages = [Some(0), Some(59), Some(60), Some(7_199), Some(7_200), Some(200_000), None];
+        assert_eq!(ages.map(age), ["0s", "59s", "1m", "1h", "2h", "2d", "-"]);
+        assert_eq!(unit(Some("/system.slice/a.service/")), "a.service");
+        assert_eq!((unit(Some("/")), unit(None)), ("-".to_owned(), "-".to_owned()));
+        assert_eq!((user(0), user(4_000_000_001)), ("root".to_owned(), "4000000001".to_owned()));
+    }
+}

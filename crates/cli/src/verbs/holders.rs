@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero holders`: which processes have blocks that are lent or linger.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use units::{Bytes, LeaseId};
+use wire::{Held, Holder, Holders};
+
+use crate::exit::{Exit, Outcome};
+use crate::output::table::{self, Align};
+use crate::output::{Form, Record, loans};
+use crate::shared::Daemon;
+
+/// Find the processes that have lent or lingering memory mapped, open or pinned
+///
+/// Looks through the mappings and descriptors of all processes, for 5 s at most, without holding up
+/// the daemon. A loan that was RETURNED lingers: its memory is nobody else's until these let go of
+/// it. The kernel does not say who has pinned a page; named are processes of the borrower's and of
+/// root's that have what pins pages, io_uring, VFIO or RDMA (HOW is pins). For root.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero holders
+  prezero holders 1764000000123456
+  prezero holders --json | jq '.holders[] | select(.lingers)'")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    /// Of this loan, as `prezero status` numbers it; without it, of all
+    #[arg(value_name = "LEASE")]
+    lease: Option<u64>,
+    #[command(flatten)]
+    form: Form,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let found = args.daemon.connect()?.find_holders(args.lease.map(LeaseId))?;
+    args.form.print(&Report(found))?;
+    Ok(Exit::Done)
+}
+
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Report(Holders);
+
+impl Record for Report {
+    fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        use Align::{Left, Right};
+        let columns = [
+            ("LEASE", Right),
+            ("LOAN", Left),
+            ("HOW", Left),
+            ("PID", Right),
+            ("COMMAND", Left),
+            ("USER", Left),
+            ("NODE", Right),
+            ("PAGE", Right),
+            ("PAGES", Right),
+            ("SIZE", Right),
+            ("UNIT", Left),
+        ];
+        let row = |holder: &Holder| {
+            let how = match holder.how {
+                Held::Maps => "maps",
+                Held::Opens => "opens",
+                Held::Pins => "pins",
+            };
+            vec![
+                loans::or_dash(holder.lease),
+                if holder.lingers { "returned" } else { "lent" }.to_owned(),
+                how.to_owned(),
+                holder.pid.to_string(),
+                holder.command.clone(),
+                loans::user(holder.uid),
+                holder.node.to_string(),
+                Bytes(holder.page_bytes).to_string(),
+                holder.pages.to_string(),
+                loans::size(holder.pages, holder.page_bytes),
+                loans::unit(holder.cgroup.as_deref()),
+            ]
+        };
+        table::write(out, &columns, &self.0.holders.iter().map(row).collect::<Vec<_>>())?;
+        if !self.0.complete {
+            writeln!(out, "not every process could be looked at in 5 s")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who has it: which processes asked for loans, and which have blocks of them.
+//!
+//! All of it is looked up in `/proc` when somebody asks, on threads beside the daemon's: `/proc`
+//! takes locks that others hold. A process that began after a loan has got the number of one that
+//! has ended, and is not whoever asked for it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use linux::Roots;
+use linux::holders::{Search, search};
+use linux::process::{self, Process};
+use tokio::task::{spawn_blocking, spawn_local};
+use tokio::time::sleep;
+use units::{Bytes, Domain, LeaseId, Pages};
+use wire::{Error, Held, Holder, Holders, Lent, LoanStatus, Status};
+
+use crate::borrowers::LentFile;
+use crate::rights::Rights;
+use crate::shell::Shared;
+
+/// A loan of so much is worth a line of the log.
+const LARGE: Bytes = Bytes(1 << 30);
+/// A loan that is over by then is not; and a program that borrows for another, as `prezero lend`
+/// does, is that other one.
+const SETTLED: Duration = Duration::from_secs(1);
+/// The most processes that one report describes, 60 us each.
+const MOST: usize = 1024;
+/// For how long holders are looked for: half of what a client waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A process of that number which was there at that time.
+fn at(roots: &Roots, pid: u32, since: Duration) -> Option<Process> {
+    process::describe(roots, pid).filter(|process| process.began <= since)
+}
+
+/// Fills in what `rights` may see of whoever has the loans of a report.
+pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status) -> Status {
+    if !rights.may_see_others() {
+        let own = rights.account().0;
+        status.users.retain(|user| user.uid == own);
+        for loan in status.loans.iter_mut().filter(|loan| loan.account != own) {
+            loan.pid = None;
+        }
+    }
+    let pids: BTreeMap<u32, Duration> = {
+        let mut shell = shell.borrow_mut();
+        let borrowers = shell.borrowers();
+        let since = |loan: &LoanStatus| {
+            let borrower = borrowers.get(LeaseId(loan.lease))?;
+            // Of several loans of one process the first: whoever was there then.
+            Some((loan.pid?, borrower.since))
+        };
+        status.loans.iter().rev().filter_map(since).take(MOST).collect()
+    };
+    if pids.is_empty() {
+        return status;
+    }
+    let roots = shell.borrow().roots().clone();
+    let look = move || -> BTreeMap<u32, Process> {
+        pids.iter().filter_map(|(pid, since)| Some((*pid, at(&roots, *pid, *since)?))).collect()
+    };
+    let known = spawn_blocking(look).await.unwrap_or_default();
+    for loan in &mut status.loans {
+        if let Some(process) = loan.pid.and_then(|pid| known.get(&pid)) {
+            loan.command = Some(process.command.clone());
+            loan.cgroup.clone_from(&process.cgroup);
+        }
+    }
+    status
+}
+
+/// Writes a line about a large loan, unless it is over in a moment.
+pub(crate) fn log_large(shell: &Shared, rights: &Rights, lent: &Lent) {
+    let bytes: Bytes = lent.parts.iter().map(|part| Bytes(part.bytes)).sum();
+    if bytes < LARGE {
+        return;
+    }
+    let ready: Bytes = lent.parts.iter().map(|part| Bytes(part.ready_bytes)).sum();
+    let (shell, lease, uid) = (Rc::clone(shell), LeaseId(lent.lease), rights.uid());
+    let page = Bytes(lent.page_bytes);
+    spawn_local(async move {
+        sleep(SETTLED).await;
+        let (borrower, others) = {
+            let mut shell = shell.borrow_mut();
+            let Some(borrower) = shell.borrowers().get(lease) else { return };
+            let Some(others) = shell.borrowers().may_tell() else { return };
+            (borrower, others)
+        };
+        let roots = shell.borrow().roots().clone();
+        let look = move || at(&roots, borrower.pid?, borrower.since);
+        let process = spawn_blocking(look).await.ok().flatten();
+        let command = process.as_ref().map_or("", |process| &process.command);
+        let cgroup = process.as_ref().and_then(|process| process.cgroup.as_deref()).unwrap_or("");
+        let pid = borrower.pid.unwrap_or_default();
+        tracing::info!(%lease, %bytes, %page, %ready, %uid, pid, command, cgroup, others, "a large loan");
+    });
+}
+
+static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
+
+/// That a search goes on, until it is dropped.
+struct Searching;
+
+impl Searching {
+    fn begin() -> Option<Self> {
+        (!IS_SEARCHING.swap(true, Ordering::AcqRel)).then_some(Self)
+    }
+}
+
+impl Drop for Searching {
+    fn drop(&mut self) {
+        IS_SEARCHING.store(false, Ordering::Release);
+    }
+}
+
+/// Who has the blocks of one loan, or of all. Waits at most [`PATIENCE`] and a process.
+///
+/// # Errors
+/// [`Error::NoSuchLease`], and [`Error::Failed`] while another search goes on.
+pub(crate) async fn find(shell: &Shared, lease: Option<LeaseId>) -> Result<Holders, Error> {
+    let files = shell.borrow().lent_files(lease);
+    if let Some(lease) = lease.filter(|_| files.is_empty()) {
+        return Err(Error::NoSuchLease { lease: lease.0 });
+    }
+    let failed = |what: &str| Error::Failed { what: what.to_owned() };
+    let searching = Searching::begin()
+        .ok_or_else(|| failed("another search for holders goes on: ask again in a moment"))?;
+    let roots = shell.borrow().roots().clone();
+    let look = move || {
+        let _searching = searching;
+        let identities: Vec<_> = files.iter().map(|file| file.identity.clone()).collect();
+        let found = search(&roots, &identities, Instant::now() + PATIENCE);
+        report(&roots, &files, &found)
+    };
+    spawn_blocking(look).await.map_err(|_| failed("the search for holders ended early"))
+}
+
+/// What was found, a line for each process, loan, node and way of holding.
+fn report(roots: &Roots, files: &[LentFile], found: &Search) -> Holders {
+    let mut processes: BTreeMap<u32, Option<Process>> = BTreeMap::new();
+    let mut lines: BTreeMap<(Option<LeaseId>, bool, Domain, u32, Held), Pages> = BTreeMap::new();
+    let mut add = |file: &LentFile, pid: u32, how: Held| {
+        let line = lines.entry((file.lease, file.lingers, file.domain, pid, how)).or_default();
+        *line += file.pages;
+    };
+    let mut know =
+        |pid: u32| processes.entry(pid).or_insert_with(|| process::describe(roots, pid)).clone();
+    for holding in &found.holdings {
+        let how = if holding.maps { Held::Maps } else { Held::Opens };
+        add(&files[holding.file], holding.pid, how);
+    }
+    for file in files.iter().filter(|file| file.is_pinned) {
+        let borrower = file.uid.map(|uid| uid.0);
+        for pid in &found.pinners {
+            // Root's may have pinned anybody's.
+            if know(*pid).is_some_and(|p| Some(p.uid) == borrower || p.uid == 0) {
+                add(file, *pid, Held::Pins);
+            }
+        }
+    }
+    let holders = lines.into_iter().filter_map(|((lease, lingers, domain, pid, how), pages)| {
+        // One that has ended since holds nothing.
+        let process = know(pid)?;
+        Some(Holder {
+            lease: lease.map(|lease| lease.0),
+            lingers,
+            node: domain.node.0,
+            page_bytes: domain.page_size.bytes(),
+            pages: pages.0,
+            pid,
+            uid: process.uid,
+            command: process.command,
+            cgroup: process.cgroup,
+            how,
+        })
+    });
+    Holders { holders: holders.collect(), complete: found.complete }
+}
