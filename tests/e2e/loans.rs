@@ -46,6 +46,20 @@ fn a_larger_block_is_trimmed_and_the_rest_goes_back_to_the_kernel() {
 }
 
 #[test]
+fn a_small_loan_leaves_a_large_block_alone() {
+    let page = Page::Mib2;
+    let config = page.pool("pages_per_block = 64\nmax = 64");
+    let Some(daemon) = Daemon::start(page, 66, &config) else { return };
+    daemon.zero("max");
+    let small = daemon.lend(page, 1);
+    assert_eq!((small.ready_bytes(), daemon.pool().ready_pages), (Bytes(0), 64));
+    assert_zero(&small.map().expect("a mapping"));
+    // Nor does it keep the block from whoever it is for.
+    let large = daemon.lend(page, 60);
+    assert_eq!(large.ready_bytes(), page.times(60));
+}
+
+#[test]
 fn a_smaller_block_is_grown_by_a_hole_that_the_client_fills() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 8, &page.pool("pages_per_block = 2\nmax = 2")) else {

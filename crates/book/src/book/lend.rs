@@ -4,7 +4,8 @@
 //! A loan in one file (by path or descriptor) takes, in this order: its owner's kept content; a
 //! ready block of exactly its size; the smallest larger one, trimmed; the largest smaller one,
 //! grown by a hole; a hole. A loan in several blocks fills itself with the largest ready ones
-//! that fit, then one trimmed, then a hole. Holes are filled by the client's own faults, as
+//! that fit, then one trimmed, then a hole. No block is trimmed of more than the loan asks for as
+//! long as the kernel has free pages for it. Holes are filled by the client's own faults, as
 //! without prezero; unlent blocks are given back where the kernel would otherwise lack the pages.
 //!
 //! Where the kernel itself keeps the zeroed pages there are no ready blocks: every part of a loan

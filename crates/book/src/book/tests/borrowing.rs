@@ -232,10 +232,14 @@ impl World {
         for at in self.asked_shapes(ask) {
             let size = at.page_size;
             let need = ask.request.bytes.0 / size.bytes();
+            // One that is much larger is left alone, as long as the kernel has pages instead: of a
+            // loan in several blocks, one that is larger than what may be left of it and it.
+            let most = if ask.request.single { 2 * need } else { need + 1 };
             let blocks = self
                 .book
                 .in_state(StateName::Ready)
-                .filter(|b| shape(b.pool()) == at && (!ask.request.single || b.pages().0 >= need));
+                .filter(|b| shape(b.pool()) == at && b.pages().0 <= most)
+                .filter(|b| !ask.request.single || b.pages().0 >= need);
             *pages.entry(size).or_default() += blocks.map(|b| b.pages().0).sum::<u64>();
         }
         pages.iter().any(|(size, ready)| size.bytes() * ready >= ask.request.bytes.0)

@@ -249,7 +249,7 @@ fn of_clients() -> impl Strategy<Value = Event> {
         4 => (pick(), fate()).prop_map(|(client, fate)| Event::ComesBack { client, fate }),
         8 => (pick(), 1..6u64).prop_map(|(client, pages)| Event::ClientWrites { client, pages }),
         6 => pick().prop_map(|client| Event::ClientEnds { client }),
-        2 => (pick(), 0..4u64, prop::bool::weighted(0.3))
+        4 => (pick(), 0..4u64, prop::bool::weighted(0.3))
             .prop_map(|(client, pages, cut)| Event::ClientMeddles { client, pages, cut }),
         5 => pick().prop_map(|client| Event::ClientUnmaps { client }),
         4 => (pick(), fate()).prop_map(|(client, fate)| Event::EndLease { client, fate }),
@@ -300,7 +300,7 @@ fn of_others() -> impl Strategy<Value = Event> {
     let restart = (proptest::option::weighted(0.2, pick()), crash());
     let reload = (pick(), change(), proptest::option::weighted(0.5, pick()), fate());
     prop_oneof![
-        2 => (pick(), fate()).prop_map(|(client, fate)| Event::Revoke { client, fate }),
+        1 => (pick(), fate()).prop_map(|(client, fate)| Event::Revoke { client, fate }),
         2 => (node(), size(), 0..6u64, fate())
             .prop_map(|(node, size, pages, fate)| Event::GiveBack { node, size, pages, fate }),
         3 => (pick(), 1..8u64, any::<bool>())

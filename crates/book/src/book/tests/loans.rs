@@ -4,7 +4,7 @@
 use wire::MAX_PARTS;
 
 use super::*;
-use crate::block::Settled;
+use crate::block::{Block, Settled};
 
 #[test]
 fn a_block_of_exactly_the_size_is_lent_as_it_is() {
@@ -25,6 +25,26 @@ fn the_smallest_larger_block_is_trimmed() {
     let (loan, effects) = lend(&mut book, &ask_one_file(3));
     assert_eq!(parts(&loan), [(larger, 3, 3)]);
     assert_eq!(effects, [Effect::Move(larger), Effect::Resize { block: larger, pages: Pages(3) }]);
+}
+
+#[test]
+fn a_large_block_is_trimmed_for_a_small_loan_only_if_nothing_else_is_free() {
+    let mut book = book([pool(0, 8)]);
+    let block = make_ready(&mut book, key(0, 8), 1)[0];
+    book.has_free(Node(0), PAGE, Pages(3));
+    for ask in [ask_one_file(3), ask(1)] {
+        let (loan, effects) = lend(&mut book, &ask);
+        assert_eq!(loan.parts.iter().map(|part| part.ready.0).sum::<u64>(), 0, "{effects:?}");
+        assert_eq!(book.block(block).map(Block::state_name), Some(StateName::Ready));
+        book.has_free(Node(0), PAGE, Pages(3));
+    }
+    // Half of it is not thrown away for less.
+    let (loan, _) = lend(&mut book, &ask_one_file(4));
+    assert_eq!(parts(&loan), [(block, 4, 4)]);
+    let last = make_ready(&mut book, key(0, 8), 1)[0];
+    book.has_free(Node(0), PAGE, Pages(0));
+    let (loan, _) = lend(&mut book, &ask_one_file(1));
+    assert_eq!(parts(&loan), [(last, 1, 1)]);
 }
 
 #[test]
