@@ -215,6 +215,243 @@ fn pages_that_are_promised_to_others_are_not_free_and_it_is_said() {
     assert!(why.contains(&format!("{reserved} free pages are promised to programs")), "{why}");
     let doctor = text(&daemon.command(&["doctor"]).output().expect("prezero runs").stdout);
     assert!(doctor.contains(&format!("{reserved} promised")), "{doctor}");
-    drop(promised);
+    drop((promised, memfd));
     daemon.wait_for("free again", |pool| pool.kernel_free_pages == others && pool.ready_pages == 1);
+}
+
+#[test]
+fn a_member_of_the_zeroing_group_alone_zeroes_sets_watches_and_drains() {
+    let page = Page::Mib2;
+    let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 4, &config) else { return };
+    // The tree lies in the run directory, which an installation lets everybody enter.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(daemon.run_dir(), open).expect("our own directory");
+    let done = |arguments: &[&str]| {
+        let output = as_nobody(&daemon, arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    if daemon.status().tree.is_some() {
+        assert!(done(&["zero", "3"]).starts_with("zeroed 3 pages (6M)"));
+        assert_eq!(daemon.pool().ready_pages, 3);
+    } else {
+        linux::testkit::skip_for_ever("the control tree cannot be mounted here");
+    }
+    done(&["set", "leave_free=1"]);
+    assert!(done(&["watch", "--once"]).contains("node 0 2M: "));
+    assert!(done(&["status"]).contains("prezero"));
+    done(&["drain"]);
+    assert_eq!(daemon.pool().ready_pages, 0);
+    let refused = as_nobody(&daemon, &["lend", "2M", "--", "true"]);
+    let why = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(4), "{why}");
+    assert!(why.contains("may not borrow"), "{why}");
+}
+
+#[test]
+fn strangers_are_told_the_groups_by_name_and_their_watch_ends() {
+    let page = Page::Mib2;
+    let config = format!("lend_group = \"daemon\"\nzero_group = \"2\"\n{}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 1, &config) else { return };
+    for arguments in [&["watch"][..], &["status"], &["lend", "2M", "--", "true"]] {
+        let begin = Instant::now();
+        let output = as_nobody(&daemon, arguments);
+        let why = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{arguments:?}: {why}");
+        assert!(why.contains("daemon (lend_group) or bin (zero_group) may"), "{why}");
+        assert!(begin.elapsed() < PATIENCE, "{arguments:?} took {:?}", begin.elapsed());
+    }
+    let output = as_nobody(&daemon, &["status", "--json"]);
+    let error: Value = serde_json::from_slice(&output.stderr).expect("an error as JSON");
+    assert_eq!((&error["exit"], &output.stdout[..]), (&4.into(), &b""[..]), "{error}");
+    assert_eq!(error["refusal"]["error"], "io.prezero.NotPermitted", "{error}");
+    assert_eq!(error["refusal"]["parameters"]["uid"], NOBODY, "{error}");
+}
+
+#[test]
+fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
+    let page = Page::Mib2;
+    let config = page.pool("pages_per_block = 2\nready_low = 4\nready_high = 4");
+    let Some(mut daemon) = Daemon::start(page, 4, &format!("[workers]\nmax = 0\n{config}")) else {
+        return;
+    };
+    let late = daemon.command(&["wait", "--timeout", "300ms"]).output().expect("prezero runs");
+    let why = text(&late.stderr);
+    assert_eq!(late.status.code(), Some(5), "{why}");
+    assert!(why.contains("node 0 2M x 2 has 0 of 4 pages ready"), "{why}");
+    let late = daemon.command(&["wait", "--ready", "1G", "--timeout", "50ms"]).output();
+    assert!(text(&late.expect("prezero runs").stderr).contains("0 of 1G are ready"));
+    // All of it comes while they wait, of a daemon that is not there yet.
+    daemon.terminate();
+    let waits = |arguments: &[&str]| {
+        let mut command = daemon.command(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("prezero runs")
+    };
+    let waiting = [waits(&["wait"]), waits(&["wait", "--ready", "8M"])];
+    daemon.launch();
+    let lend = daemon.command(&["lend", "4M", "--wait", "20s", "--", "sh", "-c", "echo lent"]);
+    let mut lend = { lend }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(lend.try_wait().expect("our own child").is_none(), "nothing is ready yet");
+    daemon.zero("max");
+    for child in waiting {
+        let output = child.wait_with_output().expect("our own child");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).starts_with("8M are ready after"), "{}", text(&output.stdout));
+    }
+    let output = lend.wait_with_output().expect("our own child");
+    assert_eq!(text(&output.stdout), "lent\n");
+    assert_eq!(text(&output.stderr), "", "all of it was ready");
+    // What never becomes ready is lent as it is, when the time is over.
+    daemon.command(&["give-back", "all"]).output().expect("prezero runs");
+    let begin = Instant::now();
+    let late = daemon.command(&["lend", "4M", "--wait", "400ms", "--", "true"]).output();
+    assert!(text(&late.expect("prezero runs").stderr).contains("0 of 4M are ready"));
+    assert!(begin.elapsed() >= Duration::from_millis(400));
+}
+
+#[test]
+fn a_check_refuses_what_a_start_and_a_reload_refuse() {
+    let page = Page::Mib2;
+    let Some(mut daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
+    let good = page.pool("");
+    let bad = [
+        (format!("lend_group = \"no-such-group\"\n{good}"), "no-such-group"),
+        (format!("[tree]\ngroup = \"no-such-group\"\n{good}"), "no-such-group"),
+        ("[[pool]]\npage_size = \"2M\"\nnode = 77\n".to_owned(), "node 77"),
+        ("[[pool]]\npage_size = \"4M\"\n".to_owned(), "no 4M pages"),
+        (format!("[workers]\ncpus = \"9000-9001\"\n{good}"), "9000-9001"),
+        (format!("[workers]\ncgroup = \"/sys/fs/cgroup/a/../b\"\n{good}"), "cgroup"),
+        ("[[pool]]\npage_size = \"2M\"\nready_low = 9\n".to_owned(), "ready_low"),
+    ];
+    let file = daemon.scratch().join("other.toml");
+    let check = |config: &str| {
+        std::fs::write(&file, config).expect("our own file");
+        let mut command = Command::new(prezero_tests::daemon::binary());
+        command.args(["serve", "--check", "--config"]).arg(&file).output().expect("prezero runs")
+    };
+    assert!(check(&good).status.success());
+    for (config, named) in &bad {
+        let checked = check(config);
+        let why = text(&checked.stderr);
+        assert_eq!(checked.status.code(), Some(2), "{config}: {why}");
+        assert!(why.contains(named), "{config}: {why}");
+        let refusals = || daemon.log().matches("refused: nothing has changed").count();
+        let before = refusals();
+        daemon.write_config(config);
+        daemon.signal(nix::sys::signal::Signal::SIGHUP);
+        let deadline = Instant::now() + PATIENCE;
+        while refusals() == before {
+            assert!(Instant::now() < deadline, "a reload takes {config}\n{}", daemon.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    daemon.terminate();
+    for (config, named) in &bad {
+        daemon.write_config(config);
+        let run_dir = daemon.run_dir();
+        let mut command = Command::new(prezero_tests::daemon::binary());
+        command.args(["serve", "--config"]).arg(daemon.scratch().join("config.toml"));
+        command.arg("--socket").arg(daemon.socket()).arg("--run-dir").arg(run_dir);
+        let output = command.output().expect("prezero runs");
+        let why = text(&output.stderr);
+        assert!(!output.status.success() && why.contains(named), "{config}: {why}");
+    }
+    daemon.write_config(&good);
+    daemon.launch();
+}
+
+#[test]
+fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
+    let page = Page::Mib2;
+    let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
+    daemon.zero("max");
+    let second = || {
+        let mut command = Command::new(prezero_tests::daemon::binary());
+        command.args(["serve", "--pool", "page_size=2M", "--run-dir"]).arg(daemon.run_dir());
+        command.arg("--socket").arg(daemon.scratch().join("second")).output().expect("it runs")
+    };
+    let output = second();
+    let why = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{why}");
+    assert!(why.contains("another daemon works in") && why.contains("--run-dir"), "{why}");
+    assert!(!daemon.scratch().join("second").exists(), "its socket is gone");
+    let loan = daemon.lend(page, 1);
+    assert_eq!((loan.ready_bytes(), daemon.pool().ready_pages), (page.times(1), 1));
+    drop(loan);
+    // A daemon that was killed has locked nothing.
+    daemon.kill();
+    daemon.launch();
+}
+
+#[test]
+fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
+    let page = Page::Mib2;
+    let config = page.pool("ready_low = 4\nready_high = 4");
+    let Some(mut daemon) = Daemon::start(page, 4, &config) else { return };
+    daemon.wait_for("filled", |pool| pool.ready_pages == 4);
+    let loan = daemon.lend(page, 1);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == 3);
+    let drained = json(daemon.command(&["drain"]));
+    assert_eq!(drained["given_back_bytes"], page.times(3).0, "{drained}");
+    assert_eq!(drained["lent_bytes"], page.times(1).0, "{drained}");
+    assert_eq!(daemon.kernel_free(page), 3);
+    drop(loan);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!((daemon.kernel_free(page), daemon.status().drained), (4, true));
+    let zero = daemon.command(&["zero", "max"]).output().expect("prezero runs");
+    assert!(text(&zero.stdout).starts_with("zeroed 0 pages"), "{}", text(&zero.stdout));
+    // It lends all the same, what the kernel zeroes.
+    assert_eq!(daemon.lend(page, 1).ready_bytes().0, 0);
+    daemon.kill();
+    daemon.launch();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!((daemon.pool().ready_pages, daemon.status().drained), (0, true));
+    let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
+    assert!(people.lines().next().is_some_and(|line| line.ends_with(", drained")), "{people}");
+    json(daemon.command(&["drain", "--end"]));
+    daemon.wait_for("filled again", |pool| pool.ready_pages == 4);
+    // Without a daemon, too.
+    let while_it_runs = drain_without(&daemon, "elsewhere");
+    assert!(text(&while_it_runs.stderr).contains("another daemon works in"), "it lives");
+    daemon.terminate();
+    assert_eq!(daemon.kernel_free(page), 0, "a stop leaves ready pages where they are");
+    let output = drain_without(&daemon, "socket");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("gave 8M back"), "{}", text(&output.stdout));
+    assert_eq!(daemon.kernel_free(page), 4);
+    daemon.launch();
+    assert!(daemon.status().drained);
+}
+
+fn drain_without(daemon: &Daemon, socket: &str) -> Output {
+    let mut command = Command::new(prezero_tests::daemon::binary());
+    command.arg("drain").arg("--socket").arg(daemon.scratch().join(socket));
+    command.arg("--run-dir").arg(daemon.run_dir()).output().expect("prezero runs")
+}
+
+#[test]
+fn errors_speak_as_the_command_line_does() {
+    let page = Page::Mib2;
+    let config = format!("quota = \"4M\"\nlend_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 2, &config) else { return };
+    let says = |output: Output, code: i32, parts: &[&str]| {
+        let why = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{why}");
+        for part in parts {
+            assert!(why.contains(part), "{part}: {why}");
+        }
+    };
+    let run = |arguments: &[&str]| daemon.command(arguments).output().expect("prezero runs");
+    says(run(&["lend", "1G", "true"]), 2, &["'true'", "write `--` before the command"]);
+    let quota = as_nobody(&daemon, &["lend", "8M", "--", "true"]);
+    says(quota, 4, &["holds 0 of a quota of 4M", "8M is more than all of it"]);
+    let config = page.pool("");
+    daemon.write_config(&config);
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    daemon.wait_for_log("read again and holds now");
+    let free = "0 are ready and 4M free in the kernel";
+    says(run(&["lend", "8G", "--", "true"]), 5, &["8G of 2M pages were asked for", free]);
 }

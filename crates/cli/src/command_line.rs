@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use crate::exit::{self, Outcome};
 use crate::manual;
 use crate::verbs::{
-    completions, doctor, give_back, holders, lab, lend, reserve, revoke, run, serve, set, status,
-    top, watch, zero,
+    completions, doctor, drain, give_back, holders, lab, lend, reserve, revoke, run, serve, set,
+    status, top, wait, watch, zero,
 };
 
 /// Huge pages that are zero before anyone asks.
@@ -32,10 +32,12 @@ pub(crate) enum Verb {
     Top(top::Args),
     Zero(zero::Args),
     Watch(watch::Args),
+    Wait(wait::Args),
     Lend(lend::Args),
     Run(run::Args),
     Set(set::Args),
     GiveBack(give_back::Args),
+    Drain(drain::Args),
     Holders(holders::Args),
     Revoke(revoke::Args),
     Doctor(doctor::Args),
@@ -55,11 +57,13 @@ impl Verb {
             Self::Status(args) => status::run(&args),
             Self::Top(args) => top::run(&args),
             Self::Zero(args) => zero::run(&args),
+            Self::Wait(args) => wait::run(&args),
             Self::Watch(args) => watch::run(&args),
             Self::Lend(args) => lend::run(&args),
             Self::Run(args) => run::run(&args),
             Self::Set(args) => set::run(&args),
             Self::GiveBack(args) => give_back::run(&args),
+            Self::Drain(args) => drain::run(&args),
             Self::Holders(args) => holders::run(&args),
             Self::Revoke(args) => revoke::run(&args),
             Self::Doctor(args) => doctor::run(&args),

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Exit codes and the one line that explains them.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
+
+use serde_json::json;
 
 /// The exit codes. They are part of the interface: scripts depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +61,8 @@ pub struct Failure {
     /// The code.
     pub exit: Exit,
     message: Option<String>,
+    /// The daemon's own error, as it came.
+    refusal: Option<Box<wire::Error>>,
 }
 
 /// How a verb ends.
@@ -66,7 +71,7 @@ pub type Outcome = Result<Exit, Failure>;
 impl Failure {
     /// An end with that code, and the line that says why.
     pub fn new(exit: Exit, message: impl Display) -> Self {
-        Self { exit, message: Some(message.to_string()) }
+        Self { exit, message: Some(message.to_string()), refusal: None }
     }
 
     /// The operation failed.
@@ -81,16 +86,28 @@ impl Failure {
 
     /// A signal asked to stop; whoever sent it knows.
     pub fn interrupted() -> Self {
-        Self { exit: Exit::Interrupted, message: None }
+        Self { exit: Exit::Interrupted, message: None, refusal: None }
     }
 
-    /// Prints the line and hands out the code.
+    /// Prints the line and hands out the code. Where records are JSON, so is the error, on standard
+    /// error: `error` is the line, `exit` the code, and `refusal` what the daemon said.
     pub fn tell(self) -> Exit {
-        if let Some(message) = self.message {
+        let Some(message) = self.message else { return self.exit };
+        if is_json(std::env::args_os()) {
+            let code = self.exit as u8;
+            let refusal = self.refusal;
+            let line = json!({ "error": message, "exit": code, "refusal": refusal });
+            crate::output::complain(&line.to_string());
+        } else {
             crate::output::note(&message);
         }
         self.exit
     }
+}
+
+/// Whether a command line asks for JSON; what follows `--` is another's.
+fn is_json(mut words: impl Iterator<Item = OsString>) -> bool {
+    words.by_ref().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
 impl Display for Failure {
@@ -116,7 +133,11 @@ impl From<client::Error> for Failure {
             client::Error::Kernel(kernel) if kernel.is_no_space() => Exit::NotEnough,
             _ => Exit::Failed,
         };
-        Self::new(exit, error)
+        let refusal = match &error {
+            client::Error::Refused(refused) => Some(Box::new(refused.clone())),
+            _ => None,
+        };
+        Self { refusal, ..Self::new(exit, error) }
     }
 }
 
@@ -173,7 +194,7 @@ impl From<io::Error> for Failure {
     /// A reader that has gone away (`prezero status | head -1`) is no failure.
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self { exit: Exit::Done, message: None };
+            return Self { exit: Exit::Done, message: None, refusal: None };
         }
         Self::failed(error)
     }
@@ -200,6 +221,12 @@ mod tests {
             let line = format!("\n  {:<4} ", exit as u8);
             assert!(TABLE.contains(&line), "{exit:?}");
         }
+    }
+
+    #[test]
+    fn json_is_asked_for_before_a_command_of_somebody_elses() {
+        let is = |line: &str| is_json(line.split(' ').map(OsString::from));
+        assert!(is("prezero status --json") && !is("prezero lend 2M -- x --json"));
     }
 
     #[test]

@@ -24,8 +24,22 @@ pub(crate) fn parse<T: Parser>() -> Result<Option<T>, Failure> {
             let _ = write!(std::io::stderr().lock(), "{}", error.render());
             Err(Failure::usage("name a verb"))
         }
-        _ => Err(Failure::usage(one_line(&error.render().to_string()))),
+        kind => {
+            let line = one_line(&error.render().to_string());
+            let words: Vec<_> = std::env::args().collect();
+            Err(Failure::usage(if kind == ErrorKind::UnknownArgument && lacks_dashes(&words) {
+                format!("{line}; write `--` before the command")
+            } else {
+                line
+            }))
+        }
     }
+}
+
+/// Whether it is a verb that runs a command, without what comes before one.
+fn lacks_dashes(words: &[String]) -> bool {
+    let runs = words.get(1).is_some_and(|verb| ["lend", "run"].contains(&verb.as_str()));
+    runs && !words.iter().any(|word| word == "--")
 }
 
 /// Clap explains an error in paragraphs: the first says what is wrong, tips what is allowed.
@@ -44,6 +58,14 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::command_line::Cli;
+
+    #[test]
+    fn a_command_without_its_dashes_is_told_of_them() {
+        let lacks =
+            |line: &str| lacks_dashes(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert!(lacks("prezero lend 1G true") && lacks("prezero run qemu"));
+        assert!(!lacks("prezero lend --nodes 1 -- true") && !lacks("prezero zero --nodes"));
+    }
 
     #[test]
     fn errors_are_one_line_with_what_is_allowed() {

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde::de::value::{Error as ValueError, MapDeserializer};
 use units::{Bytes, JobId, LeaseId, Node, PageSize, Pages};
 use wire::{
-    Configure, FindHolders, FinishZeroing, Finished, GetStatus, GiveBack, Holders, LendRequest,
-    Parameters, PoolChange, Revoke, Status, TakeZeroing, WatchReply,
+    Configure, Drain, Drained, FindHolders, FinishZeroing, Finished, GetStatus, GiveBack, Holders,
+    LendRequest, Parameters, PoolChange, Revoke, Status, TakeZeroing, WatchReply,
 };
 use zlink::{Call, Connection};
 
@@ -130,6 +130,14 @@ impl Client {
         pages: Option<Pages>,
     ) -> Result<Bytes> {
         self.call(&GiveBack { node, page_size, pages }).map(|(given, _)| Bytes(given.bytes))
+    }
+
+    /// Has the daemon give all back that nobody has and keep nothing ready, or go on as configured.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Broken`].
+    pub fn drain(&mut self, on: bool) -> Result<Drained> {
+        self.call(&Drain { on }).map(|(drained, _)| drained)
     }
 
     /// Finds the processes that have blocks which are lent or linger: of one loan, or of all. The

@@ -14,6 +14,7 @@ use tokio::signal::unix::Signal;
 
 use crate::error::Result;
 use crate::face::http::{Endpoint, Source};
+use crate::face::tree::Settings;
 use crate::log::Log;
 use crate::manager::Manager;
 use crate::rights::{Groups, SharedGroups};
@@ -137,6 +138,7 @@ impl Control {
         let config = (source.0)()?;
         let told = |error: crate::Error| error.to_string();
         let groups = Groups::of(&config).map_err(told)?;
+        Settings::check(&config).map_err(told)?;
         let listen = config.metrics.listen.clone();
         let moved = self.shell.borrow().config().metrics.listen != listen;
         // What can fail comes first: an address that is taken refuses the whole configuration.

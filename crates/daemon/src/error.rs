@@ -38,6 +38,20 @@ pub enum Error {
         /// What there is instead.
         found: &'static str,
     },
+    /// A pool's node is not there.
+    #[error("pool of node {node}: this machine has memory on nodes {known}")]
+    NoSuchNode {
+        /// The node asked for.
+        node: units::Node,
+        /// Those there are.
+        known: String,
+    },
+    /// Workers cannot run as they are told to.
+    #[error("workers.{0}")]
+    Workers(linux::Error),
+    /// Another daemon works there.
+    #[error("another daemon works in {0}: stop it first, or choose another --run-dir")]
+    Locked(PathBuf),
     /// Another daemon listens there.
     #[error("another daemon already listens at {0}: stop it first, or choose another --socket")]
     Running(PathBuf),
@@ -66,6 +80,9 @@ pub enum Error {
     /// A worker that stood in for a writer failed.
     #[error("a worker did not do its work: {0}")]
     Deputy(String),
+    /// It cannot be kept that nothing is to be ready.
+    #[error("{0}")]
+    Drain(String),
     /// A block whose file nobody knows.
     #[error("{0} has no file")]
     NoFile(units::BlockId),

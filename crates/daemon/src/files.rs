@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Directories and the socket's place.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -16,6 +16,20 @@ pub(crate) fn make_dir(path: &Path) -> Result<()> {
         .mode(0o700)
         .create(path)
         .map_err(|source| Error::Runtime { what: "cannot make the run directory", source })
+}
+
+/// Makes a run directory the caller's alone, until the file is closed; `None` if it is another's.
+pub(crate) fn lock(run_dir: &Path) -> Result<Option<File>> {
+    let failed = |source| Error::Runtime { what: "cannot lock the run directory", source };
+    let path = run_dir.join("lock");
+    // Nobody else's lock can be waited for or taken: the file is the daemon's user's.
+    let open = File::options().create(true).append(true).mode(0o600).open(path);
+    let file = open.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
 }
 
 /// Binds the socket, replacing one that nobody listens at any more.

@@ -40,4 +40,4 @@ mod workers;
 pub use control::ConfigSource;
 pub use embedded::Embedded;
 pub use error::{Error, Result};
-pub use run::{Options, serve};
+pub use run::{Options, check, drain, serve};

@@ -21,6 +21,8 @@ const QUIET: Duration = Duration::from_secs(10);
 pub(crate) struct Log {
     told: Counters,
     filling: BTreeMap<PoolKey, Instant>,
+    /// When a filling of a pool was told of last, and how many were not since.
+    fillings: BTreeMap<PoolKey, (Instant, u64)>,
     refusals_at: Option<Instant>,
     given_back_at: Option<Instant>,
 }
@@ -104,14 +106,26 @@ impl Log {
 
     fn tell_filling(&mut self, now: &BTreeMap<PoolKey, (Pages, Pages)>) {
         for (pool, (ready, high)) in now {
-            self.filling.entry(*pool).or_insert_with(|| {
-                tracing::info!(%pool, %ready, %high, "fills a pool");
-                Instant::now()
-            });
+            if self.filling.contains_key(pool) {
+                continue;
+            }
+            let begin = Instant::now();
+            self.filling.insert(*pool, begin);
+            // Under churn a pool is filled after each loan: a line in QUIET says how often.
+            let (told, others) = self.fillings.get(pool).copied().unwrap_or((begin, 0));
+            if told != begin && told.elapsed() < QUIET {
+                self.fillings.insert(*pool, (told, others + 1));
+                continue;
+            }
+            tracing::info!(%pool, %ready, %high, others, "fills a pool");
+            self.fillings.insert(*pool, (begin, 0));
         }
+        let fillings = &self.fillings;
         self.filling.retain(|pool, since| {
             let goes_on = now.contains_key(pool);
-            if !goes_on {
+            // Whose beginning was told of, or that took long.
+            let told = fillings.get(pool).is_some_and(|(told, _)| told == since);
+            if !goes_on && (told || since.elapsed() >= QUIET) {
                 let seconds = since.elapsed().as_secs_f64();
                 tracing::info!(%pool, seconds = %format_args!("{seconds:.1}"), "a pool is full");
             }

@@ -8,7 +8,7 @@
 use book::Book;
 use book::config::{self, Config};
 use linux::kernel::{Support, offer};
-use linux::{BlockFile, Roots, hugetlb, meminfo};
+use linux::{BlockFile, Roots, hugetlb, meminfo, numa};
 use units::{BlockId, Bytes, Counts, Domain, PageSize, Pages};
 
 use crate::error::{Error, Result};
@@ -95,8 +95,25 @@ impl Provider {
         }
     }
 
+    /// Whether this machine has what a configuration names: pages, nodes, CPUs, control groups. The
+    /// one place that says so, to a start, a reload and a check. Returns the pools' page sizes.
+    pub(crate) fn check(&self, config: &Config, roots: &Roots) -> Result<Vec<PageSize>> {
+        let sizes = self.page_sizes(config, roots)?;
+        if !matches!(self, Self::Plain) {
+            let nodes = numa::nodes(roots)?;
+            if let Some(pool) = config.pools.iter().find(|pool| !nodes.contains(&pool.node)) {
+                let known = nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                return Err(Error::NoSuchNode { node: pool.node, known });
+            }
+        }
+        let config::Workers { cpus, cgroup, .. } = config.workers.clone();
+        let context = worker::Context { cpus, cgroup, ..worker::Context::default() };
+        context.check(roots).map_err(Error::Workers)?;
+        Ok(sizes)
+    }
+
     /// The page sizes of the configured pools, all of which the kernel must have.
-    pub(crate) fn page_sizes(&self, config: &Config, roots: &Roots) -> Result<Vec<PageSize>> {
+    fn page_sizes(&self, config: &Config, roots: &Roots) -> Result<Vec<PageSize>> {
         let mut sizes: Vec<_> = config.pools.iter().map(|p| p.page_size).collect();
         sizes.sort_unstable();
         sizes.dedup();

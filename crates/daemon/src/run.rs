@@ -10,13 +10,15 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use book::config::Config;
+use book::config::{Config, PoolConfig};
 use linux::Roots;
 use tokio::net::UnixListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
+use tokio::time::{Instant, sleep};
+use units::{Node, PageSize, Pages, PoolKey};
 use wire::DEFAULT_SOCKET;
 
 use crate::control::{ConfigSource, Control};
@@ -25,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::face::tree::{Settings, Tree};
 use crate::face::varlink::accept;
 use crate::manager::{Inherited, Manager};
+use crate::provider::Provider;
 use crate::rights::{Groups, SharedGroups};
 use crate::shell::{Shared, Shell};
 use crate::workers::Workers;
@@ -33,6 +36,12 @@ use crate::{house, watchers};
 /// How long workers may take to report when the daemon stops: one 1 GiB page takes up to 2 s on
 /// memory that the machine itself has yet to get from its host.
 const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long draining without a daemon waits for pages to be free: 256 GiB take 50 ms.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a start waits for a daemon before it to be gone.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How to run a daemon.
 #[derive(Debug, Clone)]
@@ -74,13 +83,55 @@ impl Default for Options {
 
 /// Runs a daemon until SIGTERM or SIGINT. Blocks. SIGHUP reads the configuration again.
 ///
-/// Files and mounts stay: the next daemon takes every ready block over. `prezero give-back all`
-/// before stopping returns the pages to the kernel.
+/// Files and mounts stay: the next daemon takes every ready block over. `prezero drain`
+/// returns the pages to the kernel, before or after.
 ///
 /// # Errors
 /// Those of starting; nothing is left behind then but directories.
 pub fn serve(options: Options) -> Result<()> {
     run(options, Until::Signal)
+}
+
+/// Says whether a daemon would start with these options, by what a start asks itself, and changes
+/// nothing: the configuration's rules, its groups, and what it wants of this machine. Whether the
+/// socket and the run directory are free is not looked at.
+///
+/// # Errors
+/// What the start would say.
+pub fn check(options: &Options) -> Result<()> {
+    let Options { config, roots, plain, .. } = options;
+    config.check()?;
+    Groups::of(config)?;
+    Settings::check(config)?;
+    Provider::choose(config.provider, *plain, roots)?.check(config, roots)?;
+    Ok(())
+}
+
+/// Does without a daemon what the interface's `Drain` asks one for: all that is
+/// below `run_dir` and nobody's goes back to the kernel, and the next daemon keeps nothing ready.
+/// Blocks until the pages are free, at most 10 s.
+///
+/// # Errors
+/// [`Error::Locked`] where a daemon runs; those of a start.
+pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
+    crate::files::make_dir(run_dir)?;
+    let _lock = crate::files::lock(run_dir)?.ok_or_else(|| Error::Locked(run_dir.to_owned()))?;
+    // A pool for each size of pages that an earlier daemon left; its blocks may be of any shape.
+    let node = linux::numa::nodes(roots)?.first().copied().unwrap_or(Node(0));
+    let left = |size: &PageSize| run_dir.join(crate::store::directory_name(*size)).exists();
+    let pool = |page_size| PoolConfig::new(PoolKey { node, page_size, pages_per_block: Pages(1) });
+    let sizes = linux::hugetlb::page_sizes(roots)?;
+    let pools = sizes.into_iter().filter(left).map(pool).collect();
+    let config = Config { pools, ..Config::default() };
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Runtime { what: "cannot make an event loop", source })?;
+    let _runs = runtime.enter();
+    let mut shell = Shell::start(config, run_dir, roots.clone(), false, BTreeMap::new())?.shell;
+    let drained = shell.drain(true).map_err(|error| Error::Drain(error.to_string()))?;
+    shell.wait_until_freed(DRAIN_PATIENCE);
+    Ok(drained)
 }
 
 /// How long a daemon runs.
@@ -119,6 +170,7 @@ async fn main(options: Options, until: Until) -> Result<()> {
     let tree = Settings::of(&options.config, &options.run_dir, is_embedded)?;
     // The socket first: it is what tells two daemons apart.
     let (listener, socket) = listen(inherited.listener, &options.socket)?;
+    let _lock = lock(&options.run_dir).await?;
     let shell = take_over(&options, inherited.stored)?;
     give_way(options.config.nice);
     let tree = plant(tree, &shell, &groups, &options).await?;
@@ -172,9 +224,24 @@ impl Drop for OwnPath {
     }
 }
 
+/// The run directory is this daemon's for as long as the file is open. A daemon that was killed
+/// has it until the last page of its memory is gone, and its successor waits for that.
+pub(crate) async fn lock(run_dir: &Path) -> Result<std::fs::File> {
+    crate::files::make_dir(run_dir)?;
+    let end = Instant::now() + LOCK_PATIENCE;
+    loop {
+        if let Some(lock) = crate::files::lock(run_dir)? {
+            return Ok(lock);
+        }
+        if Instant::now() >= end {
+            return Err(Error::Locked(run_dir.to_owned()));
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// What an earlier daemon left, and who watches over it.
 fn take_over(options: &Options, stored: BTreeMap<String, OwnedFd>) -> Result<Shared> {
-    crate::files::make_dir(&options.run_dir)?;
     let Options { config, run_dir, roots, plain, .. } = options;
     let started = Shell::start(config.clone(), run_dir, roots.clone(), *plain, stored)?;
     let shell = Rc::new(RefCell::new(started.shell));

@@ -7,6 +7,7 @@
 //! [`observing`] is what they know of the kernel's pool, [`effects`] how anything changes. Here are
 //! the state, starting, and what they share.
 
+mod draining;
 mod effects;
 mod holes;
 mod lending;
@@ -18,6 +19,7 @@ mod zeroing;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,7 @@ use tokio::sync::{mpsc, watch};
 use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{Level, PoolChange};
 
+use self::draining::Draining;
 use self::holes::Holes;
 use crate::borrowers::Borrowers;
 use crate::error::{Error, Result};
@@ -118,10 +121,13 @@ pub(crate) struct Shell {
     /// When what a user's files have is looked up again.
     next_measure: BTreeMap<Uid, Instant>,
     provable: bool,
+    /// Where the control tree is mounted.
+    tree: Option<PathBuf>,
     observed: Option<Instant>,
     /// What the kernel's pools were seen to have.
     kernel: BTreeMap<Domain, Counts>,
     borrowers: Borrowers,
+    draining: Draining,
     changed: watch::Sender<u64>,
     pub(crate) workers: OwnWorkers,
     /// Deputies that nobody waits for any more, by process: they get no more work.
@@ -165,7 +171,7 @@ impl Shell {
     ) -> Result<Started> {
         config.check()?;
         let provider = Provider::choose(config.provider, plain, &roots)?;
-        let sizes = provider.page_sizes(&config, &roots)?;
+        let sizes = provider.check(&config, &roots)?;
         let changed = watch::Sender::new(0);
         let freed = {
             let changed = changed.clone();
@@ -203,9 +209,11 @@ impl Shell {
             holes: Holes::default(),
             next_measure: BTreeMap::new(),
             provable,
+            tree: None,
             observed: None,
             kernel: BTreeMap::new(),
             borrowers: Borrowers::default(),
+            draining: Draining::of(run_dir),
             changed,
             workers: OwnWorkers::default(),
             abandoned: BTreeSet::new(),
@@ -236,7 +244,7 @@ impl Shell {
     /// A rule that it breaks, or pages that this kernel does not have; nothing is changed then.
     pub(crate) fn reload(&mut self, config: Config) -> Result<()> {
         config.check()?;
-        for page_size in self.provider.page_sizes(&config, &self.roots)? {
+        for page_size in self.provider.check(&config, &self.roots)? {
             // An empty mount of a configuration that is refused later costs nothing.
             self.store.add(page_size, None)?;
         }
@@ -254,6 +262,11 @@ impl Shell {
         Ok(())
     }
 
+    /// The control tree is mounted there.
+    pub(crate) fn has_tree(&mut self, path: PathBuf) {
+        self.tree = Some(path);
+    }
+
     /// The loans that wait.
     pub(crate) fn waiting(&self) -> Rc<Waiting> {
         Rc::clone(&self.waiting)
@@ -265,6 +278,9 @@ impl Shell {
 
     /// The pools that are being filled, with what they have ready and want.
     pub(crate) fn filling(&self) -> BTreeMap<PoolKey, (Pages, Pages)> {
+        if self.draining.is_on() {
+            return BTreeMap::new();
+        }
         self.book.filling()
     }
 
@@ -333,6 +349,9 @@ impl Shell {
     /// How many of its own workers should run now, and on which nodes.
     pub(crate) fn wanted_workers(&mut self) -> (u32, Vec<Node>) {
         self.observe();
+        if self.draining.is_on() {
+            return (0, Vec::new());
+        }
         let wanted = self.book.wanted_workers(self.config.workers.max);
         (wanted, self.book.refilling_nodes())
     }

@@ -152,6 +152,20 @@ impl Group {
         &self.dir
     }
 
+    /// Whether it is there, or its nearest parent that is there is a group below which it can be
+    /// made.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] naming the path.
+    pub fn check(&self) -> Result<()> {
+        let there = self.dir.ancestors().find(|dir| dir.exists());
+        if there.is_some_and(|dir| dir.join("cgroup.procs").is_file()) {
+            return Ok(());
+        }
+        let rule = "is no control group, and none that can be made";
+        Err(Error::invalid("cgroup", format!("{:?}", self.dir), rule))
+    }
+
     /// Makes the group and its parents; one that exists is left as it is.
     pub fn create(&self) -> Result<()> {
         std::fs::create_dir_all(&self.dir)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a report must say about the machine it was made on.
 
-use crate::error::Result;
+use crate::cpuset::CpuSet;
+use crate::error::{Error, Result};
 use crate::files;
 use crate::roots::Roots;
 
@@ -18,6 +19,20 @@ pub struct CpuModel {
     pub is_virtual: bool,
     /// `uname -r`.
     pub kernel_release: String,
+}
+
+/// Whether one of `cpus` at least is online.
+///
+/// # Errors
+/// [`Error::Invalid`] naming them; those of reading where a machine says which CPUs it has.
+pub fn check_online(roots: &Roots, cpus: &CpuSet) -> Result<()> {
+    let file = roots.sys.join("devices/system/cpu/online");
+    let Some(text) = files::read_if_there(&file)? else { return Ok(()) };
+    let online: CpuSet = files::parse(&file, "a list of CPUs", text.trim())?;
+    if cpus.intersection(&online).is_empty() {
+        return Err(Error::invalid("cpus", cpus, "has no CPU that is online"));
+    }
+    Ok(())
 }
 
 /// Reads `/proc/cpuinfo`, the governor and the kernel's release; absent fields are `unknown`.

@@ -12,8 +12,8 @@ mod words;
 use std::fmt;
 
 pub use methods::{
-    Configure, FindHolders, FinishZeroing, GetStatus, GiveBack, LendRequest, Parameters, Revoke,
-    TakeZeroing, Watch,
+    Configure, Drain, FindHolders, FinishZeroing, GetStatus, GiveBack, LendRequest, Parameters,
+    Revoke, TakeZeroing, Watch,
 };
 use serde::{Deserialize, Serialize};
 use units::{Bytes, Counts, Domain, Node, PageSize, Pages, PoolKey};
@@ -183,6 +183,19 @@ pub struct Holders {
     pub complete: bool,
 }
 
+/// What a daemon that is drained has given back, and what it still has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Type)]
+pub struct Drained {
+    /// Bytes given back to the kernel.
+    pub given_back_bytes: u64,
+    /// Bytes in clients' hands: they go back when they are returned.
+    pub lent_bytes: u64,
+    /// Bytes whose content waits for its owner: they go back when its time is over.
+    pub kept_bytes: u64,
+    /// Bytes returned but still reachable: they go back when they are not.
+    pub lingering_bytes: u64,
+}
+
 /// What was taken from its borrower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Type)]
 pub struct Revoked {
@@ -237,6 +250,12 @@ pub struct Status {
     pub paused_by_pressure: bool,
     /// Why pools recycle fresh that would recycle in place if pinned pages could be seen.
     pub fresh_because: Option<String>,
+    /// Whether it keeps nothing ready, because somebody had it drained.
+    #[serde(default)]
+    pub drained: bool,
+    /// Where its control tree is mounted.
+    #[serde(default)]
+    pub tree: Option<String>,
     /// Blocks on its mounts that it knows nothing of: their pages are nobody's until its next
     /// start. None in a daemon without faults. Absent in answers of a daemon from before.
     #[serde(default)]

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages};
 
 use crate::{
-    Configured, Finished, GivenBack, Holders, Job, Lent, PoolChange, Revoked, Status, WatchReply,
+    Configured, Drained, Finished, GivenBack, Holders, Job, Lent, PoolChange, Revoked, Status,
+    WatchReply,
 };
 
 /// A method's parameters, and what it is called by.
@@ -38,6 +39,7 @@ method!(Configure, "Configure", Configured);
 method!(Watch, "Watch", WatchReply);
 method!(FindHolders, "FindHolders", Holders);
 method!(Revoke, "Revoke", Revoked);
+method!(Drain, "Drain", Drained);
 
 /// Everything there is to see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,6 +134,13 @@ pub struct Configure {
 pub struct FindHolders {
     /// The loan.
     pub lease: Option<LeaseId>,
+}
+
+/// To give all back and keep nothing ready, or to go on as configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// Whether it is to be so.
+    pub on: bool,
 }
 
 /// To end a loan whatever its borrower does, and take its memory away.

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use units::{Bytes, Node, PageSize};
 use wire::{
-    Counters, Error, Finished, GivenBack, Held, Holder, Holders, INTERFACE, Job, LendRequest, Lent,
-    LentPart, Level, LoanStatus, PoolChange, PoolStatus, Provider, Recycle, Revoked, StateName,
-    Status, UserStatus, WatchReply, ZeroBy,
+    Counters, Drained, Error, Finished, GivenBack, Held, Holder, Holders, INTERFACE, Job,
+    LendRequest, Lent, LentPart, Level, LoanStatus, PoolChange, PoolStatus, Provider, Recycle,
+    Revoked, StateName, Status, UserStatus, WatchReply, ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -153,13 +153,15 @@ fn status_and_its_parts() {
         workers: 2,
         paused_by_pressure: true,
         fresh_because: Some("no BTF".to_owned()),
+        drained: true,
+        tree: Some("/run/prezero/tree".to_owned()),
         unknown_files: 3,
         counters,
     };
     let wire = json!({
         "provider": "stock", "version": "0.1.0", "pid": 77, "pools": [pool_wire],
         "levels": [level_wire], "loans": [loan_wire], "users": [user_wire], "workers": 2, "paused_by_pressure": true,
-        "fresh_because": "no BTF", "unknown_files": 3, "counters": counters_wire,
+        "fresh_because": "no BTF", "drained": true, "tree": "/run/prezero/tree", "unknown_files": 3, "counters": counters_wire,
     });
     golden(&status, &wire);
 }
@@ -200,6 +202,11 @@ fn holders_and_what_is_taken_away() {
         &Holders { holders: vec![holder], complete: true },
         &json!({ "holders": [wire], "complete": true }),
     );
+    let drained = Drained { given_back_bytes: 1, lent_bytes: 2, kept_bytes: 3, lingering_bytes: 4 };
+    let wire = json!({
+        "given_back_bytes": 1, "lent_bytes": 2, "kept_bytes": 3, "lingering_bytes": 4,
+    });
+    golden(&drained, &wire);
     golden(&Held::Maps, &json!("maps"));
     golden(&Held::Opens, &json!("opens"));
     golden(&Revoked { bytes: 4096 }, &json!({ "bytes": 4096 }));

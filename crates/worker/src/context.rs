@@ -3,7 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use linux::{CpuSet, Result, Roots, cgroup, numa, sched};
+use linux::{CpuSet, Result, Roots, cgroup, cpu, numa, sched};
 use units::Node;
 
 /// The CPUs, nice value, policy and group of a worker; what is absent stays as it is.
@@ -28,6 +28,23 @@ pub struct Context {
 }
 
 impl Context {
+    /// Whether [`apply`](Self::apply) could put somebody there, as far as that can be told without
+    /// doing it: CPUs that are online, and a control group that is there or can be made.
+    ///
+    /// # Errors
+    /// [`linux::Error`] naming the value.
+    pub fn check(&self, roots: &Roots) -> Result<()> {
+        if let Some(path) = &self.cgroup {
+            for group in cgroup::everywhere(roots, &inside(roots, path))? {
+                group.check()?;
+            }
+        }
+        match &self.cpus {
+            Some(cpus) => cpu::check_online(roots, &cpus.parse()?),
+            None => Ok(()),
+        }
+    }
+
     /// Puts the calling thread there, and the process into the group; threads started afterwards
     /// inherit all of it, so call this before starting any.
     ///

@@ -174,7 +174,8 @@ fn pools(roots: &Roots) -> Result<Vec<Finding>> {
                 String::new()
             };
             // Promises are counted on all nodes together.
-            let free = pool.free.min(hugetlb::counters(roots, size, None)?.unreserved_free());
+            let all = hugetlb::counters(roots, size, None);
+            let free = all.map_or(pool.free, |all| all.unreserved_free().min(pool.free));
             let promised = pool.free - free;
             let of_others = match promised {
                 0 => String::new(),

@@ -59,8 +59,13 @@ impl Form {
 
 /// One line on standard error, signed.
 pub fn note(line: &str) {
+    complain(&format!("prezero: {line}"));
+}
+
+/// One line on standard error.
+pub(crate) fn complain(line: &str) {
     // With standard error gone there is nobody left to tell.
-    let _ = writeln!(io::stderr().lock(), "prezero: {line}");
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Whether somebody watches standard error, so that bars and live text make sense.

@@ -9,17 +9,21 @@
 //! gone.
 
 use std::ffi::OsString;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use client::LendRequest;
+use client::{Client, LendRequest, Loan};
 use units::Bytes;
 use units::Owner;
+use wire::PoolStatus;
 use worker::Which;
 
 use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
 use crate::output;
 use crate::shared::Daemon;
+
+/// How often is looked whether memory is ready, with --wait.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Run a command on borrowed memory
 ///
@@ -40,6 +44,7 @@ Examples:
   prezero lend 8G --page-size 1G -- \\
     qemu-system-x86_64 -m 8G -machine q35,memory-backend=ram \\
       -object memory-backend-file,id=ram,size=8G,mem-path={path},share=on ...
+  prezero lend 8G --wait 30s -- ./server --memory {path}
   prezero lend 2G --owner cache --keep 5m -- ./server --memory-fd {fd}")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -55,14 +60,52 @@ pub(crate) struct Args {
     /// How long the content stays for --owner after its return, as in 30s or 5m
     #[arg(long, value_name = "TIME", requires = "owner", value_parser = humantime::parse_duration)]
     keep: Option<Duration>,
+    /// Wait until all of it is ready, at most so long, as in 30s; then take what there is
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    wait: Option<Duration>,
     /// The command and its arguments
     #[arg(value_name = "CMD", required = true, last = true)]
     command: Vec<OsString>,
 }
 
+/// Borrows once a block has enough ready, or when the time is over.
+fn lend_within(
+    client: &mut Client,
+    request: &LendRequest,
+    end: Instant,
+) -> Result<Loan, client::Error> {
+    loop {
+        let in_time = Instant::now() < end;
+        if !in_time || is_ready(&client.status()?.pools, request) {
+            match client.lend(request) {
+                Err(client::Error::Refused(wire::Error::NotEnough { .. })) if in_time => {}
+                result => return result,
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Whether one block has all of it: a loan of one file comes from one. Where no pool's blocks are
+/// large enough, as much as one has.
+fn is_ready(pools: &[PoolStatus], request: &LendRequest) -> bool {
+    let fits = |pool: &&PoolStatus| {
+        request.node.is_none_or(|node| node.0 == pool.node)
+            && request.page_size.is_none_or(|size| size.bytes() == pool.page_bytes)
+            && request.bytes.0.is_multiple_of(pool.page_bytes)
+    };
+    let block = |pool: &PoolStatus| pool.page_bytes.saturating_mul(pool.pages_per_block);
+    let largest = pools.iter().filter(fits).map(block).max().unwrap_or_default();
+    let enough = request.bytes.0.min(largest);
+    let has = |pool: &PoolStatus| {
+        block(pool) >= enough && pool.ready_pages.saturating_mul(pool.page_bytes) >= enough
+    };
+    pools.iter().filter(fits).any(has)
+}
+
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut client = args.daemon.connect()?;
-    let loan = client.lend(&LendRequest {
+    let request = LendRequest {
         bytes: args.size,
         page_size: args.which.page_size,
         node: args.which.node(),
@@ -70,7 +113,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
         keep: args.keep,
         single: true,
         held_by_memory: false,
-    })?;
+    };
+    let loan = match args.wait {
+        Some(time) => lend_within(&mut client, &request, Instant::now() + time)?,
+        None => client.lend(&request)?,
+    };
     let (ready, size) = (loan.ready_bytes(), loan.bytes());
     if ready < size && !loan.is_kept() {
         output::note(&format!("{ready} of {size} are ready; the kernel zeroes the rest on touch"));

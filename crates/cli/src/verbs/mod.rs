@@ -3,6 +3,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod doctor;
+pub(crate) mod drain;
 pub(crate) mod give_back;
 pub(crate) mod holders;
 pub(crate) mod lab;
@@ -14,5 +15,6 @@ pub(crate) mod serve;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod wait;
 pub(crate) mod watch;
 pub(crate) mod zero;

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Only say whether file and keys are good
+    /// Only say whether the daemon would take file and keys, on this machine
     #[arg(long)]
     check: bool,
     /// Where to listen
@@ -119,7 +119,8 @@ impl clap::FromArgMatches for Gone {
 pub(crate) fn run(args: Args) -> Outcome {
     refuse_old_log()?;
     if args.check {
-        config(&args)?;
+        // What is wrong with the file is a bad one's code, whatever the daemon would end with.
+        daemon::check(&options(args)?).map_err(Failure::usage)?;
         return Ok(Exit::Done);
     }
     log::to_standard_error(args.log);

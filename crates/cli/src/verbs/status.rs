@@ -57,12 +57,12 @@ struct Named<'a, T> {
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Status { provider, version, pid, pools, levels, loans, users, .. } = &self.0;
-        let Status { workers, paused_by_pressure, fresh_because, unknown_files, counters, .. } =
-            &self.0;
+        let Status { workers, paused_by_pressure, fresh_because, drained, tree, .. } = &self.0;
+        let Status { unknown_files, counters, .. } = &self.0;
         let name = loans::name_of;
         let loans: Vec<_> = loans.iter().map(|of| Named { user: name(of.uid), of }).collect();
         let users: Vec<_> = users.iter().map(|of| Named { user: name(of.uid), of }).collect();
-        let mut fields = serializer.serialize_struct("Status", 12)?;
+        let mut fields = serializer.serialize_struct("Status", 14)?;
         fields.serialize_field("provider", provider)?;
         fields.serialize_field("version", version)?;
         fields.serialize_field("pid", pid)?;
@@ -73,6 +73,8 @@ impl Serialize for Report {
         fields.serialize_field("workers", workers)?;
         fields.serialize_field("paused_by_pressure", paused_by_pressure)?;
         fields.serialize_field("fresh_because", fresh_because)?;
+        fields.serialize_field("drained", drained)?;
+        fields.serialize_field("tree", tree)?;
         fields.serialize_field("unknown_files", unknown_files)?;
         fields.serialize_field("counters", counters)?;
         fields.end()
@@ -83,7 +85,11 @@ impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         let Status { provider, version, pid, pools, loans, users, workers, .. } = &self.0;
         let Status { paused_by_pressure, fresh_because, unknown_files, counters, .. } = &self.0;
-        let paused = if *paused_by_pressure { ", paused by cpu pressure" } else { "" };
+        let paused = match (self.0.drained, *paused_by_pressure) {
+            (true, _) => ", drained",
+            (false, true) => ", paused by cpu pressure",
+            (false, false) => "",
+        };
         writeln!(
             out,
             "prezero {version}, provider {provider}, pid {pid}, workers {workers}{paused}"
@@ -320,6 +326,8 @@ mod tests {
             workers: 1,
             paused_by_pressure: true,
             fresh_because: None,
+            drained: false,
+            tree: None,
             unknown_files: 0,
             counters: Counters { loans: 1, hit_bytes: 8 << 30, ..Counters::default() },
         })

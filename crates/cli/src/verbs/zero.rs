@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `prezero zero`: this process as a worker.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use client::Client;
 use linux::Roots;
-use units::Bytes;
+use linux::hugepagectl::ALL;
+use linux::kernel::Device;
+use units::{Bytes, Domain, Node, PageSize, Pages};
 use wire::PoolStatus;
 use worker::context::allowed_cpus;
-use worker::{Engine, Exit as Ended, Invocation, Stop, Summary, Worker};
+use worker::{Engine, Exit as Ended, Invocation, Stop, Summary, Unfinished, Work, Worker};
 
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::output::{self, Form, Record, count, progress, rate, seconds};
 use crate::shared::Daemon;
 
@@ -23,6 +26,9 @@ use crate::shared::Daemon;
 /// left alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256
 /// KiB where memory is cleared in place, within some 10 ms where the kernel zeroes its own pool,
 /// and what was done is kept; a second Ctrl-C ends it at once.
+///
+/// Members of zero_group that root does not trust with lent memory get no blocks in their hands:
+/// theirs is done by the control tree, in one thread.
 ///
 /// The work is charged to whoever runs this: put it under `nice`, `taskset` or `systemd-run
 /// --scope` as you like.
@@ -72,24 +78,30 @@ pub(crate) fn run(args: &Args) -> Outcome {
         return Ok(Ended::Done.into());
     }
     // Nobody looks at a bar of a worker that the daemon has started.
-    let pools = match invocation.until_eof {
-        true => Vec::new(),
-        false => Client::connect(&daemon.socket)?.status()?.pools,
+    let (pools, tree) = match invocation.until_eof {
+        true => (Vec::new(), None),
+        false => {
+            let status = Client::connect(&daemon.socket)?.status()?;
+            (status.pools, status.tree)
+        }
     };
     let bar = progress::bytes(total(&pools, invocation), "zeroing");
     let work = worker.run(&|bytes| bar.inc(bytes));
     bar.finish_and_clear();
-    let interrupted = stop.is_set();
-    let work = match work {
-        Ok(work) => work,
-        Err(unfinished) => {
+    let work = match (work, tree) {
+        (Err(unfinished), Some(tree)) if may_not(&unfinished) => {
+            by_tree(&tree, &pools, invocation, &stop)?
+        }
+        (Ok(work), _) => work,
+        (Err(unfinished), _) => {
             if invocation.until_eof {
                 // Who waits for it is told how far it got.
-                form.print(&Summary::new(&unfinished.work, interrupted))?;
+                form.print(&Summary::new(&unfinished.work, stop.is_set()))?;
             }
             return Err(unfinished.into());
         }
     };
+    let interrupted = stop.is_set();
     form.print(&Summary::new(&work, interrupted))?;
     if work.pages == 0 && !interrupted && !invocation.until_eof {
         for line in why_nothing(&Client::connect(&daemon.socket)?.status()?.pools, invocation) {
@@ -97,6 +109,41 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
     }
     Ok(if interrupted { Ended::Interrupted } else { Ended::Done }.into())
+}
+
+/// Whether blocks are not to be in this user's hands: the zeroing group's, unless it is trusted.
+fn may_not(unfinished: &Unfinished) -> bool {
+    let refused = |error: &client::Error| {
+        matches!(error, client::Error::Refused(wire::Error::NotPermitted { .. }))
+    };
+    matches!(&unfinished.error, worker::Error::Client(error) if refused(error))
+}
+
+/// Zeroes by the control tree, node by node: a worker of the daemon's has the blocks in its hands,
+/// and runs where and as this process does, charged to it.
+fn by_tree(
+    tree: &str,
+    pools: &[PoolStatus],
+    invocation: &Invocation,
+    stop: &Stop,
+) -> Result<Work, Failure> {
+    let begin = Instant::now();
+    let device = Device::open_at(&Path::new(tree).join("hugepagectl"))?;
+    let mut work = Work { threads: 1, ..Work::default() };
+    let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes));
+    let domains: BTreeSet<_> = meant.map(|pool| (pool.node, pool.page_bytes)).collect();
+    for (node, page_bytes) in domains {
+        let left = invocation.pages.pages().map_or(ALL, |pages| pages - work.pages);
+        if left == 0 || stop.is_set() {
+            break;
+        }
+        let page_size = PageSize::try_from(page_bytes).map_err(Failure::failed)?;
+        let done = device.zero(Domain { node: Node(node), page_size }, Pages(left))?;
+        work.pages += done.pages.0;
+        work.bytes += done.pages.bytes(page_size).0;
+    }
+    work.took = begin.elapsed();
+    Ok(work)
 }
 
 /// Why there was nothing to zero: a line for each node and page size that is meant.
@@ -157,7 +204,6 @@ impl Record for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use worker::Work;
 
     #[test]
     fn one_line_says_what_was_done() {

@@ -389,6 +389,9 @@ impl Shell {
 
     /// Gives blocks back where the kernel's pool has fewer free pages than it is to be left.
     pub(crate) fn relieve(&mut self) {
+        if self.draining.is_on() {
+            self.give_all_back();
+        }
         self.apply(Book::relieve);
     }
 }

@@ -31,6 +31,8 @@ impl Shell {
             workers: self.workers.running,
             paused_by_pressure: self.workers.paused,
             fresh_because: self.fresh_because(),
+            drained: self.draining.is_on(),
+            tree: self.tree.as_ref().map(|path| path.display().to_string()),
             unknown_files: self.store.unknown().unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot see what is on the mounts");
                 0

@@ -22,6 +22,9 @@ impl Shell {
         node: Option<Node>,
         page_size: Option<PageSize>,
     ) -> Result<Option<(Taken, OwnedFd)>, wire::Error> {
+        if self.draining.is_on() {
+            return Ok(None);
+        }
         let (watch, job) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|e| Error::Failed { what: format!("pipe2(O_CLOEXEC|O_NONBLOCK) = {e}") })?;
         self.observe();

@@ -65,7 +65,11 @@ fn heading(view: &View) -> Vec<Line<'static>> {
         }
         (None, None) => return vec![Line::from(format!(" asks {}", view.socket.display()))],
         (None, Some(status)) => {
-            let paused = if status.paused_by_pressure { ", paused by CPU pressure" } else { "" };
+            let paused = match (status.drained, status.paused_by_pressure) {
+                (true, _) => ", drained",
+                (false, true) => ", paused by CPU pressure",
+                (false, false) => "",
+            };
             format!(
                 " prezero {}, provider {}, pid {}, {} workers{paused}",
                 status.version, status.provider, status.pid, status.workers
@@ -262,9 +266,9 @@ mod tests {
  ready 0     zeroing 0     zeroable 0     lent 0     kept 0     lingering 0
  ready_low 8, ready_high 32, leave_free 2, max none; 18 free in the kernel
 
- LEASE         USER      PID     COMMAND         OWNER    AGE  SIZE   HOLE
- 18            root      4242    postgres        db       2h   8G     1G
- 17            root      4242    postgres        -        2h   8G     1G
+ LEASE         USER      PID     COMMAND         OWNER        AGE  SIZE   HOLE
+ 18            root      4242    postgres        db           2h   8G     1G
+ 17            root      4242    postgres        -            2h   8G     1G
 
 
 

@@ -158,6 +158,8 @@ pub(super) mod tests {
             workers: 2,
             paused_by_pressure: false,
             fresh_because: None,
+            drained: false,
+            tree: None,
             unknown_files: 0,
             counters: Counters { loans: 21, lost_workers: 1, refusals: 2, ..Counters::default() },
         }

@@ -70,6 +70,11 @@ impl Settings {
         self.required
     }
 
+    /// Whether the system has the group that a configuration names.
+    pub(crate) fn check(config: &config::Config) -> Result<()> {
+        Self::of(config, Path::new(""), false).map(drop)
+    }
+
     /// What the configuration says; `None` for no tree. An embedded daemon has one only if asked.
     pub(crate) fn of(
         config: &config::Config,
@@ -122,6 +127,7 @@ impl Tree {
         let path = settings.path.clone();
         match Self::mount(settings, shell, deputies, groups, roots).await {
             Ok(tree) => {
+                shell.borrow_mut().has_tree(path.clone());
                 tracing::info!(path = %path.display(), "the control tree is mounted");
                 Ok(Some(tree))
             }

@@ -22,9 +22,9 @@ use futures_util::Stream;
 use futures_util::stream::once;
 use units::{JobId, LeaseId, Node, Pages};
 use wire::{
-    Counters, Error, Finished, GivenBack, Held, Holder, Holders, Job, LendRequest, Lent, LentPart,
-    Level, LoanStatus, PoolChange, PoolStatus, Revoked, Status, UserStatus, Watch, WatchReply,
-    ZeroBy,
+    Counters, Drained, Error, Finished, GivenBack, Held, Holder, Holders, Job, LendRequest, Lent,
+    LentPart, Level, LoanStatus, PoolChange, PoolStatus, Revoked, Status, UserStatus, Watch,
+    WatchReply, ZeroBy,
 };
 use zlink::Reply;
 
@@ -112,6 +112,15 @@ impl Service {
         let given = self.shell.borrow_mut().give_back(node.map(Node), page_size, pages.map(Pages));
         patience::all_freed(&self.shell).await;
         Ok(GivenBack { bytes: given.0 })
+    }
+
+    /// Gives all back that nobody has, and keeps nothing ready until it is called with `on` false,
+    /// or the machine starts anew. Loans are served meanwhile, from the kernel's free pages.
+    async fn drain(&mut self, on: bool) -> Result<Drained, Error> {
+        self.rights.may_zero("drain")?;
+        let drained = self.shell.borrow_mut().drain(on)?;
+        patience::all_freed(&self.shell).await;
+        Ok(drained)
     }
 
     /// Finds the processes that have blocks which are lent or linger: of one loan, or of all. Looks

@@ -207,6 +207,7 @@ mod tests {
             ),
             ("TakeZeroing", json!({ "node": n32, "page_bytes": n64, "background": false })),
             ("FinishZeroing", json!({ "job": n64, "pages_done": n64 })),
+            ("Drain", json!({ "on": false })),
             ("FindHolders", json!({ "lease": n64 })),
             ("Revoke", json!({ "lease": n64 })),
             ("GiveBack", json!({ "node": n32, "page_bytes": n64, "pages": n64 })),

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero wait`: for boot order and scripts that must not begin before memory is ready.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use client::Client;
+use serde::Serialize;
+use units::Bytes;
+use wire::PoolStatus;
+use worker::{Stop, Which};
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Form, Record, seconds};
+use crate::shared::Daemon;
+
+/// How often is looked: a status costs the daemon 0.1 ms.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Wait until memory is ready
+///
+/// Without --ready: until no pool that is meant has fewer ready pages than its ready_low, below
+/// which background zeroing starts. With it: until that much is ready in all of them together. A
+/// daemon that is not there yet is waited for, too. Ends with exit code 5 when --timeout is over,
+/// and says what is missing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero wait --ready 64G
+  prezero wait --ready 8G --page-size 1G --node 1 --timeout 30s && ./start-guests
+  prezero wait --timeout 5min         all pools, as prezero-ready.service does")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    which: Which,
+    /// How much is to be ready, as in 64G
+    #[arg(long, value_name = "SIZE")]
+    ready: Option<Bytes>,
+    /// How long to wait, as in 30s or 5min; for ever without it
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    form: Form,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let stop = Stop::on_signals()?;
+    let begin = Instant::now();
+    let mut client: Option<Client> = None;
+    while !stop.is_set() {
+        let missing = match look(args, &mut client) {
+            Ok(pools) => match missing(args, &pools) {
+                None => {
+                    let ready_bytes = ready(&pools).0;
+                    args.form
+                        .print(&Waited { ready_bytes, seconds: begin.elapsed().as_secs_f64() })?;
+                    return Ok(Exit::Done);
+                }
+                Some(missing) => missing,
+            },
+            // It starts, or starts again.
+            Err(client::Error::NoDaemon { .. } | client::Error::Broken { .. }) => {
+                format!("no daemon answers at {}", args.daemon.socket.display())
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if args.timeout.is_some_and(|timeout| begin.elapsed() >= timeout) {
+            return Err(Failure::new(Exit::NotEnough, format!("{missing}: waited long enough")));
+        }
+        std::thread::sleep(LOOK);
+    }
+    Err(Failure::interrupted())
+}
+
+/// The pools that are meant.
+fn look(args: &Args, kept: &mut Option<Client>) -> Result<Vec<PoolStatus>, client::Error> {
+    let mut client = match kept.take() {
+        Some(client) => client,
+        None => Client::connect(&args.daemon.socket)?,
+    };
+    let mut pools = client.status()?.pools;
+    *kept = Some(client);
+    pools.retain(|pool| args.which.fits(pool.node, pool.page_bytes));
+    Ok(pools)
+}
+
+fn ready(pools: &[PoolStatus]) -> Bytes {
+    pools.iter().map(|pool| Bytes(pool.ready_pages.saturating_mul(pool.page_bytes))).sum()
+}
+
+/// What is not ready yet.
+fn missing(args: &Args, pools: &[PoolStatus]) -> Option<String> {
+    if let Some(wanted) = args.ready {
+        let ready = ready(pools);
+        return (ready < wanted).then(|| format!("{ready} of {wanted} are ready"));
+    }
+    let low = pools.iter().find(|pool| pool.ready_pages < pool.ready_low)?;
+    let PoolStatus { node, page_bytes, pages_per_block, ready_pages, ready_low, .. } = low;
+    let page = Bytes(*page_bytes);
+    Some(format!(
+        "node {node} {page} x {pages_per_block} has {ready_pages} of {ready_low} pages ready"
+    ))
+}
+
+#[derive(Debug, Serialize)]
+struct Waited {
+    ready_bytes: u64,
+    seconds: f64,
+}
+
+impl Record for Waited {
+    fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        let took = seconds(Duration::from_secs_f64(self.seconds));
+        writeln!(out, "{} are ready after {took}", Bytes(self.ready_bytes))
+    }
+}
