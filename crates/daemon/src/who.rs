@@ -16,7 +16,7 @@ use linux::process::{self, Process};
 use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::sleep;
 use units::{Bytes, Domain, LeaseId, Pages};
-use wire::{Error, Held, Holder, Holders, Lent, LoanStatus, Status};
+use wire::{BlockHolder, Error, Held, Holders, Lent, LoanStatus, Status};
 
 use crate::borrowers::LentFile;
 use crate::rights::Rights;
@@ -73,8 +73,9 @@ pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status
     status
 }
 
-/// Writes a line about a large loan, unless it is over in a moment.
-pub(crate) fn log_large(shell: &Shared, rights: &Rights, lent: &Lent) {
+/// Notes who asked for a loan, and writes a line about a large one, unless it is over in a moment.
+pub(crate) fn note(shell: &Shared, rights: &Rights, lent: &Lent) {
+    shell.borrow_mut().note_borrower(LeaseId(lent.lease), rights.peer().pid);
     let bytes: Bytes = lent.parts.iter().map(|part| Bytes(part.bytes)).sum();
     if bytes < LARGE {
         return;
@@ -165,7 +166,7 @@ fn report(roots: &Roots, files: &[LentFile], found: &Search) -> Holders {
     let holders = lines.into_iter().filter_map(|((lease, lingers, domain, pid, how), pages)| {
         // One that has ended since holds nothing.
         let process = know(pid)?;
-        Some(Holder {
+        Some(BlockHolder {
             lease: lease.map(|lease| lease.0),
             lingers,
             node: domain.node.0,

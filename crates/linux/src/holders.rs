@@ -2,8 +2,8 @@
 //! Which processes have a file open or map it, and which might pin pages.
 //!
 //! A search reads `/proc/PID/maps` and the links in `/proc/PID/fd` of every process: 20 us for a
-//! small one, 10 ms for one of 20,000 mappings. The former waits for whoever changes the mappings of
-//! the process right then, so that it belongs on a thread of its own. Needs CAP_SYS_PTRACE for
+//! small one, 10 ms for one of 20,000 mappings. The former waits for whoever changes the mappings
+//! of the process right then, so that it belongs on a thread of its own. Needs CAP_SYS_PTRACE for
 //! processes of other users.
 
 use std::collections::BTreeMap;

@@ -134,7 +134,7 @@ pub struct UserStatus {
 
 /// One process that keeps a block from others.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
-pub struct Holder {
+pub struct BlockHolder {
     /// The loan that the block is, or was, part of; absent for one of a lost worker.
     pub lease: Option<u64>,
     /// Whether that loan has ended, so that the block lingers.
@@ -178,7 +178,7 @@ pub enum Held {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Type)]
 pub struct Holders {
     /// Each process, by lease.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<BlockHolder>,
     /// Whether every process was looked at; the search ends after some seconds.
     pub complete: bool,
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use units::{Bytes, Node, PageSize};
 use wire::{
-    Counters, Drained, Error, Finished, GivenBack, Held, Holder, Holders, INTERFACE, Job,
+    BlockHolder, Counters, Drained, Error, Finished, GivenBack, Held, Holders, INTERFACE, Job,
     LendRequest, Lent, LentPart, Level, LoanStatus, PoolChange, PoolStatus, Provider, Recycle,
     Revoked, StateName, Status, UserStatus, WatchReply, ZeroBy,
 };
@@ -181,7 +181,7 @@ fn what_is_unbounded_or_unnamed_is_null_or_absent() {
 
 #[test]
 fn holders_and_what_is_taken_away() {
-    let holder = Holder {
+    let holder = BlockHolder {
         lease: Some(5),
         lingers: true,
         node: 1,

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use units::{Bytes, LeaseId};
-use wire::{Held, Holder, Holders};
+use wire::{BlockHolder, Held, Holders};
 
 use crate::exit::{Exit, Outcome};
 use crate::output::table::{self, Align};
@@ -60,7 +60,7 @@ impl Record for Report {
             ("SIZE", Right),
             ("UNIT", Left),
         ];
-        let row = |holder: &Holder| {
+        let row = |holder: &BlockHolder| {
             let how = match holder.how {
                 Held::Maps => "maps",
                 Held::Opens => "opens",

@@ -12,8 +12,9 @@ use crate::shared::Daemon;
 
 /// Take a loan's memory away from whoever has it
 ///
-/// Ends the loan and cuts its files to nothing: the kernel takes the pages out of every mapping, and
-/// a process that touches them again gets SIGBUS, which ends most (QEMU and databases among them).
+/// Ends the loan and cuts its files to nothing: the kernel takes the pages out of every mapping,
+/// and a process that touches them again gets SIGBUS, which ends most (QEMU and databases among
+/// them).
 /// The content is lost. To end a loan in peace end its process, whose PID `prezero status` has.
 ///
 /// The kernel does not take away pages that are pinned (VFIO, RDMA, io_uring): they come back when

@@ -22,8 +22,8 @@ use futures_util::Stream;
 use futures_util::stream::once;
 use units::{JobId, LeaseId, Node, Pages};
 use wire::{
-    Counters, Drained, Error, Finished, GivenBack, Held, Holder, Holders, Job, LendRequest, Lent,
-    LentPart, Level, LoanStatus, PoolChange, PoolStatus, Revoked, Status, UserStatus, Watch,
+    BlockHolder, Counters, Drained, Error, Finished, GivenBack, Held, Holders, Job, LendRequest,
+    Lent, LentPart, Level, LoanStatus, PoolChange, PoolStatus, Revoked, Status, UserStatus, Watch,
     WatchReply, ZeroBy,
 };
 use zlink::Reply;
@@ -46,7 +46,7 @@ struct Service {
 #[zlink::service(
     interface = "io.prezero",
     types = [
-        PoolStatus, LoanStatus, UserStatus, Counters, Status, Level, LentPart, ZeroBy, PoolChange, Holder,
+        PoolStatus, LoanStatus, UserStatus, Counters, Status, Level, LentPart, ZeroBy, PoolChange, BlockHolder,
         Held,
     ],
     vendor = "prezero",
@@ -184,10 +184,8 @@ impl Service {
         let granted = patience::lend(&self.shell, &self.place, &mut asked, self.rights.ids());
         match granted.await? {
             Ok(handover) => {
-                let lease = handover.loan.lease;
-                self.shell.borrow_mut().note_borrower(lease, self.rights.peer().pid);
                 let (lent, fds) = translate::lent(handover);
-                who::log_large(&self.shell, &self.rights, &lent);
+                who::note(&self.shell, &self.rights, &lent);
                 Ok((lent, fds))
             }
             Err(refusal) => Err(translate::refusal(&asked, &refusal, &self.shell.borrow().pools())),
