@@ -13,6 +13,7 @@ mod keep;
 mod library;
 mod loans;
 mod metrics;
+mod named;
 mod nodes;
 mod operator;
 mod pins;

@@ -27,7 +27,7 @@ use thiserror::Error;
 
 use crate::config::Recycle;
 
-use units::{BlockId, JobId, LeaseId, Owner, Pages, PoolKey, Uid};
+use units::{BlockId, JobId, LeaseId, LoanName, Owner, Pages, PoolKey, Uid};
 pub use wire::StateName;
 
 /// The knowledge that every byte of a block is zero and that nobody else can write to it.
@@ -104,10 +104,12 @@ enum InPlace {
 }
 
 impl InPlace {
-    fn of(reach: &Reach, recycle: Recycle) -> Option<Self> {
+    /// `is_named`: a loan by name goes to whoever the agent gives it to, which the operator's word
+    /// for borrowers is not about.
+    fn of(reach: &Reach, recycle: Recycle, is_named: bool) -> Option<Self> {
         match (reach, recycle) {
             (Reach::Nobody(Unheld(())), Recycle::Auto | Recycle::InPlace) => Some(Self::Proven),
-            (Reach::Sole, Recycle::InPlace) => Some(Self::Trusted),
+            (Reach::Sole, Recycle::InPlace) if !is_named => Some(Self::Trusted),
             _ => None,
         }
     }
@@ -137,6 +139,9 @@ pub struct Part {
     pub keep: Option<Keep>,
     /// The file's length while lent: a trimmed or grown block differs from its pool's shape.
     pub pages: Pages,
+    /// By what name the loan lasts, with nobody's descriptor. While it is lent that is the loan;
+    /// afterwards it says how it was held.
+    pub name: Option<LoanName>,
 }
 
 /// Where a block is in its life.
@@ -454,6 +459,20 @@ impl Block {
         }
     }
 
+    /// lent → lent: from now on the loan lasts by its name.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] unless it is lent under `lease`, by no name.
+    pub fn hold_by_name(&mut self, lease: LeaseId, name: LoanName) -> Result<(), IllegalMove> {
+        match &mut self.state {
+            State::Lent(part) if part.lease == lease && part.name.is_none() => {
+                part.name = Some(name);
+                Ok(())
+            }
+            _ => self.illegal("given that name"),
+        }
+    }
+
     /// lent → lingering: the lease ended.
     ///
     /// # Errors
@@ -534,8 +553,9 @@ impl Block {
             self.state = State::Kept { part: part.clone(), until };
             return Ok(Settled::Kept);
         }
+        let is_named = part.as_ref().is_some_and(|part| part.name.is_some());
         let whole = self.pages() == self.pool.pages_per_block && self.missing == Pages::ZERO;
-        match InPlace::of(&reach, recycle) {
+        match InPlace::of(&reach, recycle, is_named) {
             Some(key) if whole => {
                 self.clear_where_it_lies(&key);
                 Ok(Settled::Zeroable)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The configuration: one TOML file, and single keys over it.
 
+mod agent;
 mod listen;
 mod reserve;
 mod set;
@@ -15,6 +16,7 @@ use units::{Bytes, Node, PageSize, Pages, PoolKey, Uid, as_text};
 pub use wire::Recycle;
 use wire::{PoolChange, Unknown};
 
+pub use agent::Agent;
 pub use listen::{BadListen, Listen};
 pub use reserve::Reserve;
 pub use set::Set;
@@ -221,6 +223,8 @@ pub struct Config {
     pub workers: Workers,
     /// The control tree.
     pub tree: Tree,
+    /// Loans by name.
+    pub agent: Agent,
     /// Whether and where metrics are served.
     pub metrics: Metrics,
     /// Pages that `prezero reserve` takes from free memory, at boot if it can; the daemon does not.
@@ -244,6 +248,7 @@ impl Default for Config {
             nice: -10,
             workers: Workers::default(),
             tree: Tree::default(),
+            agent: Agent::default(),
             metrics: Metrics::default(),
             reserve: Vec::new(),
             pools: Vec::new(),

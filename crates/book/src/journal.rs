@@ -7,9 +7,11 @@
 //! b17-n0-p8-l5-i0-u100033-a1000-g8           the same of a subordinate of uid 1000
 //! b17-n0-p8-l5-i0-u1000-g8-k300-oguest1      its content is kept 300 s for `guest1`
 //! b17-n0-p8-l5-i0-u1000-g8-k300-oguest1-t91  ... until second 91 of CLOCK_BOOTTIME
+//! b17-n0-p8-l5-i0-u1000-g8-hteam-a+0f3c      lent by the name `team-a/0f3c`
 //! ```
-//! The page size is the mount's. A rename moves a block and rewrites its name in one step, so a
-//! crash leaves either the old truth or the new one.
+//! The page size is the mount's. A loan's name stands last, since it may have hyphens. A rename
+//! moves a block and rewrites its name in one step, so a crash leaves either the old truth or the
+//! new one.
 
 use std::str::FromStr;
 
@@ -44,10 +46,13 @@ pub fn name_of(block: &Block) -> String {
     format(block.id(), block.pool(), part, until)
 }
 
+/// What a loan's name stands behind. No field before it has a hyphen.
+const NAMED: &str = "-h";
+
 fn format(block: BlockId, pool: PoolKey, part: Option<&Part>, until: Option<u64>) -> String {
     let mut name = format!("{block}-n{}-p{}", pool.node, pool.pages_per_block);
     if let Some(part) = part {
-        let Part { lease, index, uid, account, pages, keep } = part;
+        let Part { lease, index, uid, account, pages, keep, name: loan } = part;
         name += &format!("-{lease}-i{index}-u{uid}");
         if account != uid {
             name += &format!("-a{account}");
@@ -55,6 +60,9 @@ fn format(block: BlockId, pool: PoolKey, part: Option<&Part>, until: Option<u64>
         name += &format!("-g{pages}");
         if let Some(Keep { owner, seconds }) = keep {
             name += &format!("-k{seconds}-o{owner}");
+        }
+        if let Some(loan) = loan {
+            name += &format!("{NAMED}{}", loan.as_str().replace('/', "+"));
         }
     }
     if let Some(until) = until {
@@ -66,7 +74,11 @@ fn format(block: BlockId, pool: PoolKey, part: Option<&Part>, until: Option<u64>
 /// Reads a name that [`name_of`] wrote, from the mount of `page_size`; `None` for any other.
 #[must_use]
 pub fn parse(name: &str, page_size: PageSize) -> Option<Entry> {
-    let mut fields = name.split('-').peekable();
+    let (head, loan) = match name.split_once(NAMED) {
+        Some((head, loan)) => (head, Some(loan.replace('+', "/").parse().ok()?)),
+        None => (name, None),
+    };
+    let mut fields = head.split('-').peekable();
     let block = BlockId(number(fields.next()?, 'b')?);
     let node = Node(number(fields.next()?, 'n')?);
     let pages_per_block = Pages(number(fields.next()?, 'p')?);
@@ -92,7 +104,7 @@ pub fn parse(name: &str, page_size: PageSize) -> Option<Entry> {
                 Some(Keep { owner, seconds })
             }
         };
-        part = Some(Part { lease, index, uid, account, keep, pages });
+        part = Some(Part { lease, index, uid, account, keep, pages, name: loan });
         if let Some(field) = fields.next() {
             until = Some(number(field, 't')?);
         }
@@ -111,11 +123,17 @@ fn number<T: FromStr>(field: &str, prefix: char) -> Option<T> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use units::LoanName;
 
     fn keep() -> impl Strategy<Value = Option<Keep>> {
         proptest::option::of(("[A-Za-z0-9._]{1,64}", any::<u64>()).prop_map(|(owner, seconds)| {
             Keep { owner: owner.parse().expect("the pattern is the rule"), seconds }
         }))
+    }
+
+    fn loan() -> impl Strategy<Value = Option<LoanName>> {
+        let name = "[A-Za-z0-9][A-Za-z0-9._-]{0,50}(/[A-Za-z0-9][A-Za-z0-9._-]{0,56})?";
+        proptest::option::of(name.prop_map(|text| text.parse().expect("the pattern is the rule")))
     }
 
     proptest! {
@@ -125,15 +143,17 @@ mod tests {
             (lease, index, uid, pages) in (any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>()),
             account in proptest::option::of(any::<u32>()),
             keep in keep(),
+            loan in loan(),
             until in proptest::option::of(any::<u64>()),
             lent in any::<bool>(),
         ) {
             let pool = PoolKey { node: Node(node), page_size: PageSize::MIB_2, pages_per_block: Pages(k) };
             let part = lent.then(|| Part {
                 lease: LeaseId(lease), index, uid: Uid(uid), account: Uid(account.unwrap_or(uid)),
-                keep: keep.clone(), pages: Pages(pages),
+                keep: keep.clone().filter(|_| loan.is_none()), pages: Pages(pages), name: loan,
             });
-            let until = until.filter(|_| lent && keep.is_some());
+            let is_kept = part.as_ref().is_some_and(|part| part.keep.is_some());
+            let until = until.filter(|_| is_kept);
             let name = format(BlockId(id), pool, part.as_ref(), until);
             prop_assert!(name.len() <= 255, "{} bytes do not fit a file name", name.len());
             let entry = Entry { block: BlockId(id), pool, part, until };
@@ -172,6 +192,10 @@ mod tests {
             "b1-n0-p1-l1-i0-u7-a7-g1",
             "b1-n0-p1-l1-i0-a7-g1",
             "b1-n0-p1-l1-i0-u7-a8",
+            "b1-n0-p1-l1-i0-u0-g1-h",
+            "b1-n0-p1-l1-i0-u0-g1-h+",
+            "b1-n0-p1-l1-i0-u0-g1-h-a",
+            "b1-n0-p1-ha",
         ] {
             assert_eq!(parse(name, PageSize::MIB_2), None, "{name}");
         }

@@ -13,7 +13,7 @@ fn part(lease: u64, owner: &str) -> Part {
     let owner = owner.parse().expect("an owner's name");
     let keep = Some(Keep { owner, seconds: 60 });
     let (uid, account) = (Uid(1000), Uid(1000));
-    Part { lease: LeaseId(lease), index: 0, uid, account, keep, pages: Pages(2) }
+    Part { lease: LeaseId(lease), index: 0, uid, account, keep, pages: Pages(2), name: None }
 }
 
 /// A block in that state: of job 1, of lease 1, of owner `guest`.

@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use crate::exit::{self, Outcome};
 use crate::manual;
 use crate::verbs::{
-    completions, doctor, drain, give_back, holders, lab, lend, reserve, revoke, run, serve, set,
-    status, top, wait, watch, zero,
+    completions, doctor, drain, give_back, holders, lab, lend, loans, named, reserve, revoke, run,
+    serve, set, status, top, wait, watch, zero,
 };
 
 /// Huge pages that are zero before anyone asks.
@@ -34,6 +34,8 @@ pub(crate) enum Verb {
     Watch(watch::Args),
     Wait(wait::Args),
     Lend(lend::Args),
+    Return(named::Args),
+    Loans(loans::Args),
     Run(run::Args),
     Set(set::Args),
     GiveBack(give_back::Args),
@@ -60,6 +62,8 @@ impl Verb {
             Self::Wait(args) => wait::run(&args),
             Self::Watch(args) => watch::run(&args),
             Self::Lend(args) => lend::run(&args),
+            Self::Return(args) => named::run(&args),
+            Self::Loans(args) => loans::run(&args),
             Self::Run(args) => run::run(&args),
             Self::Set(args) => set::run(&args),
             Self::GiveBack(args) => give_back::run(&args),

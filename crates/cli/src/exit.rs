@@ -7,6 +7,7 @@ use std::io;
 use std::process::ExitCode;
 
 use serde_json::json;
+use wire::agent::AgentError;
 
 /// The exit codes. They are part of the interface: scripts depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +130,17 @@ impl From<client::Error> for Failure {
                 wire::Error::NoSuchLease { .. }
                 | wire::Error::NoSuchJob { .. }
                 | wire::Error::Failed { .. } => Exit::Failed,
+            },
+            client::Error::AgentRefused(refused) => match refused {
+                AgentError::NotPermitted { .. }
+                | AgentError::QuotaExceeded { .. }
+                | AgentError::TooManyNames { .. } => Exit::Refused,
+                AgentError::BadValue { .. }
+                | AgentError::NoSuchPool { .. }
+                | AgentError::NameTaken { .. }
+                | AgentError::NoSuchName { .. } => Exit::Usage,
+                AgentError::NotEnough { .. } => Exit::NotEnough,
+                AgentError::NameBusy { .. } | AgentError::Failed { .. } => Exit::Failed,
             },
             client::Error::Kernel(kernel) if kernel.is_no_space() => Exit::NotEnough,
             _ => Exit::Failed,

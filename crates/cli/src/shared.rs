@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What several verbs ask for: which daemon. Which pages is [`worker::Which`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use client::{Client, DEFAULT_SOCKET};
+use client::{AgentClient, Client, DEFAULT_SOCKET};
 
 use crate::exit::Failure;
 
@@ -30,6 +30,28 @@ pub(crate) struct Daemon {
     /// The daemon's socket
     #[arg(long, value_name = "PATH", env = "PREZERO_SOCKET", default_value = DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
+}
+
+/// Where agents are listened to, unless that is said.
+pub(crate) fn agent_socket(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(client::AGENT_SOCKET_ENDING);
+    path.into()
+}
+
+/// Which daemon, for what only agents may.
+#[derive(Debug, Args)]
+pub(crate) struct AgentDaemon {
+    /// The daemon's socket for agents; default: its other socket's path with `.agent` behind it
+    #[arg(long, value_name = "PATH", env = "PREZERO_AGENT_SOCKET")]
+    agent_socket: Option<PathBuf>,
+}
+
+impl AgentDaemon {
+    pub(crate) fn connect(&self, daemon: &Daemon) -> Result<AgentClient, Failure> {
+        let path = self.agent_socket.clone().unwrap_or_else(|| agent_socket(&daemon.socket));
+        Ok(AgentClient::connect(path)?)
+    }
 }
 
 impl Daemon {

@@ -59,22 +59,8 @@ impl Client {
 
     /// One call and its answer.
     fn call<M: Parameters>(&mut self, parameters: &M) -> Result<(M::Reply, Vec<OwnedFd>)> {
-        let broken = broken(M::NAME);
-        self.send(parameters, false).map_err(&broken)?;
-        let received = now(self.connection.receive_reply::<M::Reply, wire::Error>());
-        let (reply, fds) = received.map_err(&broken)?;
-        // Parameters that are left out are an object without fields.
-        let none = MapDeserializer::<_, ValueError>::new(std::iter::empty::<(&str, ())>());
-        let parameters = match reply?.into_parameters() {
-            Some(parameters) => parameters,
-            None => M::Reply::deserialize(none).map_err(|_| broken(zlink::Error::UnexpectedEof))?,
-        };
-        Ok((parameters, fds))
-    }
-
-    fn send<M: Parameters>(&mut self, parameters: &M, more: bool) -> zlink::Result<()> {
-        let call = Call::new(Named { method: M::NAME, parameters }).set_more(more);
-        now(self.connection.send_call(&call, Vec::new()))
+        let (reply, fds) = exchange::<M, wire::Error>(&mut self.connection, parameters)?;
+        Ok((reply?, fds))
     }
 
     /// Everything there is to see.
@@ -182,7 +168,7 @@ impl Client {
     ) -> Result<Watch> {
         let interval_ms = Some(u64::try_from(interval.as_millis()).unwrap_or(u64::MAX));
         let watch = wire::Watch { node, page_size, below, interval_ms };
-        self.send(&watch, true).map_err(broken("Watch"))?;
+        send(&mut self.connection, &watch, true).map_err(broken("Watch"))?;
         // A watch may be silent for days.
         self.connection
             .read()
@@ -211,6 +197,41 @@ impl Iterator for Watch {
             Err(source) => Some(Err(broken("Watch")(source))),
         }
     }
+}
+
+fn send<M: Parameters>(
+    connection: &mut Connection<Blocking>,
+    parameters: &M,
+    more: bool,
+) -> zlink::Result<()> {
+    let call = Call::new(Named { method: M::NAME, parameters }).set_more(more);
+    now(connection.send_call(&call, Vec::new()))
+}
+
+/// An answer, or how it was refused, and its descriptors.
+type Answer<M, E> = (std::result::Result<<M as Parameters>::Reply, E>, Vec<OwnedFd>);
+
+/// One call and its answer, of an interface that refuses by `E`.
+pub(crate) fn exchange<M, E>(
+    connection: &mut Connection<Blocking>,
+    parameters: &M,
+) -> Result<Answer<M, E>>
+where
+    M: Parameters,
+    E: for<'de> Deserialize<'de> + std::fmt::Debug,
+{
+    let broken = broken(M::NAME);
+    send(connection, parameters, false).map_err(&broken)?;
+    let received = now(connection.receive_reply::<M::Reply, E>());
+    let (reply, fds) = received.map_err(&broken)?;
+    // Parameters that are left out are an object without fields.
+    let none = MapDeserializer::<_, ValueError>::new(std::iter::empty::<(&str, ())>());
+    let parameters = match reply.map(zlink::Reply::into_parameters) {
+        Err(refused) => return Ok((Err(refused), fds)),
+        Ok(Some(parameters)) => parameters,
+        Ok(None) => M::Reply::deserialize(none).map_err(|_| broken(zlink::Error::UnexpectedEof))?,
+    };
+    Ok((Ok(parameters), fds))
 }
 
 fn broken(method: &'static str) -> impl Fn(zlink::Error) -> Error {

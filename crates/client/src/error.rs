@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
+use wire::agent::AgentError;
 
 /// An operation that failed; nothing was lent, zeroed or changed by it.
 #[derive(Debug, Error)]
@@ -21,6 +22,9 @@ pub enum Error {
     /// The daemon refused.
     #[error(transparent)]
     Refused(#[from] wire::Error),
+    /// The daemon refused an agent.
+    #[error(transparent)]
+    AgentRefused(#[from] AgentError),
     /// The daemon did not answer in time, went away, or does not speak the interface.
     #[error("the daemon's answer to {method}: {source}")]
     Broken {
@@ -62,6 +66,18 @@ impl Error {
                 wire::Error::NothingToZero => Errno::AGAIN,
                 wire::Error::NoSuchJob { .. } | wire::Error::NoSuchLease { .. } => Errno::NOENT,
                 wire::Error::Failed { .. } => Errno::IO,
+            },
+            Self::AgentRefused(refused) => match refused {
+                AgentError::NotPermitted { .. } => Errno::ACCESS,
+                AgentError::BadValue { .. } => Errno::INVAL,
+                AgentError::NoSuchPool { .. } => Errno::NODEV,
+                AgentError::NameTaken { .. } => Errno::EXIST,
+                AgentError::NameBusy { .. } => Errno::BUSY,
+                AgentError::NoSuchName { .. } => Errno::NOENT,
+                AgentError::TooManyNames { .. } => Errno::MFILE,
+                AgentError::QuotaExceeded { .. } => Errno::DQUOT,
+                AgentError::NotEnough { .. } => Errno::NOMEM,
+                AgentError::Failed { .. } => Errno::IO,
             },
             Self::Broken { source: zlink::Error::Io(io), .. } => {
                 Errno::from_io_error(io).unwrap_or(Errno::PROTO)

@@ -14,6 +14,7 @@
 //! zeroing (short of ready memory a loan comes with a hole that the kernel zeroes on touch),
 //! start threads or a runtime, or keep a program alive when the daemon is gone.
 
+mod agent;
 #[cfg(feature = "capi")]
 pub mod capi;
 mod connection;
@@ -21,9 +22,11 @@ mod error;
 mod loan;
 mod socket;
 
+pub use agent::{AGENT_TIMEOUT, AgentClient};
 pub use connection::{ANSWER_TIMEOUT, Client, Watch};
 pub use error::{Error, Result};
 pub use linux::Mapping;
 pub use loan::Loan;
-pub use units::{Bytes, Node, Owner, PageSize, Pages};
+pub use units::{Bytes, LoanName, Node, Owner, PageSize, Pages};
+pub use wire::agent::{LendByName, LentByName, NamedLoan, SOCKET_ENDING as AGENT_SOCKET_ENDING};
 pub use wire::{DEFAULT_SOCKET, LendRequest};

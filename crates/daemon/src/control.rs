@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,7 @@ pub(crate) struct Control {
     groups: SharedGroups,
     workers: Pids,
     source: Option<ConfigSource>,
+    agent_socket: Option<PathBuf>,
     manager: RefCell<Option<Manager>>,
     endpoint: RefCell<Option<Endpoint>>,
     log: RefCell<Log>,
@@ -57,12 +59,13 @@ impl Control {
         shell: &Shared,
         groups: &SharedGroups,
         workers: Pids,
-        source: Option<ConfigSource>,
+        (source, agent_socket): (Option<ConfigSource>, Option<PathBuf>),
         manager: Option<Manager>,
     ) -> Self {
         let (manager, endpoint) = (RefCell::new(manager), RefCell::default());
         let (shell, groups) = (Rc::clone(shell), Rc::clone(groups));
-        Self { shell, groups, workers, source, manager, endpoint, log: RefCell::default() }
+        let log = RefCell::default();
+        Self { shell, groups, workers, source, agent_socket, manager, endpoint, log }
     }
 
     /// Begins to serve metrics where the configuration says so.
@@ -147,7 +150,13 @@ impl Control {
             None => None,
         };
         self.shell.borrow_mut().reload(config).map_err(told)?;
+        let agents = groups.agent();
         self.groups.replace(groups);
+        if let Some(path) = &self.agent_socket
+            && let Err(error) = crate::files::restrict(path, agents)
+        {
+            tracing::warn!(%error, "the agents' socket keeps its group; credentials decide all the same");
+        }
         if moved {
             self.endpoint.replace(endpoint);
         }

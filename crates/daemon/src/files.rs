@@ -32,6 +32,19 @@ pub(crate) fn lock(run_dir: &Path) -> Result<Option<File>> {
     }
 }
 
+/// Leaves a socket to root and the members of a group: who is none cannot even knock.
+pub(crate) fn restrict(path: &Path, group: Option<u32>) -> Result<()> {
+    let failed = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+    let mode = if group.is_some() { 0o660 } else { 0o600 };
+    // The mode first, so that nobody gets in between.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
+    match std::os::unix::fs::chown(path, None, group) {
+        // Without root the group stays the daemon's own: credentials decide all the same.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        result => result.map_err(failed),
+    }
+}
+
 /// Binds the socket, replacing one that nobody listens at any more.
 ///
 /// Everybody may connect: who may do what is decided by the peer's credentials, so that a refusal

@@ -17,6 +17,7 @@ mod error;
 mod face;
 mod files;
 mod held;
+mod hole;
 mod house;
 mod kernel;
 mod lanes;

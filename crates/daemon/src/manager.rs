@@ -4,6 +4,7 @@
 //! | systemd's name | what it is here |
 //! |---|---|
 //! | socket `varlink` | the listening socket: clients that connect during a restart wait in it |
+//! | socket `agent` | the same for agents, who lend by name |
 //! | stored `pages-SIZEkB` | the root of a page size's hugetlbfs |
 //!
 //! Block files survive the daemon by their mount. A mount is seen in its mount namespace only, and
@@ -33,6 +34,8 @@ use sd_notify::NotifyState;
 
 /// The name under which a socket unit passes the listening socket, as systemd's own services do.
 const SOCKET: &str = "varlink";
+/// The same of the agents' socket.
+const AGENT_SOCKET: &str = "agent";
 /// The environment that is the daemon's alone, not its workers'.
 pub(crate) const OWN_VARIABLES: [&str; 6] = [
     "NOTIFY_SOCKET",
@@ -50,6 +53,8 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Inherited {
     /// The socket of a socket unit.
     pub(crate) listener: Option<UnixListener>,
+    /// The same for agents.
+    pub(crate) agent_listener: Option<UnixListener>,
     /// Stored descriptors by name.
     pub(crate) stored: BTreeMap<String, OwnedFd>,
 }
@@ -75,6 +80,8 @@ impl Inherited {
             let fd = unsafe { OwnedFd::from_raw_fd(number) };
             if name == SOCKET && inherited.listener.is_none() {
                 inherited.listener = Some(UnixListener::from(fd));
+            } else if name == AGENT_SOCKET && inherited.agent_listener.is_none() {
+                inherited.agent_listener = Some(UnixListener::from(fd));
             } else if name.starts_with("pages-") {
                 inherited.stored.insert(name, fd);
             } else {

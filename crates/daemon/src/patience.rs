@@ -5,16 +5,17 @@
 //! [`Shell`](crate::shell::Shell) never waits. Here is everything that does, on behalf of one peer
 //! ([`Place`]): who waited for something that many wait for takes its turn again before it goes on.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use book::block::StateName;
-use book::{Asked, Loan, Refusal};
+use book::{Asked, HeldByName, Loan, Refusal};
 use tokio::time::{Instant, timeout, timeout_at};
-use units::{JobId, Pages};
+use units::{JobId, LoanName, Pages};
 use wire::{Error, Status};
 
 use crate::kernel::Fill;
-use crate::shell::{Granted, Handover, Shared};
+use crate::shell::{Granted, Handover, Pending, Shared, Step};
 use crate::users::Place;
 use crate::watchers;
 
@@ -98,7 +99,12 @@ fn worth_waiting(shell: &Shared, refusal: &Refusal, begin: Instant) -> Option<In
             let waits = Instant::now() < until && shell.borrow().has_pages_in_transit();
             waits.then_some(until)
         }
-        Refusal::Size(_) | Refusal::NoSuchPool | Refusal::Quota { .. } => None,
+        Refusal::Size(_)
+        | Refusal::NoSuchPool
+        | Refusal::Quota { .. }
+        | Refusal::NameTaken
+        | Refusal::TooManyNames
+        | Refusal::ScopeQuota { .. } => None,
     }
 }
 
@@ -111,6 +117,111 @@ async fn filled(shell: &Shared, loan: &mut Loan, fills: Vec<Fill>) {
         for part in loan.parts.iter_mut().filter(|part| part.block == block) {
             part.ready = filled;
         }
+    }
+}
+
+/// What came of asking for a loan by name.
+#[derive(Debug)]
+pub(crate) enum Lent {
+    /// It was made, with so many pages ready.
+    Made(HeldByName, Pages),
+    /// It was there.
+    Found(HeldByName),
+    /// Another call makes it, and is not done.
+    Busy,
+}
+
+/// A loan by name. What was begun is brought to its end whether or not its peer still waits: then
+/// its agent finds it by its name.
+///
+/// # Errors
+/// What the kernel refused; within, what the book did.
+pub(crate) async fn lend_by_name(
+    shell: &Shared,
+    place: &Place,
+    asked: &Asked,
+    borrower: (u32, u32),
+    whole: bool,
+) -> Result<Result<Lent, Refusal>, Error> {
+    let begin = Instant::now();
+    let mut changes = shell.borrow().changes();
+    let mut waits = None;
+    let pending = loop {
+        changes.mark_unchanged();
+        let step = shell.borrow_mut().begin_by_name(asked, borrower)?;
+        let until = match step {
+            Ok(Step::Found(held)) => return Ok(Ok(Lent::Found(held))),
+            Ok(Step::Begun(pending)) => break pending,
+            Ok(Step::Busy) if begin.elapsed() >= FOR_OWNER => return Ok(Ok(Lent::Busy)),
+            Ok(Step::Busy) => begin + FOR_OWNER,
+            Err(no) => match worth_waiting(shell, &no, begin) {
+                Some(until) => until,
+                None => {
+                    shell.borrow().metrics.refused(Some(&no), begin.elapsed());
+                    return Ok(Err(no));
+                }
+            },
+        };
+        waits.get_or_insert_with(|| shell.borrow().waiting().begin());
+        drop(timeout_at(until, changes.changed()).await);
+        place.turn().await;
+    };
+    drop(waits);
+    let made = tokio::task::spawn_local(made_ready(Rc::clone(shell), pending, whole));
+    let gone = |_| Error::Failed { what: "the daemon ends".to_owned() };
+    let (held, ready) = made.await.map_err(gone)??;
+    shell.borrow().metrics.granted_by_name(ready == held.pages, begin.elapsed());
+    Ok(Ok(Lent::Made(held, ready)))
+}
+
+/// Fills the loan's file, if it is to be whole, and puts its name on it.
+async fn made_ready(
+    shell: Shared,
+    mut pending: Pending,
+    whole: bool,
+) -> Result<(HeldByName, Pages), Error> {
+    for fill in std::mem::take(&mut pending.fills) {
+        let block = fill.block;
+        let filled = tokio::task::spawn_blocking(|| fill.run()).await.unwrap_or(Pages::ZERO);
+        shell.borrow_mut().filled(block, filled);
+        pending.ready = filled;
+    }
+    // What unlent blocks gave back must be free by the time at which the hole is filled.
+    all_freed(&shell).await;
+    if whole {
+        let filling = shell.borrow().fill_hole(&pending);
+        let filled = match filling {
+            Ok(None) => Ok(()),
+            Ok(Some(filling)) => match filling.await {
+                Ok(filled) => filled.map_err(|error| Error::Failed { what: error.to_string() }),
+                Err(_) => Err(Error::Failed { what: "the thread that fills is gone".to_owned() }),
+            },
+            Err(error) => Err(error),
+        };
+        if let Err(error) = filled {
+            shell.borrow_mut().drop_pending(pending);
+            return Err(error);
+        }
+        shell.borrow_mut().note_whole(&pending);
+    }
+    let ready = pending.ready;
+    let held = shell.borrow_mut().hold_by_name(pending)?;
+    shell.borrow().wake();
+    Ok((held, ready))
+}
+
+/// Ends a loan by its name, after its making if it is being made. `None`: there is none;
+/// `Some(false)`: it is still being made.
+pub(crate) async fn return_by_name(shell: &Shared, name: &LoanName) -> Result<Option<bool>, Error> {
+    let until = Instant::now() + FOR_OWNER;
+    let mut changes = shell.borrow().changes();
+    loop {
+        changes.mark_unchanged();
+        let returned = shell.borrow_mut().return_by_name(name)?;
+        if returned != Some(false) || Instant::now() >= until {
+            return Ok(returned);
+        }
+        drop(timeout_at(until, changes.changed()).await);
     }
 }
 

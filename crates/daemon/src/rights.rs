@@ -18,6 +18,7 @@ pub(crate) struct Groups {
     zero: Option<Group>,
     /// Whether the zeroing group is trusted as root is.
     zero_trusted: bool,
+    agent: Option<Group>,
 }
 
 impl Groups {
@@ -26,7 +27,14 @@ impl Groups {
         let zero = config.zero_group.as_deref();
         let lend = lend.map(|group| Group::of("lend_group", group)).transpose()?;
         let zero = zero.map(|group| Group::of("zero_group", group)).transpose()?;
-        Ok(Self { lend, zero, zero_trusted: config.trust_zero_group })
+        let agent = config.agent.group.as_deref();
+        let agent = agent.map(|group| Group::of("agent.group", group)).transpose()?;
+        Ok(Self { lend, zero, zero_trusted: config.trust_zero_group, agent })
+    }
+
+    /// The group whose members may lend by name.
+    pub(crate) fn agent(&self) -> Option<u32> {
+        self.agent.as_ref().map(|group| group.gid)
     }
 }
 
@@ -153,6 +161,11 @@ impl Rights {
         };
         let action = action.to_owned();
         Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+    }
+
+    /// Whether it may lend by name, and end loans by name.
+    pub(crate) fn may_lend_by_name(&self) -> Result<(), wire::Error> {
+        self.demand(self.groups.borrow().agent.as_ref(), "agent.group", "lend by name")
     }
 
     /// Whether it may borrow.

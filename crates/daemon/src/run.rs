@@ -25,7 +25,7 @@ use crate::control::{ConfigSource, Control};
 use crate::deputy::Deputies;
 use crate::error::{Error, Result};
 use crate::face::tree::{Settings, Tree};
-use crate::face::varlink::accept;
+use crate::face::varlink::accept::{self, Face};
 use crate::manager::{Inherited, Manager};
 use crate::provider::Provider;
 use crate::rights::{Groups, SharedGroups};
@@ -48,6 +48,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Where to listen.
     pub socket: PathBuf,
+    /// Where agents are listened to, who lend by name; `None` is nowhere.
+    pub agent_socket: Option<PathBuf>,
     /// Where block files, leases and mounts are.
     pub run_dir: PathBuf,
     /// What to keep ready, for whom.
@@ -70,6 +72,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             socket: PathBuf::from(DEFAULT_SOCKET),
+            agent_socket: None,
             run_dir: PathBuf::from("/run/prezero"),
             config: Config::default(),
             plain: false,
@@ -171,15 +174,25 @@ async fn main(options: Options, until: Until) -> Result<()> {
     // The socket first: it is what tells two daemons apart.
     let (listener, socket) = listen(inherited.listener, &options.socket)?;
     let _lock = lock(&options.run_dir).await?;
+    let agents = match &options.agent_socket {
+        Some(path) => Some(listen(inherited.agent_listener, path)?),
+        None => None,
+    };
+    let (agents, agent_socket) = agents.unzip();
+    if let Some(path) = &options.agent_socket {
+        crate::files::restrict(path, groups.borrow().agent())?;
+    }
     let shell = take_over(&options, inherited.stored)?;
     give_way(options.config.nice);
     let tree = plant(tree, &shell, &groups, &options).await?;
     let mut workers = Workers::new(options.worker_command.clone());
     let manager = Manager::new(options.managed);
-    let control = Control::new(&shell, &groups, workers.pids(), options.source.clone(), manager);
+    let read_again = (options.source.clone(), options.agent_socket.clone());
+    let control = Control::new(&shell, &groups, workers.pids(), read_again, manager);
     control.serve_metrics()?;
     tokio::select! {
-        () = accept::accept(listener, Rc::clone(&shell), groups) => {}
+        () = accept::accept(Face::Borrowers, listener, Rc::clone(&shell), Rc::clone(&groups)) => {}
+        () = listen_to_agents(agents, &shell, &groups) => {}
         () = house::keep(&shell, &mut workers, &control) => {}
         told = end(until, &control, &options.socket) => told?,
     }
@@ -188,7 +201,7 @@ async fn main(options: Options, until: Until) -> Result<()> {
         tree.stop(WORKERS_PATIENCE).await;
     }
     workers.drain(WORKERS_PATIENCE).await;
-    drop(socket);
+    drop((socket, agent_socket));
     if is_embedded {
         shell.borrow_mut().clean_up()?;
     }
@@ -210,6 +223,16 @@ fn listen(
         None => (crate::files::listen(path)?, OwnPath(Some(path.to_owned()))),
     };
     Ok((UnixListener::from_std(listener).map_err(failed)?, own))
+}
+
+/// Serves agents for ever, if there is a socket for them.
+async fn listen_to_agents(agents: Option<UnixListener>, shell: &Shared, groups: &SharedGroups) {
+    match agents {
+        Some(listener) => {
+            accept::accept(Face::Agents, listener, Rc::clone(shell), Rc::clone(groups)).await;
+        }
+        None => std::future::pending().await,
+    }
 }
 
 /// The socket's path, removed in the end: the next start would take one that is left behind for a

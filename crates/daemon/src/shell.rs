@@ -11,6 +11,7 @@ mod draining;
 mod effects;
 mod holes;
 mod lending;
+mod named;
 mod observing;
 mod report;
 mod waiting;
@@ -41,6 +42,7 @@ use crate::metrics::Metrics;
 use crate::provider::Provider;
 use crate::store::{Returned, Store, directory_name};
 
+pub(crate) use named::{Pending, Step};
 pub(crate) use waiting::Waiting;
 
 /// The daemon's state, shared by everything on its one thread.

@@ -9,6 +9,7 @@
 //! that an effect only says which block changed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use book::{Book, Effect, Found};
 use linux::holders::Identity;
 use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, exclusive, mount};
 use tokio::sync::{mpsc, oneshot};
-use units::{BlockId, Bytes, PageSize, Pages};
+use units::{BlockId, Bytes, PageSize, Pages, Uid};
 
 use crate::closing::Watched;
 use crate::error::{Error, Result};
@@ -603,6 +604,13 @@ impl Store {
         Ok(self.dir(place.page_size)?.identity(place.state.as_str(), &place.name)?)
     }
 
+    /// The path of a block's file.
+    pub(crate) fn path_of(&self, block: BlockId) -> Option<PathBuf> {
+        let place = self.places.get(&block)?;
+        let dir = self.dirs.get(&place.page_size)?;
+        Some(dir.file_path(place.state.as_str(), &place.name))
+    }
+
     /// Removes every file and mount: the kernel has its pages back.
     ///
     /// Memory that somebody still maps stays theirs until they let go; the kernel frees it then.
@@ -640,7 +648,17 @@ fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
     if matches!(state, StateName::Ready | StateName::Zeroable | StateName::Zeroing) {
         return None;
     }
-    journal::parse(name, page_size).and_then(|entry| entry.part).map(|part| part.account)
+    let part = journal::parse(name, page_size).and_then(|entry| entry.part)?;
+    // All of an agent's loans are on its account: those whom it serves must not hold up each other.
+    Some(part.name.map_or(part.account, |name| scope_lane(name.scope().unwrap_or_default())))
+}
+
+/// A number of a scope in place of an account's, above those that users have. Scopes that happen to
+/// share one share a lane.
+fn scope_lane(scope: &str) -> Uid {
+    let mut hasher = std::hash::DefaultHasher::new();
+    scope.hash(&mut hasher);
+    Uid((1 << 31) | (hasher.finish() & 0x3fff_ffff) as u32)
 }
 
 /// Who can reach a returned file once nobody may open it anew, and then the pages that it has

@@ -241,6 +241,11 @@ impl BlockDir {
         Ok(())
     }
 
+    /// The path of a block's file, by the path that the directory was opened by.
+    pub fn file_path(&self, state: &str, name: &str) -> PathBuf {
+        self.path.join(state).join(name).join(PAGES)
+    }
+
     /// A path of a block's file that is good for as long as this value, whatever is mounted where.
     pub(crate) fn path_of(&self, state: &str, name: &str) -> Result<PathBuf> {
         check_name(name)?;

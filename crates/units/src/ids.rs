@@ -155,3 +155,106 @@ impl fmt::Display for Owner {
         f.write_str(&self.0)
     }
 }
+
+/// The name of a loan that no descriptor holds.
+///
+/// 1 to 110 characters of `A-Z a-z 0-9 . _ -` in parts that `/` separates, each of which begins
+/// with a letter or digit: the name is the end of a file name, which has room for so many.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LoanName(String);
+
+/// A text that no loan can be named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadLoanName(pub String);
+
+impl std::error::Error for BadLoanName {}
+
+impl fmt::Display for BadLoanName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What a client sends may be of any length.
+        let shown: String = self.0.chars().take(LoanName::LONGEST).collect();
+        write!(
+            f,
+            "`{shown}` is no name of a loan: use 1 to {} letters, digits, dots, underscores and hyphens \
+             in parts that / separates, each beginning with a letter or digit",
+            LoanName::LONGEST
+        )
+    }
+}
+
+impl LoanName {
+    /// The most characters of a name.
+    pub const LONGEST: usize = 110;
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What stands before the first `/`: whose loan it is, where several have quotas of their own.
+    #[must_use]
+    pub fn scope(&self) -> Option<&str> {
+        self.0.split_once('/').map(|(scope, _)| scope)
+    }
+
+    /// Whether the name begins with `prefix`, whatever that is.
+    #[must_use]
+    pub fn begins_with(&self, prefix: &str) -> bool {
+        self.0.starts_with(prefix)
+    }
+}
+
+impl FromStr for LoanName {
+    type Err = BadLoanName;
+    fn from_str(text: &str) -> Result<Self, BadLoanName> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let good = |part: &str| {
+            part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.chars().all(allowed)
+        };
+        let fits = text.len() <= Self::LONGEST && text.split('/').all(good);
+        if fits { Ok(Self(text.to_owned())) } else { Err(BadLoanName(text.to_owned())) }
+    }
+}
+
+impl TryFrom<String> for LoanName {
+    type Error = BadLoanName;
+    fn try_from(text: String) -> Result<Self, BadLoanName> {
+        text.parse()
+    }
+}
+
+impl From<LoanName> for String {
+    fn from(name: LoanName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for LoanName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_loans_have_their_characters_and_length_and_a_scope() {
+        for good in ["a", "team-a/0f3c.1", "0", "a/b/c-d_e.f", &"x".repeat(110)] {
+            assert_eq!(good.parse::<LoanName>().expect(good).as_str(), good);
+        }
+        for bad in ["", "/", "a/", "/a", "a//b", "-a", ".", "..", "a/..", "a b", "a+b", "ä", "a\0"]
+        {
+            assert_eq!(bad.parse::<LoanName>(), Err(BadLoanName(bad.to_owned())), "{bad}");
+        }
+        let long = "x".repeat(111).parse::<LoanName>().expect_err("a character too many");
+        assert!(long.to_string().contains("1 to 110"), "{long}");
+        let endless = "y".repeat(4000).parse::<LoanName>().expect_err("much too long");
+        assert!(endless.to_string().len() < 300, "{endless}");
+        let scope = |name: &str| name.parse::<LoanName>().expect(name).scope().map(str::to_owned);
+        assert_eq!((scope("a/b/c"), scope("ab")), (Some("a".to_owned()), None));
+    }
+}

@@ -12,5 +12,7 @@ mod ids;
 mod quantities;
 
 pub use counts::Counts;
-pub use ids::{BadOwner, BlockId, Domain, JobId, LeaseId, Owner, PoolKey, Uid};
+pub use ids::{
+    BadLoanName, BadOwner, BlockId, Domain, JobId, LeaseId, LoanName, Owner, PoolKey, Uid,
+};
 pub use quantities::{Bytes, Node, PageSize, Pages, ParseError};

@@ -6,6 +6,7 @@
 //! into them, as in systemd's varlink interfaces.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 mod methods;
 mod words;
 

@@ -15,7 +15,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use units::{BlockId, Bytes, Domain, LeaseId, Node, PageSize, Pages, ParseError, PoolKey, Uid};
+use units::{
+    BlockId, Bytes, Domain, LeaseId, LoanName, Node, PageSize, Pages, ParseError, PoolKey, Uid,
+};
 use wire::LendRequest;
 
 use super::{Book, Effect, Lease};
@@ -37,6 +39,19 @@ pub struct Asked {
     /// Whether to refuse with [`Refusal::OwnerLingers`] while this owner's content is still
     /// mapped by its former self, instead of lending other memory.
     pub await_owner: bool,
+    /// By what name the loan is to last, if not by a descriptor: it is one file then.
+    pub named: Option<Named>,
+}
+
+/// A loan by name, and what bounds it besides its borrower's quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The name.
+    pub name: LoanName,
+    /// The most that loans of this name's scope may hold together; of those without a scope, too.
+    pub quota: Option<Bytes>,
+    /// The most loans by name that there may be.
+    pub most: usize,
 }
 
 /// One block of a loan.
@@ -90,6 +105,17 @@ pub enum Refusal {
     },
     /// This owner's content has been returned but is still mapped by somebody: ask again soon.
     OwnerLingers,
+    /// There is a loan by that name already.
+    NameTaken,
+    /// There are as many loans by name as there may be.
+    TooManyNames,
+    /// The quota of the name's scope.
+    ScopeQuota {
+        /// What the scope holds.
+        held: Bytes,
+        /// What it may hold.
+        quota: Bytes,
+    },
 }
 
 /// How one loan would be served.
@@ -151,6 +177,7 @@ impl Book {
 
     fn try_lend(&mut self, asked: &Asked) -> Result<(Loan, Vec<Effect>), Refusal> {
         let request = &asked.request;
+        self.check_name(asked)?;
         let sizes = self.page_sizes(request)?;
         if request.owner.is_some() {
             if asked.await_owner && self.owner_lingers(asked, &sizes) {
@@ -282,6 +309,7 @@ impl Book {
             account: asked.account,
             keep: keep.clone(),
             pages,
+            name: None,
         };
         let mut parts = Vec::new();
         for (index, (id, pages)) in plan.blocks.iter().enumerate() {
@@ -321,7 +349,11 @@ impl Book {
             self.count_loan(domain, part.ready, part.pages.saturating_sub(part.ready));
         }
         let blocks = parts.iter().map(|p| p.block).collect();
-        self.leases.insert(lease, Lease { uid: asked.uid, account: asked.account, blocks });
+        let name = asked.named.as_ref().map(|named| named.name.clone());
+        if let Some(name) = &name {
+            self.names.insert(name.clone(), lease);
+        }
+        self.leases.insert(lease, Lease { uid: asked.uid, account: asked.account, blocks, name });
         (Loan { lease, page_size, kept: false, parts }, effects)
     }
 
@@ -370,7 +402,7 @@ impl Book {
             let (pages, node) = (block.pages(), block.pool().node);
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             let (uid, account, keep) = (asked.uid, asked.account, asked.keep());
-            let part = Part { lease, index, uid, account, keep, pages };
+            let part = Part { lease, index, uid, account, keep, pages, name: None };
             if matches!(self.blocks.change(*id, |b| b.lend_again(part)), Some(Ok(()))) {
                 effects.push(Effect::Move(*id));
                 parts.push(LoanPart { block: *id, node, pages, ready: pages });
@@ -379,7 +411,8 @@ impl Book {
         self.counters.loans += 1;
         self.counters.kept_loans += 1;
         let blocks = parts.iter().map(|p| p.block).collect();
-        self.leases.insert(lease, Lease { uid: asked.uid, account: asked.account, blocks });
+        let (uid, account) = (asked.uid, asked.account);
+        self.leases.insert(lease, Lease { uid, account, blocks, name: None });
         (Loan { lease, page_size, kept: true, parts }, effects)
     }
 }

@@ -22,6 +22,7 @@ mod domain;
 mod index;
 mod job;
 mod lend;
+mod names;
 mod returns;
 mod supply;
 
@@ -30,11 +31,14 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+use units::{
+    BlockId, Bytes, Counts, Domain, JobId, LeaseId, LoanName, Node, PageSize, Pages, PoolKey, Uid,
+};
 use wire::{Counters, LoanStatus, PoolStatus};
 
 pub use job::{JobEnd, JobOrder, Who, Work};
-pub use lend::{Asked, Loan, LoanPart, Refusal};
+pub use lend::{Asked, Loan, LoanPart, Named, Refusal};
+pub use names::HeldByName;
 
 use crate::block::{Block, Hold, Part, Reach, State, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
@@ -98,6 +102,8 @@ struct Lease {
     uid: Uid,
     account: Uid,
     blocks: Vec<BlockId>,
+    /// By what name it lasts, or is about to.
+    name: Option<LoanName>,
 }
 
 /// The book. See the module's documentation.
@@ -106,6 +112,7 @@ pub struct Book {
     pools: BTreeMap<PoolKey, Pool>,
     blocks: Blocks,
     leases: BTreeMap<LeaseId, Lease>,
+    names: BTreeMap<LoanName, LeaseId>,
     jobs: BTreeMap<JobId, JobOrder>,
     available: BTreeMap<Domain, Pages>,
     /// What the kernel's pools have in all, where that is known.
@@ -138,6 +145,7 @@ impl Book {
             pools: BTreeMap::new(),
             blocks: Blocks::default(),
             leases: BTreeMap::new(),
+            names: BTreeMap::new(),
             jobs: BTreeMap::new(),
             available: BTreeMap::new(),
             totals: BTreeMap::new(),
@@ -185,6 +193,7 @@ impl Book {
         if let Some(part) = &part {
             self.next_lease = self.next_lease.max(part.lease.0.saturating_add(1));
         }
+        let mut effects = self.give_way(found.state, part.as_ref());
         let whole = found.allocated == pool.pages_per_block;
         // Where the kernel keeps ready pages, a ready file of an earlier daemon goes back to it.
         let owning = self.supply.owns_ready();
@@ -192,9 +201,12 @@ impl Book {
             (StateName::Ready, None, None) if whole && configured && owning => {
                 Block::adopt_ready(id, pool, &found.reach)
             }
-            (StateName::Lent, Some(part), None) if found.lease_alive => {
-                let Part { uid, account, .. } = part;
-                let new = || Lease { uid, account, blocks: Vec::new() };
+            (StateName::Lent, Some(part), None) if self.is_loan(&part, found.lease_alive) => {
+                let Part { uid, account, name, .. } = part.clone();
+                if let Some(name) = &name {
+                    self.names.insert(name.clone(), part.lease);
+                }
+                let new = || Lease { uid, account, blocks: Vec::new(), name };
                 let lease = self.leases.entry(part.lease).or_insert_with(new);
                 lease.blocks.push(id);
                 Block::adopt_lent(id, pool, part)
@@ -211,7 +223,8 @@ impl Book {
             (_, part, _) => Block::adopt_unknown(id, pool, part),
         };
         self.blocks.insert(block.with_memory(found.allocated));
-        vec![Effect::Move(id)]
+        effects.push(Effect::Move(id));
+        effects
     }
 
     /// The directory and name of a block's file.

@@ -10,6 +10,9 @@ impl Book {
     /// The lease's last descriptor was closed. Its blocks linger until [`Book::settle`].
     pub fn end_lease(&mut self, lease: LeaseId) -> Vec<Effect> {
         let Some(ended) = self.leases.remove(&lease) else { return Vec::new() };
+        if let Some(name) = &ended.name {
+            self.names.remove(name);
+        }
         let mut effects = Vec::new();
         for id in ended.blocks {
             if let Some(Ok(())) = self.blocks.change(id, |b| b.give_back(lease)) {

@@ -8,6 +8,7 @@
 //! does both for books over a kernel that keeps the ready pages itself.
 
 mod adoption;
+mod agents;
 mod borrowing;
 mod checks;
 mod events;
@@ -84,7 +85,14 @@ fn make_ready(book: &mut Book, key: PoolKey, n: u64) -> Vec<BlockId> {
 
 fn ask(pages: u64) -> Asked {
     let request = LendRequest::new(Pages(pages).bytes(PAGE));
-    Asked { request, uid: Uid(1000), account: Uid(1000), quota: None, await_owner: false }
+    Asked {
+        request,
+        uid: Uid(1000),
+        account: Uid(1000),
+        quota: None,
+        await_owner: false,
+        named: None,
+    }
 }
 
 fn ask_one_file(pages: u64) -> Asked {

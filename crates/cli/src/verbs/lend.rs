@@ -21,6 +21,7 @@ use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
 use crate::output;
 use crate::shared::Daemon;
+use crate::verbs::named::NamedArgs;
 
 /// How often is looked whether memory is ready, with --wait.
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,6 +39,11 @@ const LOOK: Duration = Duration::from_millis(20);
 ///
 /// CMD finds in its environment: PREZERO_FD, PREZERO_PATH, PREZERO_BYTES, PREZERO_PAGE_BYTES,
 /// PREZERO_KEPT (1 if the content is what the owner left, else 0), PREZERO_LEASE_FD.
+///
+/// With --name and without CMD the loan lasts by that name until `prezero return NAME`, whatever
+/// ends or restarts meanwhile, the daemon included; its file's path is printed. The same name and
+/// size again are the same loan. That is for root and members of agent.group, who hand memory on to
+/// others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -45,7 +51,8 @@ Examples:
     qemu-system-x86_64 -m 8G -machine q35,memory-backend=ram \\
       -object memory-backend-file,id=ram,size=8G,mem-path={path},share=on ...
   prezero lend 8G --wait 30s -- ./server --memory {path}
-  prezero lend 2G --owner cache --keep 5m -- ./server --memory-fd {fd}")]
+  prezero lend 2G --owner cache --keep 5m -- ./server --memory-fd {fd}
+  prezero lend 2G --name team-a/job-7 --whole --uid 1000")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
@@ -63,8 +70,10 @@ pub(crate) struct Args {
     /// Wait until all of it is ready, at most so long, as in 30s; then take what there is
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     wait: Option<Duration>,
+    #[command(flatten)]
+    named: NamedArgs,
     /// The command and its arguments
-    #[arg(value_name = "CMD", required = true, last = true)]
+    #[arg(value_name = "CMD", required_unless_present = "name", last = true)]
     command: Vec<OsString>,
 }
 
@@ -104,6 +113,9 @@ fn is_ready(pools: &[PoolStatus], request: &LendRequest) -> bool {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
+    if let Some(name) = &args.named.name {
+        return args.named.lend(&args.daemon, &args.which, name, args.size);
+    }
     let mut client = args.daemon.connect()?;
     let request = LendRequest {
         bytes: args.size,

@@ -8,6 +8,8 @@ pub(crate) mod give_back;
 pub(crate) mod holders;
 pub(crate) mod lab;
 pub(crate) mod lend;
+pub(crate) mod loans;
+pub(crate) mod named;
 pub(crate) mod reserve;
 pub(crate) mod revoke;
 pub(crate) mod run;

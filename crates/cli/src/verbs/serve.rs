@@ -11,7 +11,7 @@ use wire::DEFAULT_SOCKET;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::log;
-use crate::shared::refuse_old_log;
+use crate::shared::{agent_socket, refuse_old_log};
 
 /// Run the daemon: own huge pages, keep them zeroed, lend them
 ///
@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// Where to listen
     #[arg(long, value_name = "PATH", env = "PREZERO_SOCKET", default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
+    /// Where to listen to agents, who lend by name; default: --socket with `.agent` behind it
+    #[arg(long, value_name = "PATH", env = "PREZERO_AGENT_SOCKET")]
+    agent_socket: Option<PathBuf>,
     /// The directory of mounts, leases and the tree
     #[arg(long, value_name = "DIR", default_value = "/run/prezero")]
     run_dir: PathBuf,
@@ -157,6 +160,7 @@ fn options(args: Args) -> Result<daemon::Options, Failure> {
     worker_command.push(args.socket.clone().into());
     Ok(daemon::Options {
         socket: args.socket.clone(),
+        agent_socket: Some(args.agent_socket.clone().unwrap_or_else(|| agent_socket(&args.socket))),
         run_dir: args.run_dir.clone(),
         config: config(&args)?,
         plain: args.plain,

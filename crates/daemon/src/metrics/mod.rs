@@ -143,6 +143,13 @@ impl Metrics {
         self.lend.observe(took.as_secs_f64());
     }
 
+    /// A loan by name was granted after so long, and made ready by the daemon where it was not.
+    pub(crate) fn granted_by_name(&self, is_ready: bool, took: Duration) {
+        let outcome = if is_ready { Outcome::READY } else { Outcome::PARTLY_READY };
+        self.loans.get_or_create(&outcome).inc();
+        self.lend.observe(took.as_secs_f64());
+    }
+
     /// A loan was refused after so long; `None` is for want of rights.
     pub(crate) fn refused(&self, refusal: Option<&Refusal>, took: Duration) {
         self.refusals.get_or_create(&Reason::of(refusal)).inc();

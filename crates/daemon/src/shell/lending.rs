@@ -51,7 +51,7 @@ impl Shell {
             ));
         }
         let quota = self.config.quota_for(account);
-        Ok(Asked { request, uid, account, quota, await_owner: true })
+        Ok(Asked { request, uid, account, quota, await_owner: true, named: None })
     }
 
     /// Grants a loan, or refuses it with nothing changed.
@@ -67,14 +67,22 @@ impl Shell {
         if asked.quota.is_some() {
             self.measure(asked.account);
         }
+        self.tried(|shell| shell.try_lend(asked, borrower)).map_err(|error| failed(&error))
+    }
+
+    /// Tries until no block turns out to be reached by somebody, a few times at most.
+    pub(super) fn tried<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         for _ in 1..SUSPICIONS {
-            match self.try_lend(asked, borrower) {
+            match attempt(self) {
                 // Its blocks linger now. The next ones may be better.
                 Err(Error::Reached(block)) => tracing::warn!(%block, "a ready block was reached"),
-                result => return result.map_err(|error| failed(&error)),
+                result => return result,
             }
         }
-        self.try_lend(asked, borrower).map_err(|error| failed(&error))
+        attempt(self)
     }
 
     /// Looks up what a user's files have beyond what was lent, unless that was done a moment ago. A
@@ -137,6 +145,19 @@ impl Shell {
         to_fill: &BTreeMap<BlockId, Pages>,
         borrower: (u32, u32),
     ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
+        let blocks = self.open_parts(loan, made, to_fill, borrower)?;
+        let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
+        Ok((client, blocks, daemon))
+    }
+
+    /// Opens a loan's files and gives them to their borrower.
+    pub(super) fn open_parts(
+        &self,
+        loan: &Loan,
+        made: Vec<Made>,
+        to_fill: &BTreeMap<BlockId, Pages>,
+        borrower: (u32, u32),
+    ) -> Result<Vec<OwnedFd>> {
         let mut made: BTreeMap<_, _> =
             made.into_iter().map(|made| (made.block, made.file)).collect();
         let mut blocks = Vec::with_capacity(loan.parts.len());
@@ -152,12 +173,11 @@ impl Shell {
             }
             blocks.push(file.into());
         }
-        let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
-        Ok((client, blocks, daemon))
+        Ok(blocks)
     }
 
     /// What is to be taken from the kernel's pool for a loan of new files.
-    fn fills(
+    pub(super) fn fills(
         &mut self,
         loan: &Loan,
         files: &[OwnedFd],

@@ -130,7 +130,14 @@ impl Host {
             ..LendRequest::new(bytes)
         };
         let root = Uid(0);
-        let asked = Asked { request, uid: root, account: root, quota: None, await_owner: false };
+        let asked = Asked {
+            request,
+            uid: root,
+            account: root,
+            quota: None,
+            await_owner: false,
+            named: None,
+        };
         let (loan, effects) = self.book.lend(&asked).ok()?;
         self.carry_out(&effects);
         self.lent += loan.parts.iter().map(|part| part.pages).sum();

@@ -152,6 +152,9 @@ impl World {
                 assert!(held.0 + ask.request.bytes.0 > quota.0, "{refusal:?} of {ask:?}");
             }
             Refusal::NotEnough { .. } => assert!(!room, "there is room: {refusal:?} of {ask:?}"),
+            Refusal::NameTaken | Refusal::TooManyNames | Refusal::ScopeQuota { .. } => {
+                unreachable!("{refusal:?} of a loan without a name")
+            }
             Refusal::OwnerLingers => {
                 let mine = |b: &crate::block::Block| {
                     matches!(
@@ -168,6 +171,9 @@ impl World {
             Refusal::Quota { .. } => "refused: quota",
             Refusal::NotEnough { .. } => "refused: not enough",
             Refusal::OwnerLingers => "refused: owner lingers",
+            Refusal::NameTaken | Refusal::TooManyNames | Refusal::ScopeQuota { .. } => {
+                "refused: name"
+            }
         });
     }
 
@@ -310,9 +316,19 @@ impl World {
         if !std::mem::take(&mut client.open) {
             return;
         }
+        let named = client.ask.named.clone();
         let lease = client.lease;
         let effects = self.book.end_lease(lease);
         self.execute(&effects, fate);
+        if let Some(named) = named {
+            self.note("returned by name");
+            if self.book.named(&named.name).is_some_and(|loan| loan.lease == lease) {
+                // A daemon that died before: nothing was answered, and it is asked again.
+                self.unclaimed.remove(&named.name);
+                self.clients[nth].open = true;
+                return;
+            }
+        }
         let (view, counters) = (self.view(), self.book.counters());
         assert!(self.book.end_lease(lease).is_empty());
         self.assert_unchanged(&view, counters, "the second end of a lease");

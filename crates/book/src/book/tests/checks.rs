@@ -167,8 +167,14 @@ impl World {
         }
         assert_eq!(of_pools, super::kernel::count(self.blocks()), "blocks without a pool");
         let leases: BTreeSet<_> = self.book.leases().collect();
-        let open: BTreeSet<_> = self.clients.iter().filter(|c| c.open).map(|c| c.lease).collect();
+        let open = self.clients.iter().filter(|c| c.open).map(|c| c.lease);
+        let named = self.book.named_loans("", None);
+        let nobodys: Vec<_> =
+            named.filter(|loan| self.unclaimed.contains_key(&loan.name)).collect();
+        assert_eq!(nobodys.len(), self.unclaimed.len(), "a loan by name was lost");
+        let open: BTreeSet<_> = open.chain(nobodys.iter().map(|loan| loan.lease)).collect();
         assert_eq!(leases, open, "leases in the book and in clients' hands");
+        self.assert_names();
         for client in self.clients.iter().filter(|c| c.open) {
             let files = client.files.iter().map(|no| self.kernel.file(*no).block);
             let (files, blocks): (BTreeSet<_>, BTreeSet<_>) =
@@ -184,6 +190,37 @@ impl World {
                 let block = self.kernel.file(worker.file).block;
                 assert_eq!(self.book.job(job).and_then(JobOrder::block), Some(block), "{job}");
             }
+        }
+    }
+
+    /// A name is one loan of one file, on disk as in the book, and somebody's.
+    fn assert_names(&self) {
+        let mut on_disk = BTreeSet::new();
+        for (no, file) in self.kernel.linked() {
+            if self.orphans.contains(&no) {
+                continue;
+            }
+            let Some((StateName::Lent, name)) = &file.place else { continue };
+            let part = journal::parse(name, file.shape.page_size).and_then(|entry| entry.part);
+            if let Some(name) = part.and_then(|part| part.name) {
+                assert!(on_disk.insert(name.clone()), "{name} is two loans");
+            }
+        }
+        let listed: BTreeSet<_> = self.book.named_loans("", None).map(|loan| loan.name).collect();
+        assert_eq!(listed, on_disk, "in the book and in the names of files");
+        let of_clients =
+            self.clients.iter().filter(|c| c.open).filter_map(|c| c.ask.named.as_ref());
+        let known: BTreeSet<_> =
+            of_clients.map(|n| &n.name).chain(self.unclaimed.keys()).cloned().collect();
+        assert_eq!(listed, known, "loans by name, and who knows of them");
+        for scope in [Some("a"), Some("b"), None] {
+            let of = |part: &Part| part.name.as_ref().is_some_and(|n| n.scope() == scope);
+            let held = self.blocks().filter(|b| {
+                matches!(b.state(), State::Lent(part) | State::Lingering(Some(part)) if of(part))
+            });
+            let bytes = |b: &Block| (b.pages() + b.grown()).bytes(b.pool().page_size).0;
+            let held: u64 = held.map(bytes).sum();
+            assert_eq!(self.book.held_in_scope(scope).0, held, "held in {scope:?}");
         }
     }
 

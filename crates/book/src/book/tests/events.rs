@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey, Uid};
+use units::{Bytes, Domain, LoanName, Node, PageSize, Pages, PoolKey, Uid};
 use wire::LendRequest;
 
 use super::world::{Crash, Fate, Setup};
 use super::zeroing::Claim;
-use crate::book::{Asked, Who};
+use crate::book::{Asked, Named, Who};
 use crate::config::{PoolConfig, Recycle};
 
 /// One thing that happens. Indices pick among what there is at that moment.
@@ -21,6 +21,16 @@ pub(super) enum Event {
         /// Not those bytes, but so many blocks of that pool.
         like: Option<(usize, u64)>,
         pin: bool,
+        fate: Fate,
+    },
+    /// An agent asks for a loan by a name, perhaps a whole one, for somebody.
+    LendByName {
+        ask: Asked,
+        whole: bool,
+        fate: Fate,
+    },
+    /// An agent returns what it finds lent by names that it knows nothing of.
+    Reconcile {
         fate: Fate,
     },
     /// A client asks for what an earlier one asked for, as a restarted program does.
@@ -194,6 +204,14 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
+/// That a loan was made, got its name, and nobody heard of it, takes a crash at the very end.
+fn fate_of_two_steps() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        4 => fate(),
+        1 => (0..5usize, crash()).prop_map(|(after, how)| Fate::Crash { after, how }),
+    ]
+}
+
 fn node() -> impl Strategy<Value = Option<Node>> {
     let one = (0..2u32).prop_map(|n| Some(Node(n)));
     prop_oneof![30 => Just(None), 6 => one, 1 => Just(Some(Node(7)))]
@@ -225,9 +243,28 @@ fn ask() -> impl Strategy<Value = Asked> {
                 single,
                 ..LendRequest::new(Bytes(bytes))
             };
-            Asked { request, uid: Uid(uid), account: Uid(account), quota, await_owner }
+            Asked { request, uid: Uid(uid), account: Uid(account), quota, await_owner, named: None }
         },
     )
+}
+
+/// One of four names in two scopes.
+fn named() -> impl Strategy<Value = Named> {
+    let name = proptest::sample::select(vec!["a/1", "a/2", "b/1", "c"]);
+    let quota = proptest::option::weighted(0.2, (0..16u64).prop_map(|n| Bytes(n * SMALL.bytes())));
+    let most = prop_oneof![9 => Just(usize::MAX), 1 => 0..3usize];
+    (name, quota, most).prop_map(|(name, quota, most)| {
+        let name: LoanName = name.parse().expect("a name");
+        Named { name, quota, most }
+    })
+}
+
+fn ask_by_name() -> impl Strategy<Value = Asked> {
+    (ask(), named()).prop_map(|(mut ask, named)| {
+        // One file, and nobody's content: as the daemon asks for an agent.
+        (ask.request.single, ask.request.owner, ask.request.keep) = (true, None, None);
+        Asked { named: Some(named), quota: None, await_owner: false, ..ask }
+    })
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -246,6 +283,9 @@ fn of_clients() -> impl Strategy<Value = Event> {
     prop_oneof![
         10 => (ask(), like, any::<bool>(), fate())
             .prop_map(|(ask, like, pin, fate)| Event::Lend { ask, like, pin, fate }),
+        4 => (ask_by_name(), any::<bool>(), fate_of_two_steps())
+            .prop_map(|(ask, whole, fate)| Event::LendByName { ask, whole, fate }),
+        1 => fate().prop_map(|fate| Event::Reconcile { fate }),
         4 => (pick(), fate()).prop_map(|(client, fate)| Event::ComesBack { client, fate }),
         8 => (pick(), 1..6u64).prop_map(|(client, pages)| Event::ClientWrites { client, pages }),
         6 => pick().prop_map(|client| Event::ClientEnds { client }),

@@ -214,7 +214,8 @@ fn what_an_owning_daemon_left_ready_goes_back_and_what_it_lent_stays() {
     let (_, effects) = book.settle(BlockId(7), Reach::Sole, 0).expect("it lingers");
     assert_eq!(effects, [Effect::Remove(BlockId(7))]);
     let (uid, account) = (Uid(1), Uid(1));
-    let part = Part { lease: LeaseId(5), index: 0, uid, account, keep: None, pages: Pages(4) };
+    let part =
+        Part { lease: LeaseId(5), index: 0, uid, account, keep: None, pages: Pages(4), name: None };
     book.adopt(&found(StateName::Lent, 0, 4, Some(part)));
     assert_eq!(book.leases().collect::<Vec<_>>(), [LeaseId(5)]);
     let sum: u64 = book.levels().iter().map(|level| level.ready_pages).sum();

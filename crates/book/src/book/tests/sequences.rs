@@ -70,10 +70,16 @@ impl World {
                 }
                 self.lend(&ask, pin, fate);
             }
+            Event::LendByName { ask, whole, fate } => self.lend_by_name(&ask, whole, fate),
+            Event::Reconcile { fate } => self.reconcile(fate),
             Event::ComesBack { client, fate } => {
                 let nth = client.checked_rem(self.clients.len())?;
                 let ask = self.clients[nth].ask.clone();
-                self.lend(&ask, false, fate);
+                if ask.named.is_some() {
+                    self.lend_by_name(&ask, false, fate);
+                } else {
+                    self.lend(&ask, false, fate);
+                }
             }
             Event::ClientWrites { client, pages } => {
                 self.client_writes(self.client(client)?, pages)
@@ -177,7 +183,7 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
     let rng = TestRng::deterministic_rng(RngAlgorithm::XorShift);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
-    for _ in 0..200 {
+    for _ in 0..1000 {
         let tree = sequence().new_tree(&mut runner).expect("a sequence");
         let (setup, events) = tree.current();
         for (what, times) in run(setup, events).seen {
@@ -233,6 +239,17 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "refused: quota",
         "refused: not enough",
         "refused: owner lingers",
+        "lent by name",
+        "lent by name, whole",
+        "lent by the same name again",
+        "lent by a name whose caller never heard of it",
+        "a name for a loan of another kind",
+        "crash before a loan has its name",
+        "returned by name",
+        "returned: a loan of nobody's",
+        "refused: name",
+        "refused: too many names",
+        "refused: quota of a scope",
     ]
     .into_iter()
     .filter(|what| !seen.contains_key(*what))

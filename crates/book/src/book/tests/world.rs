@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use units::{BlockId, JobId, LeaseId, Owner, Pages, PoolKey, Uid};
+use units::{BlockId, JobId, LeaseId, LoanName, Owner, Pages, PoolKey, Uid};
 use wire::ZeroBy;
 
 use super::kernel::{Actor, Kernel, Shape};
@@ -56,7 +56,7 @@ pub(super) struct Client {
     pub(super) lease: LeaseId,
     pub(super) uid: Uid,
     pub(super) owner: Option<Owner>,
-    /// What it asked for.
+    /// What it asked for: by a name, where the loan ends when an agent returns that.
     pub(super) ask: Asked,
     pub(super) files: Vec<usize>,
     /// Whether its lease descriptor is open.
@@ -93,12 +93,15 @@ pub(super) struct World {
     pub(super) blocks_seen: BTreeSet<BlockId>,
     pub(super) leases_seen: BTreeSet<LeaseId>,
     pub(super) jobs_seen: BTreeSet<JobId>,
+    /// Loans by name that outlived a daemon which had told nobody of them, and whether nobody ever
+    /// had them: else a return was tried, and failed.
+    pub(super) unclaimed: BTreeMap<LoanName, bool>,
     /// What happened, by name: a run of sequences that never gets somewhere proves nothing.
     pub(super) seen: BTreeMap<String, u32>,
 }
 
 /// The moves of one block that are no loss of the daemon, as directories.
-const EDGES: [(StateName, StateName); 10] = {
+const EDGES: [(StateName, StateName); 11] = {
     use StateName::{Kept, Lent, Lingering, Ready, Zeroable, Zeroing};
     [
         (Zeroable, Zeroing),
@@ -106,6 +109,8 @@ const EDGES: [(StateName, StateName); 10] = {
         (Zeroing, Zeroable),
         (Zeroing, Lingering),
         (Ready, Lent),
+        // It gets the name by which it lasts.
+        (Lent, Lent),
         (Lent, Lingering),
         (Lingering, Kept),
         (Lingering, Zeroable),
@@ -138,6 +143,7 @@ impl World {
             blocks_seen: BTreeSet::new(),
             leases_seen: BTreeSet::new(),
             jobs_seen: BTreeSet::new(),
+            unclaimed: BTreeMap::new(),
             seen: BTreeMap::new(),
         }
     }
@@ -272,6 +278,7 @@ impl World {
             }
             self.carry_out(effect, false);
         }
+        self.find_unclaimed();
         self.note("restart");
     }
 

@@ -24,6 +24,7 @@ use units::Uid;
 use zlink::{ReadyListener, Server};
 
 use super::Service;
+use super::agent::{self, AgentService};
 use super::door::Door;
 use super::farewell::Farewells;
 use super::socket::Socket;
@@ -56,15 +57,59 @@ fn count(cell: &Cell<u64>) {
     cell.set(cell.get() + 1);
 }
 
+/// What is served at a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Face {
+    /// `io.prezero`: for whoever borrows, zeroes and looks.
+    Borrowers,
+    /// `io.prezero.agent`: for those who hand memory on to others.
+    Agents,
+}
+
+/// The most connections of agents: a machine has one or two, with a few calls at a time.
+const MOST_AGENTS: usize = 64;
+
+impl Face {
+    fn bounds(self) -> Bounds {
+        let bounds = Bounds::of(descriptors());
+        match self {
+            Self::Borrowers => bounds,
+            Self::Agents => {
+                Bounds { all: bounds.all.min(MOST_AGENTS), user: bounds.user.min(MOST_AGENTS) }
+            }
+        }
+    }
+
+    fn may_connect(self, rights: &Rights) -> Result<(), wire::Error> {
+        match self {
+            Self::Borrowers => rights.may_connect(),
+            Self::Agents => rights.may_lend_by_name(),
+        }
+    }
+
+    /// A refusal as the interface says it.
+    fn tell(self, farewells: &Farewells, stream: OwnedFd, refused: wire::Error) {
+        match self {
+            Self::Borrowers => farewells.tell(stream, &refused),
+            Self::Agents => farewells.tell(stream, &agent::error(refused)),
+        }
+    }
+}
+
 /// Accepts connections for ever.
-pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: SharedGroups) {
-    let bounds = Bounds::of(descriptors());
+pub(crate) async fn accept(
+    face: Face,
+    listener: UnixListener,
+    shell: Shared,
+    groups: SharedGroups,
+) {
+    let bounds = face.bounds();
     let farewells = Farewells::new();
     let full = too_many(&format!("{} connections wait to be served", bounds.all));
     let away = farewells.clone();
     let failed = |source| Error::Runtime { what: "cannot listen", source };
     let listener = listener.into_std().map_err(failed);
-    let turn_away = move |stream| away.tell(stream, full.clone());
+    let turn_away = move |stream| face.tell(&away, stream, full.clone());
     let door = match listener.and_then(|listener| Door::open(listener, bounds.all, turn_away)) {
         Ok(door) => door,
         Err(error) => return tracing::error!(%error, "nobody can be served"),
@@ -72,7 +117,7 @@ pub(crate) async fn accept(listener: UnixListener, shell: Shared, groups: Shared
     let users = Users::new(bounds);
     let troubles = Troubles::default();
     tokio::select! {
-        () = serve_all(&door, &shell, &groups, &users, &troubles, &farewells) => {}
+        () = serve_all(face, &door, &shell, &groups, &users, &troubles, &farewells) => {}
         () = tidy(&door, &users, &troubles) => {}
     }
 }
@@ -83,6 +128,7 @@ fn descriptors() -> u64 {
 }
 
 async fn serve_all(
+    face: Face,
     door: &Door,
     shell: &Shared,
     groups: &SharedGroups,
@@ -100,9 +146,9 @@ async fn serve_all(
         let (stream, peer) = door.next().await;
         let own = Uid(peer.uid);
         let rights = Rights::new(peer, own, Rc::clone(groups));
-        if let Err(error) = rights.may_connect() {
+        if let Err(error) = face.may_connect(&rights) {
             count(&troubles.strangers);
-            farewells.tell(stream, error);
+            face.tell(farewells, stream, error);
             continue;
         }
         let rights = match accounts.of(&stream, rights.peer()) {
@@ -116,13 +162,23 @@ async fn serve_all(
             Ok(place) => Rc::new(place),
             Err(full) => {
                 count(&troubles.too_many);
-                farewells.tell(stream, no_place(&rights, full));
+                face.tell(farewells, stream, no_place(&rights, full));
                 continue;
             }
         };
-        let service = Service { shell: Rc::clone(shell), rights, place: Rc::clone(&place) };
+        let (shell, held) = (Rc::clone(shell), Rc::clone(&place));
         tokio::task::spawn_local(async move {
-            let served = serve(stream, service, Rc::clone(&place));
+            let at = Rc::clone(&place);
+            let served = async move {
+                match face {
+                    Face::Borrowers => {
+                        serve(stream, Service { shell, rights, place: held }, at).await
+                    }
+                    Face::Agents => {
+                        serve(stream, AgentService { shell, rights, place: held }, at).await
+                    }
+                }
+            };
             if let Err(error) = charged(&place, served).await {
                 tracing::debug!(%error, "a connection ended");
             }
@@ -142,7 +198,11 @@ fn too_many(what: &str) -> wire::Error {
     wire::Error::Failed { what: format!("{what}: close some") }
 }
 
-async fn serve(stream: OwnedFd, service: Service, place: Rc<Place>) -> zlink::Result<()> {
+async fn serve(
+    stream: OwnedFd,
+    service: impl zlink::Service<Socket>,
+    place: Rc<Place>,
+) -> zlink::Result<()> {
     let stream = UnixStream::from_std(net::UnixStream::from(stream))?;
     let (stream, broken) = (Rc::new(stream), Rc::new(Notify::new()));
     let socket = Socket::new(Rc::clone(&stream), place, Rc::clone(&broken));

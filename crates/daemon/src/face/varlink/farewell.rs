@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
 use super::socket::send;
 
 /// How long the socket of a refused connection stays open, so that a peer which has not sent its
@@ -24,7 +26,7 @@ const ON_THE_WAY: usize = 4096;
 /// The thread that refuses; it ends with the last of these values.
 #[derive(Debug, Clone)]
 pub(super) struct Farewells {
-    refused: Sender<(OwnedFd, wire::Error)>,
+    refused: Sender<(OwnedFd, Vec<u8>)>,
     on_the_way: Arc<AtomicUsize>,
 }
 
@@ -41,16 +43,17 @@ impl Farewells {
     }
 
     /// Says why, without reading anything, and hangs up. Waits for nobody.
-    pub(super) fn tell(&self, stream: OwnedFd, error: wire::Error) {
+    pub(super) fn tell(&self, stream: OwnedFd, error: &impl Serialize) {
+        let Ok(message) = serde_json::to_vec(error) else { return };
         if self.on_the_way.load(Ordering::Relaxed) < ON_THE_WAY {
             self.on_the_way.fetch_add(1, Ordering::Relaxed);
             // Without a thread it comes back, and is closed.
-            drop(self.refused.send((stream, error)));
+            drop(self.refused.send((stream, message)));
         }
     }
 }
 
-fn work(comes: &Receiver<(OwnedFd, wire::Error)>, on_the_way: &AtomicUsize) {
+fn work(comes: &Receiver<(OwnedFd, Vec<u8>)>, on_the_way: &AtomicUsize) {
     let mut open: VecDeque<(Instant, OwnedFd)> = VecDeque::new();
     loop {
         let next = match open.front() {
@@ -58,9 +61,8 @@ fn work(comes: &Receiver<(OwnedFd, wire::Error)>, on_the_way: &AtomicUsize) {
             None => comes.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match next {
-            Ok((stream, error)) => {
+            Ok((stream, mut message)) => {
                 on_the_way.fetch_sub(1, Ordering::Relaxed);
-                let Ok(mut message) = serde_json::to_vec(&error) else { continue };
                 message.push(0);
                 if send(&stream, &message, &[]).is_ok() {
                     open.push_back((Instant::now() + STAYS, stream));
@@ -88,7 +90,7 @@ mod tests {
         let pairs = (0..4 * MOST).map(|_| UnixStream::pair().unwrap());
         let (theirs, ours): (Vec<_>, Vec<_>) = pairs.unzip();
         let error = wire::Error::NothingToZero;
-        ours.into_iter().for_each(|stream| farewells.tell(stream.into(), error.clone()));
+        ours.into_iter().for_each(|stream| farewells.tell(stream.into(), &error));
         for mut stream in theirs {
             let mut told = String::new();
             stream.read_to_string(&mut told).unwrap();

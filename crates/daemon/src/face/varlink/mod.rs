@@ -6,6 +6,7 @@
 //! [`farewell`]; [`translate`] has the words, [`watch`] the one method that has many replies.
 
 pub(crate) mod accept;
+mod agent;
 mod door;
 mod farewell;
 mod socket;

@@ -222,9 +222,24 @@ mod tests {
         ]
     }
 
+    /// The same of the agents' interface: a name may have 110 characters.
+    fn longest_of_agents() -> Vec<(&'static str, Value)> {
+        let (n32, n64) = (u32::MAX, u64::MAX);
+        let name = "O".repeat(units::LoanName::LONGEST);
+        vec![
+            (
+                "Lend",
+                json!({ "name": name, "bytes": n64, "page_bytes": n64, "node": n32, "whole": false,
+                        "uid": n32, "gid": n32 }),
+            ),
+            ("GiveBack", json!({ "name": name })),
+            ("ListLoans", json!({ "prefix": name, "after": "a" })),
+            ("GetSupply", json!({})),
+        ]
+    }
+
     /// The methods of the service and their parameters, as its source has them.
-    fn methods() -> Vec<(String, Vec<String>)> {
-        let source = include_str!("mod.rs");
+    fn methods(source: &str) -> Vec<(String, Vec<String>)> {
         let (_, service) = source.split_once("#[zlink::service(").expect("a service");
         let (service, _) = service.split_once("\n}\n").expect("its end");
         let camel = |name: &str| {
@@ -244,8 +259,11 @@ mod tests {
 
     #[test]
     fn every_call_of_the_interface_fits_four_times_into_the_longest_message() {
-        let longest = longest();
-        let methods = methods();
+        fits("io.prezero", &methods(include_str!("mod.rs")), longest());
+        fits("io.prezero.agent", &methods(include_str!("agent.rs")), longest_of_agents());
+    }
+
+    fn fits(interface: &str, methods: &[(String, Vec<String>)], longest: Vec<(&str, Value)>) {
         assert_eq!(methods.len(), longest.len(), "{methods:?}");
         for (method, parameters) in longest {
             let (_, names) = methods.iter().find(|(name, _)| name == method).expect(method);
@@ -253,7 +271,7 @@ mod tests {
             assert_eq!(given.len(), names.len(), "{method}: {names:?}");
             assert!(names.iter().all(|name| given.contains(&name)), "{method}: {names:?}");
             let call = json!({
-                "method": format!("io.prezero.{method}"), "parameters": parameters,
+                "method": format!("{interface}.{method}"), "parameters": parameters,
                 "more": false, "oneway": false, "upgrade": false,
             });
             let escaped = call.to_string().replace('O', "\\u004f");

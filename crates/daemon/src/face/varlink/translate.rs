@@ -91,6 +91,9 @@ pub(super) fn refusal(asked: &Asked, refusal: &Refusal, pools: &[PoolKey]) -> Er
             free_bytes: free.0,
         },
         Refusal::OwnerLingers => Error::Failed { what: "the owner's content lingers".to_owned() },
+        Refusal::NameTaken | Refusal::TooManyNames | Refusal::ScopeQuota { .. } => {
+            Error::Failed { what: "this loan has no name".to_owned() }
+        }
     }
 }
 

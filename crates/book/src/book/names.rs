@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans that last by a name, and not by anybody's descriptor.
+//!
+//! Such a loan is one file. [`Book::lend`] makes it as any other, under a lease that nobody holds,
+//! and the caller gets it ready for its borrower: whatever goes wrong until then, a crash included,
+//! ends it like a loan whose client went away. Then [`Book::hold_by_name`] puts the name into the
+//! file's name by one rename, which is all that makes it last. [`Book::end_lease`] ends it, by one
+//! rename as well.
+//!
+//! A name is never two loans: it is taken from the moment at which its loan is granted. A loan
+//! that is not held by it yet is *pending*, and nobody gets to see it.
+
+use std::ops::Bound;
+
+use units::{BlockId, Bytes, Domain, LeaseId, LoanName, Node, PageSize, Pages, Uid};
+use wire::agent::Supply;
+
+use super::lend::{Asked, Refusal};
+use super::{Book, Effect};
+use crate::block::{Block, Part, State, StateName};
+
+/// A loan by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldByName {
+    /// The name.
+    pub name: LoanName,
+    /// The lease.
+    pub lease: LeaseId,
+    /// Its one block.
+    pub block: BlockId,
+    /// The user whose file it is.
+    pub uid: Uid,
+    /// Where its pages lie.
+    pub node: Node,
+    /// Their size.
+    pub page_size: PageSize,
+    /// How many they are.
+    pub pages: Pages,
+    /// Whether it is granted and not held by its name yet.
+    pub is_pending: bool,
+}
+
+impl HeldByName {
+    /// Its size.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        self.pages.bytes(self.page_size)
+    }
+
+    /// Whether it is what is asked for.
+    #[must_use]
+    pub fn fits(&self, asked: &Asked) -> bool {
+        let request = &asked.request;
+        request.bytes == self.bytes()
+            && request.page_size.is_none_or(|size| size == self.page_size)
+            && request.node.is_none_or(|node| node == self.node)
+            && asked.uid == self.uid
+    }
+}
+
+impl Book {
+    /// The loan of that name.
+    #[must_use]
+    pub fn named(&self, name: &LoanName) -> Option<HeldByName> {
+        let id = *self.names.get(name)?;
+        let lease = self.leases.get(&id)?;
+        let block = self.blocks.get(*lease.blocks.first()?)?;
+        let State::Lent(Part { uid, pages, name: held_by, .. }) = block.state() else {
+            return None;
+        };
+        Some(HeldByName {
+            name: name.clone(),
+            lease: id,
+            block: block.id(),
+            uid: *uid,
+            node: block.pool().node,
+            page_size: block.pool().page_size,
+            pages: *pages,
+            is_pending: held_by.is_none(),
+        })
+    }
+
+    /// The loans whose names begin with `prefix` and come after `after`, in the order of their
+    /// names, pending ones apart.
+    pub fn named_loans<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&LoanName>,
+    ) -> impl Iterator<Item = HeldByName> + 'a {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.clone()));
+        let names = self.names.range((from, Bound::Unbounded)).map(|(name, _)| name);
+        let fitting = names.filter(move |name| name.begins_with(prefix));
+        fitting.filter_map(|name| self.named(name)).filter(|loan| !loan.is_pending)
+    }
+
+    /// The name that a lease has, or is about to.
+    #[must_use]
+    pub fn leases_name(&self, lease: LeaseId) -> Option<LoanName> {
+        self.leases.get(&lease)?.name.clone()
+    }
+
+    /// What there is to lend in each domain, as agents are told.
+    #[must_use]
+    pub fn supply_by_domain(&self) -> Vec<Supply> {
+        let of = |domain: Domain| {
+            let pools = || self.pools.values().filter(|p| p.config.key().domain() == domain);
+            let owned: Pages = pools().map(|p| self.owned(p.config.key())).sum();
+            let leave = pools().map(|p| p.config.leave_free).max().unwrap_or_default();
+            let all = owned + self.available(domain).saturating_sub(leave);
+            let bound: Option<Pages> = pools().map(|p| p.config.max).sum();
+            let block = pools().map(|p| p.config.pages_per_block).max().unwrap_or_default();
+            let named = self.named_loans("", None);
+            let here =
+                |loan: &HeldByName| (loan.node, loan.page_size) == (domain.node, domain.page_size);
+            let named: Pages = named.filter(here).map(|loan| loan.pages).sum();
+            let bytes = |pages: Pages| pages.bytes(domain.page_size).0;
+            Supply {
+                node: domain.node.0,
+                page_bytes: domain.page_size.bytes(),
+                block_bytes: bytes(block),
+                ready_bytes: bytes(self.lendable(domain)),
+                total_bytes: bytes(bound.map_or(all, |bound| all.min(bound))),
+                named_bytes: bytes(named),
+            }
+        };
+        self.domains().map(of).collect()
+    }
+
+    /// How many loans by name there are, pending ones included.
+    #[must_use]
+    pub fn names(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The loan is as its borrower is to find it: from now on it lasts by its name.
+    pub fn hold_by_name(&mut self, lease: LeaseId) -> Vec<Effect> {
+        let Some((name, block)) = self
+            .leases
+            .get(&lease)
+            .and_then(|lease| Some((lease.name.clone()?, *lease.blocks.first()?)))
+        else {
+            return Vec::new();
+        };
+        match self.blocks.change(block, |b| b.hold_by_name(lease, name)) {
+            Some(Ok(())) => vec![Effect::Move(block)],
+            Some(Err(_)) | None => Vec::new(),
+        }
+    }
+
+    /// Notes that a pending loan has all of its pages.
+    pub fn note_whole(&mut self, lease: LeaseId) {
+        for block in self.lease_blocks(lease) {
+            self.blocks.change(block, |b| b.note_filled(b.pages()));
+        }
+    }
+
+    /// What the loans of a scope hold, pending and lingering ones included; of no scope, those that
+    /// have none.
+    #[must_use]
+    pub fn held_in_scope(&self, scope: Option<&str>) -> Bytes {
+        let named = self.names.iter().filter(|(name, _)| name.scope() == scope);
+        let leases = named.filter_map(|(_, lease)| self.leases.get(lease));
+        let lent = leases.flat_map(|lease| &lease.blocks).filter_map(|id| self.blocks.get(*id));
+        let is_of = |part: &Part| part.name.as_ref().is_some_and(|name| name.scope() == scope);
+        let lingering = self
+            .in_state(StateName::Lingering)
+            .filter(|b| matches!(b.state(), State::Lingering(Some(part)) if is_of(part)));
+        let bytes = |b: &Block| (b.pages() + b.grown()).bytes(b.pool().page_size).0;
+        Bytes(lent.chain(lingering).map(bytes).sum())
+    }
+
+    /// Ends an earlier loan of a name of which a later one is found at start: its return failed,
+    /// and so did removing its file.
+    pub(super) fn give_way(&mut self, state: StateName, part: Option<&Part>) -> Vec<Effect> {
+        let Some(Part { name: Some(name), lease, .. }) = part.filter(|_| state == StateName::Lent)
+        else {
+            return Vec::new();
+        };
+        match self.names.get(name) {
+            Some(earlier) if earlier < lease => self.end_lease(*earlier),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a lent file that is found at start is a loan still: by its name, or by its lease.
+    pub(super) fn is_loan(&self, part: &Part, lease_alive: bool) -> bool {
+        match &part.name {
+            None => lease_alive,
+            Some(name) => !self.names.contains_key(name) && !self.leases.contains_key(&part.lease),
+        }
+    }
+
+    /// Whether a loan may have the name that is asked for.
+    pub(super) fn check_name(&self, asked: &Asked) -> Result<(), Refusal> {
+        let Some(named) = &asked.named else { return Ok(()) };
+        if self.names.contains_key(&named.name) {
+            return Err(Refusal::NameTaken);
+        }
+        if self.names.len() >= named.most {
+            return Err(Refusal::TooManyNames);
+        }
+        if let Some(quota) = named.quota {
+            let held = self.held_in_scope(named.name.scope());
+            if held.0.saturating_add(asked.request.bytes.0) > quota.0 {
+                return Err(Refusal::ScopeQuota { held, quota });
+            }
+        }
+        Ok(())
+    }
+}

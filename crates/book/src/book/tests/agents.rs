@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What agents do: loans by name, and what must become of them.
+
+use units::Pages;
+
+use super::kernel::{Actor, Content};
+use super::world::{Client, Fate, World};
+use crate::book::{Asked, Effect, HeldByName, Named, Refusal};
+
+impl World {
+    /// An agent asks for a loan by name, as the daemon serves it: made, filled, held by its name.
+    pub(super) fn lend_by_name(&mut self, ask: &Asked, whole: bool, fate: Fate) {
+        let named = ask.named.as_ref().expect("a name");
+        if let Some(found) = self.book.named(&named.name) {
+            assert!(!found.is_pending, "nothing is left half done: {found:?}");
+            return self.lend_again(ask, named, &found);
+        }
+        let (view, counters) = (self.view(), self.book.counters());
+        let held = self.book.held_in_scope(named.name.scope());
+        let (loan, effects) = match self.book.lend(ask) {
+            Ok(granted) => granted,
+            Err(refusal) => {
+                self.assert_unchanged(&view, counters, "a refused loan");
+                return self.note_refusal(ask, named, &refusal);
+            }
+        };
+        assert!(self.leases_seen.insert(loan.lease), "{} was used before", loan.lease);
+        let quota = named.quota.map_or(u64::MAX, |quota| quota.0);
+        assert!(held.0 + ask.request.bytes.0 <= quota, "{held:?} and more than {quota}");
+        let [part] = loan.parts.as_slice() else { panic!("{loan:?} is no file") };
+        // Nobody sees it before it is done.
+        assert!(self.book.named_loans("", None).all(|loan| loan.name != named.name));
+        let pending = self.book.named(&named.name).expect("the name is taken at once");
+        assert!(pending.is_pending && matches!(self.book.lend(ask), Err(Refusal::NameTaken)));
+        let (first, second) = split(fate, effects.len());
+        if !self.execute(&effects, first) {
+            self.note("crash before a loan has its name");
+            let effects = self.book.end_lease(loan.lease);
+            self.execute(&effects, Fate::Fine);
+            return;
+        }
+        let no = self.kernel.find(part.block).expect("a lent block has a file");
+        if whole && part.ready < part.pages {
+            if !self.fill_hole(no) {
+                // Others took the pages: refused, with nothing left of it.
+                let effects = self.book.end_lease(loan.lease);
+                self.execute(&effects, Fate::Fine);
+                return;
+            }
+            self.book.note_whole(loan.lease);
+            self.note("lent by name, whole");
+        }
+        let effects = self.book.hold_by_name(loan.lease);
+        assert_eq!(effects, [Effect::Move(part.block)]);
+        if !self.execute(&effects, second) {
+            match self.book.named(&named.name) {
+                // A daemon that lives takes the loan back.
+                Some(found) if found.is_pending => {
+                    unreachable!("a name is there or not: {found:?}")
+                }
+                Some(found) => {
+                    assert!(matches!(fate, Fate::Crash { .. }), "{found:?}");
+                    self.unclaimed.insert(found.name, true);
+                }
+                None => {
+                    let effects = self.book.end_lease(loan.lease);
+                    self.execute(&effects, Fate::Fine);
+                }
+            }
+            return;
+        }
+        let found = self.book.named(&named.name).expect("it is held by its name");
+        assert!(!found.is_pending && found.fits(ask), "{found:?} for {ask:?}");
+        self.note("lent by name");
+        self.give_to_client(ask, &found, part.ready);
+    }
+
+    /// The same name again: the same loan, or nothing.
+    fn lend_again(&mut self, ask: &Asked, named: &Named, found: &HeldByName) {
+        let (view, counters) = (self.view(), self.book.counters());
+        assert_eq!(self.book.lend(ask), Err(Refusal::NameTaken));
+        self.assert_unchanged(&view, counters, "a name that is taken");
+        self.note("refused: name");
+        if !found.fits(ask) {
+            return self.note("a name for a loan of another kind");
+        }
+        match self.unclaimed.get(&named.name) {
+            Some(true) => {
+                self.unclaimed.remove(&named.name);
+                self.note("lent by a name whose caller never heard of it");
+                let no = self.kernel.find(found.block).expect("a lent block has a file");
+                let file = self.kernel.file(no);
+                let (at, there) = (file.shape, Pages(file.allocated()));
+                if file.missing() > 0 {
+                    // Nobody had mapped it: others may have what its hole was to get.
+                    self.stale.insert(at);
+                }
+                self.give_to_client(ask, found, there);
+            }
+            // Its agent knows that a return of it failed, and returns it first.
+            Some(false) => {}
+            None => self.note("lent by the same name again"),
+        }
+    }
+
+    fn give_to_client(&mut self, ask: &Asked, found: &HeldByName, ready: Pages) {
+        let nth = self.clients.len();
+        let no = self.kernel.find(found.block).expect("a lent block has a file");
+        let file = self.kernel.file(no);
+        assert_eq!(file.len(), found.pages.0, "{file:?}");
+        assert!(!file.is_reachable(), "it is lent while it is held: {file:?}");
+        assert!(file.pages.iter().flatten().all(|page| *page == Content::Zero), "{file:?}");
+        assert!(file.allocated() >= ready.0, "{file:?} has less than {ready}");
+        self.kernel.file_mut(no).holders.insert(Actor::Client(nth));
+        self.clients.push(Client {
+            lease: found.lease,
+            uid: ask.uid,
+            owner: None,
+            ask: ask.clone(),
+            files: vec![no],
+            open: true,
+        });
+        let file = self.kernel.file(no);
+        let (at, left) = (file.shape, self.available(file.shape));
+        if left < 0 {
+            assert!(self.stale.contains(&at), "{at:?}: over-promised {}", -left);
+            self.leave(Actor::Client(nth));
+            self.end_lease(nth, Fate::Fine);
+        }
+    }
+
+    /// The daemon fills a file. Whether there were pages for it.
+    fn fill_hole(&mut self, no: usize) -> bool {
+        let file = self.kernel.file(no);
+        let (at, missing) = (file.shape, file.missing());
+        if self.available(at) < i64::try_from(missing).expect("a simulation is small") {
+            assert!(self.stale.contains(&at), "{at:?}: promised {missing} that were not there");
+            return false;
+        }
+        for page in 0..self.kernel.file(no).len() {
+            if !self.kernel.has_memory(no, page) {
+                self.kernel.write(no, page, Content::Zero);
+            }
+        }
+        true
+    }
+
+    /// After a start: what is lent by names, and nobody has.
+    pub(super) fn find_unclaimed(&mut self) {
+        let listed: Vec<_> = self.book.named_loans("", None).map(|loan| loan.name).collect();
+        for name in listed {
+            let has = |c: &Client| c.open && c.ask.named.as_ref().is_some_and(|n| n.name == name);
+            if !self.clients.iter().any(has) {
+                self.unclaimed.entry(name).or_insert(false);
+            }
+        }
+    }
+
+    /// What is lent by names that nobody knows of is returned.
+    pub(super) fn reconcile(&mut self, fate: Fate) {
+        let listed: Vec<_> = self.book.named_loans("", None).collect();
+        let nobodys: Vec<_> =
+            listed.into_iter().filter(|loan| self.unclaimed.contains_key(&loan.name)).collect();
+        for loan in nobodys {
+            self.note("returned: a loan of nobody's");
+            let effects = self.book.end_lease(loan.lease);
+            self.execute(&effects, fate);
+            // Whatever became of it: the list is asked again.
+            let is_there = self.book.named(&loan.name).is_some();
+            if !is_there {
+                self.unclaimed.remove(&loan.name);
+            }
+        }
+    }
+
+    fn note_refusal(&mut self, ask: &Asked, named: &Named, refusal: &Refusal) {
+        self.note(match refusal {
+            Refusal::TooManyNames => {
+                assert!(self.book.names() >= named.most, "{refusal:?}");
+                "refused: too many names"
+            }
+            Refusal::ScopeQuota { held, quota } => {
+                assert!(held.0 + ask.request.bytes.0 > quota.0, "{refusal:?}");
+                "refused: quota of a scope"
+            }
+            Refusal::NameTaken | Refusal::OwnerLingers | Refusal::Quota { .. } => {
+                unreachable!("{refusal:?} of {ask:?}")
+            }
+            Refusal::Size(_) | Refusal::NoSuchPool | Refusal::NotEnough { .. } => {
+                "refused: no memory for a name"
+            }
+        });
+    }
+}
+
+/// A fate over two steps, of which the first has so many effects.
+fn split(fate: Fate, first: usize) -> (Fate, Fate) {
+    match fate {
+        Fate::Crash { after, how } if after > first => {
+            (Fate::Fine, Fate::Crash { after: after - first - 1, how })
+        }
+        Fate::Fails(nth) if nth >= first => (Fate::Fine, Fate::Fails(nth - first)),
+        fate => (fate, Fate::Fine),
+    }
+}

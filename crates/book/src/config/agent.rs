@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans by name: who may have them made, and how much of them there may be.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use units::{Bytes, LoanName};
+
+use super::optional_text;
+
+/// What agents may do: they lend by name to whomever they choose.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Agent {
+    /// A group, by name or number, whose members may lend by name besides root: they decide who
+    /// gets memory, and may end each other's loans. Default: root only.
+    pub group: Option<String>,
+    /// The most loans by name at a time; default 4096.
+    pub names: usize,
+    /// The most bytes that loans of one scope (what stands before the first `/` of a name) may
+    /// hold; those without a scope together as well. Default: no bound.
+    #[serde(with = "optional_text")]
+    pub quota: Option<Bytes>,
+    /// Quotas of single scopes, as in `team-a = "8G"`; they override `quota`.
+    #[serde(with = "by_scope")]
+    pub quota_of: BTreeMap<String, Bytes>,
+    /// The most bytes of one whole loan that the daemon zeroes itself, in its own context; a loan
+    /// that lacks more is refused. Default: 16G.
+    #[serde(with = "text")]
+    pub fill_max: Bytes,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        Self {
+            group: None,
+            names: 4096,
+            quota: None,
+            quota_of: BTreeMap::new(),
+            fill_max: Bytes(16 << 30),
+        }
+    }
+}
+
+impl Agent {
+    /// The most bytes that the loans of a name's scope may hold.
+    #[must_use]
+    pub fn quota_for(&self, name: &LoanName) -> Option<Bytes> {
+        let own = name.scope().and_then(|scope| self.quota_of.get(scope));
+        own.copied().or(self.quota)
+    }
+}
+
+mod text {
+    use super::{Bytes, Deserialize};
+    use serde::{Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &Bytes, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&bytes.0)
+    }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
+        String::deserialize(d)?.parse().map_err(D::Error::custom)
+    }
+}
+
+mod by_scope {
+    use super::{BTreeMap, Bytes, Deserialize, LoanName};
+    use serde::{Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(
+        map: &BTreeMap<String, Bytes>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        s.collect_map(map.iter().map(|(scope, bytes)| (scope, bytes.0.to_string())))
+    }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<BTreeMap<String, Bytes>, D::Error> {
+        let mut map = BTreeMap::new();
+        for (scope, bytes) in BTreeMap::<String, String>::deserialize(d)? {
+            let name = scope.parse::<LoanName>();
+            if !name.is_ok_and(|name| name.scope().is_none()) {
+                let reason =
+                    format!("quota_of: `{scope}` is no scope: write what stands before the /");
+                return Err(D::Error::custom(reason));
+            }
+            map.insert(scope, bytes.parse().map_err(D::Error::custom)?);
+        }
+        Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_scope_has_its_own_quota_or_the_one_of_all() {
+        let text = "[agent]\ngroup = \"9\"\nquota = \"2G\"\nquota_of = { team-a = \"8G\" }\nfill_max = \"1G\"";
+        let agent = Config::from_toml(text).expect("a good file").agent;
+        let quota = |name: &str| agent.quota_for(&name.parse().expect("a name"));
+        assert_eq!(quota("team-a/1"), Some(Bytes(8 << 30)));
+        assert_eq!(quota("team-b/1"), Some(Bytes(2 << 30)));
+        assert_eq!(quota("team-a"), Some(Bytes(2 << 30)), "it has no scope");
+        assert_eq!((agent.names, agent.fill_max), (4096, Bytes(1 << 30)));
+        for (text, part) in [
+            ("quota_of = { \"a/b\" = \"1G\" }", "a/b"),
+            ("quota_of = { a = \"much\" }", "much"),
+            ("name = 1", "unknown field `name`"),
+            ("names = -1", "-1"),
+        ] {
+            let error = Config::from_toml(&format!("[agent]\n{text}")).expect_err(text).to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

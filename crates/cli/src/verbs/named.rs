@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `prezero lend --name` and `prezero return`: loans that last by a name.
+
+use std::io::{self, Write};
+
+use client::{LendByName, LentByName, LoanName};
+use serde::Serialize;
+use units::Bytes;
+use worker::Which;
+
+use crate::exit::{Exit, Outcome};
+use crate::output::{Form, Record};
+use crate::shared::{AgentDaemon, Daemon};
+
+/// What only a loan by name has.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NamedArgs {
+    /// Lend by this name, until `prezero return NAME`; for root and members of agent.group
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["owner", "keep", "command"])]
+    pub(crate) name: Option<LoanName>,
+    /// With --name: every page is there, or the loan is refused; the daemon zeroes what is not
+    /// ready
+    #[arg(long, requires = "name")]
+    whole: bool,
+    /// With --name: the user whose file it is
+    #[arg(long, value_name = "UID", requires = "name")]
+    uid: Option<u32>,
+    /// With --name: the file's group
+    #[arg(long, value_name = "GID", requires = "name")]
+    gid: Option<u32>,
+    #[command(flatten)]
+    agents: AgentDaemon,
+    #[command(flatten)]
+    form: Form,
+}
+
+impl NamedArgs {
+    pub(crate) fn lend(
+        &self,
+        daemon: &Daemon,
+        which: &Which,
+        name: &LoanName,
+        bytes: Bytes,
+    ) -> Outcome {
+        let lent = self.agents.connect(daemon)?.lend(&LendByName {
+            page_size: which.page_size,
+            node: which.node(),
+            whole: self.whole,
+            uid: self.uid,
+            gid: self.gid,
+            ..LendByName::new(name.clone(), bytes)
+        })?;
+        self.form.print(&Lent(lent))?;
+        Ok(Exit::Done)
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Lent(LentByName);
+
+impl Record for Lent {
+    fn human(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", self.0.loan.path)
+    }
+}
+
+/// End a loan that was lent by a name
+///
+/// Whoever has its file open or mapped keeps that; nobody else gets the memory before it is let go
+/// of.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  prezero return team-a/job-7")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    agents: AgentDaemon,
+    /// The name that it was lent by
+    #[arg(value_name = "NAME")]
+    name: LoanName,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    args.agents.connect(&args.daemon)?.give_back(args.name.clone())?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The agents' face: loans by name, on a socket of its own.
+
+use std::rc::Rc;
+
+use book::{Asked, HeldByName, Refusal};
+use units::{Bytes, LoanName, Node};
+use wire::agent::{
+    AgentError, LendByName, LentByName, Loans, MOST_LISTED, NamedLoan, Supplies, Supply,
+};
+
+use super::translate::{self, page_size};
+use crate::patience;
+use crate::rights::Rights;
+use crate::shell::Shared;
+use crate::users::Place;
+
+/// One agent's connection.
+#[derive(Debug)]
+pub(super) struct AgentService {
+    pub(super) shell: Shared,
+    pub(super) rights: Rights,
+    pub(super) place: Rc<Place>,
+}
+
+#[zlink::service(
+    interface = "io.prezero.agent",
+    types = [NamedLoan, Supply],
+    vendor = "prezero",
+    product = "prezero",
+    version = env!("CARGO_PKG_VERSION"),
+    url = "https://crates.io/crates/prezero",
+)]
+impl AgentService {
+    /// Lends memory by a name: one file, until the name is returned. The same name and size again
+    /// are the same loan.
+    #[expect(clippy::too_many_arguments, reason = "a parameter each in the interface")]
+    async fn lend(
+        &mut self,
+        name: String,
+        bytes: u64,
+        page_bytes: Option<u64>,
+        node: Option<u32>,
+        whole: Option<bool>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<LentByName, AgentError> {
+        self.rights.may_lend_by_name().map_err(error)?;
+        let request = LendByName {
+            name: loan_name("name", &name)?,
+            bytes: Bytes(bytes),
+            page_size: page_size(page_bytes).map_err(error)?,
+            node: node.map(Node),
+            whole: whole.unwrap_or(false),
+            uid,
+            gid,
+        };
+        self.lent(request).await
+    }
+
+    /// Ends the loan of that name. Its file is nobody's as soon as nobody has it any more.
+    #[zlink(rename = "Return")]
+    async fn give_back(&mut self, name: String) -> Result<(), AgentError> {
+        self.rights.may_lend_by_name().map_err(error)?;
+        let name = loan_name("name", &name)?;
+        match patience::return_by_name(&self.shell, &name).await.map_err(error)? {
+            Some(true) => Ok(()),
+            Some(false) => Err(AgentError::NameBusy { name: name.to_string() }),
+            None => Err(AgentError::NoSuchName { name: name.to_string() }),
+        }
+    }
+
+    /// The loans by name, in order, those whose names begin with `prefix` and come behind `after`.
+    async fn list_loans(
+        &mut self,
+        prefix: Option<String>,
+        after: Option<String>,
+    ) -> Result<Loans, AgentError> {
+        self.rights.may_lend_by_name().map_err(error)?;
+        let after = after.map(|after| loan_name("after", &after)).transpose()?;
+        let shell = self.shell.borrow();
+        let prefix = prefix.unwrap_or_default();
+        let mut found = shell.loans_by_name(&prefix, after.as_ref(), MOST_LISTED + 1);
+        let more = found.len() > MOST_LISTED;
+        found.truncate(MOST_LISTED);
+        Ok(Loans { loans: found.iter().map(|loan| named(&self.shell, loan)).collect(), more })
+    }
+
+    /// What there is to lend on each node.
+    async fn get_supply(&mut self) -> Result<Supplies, AgentError> {
+        self.rights.may_lend_by_name().map_err(error)?;
+        Ok(Supplies { supplies: self.shell.borrow_mut().supply() })
+    }
+}
+
+impl AgentService {
+    async fn lent(&self, request: LendByName) -> Result<LentByName, AgentError> {
+        let (uid, gid) = self.rights.ids();
+        let borrower = (request.uid.unwrap_or(uid), request.gid.unwrap_or(gid));
+        let caller = self.rights.uid();
+        let asked = self.shell.borrow().ask_by_name(&request, caller, self.rights.account());
+        let lent =
+            patience::lend_by_name(&self.shell, &self.place, &asked, borrower, request.whole);
+        match lent.await.map_err(error)? {
+            Ok(patience::Lent::Made(held, ready)) => {
+                let ready = ready.bytes(held.page_size);
+                Ok(LentByName {
+                    loan: named(&self.shell, &held),
+                    found: false,
+                    ready_bytes: ready.0,
+                })
+            }
+            Ok(patience::Lent::Found(held)) => {
+                let there = self.shell.borrow().memory_of(held.block, held.page_size);
+                let loan = named(&self.shell, &held);
+                Ok(LentByName { loan, found: true, ready_bytes: there.0.min(held.bytes().0) })
+            }
+            Ok(patience::Lent::Busy) => {
+                Err(AgentError::NameBusy { name: request.name.to_string() })
+            }
+            Err(no) => Err(refused(&self.shell, &asked, &request.name, &no)),
+        }
+    }
+}
+
+fn loan_name(field: &str, text: &str) -> Result<LoanName, AgentError> {
+    text.parse().map_err(|bad| AgentError::bad_value(field, bad))
+}
+
+fn named(shell: &Shared, loan: &HeldByName) -> NamedLoan {
+    let path = shell.borrow().path_of(loan.block).unwrap_or_default();
+    NamedLoan {
+        name: loan.name.to_string(),
+        path: path.to_string_lossy().into_owned(),
+        bytes: loan.bytes().0,
+        page_bytes: loan.page_size.bytes(),
+        node: loan.node.0,
+        uid: loan.uid.0,
+    }
+}
+
+/// Why a loan by name was refused.
+fn refused(shell: &Shared, asked: &Asked, name: &LoanName, refusal: &Refusal) -> AgentError {
+    let there = shell.borrow().loan_by_name(name);
+    match (refusal, there) {
+        (Refusal::NameTaken, Some(there)) => AgentError::NameTaken { loan: named(shell, &there) },
+        // It has ended since.
+        (Refusal::NameTaken, None) => AgentError::NameBusy { name: name.to_string() },
+        (Refusal::TooManyNames, _) => {
+            let most = asked.named.as_ref().map_or(0, |named| named.most as u64);
+            AgentError::TooManyNames { most }
+        }
+        (Refusal::ScopeQuota { held, quota }, _) => AgentError::QuotaExceeded {
+            scope: name.scope().unwrap_or_default().to_owned(),
+            held_bytes: held.0,
+            quota_bytes: quota.0,
+            asked_bytes: asked.request.bytes.0,
+        },
+        (other, _) => error(translate::refusal(asked, other, &shell.borrow().pools())),
+    }
+}
+
+/// What both interfaces say, in the words of this one.
+pub(super) fn error(error: wire::Error) -> AgentError {
+    match error {
+        wire::Error::NotPermitted { uid, action, needed } => {
+            AgentError::NotPermitted { uid, action, needed }
+        }
+        wire::Error::BadValue { field, reason } => AgentError::BadValue { field, reason },
+        wire::Error::NoSuchPool { wanted, configured } => {
+            AgentError::NoSuchPool { wanted, configured }
+        }
+        wire::Error::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes } => {
+            AgentError::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes }
+        }
+        other => AgentError::Failed { what: other.to_string() },
+    }
+}

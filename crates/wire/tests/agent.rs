@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The agents' interface as it is on the wire: a changed field or name breaks every agent.
+
+use serde_json::{Value, json};
+use wire::Parameters;
+use wire::agent::{AgentError, LendByName, ListLoans, NamedLoan, ReturnByName, Supply};
+
+fn loan() -> (NamedLoan, Value) {
+    let loan = NamedLoan {
+        name: "team-a/7".to_owned(),
+        path: "/run/prezero/pages-2048kB/lent/b1/pages".to_owned(),
+        bytes: 4 << 20,
+        page_bytes: 2 << 20,
+        node: 1,
+        uid: 1000,
+    };
+    let wire = json!({
+        "name": "team-a/7", "path": "/run/prezero/pages-2048kB/lent/b1/pages", "bytes": 4_194_304,
+        "page_bytes": 2_097_152, "node": 1, "uid": 1000,
+    });
+    (loan, wire)
+}
+
+#[test]
+fn loans_and_supplies_are_as_agents_read_them() {
+    let (value, wire) = loan();
+    assert_eq!(serde_json::to_value(&value).expect("it can be written"), wire);
+    assert_eq!(serde_json::from_value::<NamedLoan>(wire).expect("it reads back"), value);
+    let supply = Supply {
+        node: 0,
+        page_bytes: 1,
+        block_bytes: 2,
+        ready_bytes: 3,
+        total_bytes: 4,
+        named_bytes: 5,
+    };
+    let wire = json!({
+        "node": 0, "page_bytes": 1, "block_bytes": 2, "ready_bytes": 3, "total_bytes": 4,
+        "named_bytes": 5,
+    });
+    assert_eq!(serde_json::to_value(supply).expect("it can be written"), wire);
+}
+
+#[test]
+fn calls_have_their_names_and_what_may_be_absent_may() {
+    let names = [LendByName::NAME, ReturnByName::NAME, ListLoans::NAME];
+    let expected = ["Lend", "Return", "ListLoans"].map(|name| format!("io.prezero.agent.{name}"));
+    assert_eq!(names.map(str::to_owned), expected);
+    let least: LendByName =
+        serde_json::from_value(json!({ "name": "a", "bytes": 4096 })).expect("the rest is absent");
+    assert_eq!(least, LendByName::new("a".parse().expect("a name"), units::Bytes(4096)));
+    let all = json!({
+        "name": "a/b", "bytes": 2_097_152, "page_bytes": 2_097_152, "node": 1, "whole": true,
+        "uid": 5, "gid": 6,
+    });
+    let read: LendByName = serde_json::from_value(all.clone()).expect("a call");
+    assert_eq!(serde_json::to_value(read).expect("it can be written"), all);
+    assert_eq!(serde_json::from_value::<ListLoans>(json!({})).expect("all"), ListLoans::default());
+    serde_json::from_value::<ReturnByName>(json!({ "name": "a//b" })).expect_err("no name");
+}
+
+#[test]
+fn errors_of_agents_carry_their_name_and_the_value_at_fault() {
+    let (loan, wire) = loan();
+    let quota = AgentError::QuotaExceeded {
+        scope: "team-a".to_owned(),
+        held_bytes: 1,
+        quota_bytes: 2,
+        asked_bytes: 3,
+    };
+    for (error, name, parameters, part) in [
+        (AgentError::NameTaken { loan }, "NameTaken", json!({ "loan": wire }), "`team-a/7`"),
+        (AgentError::NameBusy { name: "x".into() }, "NameBusy", json!({ "name": "x" }), "`x`"),
+        (AgentError::NoSuchName { name: "x".into() }, "NoSuchName", json!({ "name": "x" }), "`x`"),
+        (AgentError::TooManyNames { most: 9 }, "TooManyNames", json!({ "most": 9 }), "9 loans"),
+        (
+            quota,
+            "QuotaExceeded",
+            json!({ "scope": "team-a", "held_bytes": 1, "quota_bytes": 2, "asked_bytes": 3 }),
+            "quota of 2",
+        ),
+    ] {
+        let written = serde_json::to_value(&error).expect("it can be written");
+        let expected =
+            json!({ "error": format!("io.prezero.agent.{name}"), "parameters": parameters });
+        assert_eq!(written, expected);
+        assert!(error.to_string().contains(part), "{error}");
+        assert_eq!(serde_json::from_value::<AgentError>(written).expect("it reads back"), error);
+    }
+}

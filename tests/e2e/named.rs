@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans by name: what agents hand on to others, who hold nothing but a path.
+
+mod storm;
+
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use client::{AgentClient, Client, Error, LendByName, LoanName};
+use linux::Mapping;
+use linux::testkit::child::{alone, fork};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use prezero_tests::daemon::{PATIENCE, binary};
+use prezero_tests::memory::{assert_soiled, assert_zero, soil};
+use prezero_tests::user::{NOBODY, as_nobody};
+use prezero_tests::{Daemon, Page};
+use units::Bytes;
+use wire::agent::AgentError;
+
+fn agent_socket(daemon: &Daemon) -> PathBuf {
+    daemon.scratch().join("socket.agent")
+}
+
+fn agent(daemon: &Daemon) -> AgentClient {
+    AgentClient::connect(agent_socket(daemon)).expect("the daemon listens to agents")
+}
+
+fn named(name: &str) -> LoanName {
+    name.parse().expect("a name")
+}
+
+fn ask(name: &str, bytes: Bytes) -> LendByName {
+    LendByName::new(named(name), bytes)
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> AgentError {
+    match result {
+        Err(Error::AgentRefused(error)) => error,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Maps a loan as whoever gets its path does.
+fn map(path: &str, page: Page) -> Mapping {
+    let file = File::options().read(true).write(true).open(path).expect("root may open it");
+    let bytes = file.metadata().expect("a file").len();
+    Mapping::map(&file, bytes, page.size()).expect("a mapping")
+}
+
+fn names(daemon: &Daemon, prefix: &str) -> Vec<String> {
+    agent(daemon).loans(prefix).expect("a list").into_iter().map(|loan| loan.name).collect()
+}
+
+#[test]
+fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
+    let _alone = alone();
+    for page in Page::ALL {
+        let Some(mut daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
+        daemon.zero("max");
+        let lent = agent(&daemon).lend(&ask("team-a/db.0", page.times(1))).expect("it lends");
+        assert_eq!((lent.found, lent.ready_bytes), (false, page.times(1).0));
+        let path = lent.loan.path.clone();
+        let memory = map(&path, page);
+        assert_zero(&memory);
+        soil(&memory, 0x42);
+        // Nobody has it open or mapped, and no caller is connected.
+        drop(memory);
+        for stop in [Daemon::kill as fn(&mut Daemon), Daemon::terminate] {
+            stop(&mut daemon);
+            daemon.launch();
+            let pool = daemon.pool();
+            assert_eq!((pool.lent_pages, pool.ready_pages), (1, 1), "{pool:?}\n{}", daemon.log());
+            let listed = agent(&daemon).loans("team-a/").expect("a list");
+            assert_eq!(listed, std::slice::from_ref(&lent.loan));
+            assert_soiled(&map(&path, page), 0x42);
+        }
+        let again = agent(&daemon).lend(&ask("team-a/db.0", page.times(1))).expect("the same");
+        assert_eq!((again.found, &again.loan), (true, &lent.loan));
+        let other = refusal(agent(&daemon).lend(&ask("team-a/db.0", page.times(2))));
+        assert_eq!(other, AgentError::NameTaken { loan: lent.loan });
+        agent(&daemon).give_back(named("team-a/db.0")).expect("it is lent");
+        let gone = refusal(agent(&daemon).give_back(named("team-a/db.0")));
+        assert_eq!(gone, AgentError::NoSuchName { name: "team-a/db.0".to_owned() });
+        assert!(!Path::new(&path).exists(), "its path leads nowhere");
+        daemon.wait_for("zeroable", |p| p.zeroable_pages == 1 && p.lent_pages == 0);
+        daemon.zero("max");
+        let next = agent(&daemon).lend(&ask("team-b/x", page.times(1))).expect("it lends");
+        assert_zero(&map(&next.loan.path, page));
+        agent(&daemon).give_back(named("team-b/x")).expect("it is lent");
+        daemon.wait_for("returned", |p| p.lent_pages + p.lingering_pages == 0);
+    }
+}
+
+#[test]
+fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!("{}[agent]\nfill_max = \"8M\"\n", page.pool("pages_per_block = 2"));
+    let Some(daemon) = Daemon::start(page, 8, &config) else { return };
+    let whole = |name, pages| LendByName { whole: true, ..ask(name, page.times(pages)) };
+    // Not ready, ready in part, ready: whole in the end.
+    let allocated = |path: &str| std::fs::metadata(path).expect("a file").blocks() * 512;
+    let lent = agent(&daemon).lend(&whole("none", 3)).expect("the daemon zeroes it");
+    assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (0, page.times(3).0));
+    assert_zero(&map(&lent.loan.path, page));
+    daemon.zero("max");
+    let lent = agent(&daemon).lend(&whole("part", 3)).expect("the daemon zeroes the rest");
+    let found = (lent.ready_bytes, allocated(&lent.loan.path));
+    assert_eq!(found, (page.times(2).0, page.times(3).0));
+    assert_zero(&map(&lent.loan.path, page));
+    let supply = agent(&daemon).supply().expect("it says");
+    let [supply] = supply.as_slice() else { panic!("{supply:?}") };
+    let expected = (page.times(6).0, page.times(8).0, page.times(2).0);
+    assert_eq!((supply.named_bytes, supply.total_bytes, supply.block_bytes), expected);
+    // More than there is, and more than the daemon may zero: refused with nothing left behind.
+    let refused = refusal(agent(&daemon).lend(&whole("much", 3)));
+    assert!(matches!(refused, AgentError::NotEnough { .. }), "{refused}");
+    agent(&daemon).give_back(named("none")).expect("it is lent");
+    agent(&daemon).give_back(named("part")).expect("it is lent");
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.client().give_back(None, None, None).expect("root may");
+    let refused = refusal(agent(&daemon).lend(&whole("long", 5)));
+    assert!(refused.to_string().contains("agent.fill_max"), "{refused}");
+    assert_eq!(names(&daemon, ""), Vec::<String>::new());
+    daemon.wait_for("nothing left", |p| p.lent_pages + p.lingering_pages == 0);
+    // A hole is a hole where that was not asked for.
+    let lent = agent(&daemon).lend(&ask("hole", page.times(5))).expect("a hole");
+    assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (0, 0));
+    agent(&daemon).give_back(named("hole")).expect("it is lent");
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0 && p.zeroable_pages == 8);
+}
+
+#[test]
+fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!(
+        "{}[agent]\nnames = 3\nquota = \"4M\"\nquota_of = {{ team-b = \"2M\" }}\n",
+        page.pool("max = 8")
+    );
+    let Some(daemon) = Daemon::start(page, 8, &config) else { return };
+    daemon.zero("max");
+    let mut agent = agent(&daemon);
+    let mut refused = |name: &str, pages| refusal(agent.lend(&ask(name, page.times(pages))));
+    let exceeded = refused("team-a/1", 3);
+    let expected = AgentError::QuotaExceeded {
+        scope: "team-a".to_owned(),
+        held_bytes: 0,
+        quota_bytes: 4 << 20,
+        asked_bytes: 6 << 20,
+    };
+    assert_eq!(exceeded, expected);
+    assert!(matches!(refused("team-b/1", 2), AgentError::QuotaExceeded { .. }));
+    assert!(matches!(refused("plain", 3), AgentError::QuotaExceeded { .. }), "of no scope");
+    agent.lend(&ask("team-b/1", page.times(1))).expect("2 of 2 MiB");
+    agent.lend(&ask("team-a/1", page.times(1))).expect("2 of 4 MiB");
+    let kept_mapped = agent.lend(&ask("team-a/2", page.times(1))).expect("4 of 4 MiB");
+    let full = refusal(agent.lend(&ask("team-c/1", page.times(1))));
+    assert_eq!(full, AgentError::TooManyNames { most: 3 });
+    // What lingers counts, too.
+    let memory = map(&kept_mapped.loan.path, page);
+    agent.give_back(named("team-a/2")).expect("it is lent");
+    daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+    let counted = refusal(agent.lend(&ask("team-a/3", page.times(1))));
+    assert!(
+        matches!(counted, AgentError::QuotaExceeded { held_bytes: 4_194_304, .. }),
+        "{counted}"
+    );
+    drop(memory);
+    daemon.wait_for("let go of", |p| p.lingering_pages == 0);
+    agent.lend(&ask("team-a/3", page.times(1))).expect("again 4 of 4 MiB");
+    // What no type of the client's lets through.
+    agent.give_back(named("team-b/1")).expect("it is lent");
+    let call =
+        |method: &str, parameters: &str| raw_call(&agent_socket(&daemon), method, parameters);
+    for (method, parameters, part) in [
+        ("Lend", r#"{"name":"a//b","bytes":2097152}"#, "no name of a loan"),
+        ("Lend", r#"{"name":"../up","bytes":2097152}"#, "no name of a loan"),
+        ("Lend", r#"{"name":"a","bytes":5}"#, "bytes"),
+        ("Lend", r#"{"name":"a","bytes":2097152,"page_bytes":3}"#, "page_bytes"),
+        ("Lend", r#"{"name":"team-a/3","bytes":2097152,"node":7}"#, "NameTaken"),
+        ("Return", r#"{"name":""}"#, "no name of a loan"),
+        ("ListLoans", r#"{"after":"-"}"#, "no name of a loan"),
+    ] {
+        let answer = call(method, parameters);
+        assert!(answer.contains("io.prezero.agent.") && answer.contains(part), "{answer}");
+    }
+    agent.lend(&ask("plain", page.times(1))).expect("a name without a scope");
+    let all = ["plain", "team-a/1", "team-a/3"];
+    assert_eq!(names(&daemon, ""), all);
+    assert_eq!(names(&daemon, "team-a/"), all[1..]);
+    for name in all {
+        agent.give_back(named(name)).expect("it is lent");
+    }
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+}
+
+/// One call without a client, and its answer.
+fn raw_call(socket: &Path, method: &str, parameters: &str) -> String {
+    use std::io::{BufRead, BufReader, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let call =
+        format!("{{\"method\":\"io.prezero.agent.{method}\",\"parameters\":{parameters}}}\0");
+    stream.write_all(call.as_bytes()).expect("it is sent");
+    let mut answer = Vec::new();
+    BufReader::new(stream).read_until(0, &mut answer).expect("an answer");
+    String::from_utf8(answer).expect("text")
+}
+
+#[test]
+fn the_agents_socket_is_roots_and_its_groups_and_the_other_knows_nothing_of_names() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config =
+        |group: &str| format!("lend_group = \"{NOBODY}\"\n{}[agent]\n{group}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 2, &config("")) else { return };
+    daemon.zero("max");
+    let mode = |path: &Path| path.metadata().expect("a socket").permissions().mode() & 0o777;
+    assert_eq!(mode(&agent_socket(&daemon)), 0o600);
+    as_nobody(|| AgentClient::connect(agent_socket(&daemon)).is_err());
+    // Whoever is let to the socket is refused by its credentials all the same.
+    let open = std::fs::Permissions::from_mode(0o666);
+    std::fs::set_permissions(agent_socket(&daemon), open).expect("root's");
+    as_nobody(|| {
+        let mut agent = AgentClient::connect(agent_socket(&daemon)).expect("it may knock");
+        let refused = refusal(agent.loans(""));
+        matches!(refused, AgentError::NotPermitted { uid: NOBODY, .. })
+    });
+    let of_the_other = raw_call(&daemon.socket(), "ListLoans", "{}");
+    assert!(!of_the_other.contains("loans"), "{of_the_other}");
+    daemon.write_config(&config(&format!("group = \"{NOBODY}\"\n")));
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    daemon.wait_for_log("the configuration was read again and holds now");
+    assert_eq!(mode(&agent_socket(&daemon)), 0o660);
+    as_nobody(|| {
+        let mut agent = AgentClient::connect(agent_socket(&daemon)).expect("a member may");
+        let lent = agent.lend(&ask("mine", page.times(1))).expect("a member may");
+        lent.loan.uid == NOBODY && agent.give_back(named("mine")).is_ok()
+    });
+    // A file is its user's alone.
+    let request =
+        LendByName { uid: Some(NOBODY), gid: Some(NOBODY), ..ask("given", page.times(1)) };
+    let lent = agent(&daemon).lend(&request).expect("root may");
+    let file = Path::new(&lent.loan.path).metadata().expect("a file");
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (NOBODY, NOBODY, 0o600));
+    let other = refusal(agent(&daemon).lend(&ask("given", page.times(1))));
+    assert!(matches!(other, AgentError::NameTaken { .. }), "for another user it is another loan");
+    agent(&daemon).give_back(named("given")).expect("it is lent");
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+}
+
+#[test]
+fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    for recycle in ["auto", "in-place"] {
+        let pool = page.pool(&format!("max = 1\nrecycle = \"{recycle}\""));
+        let Some(daemon) = Daemon::start(page, 1, &pool) else { return };
+        daemon.zero("max");
+        let lent = agent(&daemon).lend(&ask("pod", page.times(1))).expect("it lends");
+        let inside = daemon.scratch().join("inside");
+        std::fs::write(&inside, "").expect("a file");
+        // As a container's: in a mount namespace of its own, with nothing open.
+        let container = fork(|ready| {
+            unshare(CloneFlags::CLONE_NEWNS).expect("root");
+            let none = None::<&str>;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("root");
+            mount(Some(lent.loan.path.as_str()), &inside, none, MsFlags::MS_BIND, none)
+                .expect("a bind mount");
+            let memory = map(inside.to_str().expect("plain"), page);
+            soil(&memory, 0x77);
+            drop(memory);
+            ready.signal();
+            // Until its memory is somebody else's.
+            let end = std::time::Instant::now() + PATIENCE;
+            while !daemon.scratch().join("lent").exists() {
+                assert!(std::time::Instant::now() < end, "the next loan was never made");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            // The file it was given: empty now, and nobody's.
+            let file = File::options().read(true).write(true).open(&inside).expect("uid 0 may");
+            i32::try_from(file.metadata().expect("a file").len() / page.size().bytes()).unwrap_or(1)
+        });
+        container.wait_ready();
+        agent(&daemon).give_back(named("pod")).expect("it is lent");
+        daemon.wait_for("zeroable", |p| p.zeroable_pages == 1);
+        daemon.zero("max");
+        let next = agent(&daemon).lend(&ask("next", page.times(1))).expect("it lends");
+        let memory = map(&next.loan.path, page);
+        assert_zero(&memory);
+        soil(&memory, 0x33);
+        std::fs::write(daemon.scratch().join("lent"), "").expect("a file");
+        assert_eq!(container.wait(), Some(0), "{recycle}: it reaches a page through its mount");
+        assert_soiled(&memory, 0x33);
+        drop(memory);
+        agent(&daemon).give_back(named("next")).expect("it is lent");
+        daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    }
+}
+
+#[test]
+fn a_returned_name_keeps_its_memory_from_others_while_it_is_mapped_and_is_free_at_once() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
+    daemon.zero("max");
+    let first = agent(&daemon).lend(&ask("a", page.times(1))).expect("it lends");
+    let memory = map(&first.loan.path, page);
+    soil(&memory, 0x21);
+    agent(&daemon).give_back(named("a")).expect("it is lent");
+    let second = agent(&daemon).lend(&ask("a", page.times(1))).expect("the name is free");
+    assert!(!second.found && second.loan.path != first.loan.path);
+    assert_zero(&map(&second.loan.path, page));
+    assert_soiled(&memory, 0x21);
+    assert_eq!(daemon.pool().lingering_pages, 1);
+    drop(memory);
+    daemon.wait_for("let go of", |p| p.lingering_pages == 0);
+    agent(&daemon).give_back(named("a")).expect("it is lent");
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+}
+
+#[test]
+fn lists_of_names_come_in_pieces_and_whole() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 300, &page.pool("")) else { return };
+    let mut agent = agent(&daemon);
+    for nth in 0..300 {
+        agent.lend(&ask(&format!("a/{nth:03}"), page.times(1))).expect("a hole");
+    }
+    let expected: Vec<_> = (0..300).map(|nth| format!("a/{nth:03}")).collect();
+    assert_eq!(names(&daemon, "a/"), expected);
+    assert!(raw_call(&agent_socket(&daemon), "ListLoans", "{}").contains("\"more\":true"));
+    for name in expected {
+        agent.give_back(named(&name)).expect("it is lent");
+    }
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+}
+
+#[test]
+fn the_verbs_lend_by_name_list_and_return() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
+    daemon.zero("1");
+    let run = |arguments: &[&str]| {
+        let output = daemon.command(arguments).output().expect("prezero runs");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, path, _) = run(&["lend", "2M", "--name", "job/7", "--whole"]);
+    assert_eq!(code, Some(0));
+    assert_zero(&map(path.trim_end(), page));
+    let (_, json, _) = run(&["lend", "2M", "--name", "job/7", "--json"]);
+    assert!(json.contains("\"found\": true") && json.contains(path.trim_end()), "{json}");
+    let (code, _, why) = run(&["lend", "4M", "--name", "job/7"]);
+    assert!(code == Some(2) && why.contains("`job/7` is lent already"), "{why}");
+    let (_, table, _) = run(&["loans"]);
+    assert!(table.starts_with("NAME") && table.contains("job/7"), "{table}");
+    let (_, json, _) = run(&["loans", "none/", "--json"]);
+    assert!(json.contains("\"loans\": []"), "{json}");
+    assert_eq!(run(&["return", "job/7"]).0, Some(0));
+    let (code, _, why) = run(&["return", "job/7"]);
+    assert!(code == Some(2) && why.contains("nothing is lent by the name `job/7`"), "{why}");
+    let (code, _, why) = run(&["lend", "2M", "--name", "job/7", "--", "true"]);
+    assert!(code == Some(2) && why.contains("cannot be used with"), "{why}");
+    let nowhere = std::process::Command::new(binary())
+        .args(["loans", "--agent-socket", "/nonexistent"])
+        .output()
+        .expect("prezero runs");
+    assert_eq!(nowhere.status.code(), Some(3));
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    assert!(Client::connect(daemon.socket()).is_ok());
+}
