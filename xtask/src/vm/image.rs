@@ -26,7 +26,8 @@ pub(crate) struct Image {
 /// Builds or downloads it, unless the cache has it.
 pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {
     let (config, patched) = match kernel {
-        Kernel::Stock => return stock(linux, arch),
+        Kernel::Stock => return stock(STOCK, linux, arch),
+        Kernel::Stock61 => return stock(STOCK_6_1, linux, arch),
         Kernel::Patched => ("default", true),
         Kernel::PatchedDebug => ("debug", true),
         Kernel::Patched64k => ("64k", true),
@@ -36,15 +37,20 @@ pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {
     Ok(Image { kernel, modules: None })
 }
 
-/// The newest kernel of this package's dependency is what runs in clouds.
-const STOCK: &str = "linux-image-6.12-cloud-amd64";
+/// A package that depends on the newest kernel of its version, and what that one's name begins with.
+type Newest = (&'static str, &'static str);
+
+/// What runs in clouds.
+const STOCK: Newest = ("linux-image-6.12-cloud-amd64", "linux-image-6.12");
+/// The one that Debian 12 came with.
+const STOCK_6_1: Newest = ("linux-image-cloud-amd64", "linux-image-6.1.");
 
 /// Downloads Debian's image and unpacks it; it is never installed.
-fn stock(linux: Linux, arch: Arch) -> Result<Image> {
+fn stock((newest, prefix): Newest, linux: Linux, arch: Arch) -> Result<Image> {
     if (linux, arch) != (Linux::V6_12, Arch::X86_64) {
-        bail!("Debian's own kernel is booted for 6.12 on x86_64 only, not for {linux} on {arch}");
+        bail!("Debian's own kernels are booted for 6.12 on x86_64 only, not for {linux} on {arch}");
     }
-    let package = apt::dependency(STOCK, "linux-image-6.12")?;
+    let package = apt::dependency(newest, prefix)?;
     let dir = cache::shared("kernel/stock")?.join(&package);
     if !dir.join("boot").exists() {
         say::step(format_args!("downloading {package}"));

@@ -11,6 +11,10 @@ use crate::kernel::{Arch, Linux};
 pub(crate) enum Kernel {
     /// Debian's own 6.12 for cloud machines.
     Stock,
+    /// Debian 12's own 6.1 for cloud machines.
+    #[serde(rename = "stock-6.1")]
+    #[value(name = "stock-6.1")]
+    Stock61,
     /// Our series and our config.
     Patched,
     /// The same with KASAN, lockdep and the other checkers.
