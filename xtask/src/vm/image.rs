@@ -37,7 +37,7 @@ pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {
     Ok(Image { kernel, modules: None })
 }
 
-/// A package that depends on the newest kernel of its version, and what that one's name begins with.
+/// A package that depends on the newest kernel of a version, and what the name of that begins with.
 type Newest = (&'static str, &'static str);
 
 /// What runs in clouds.

@@ -132,6 +132,11 @@ impl Qemu {
         drop(theirs);
         let mut running = Running { child, qmp: BufReader::new(ours) };
         let greeting = running.read_line(GREETING_PATIENCE, stop)?;
+        if greeting.is_empty() {
+            // It closes its descriptors before it has ended.
+            running.child.wait()?;
+            return Err(running.died());
+        }
         if !greeting.contains("\"QMP\"") {
             return Err(Failure::failed(format!("QEMU greeted with {greeting:?}")));
         }
