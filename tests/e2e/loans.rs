@@ -46,6 +46,26 @@ fn a_larger_block_is_trimmed_and_the_rest_goes_back_to_the_kernel() {
 }
 
 #[test]
+fn a_loan_of_more_blocks_than_one_message_carries_is_ready_as_a_whole() {
+    const PAGES: u64 = 300;
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, PAGES, &page.pool("")) else { return };
+    daemon.zero("max");
+    let request = LendRequest::new(page.times(PAGES));
+    let loan = daemon.client().lend(&request).expect("the daemon lends");
+    assert_eq!((loan.ready_bytes(), loan.parts().len()), (page.times(PAGES), 300));
+    let memory = loan.map().expect("a mapping");
+    assert_zero(&memory);
+    drop((memory, loan));
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.zero("max");
+    // A client that says nothing gets one message.
+    let request = LendRequest { most_blocks: Some(252), ..request };
+    let loan = daemon.client().lend(&request).expect("the daemon lends");
+    assert_eq!((loan.ready_bytes(), loan.parts().len()), (page.times(251), 252));
+}
+
+#[test]
 fn a_small_loan_leaves_a_large_block_alone() {
     let page = Page::Mib2;
     let config = page.pool("pages_per_block = 64\nmax = 64");

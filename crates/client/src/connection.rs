@@ -5,12 +5,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, MapDeserializer};
 use units::{Bytes, JobId, LeaseId, Node, PageSize, Pages};
 use wire::{
     Configure, Drain, Drained, FindHolders, FinishZeroing, Finished, GetStatus, GiveBack, Holders,
-    LendRequest, Parameters, PoolChange, Revoke, Status, TakeZeroing, WatchReply,
+    LendRequest, MAX_PARTS, MOST_PARTS, Parameters, PoolChange, Revoke, Status, TakeZeroing,
+    WatchReply,
 };
 use zlink::{Call, Connection};
 
@@ -71,13 +73,15 @@ impl Client {
         self.call(&GetStatus {}).map(|(status, _)| status)
     }
 
-    /// Borrows memory. Never waits for zeroing: what is not ready comes as a hole, which the
-    /// kernel zeroes when the program touches it.
+    /// Borrows memory, in no more blocks than half of this process's limit on open files, unless
+    /// the request says how many. Never waits for zeroing: what is not ready comes as a hole, which
+    /// the kernel zeroes when the program touches it.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Broken`], [`Error::Descriptors`].
     pub fn lend(&mut self, request: &LendRequest) -> Result<Loan> {
-        let (lent, fds) = self.call(request)?;
+        let most_blocks = request.most_blocks.or_else(|| Some(most_blocks()));
+        let (lent, fds) = self.call(&LendRequest { most_blocks, ..request.clone() })?;
         Loan::from_reply(lent, fds)
     }
 
@@ -232,6 +236,13 @@ where
         Ok(None) => M::Reply::deserialize(none).map_err(|_| broken(zlink::Error::UnexpectedEof))?,
     };
     Ok((Ok(parameters), fds))
+}
+
+/// A block is a descriptor, and a program has others.
+fn most_blocks() -> u32 {
+    let open = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let half = usize::try_from(open / 2).unwrap_or(MOST_PARTS).clamp(MAX_PARTS, MOST_PARTS);
+    u32::try_from(half).unwrap_or(u32::MAX)
 }
 
 fn broken(method: &'static str) -> impl Fn(zlink::Error) -> Error {

@@ -27,7 +27,7 @@ const LARGE: Bytes = Bytes(1 << 30);
 /// A loan that is over by then is not; and a program that borrows for another, as `prezero lend`
 /// does, is that other one.
 const SETTLED: Duration = Duration::from_secs(1);
-/// The most processes that one report describes, 60 us each.
+/// The most processes that one report describes, 80 us each.
 const MOST: usize = 1024;
 /// For how long holders are looked for: half of what a client waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);

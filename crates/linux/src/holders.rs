@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which processes have a file open or map it, and which might pin pages.
 //!
-//! A search reads `/proc/PID/maps` and the links in `/proc/PID/fd` of every process: 20 us for a
-//! small one, 10 ms for one of 20,000 mappings. The former waits for whoever changes the mappings
+//! A search reads `/proc/PID/maps` and the links in `/proc/PID/fd` of every process: 0.3 ms for
+//! one of 100 mappings, 25 ms for one of 20,000. The former waits for whoever changes the mappings
 //! of the process right then, so that it belongs on a thread of its own. Needs CAP_SYS_PTRACE for
 //! processes of other users.
 

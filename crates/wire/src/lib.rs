@@ -25,9 +25,13 @@ use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
 pub const INTERFACE: &str = "io.prezero";
 /// Where the daemon listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/prezero/io.prezero";
-/// The most blocks in one loan: the kernel passes at most 253 descriptors in one message
-/// (`SCM_MAX_FD`), and one of them is the lease.
-pub const MAX_PARTS: usize = 252;
+/// So many descriptors the kernel passes in one message (`SCM_MAX_FD`).
+pub const MESSAGE_FDS: usize = 253;
+/// The most blocks in a loan to a client that does not say how many it can take: with the lease's
+/// one message of descriptors.
+pub const MAX_PARTS: usize = MESSAGE_FDS - 1;
+/// The most blocks in any loan. Each takes 10 us of the daemon's one thread.
+pub const MOST_PARTS: usize = 1024;
 
 /// Pages of one pool by state, and its thresholds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]

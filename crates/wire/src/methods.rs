@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages};
 
 use crate::{
-    Configured, Drained, Finished, GivenBack, Holders, Job, Lent, PoolChange, Revoked, Status,
-    WatchReply,
+    Configured, Drained, Finished, GivenBack, Holders, Job, Lent, MAX_PARTS, MOST_PARTS,
+    PoolChange, Revoked, Status, WatchReply,
 };
 
 /// A method's parameters, and what it is called by.
@@ -71,6 +71,11 @@ pub struct LendRequest {
     /// hugetlbfs.
     #[serde(default)]
     pub held_by_memory: bool,
+    /// The most blocks that the borrower can take, a descriptor each; what more would be needed is
+    /// a hole. `None` is [`MAX_PARTS`](crate::MAX_PARTS), and none gets more than
+    /// [`MOST_PARTS`](crate::MOST_PARTS).
+    #[serde(default)]
+    pub most_blocks: Option<u32>,
 }
 
 impl LendRequest {
@@ -85,7 +90,15 @@ impl LendRequest {
             keep: None,
             single: false,
             held_by_memory: false,
+            most_blocks: None,
         }
+    }
+
+    /// The most blocks that it may get.
+    #[must_use]
+    pub fn most_parts(&self) -> usize {
+        let asked = self.most_blocks.map_or(MAX_PARTS, |most| most as usize);
+        asked.clamp(1, MOST_PARTS)
     }
 }
 

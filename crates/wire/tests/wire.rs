@@ -240,10 +240,12 @@ fn a_request_names_what_it_wants_and_nothing_else_is_needed() {
         keep: Some(Duration::from_secs(60)),
         single: true,
         held_by_memory: true,
+        most_blocks: Some(300),
     };
     let wire = json!({
         "bytes": 8_589_934_592_u64, "page_bytes": 1_073_741_824, "node": 1, "owner": "guest1",
         "keep_seconds": 60, "single": true, "held_by_memory": true,
+        "most_blocks": 300,
     });
     golden(&request, &wire);
     let least = serde_json::from_value::<LendRequest>(json!({ "bytes": 4096 }));
@@ -352,9 +354,9 @@ fn errors() -> Vec<(Error, Value, &'static [&'static str])> {
             &["node 7", "node 0 2M x 1"],
         ),
         (
-            Error::QuotaExceeded { uid: 1000, held_bytes: 11, quota_bytes: 12, asked_bytes: 13 },
-            json!({ "uid": 1000, "held_bytes": 11, "quota_bytes": 12, "asked_bytes": 13 }),
-            &["1000", "11", "12", "13", "return"],
+            Error::QuotaExceeded { uid: 1000, held_bytes: 11, quota_bytes: 12, asked_bytes: 10 },
+            json!({ "uid": 1000, "held_bytes": 11, "quota_bytes": 12, "asked_bytes": 10 }),
+            &["1000", "11", "12", "10", "return"],
         ),
         (
             Error::NotEnough { asked_bytes: 11, page_bytes: 12, ready_bytes: 13, free_bytes: 14 },

@@ -233,12 +233,12 @@ impl Book {
         let nodes = self.node_order(request.node, page_size);
         let one_node = nodes
             .iter()
-            .filter_map(|node| self.plan(&[*node], page_size, need, request.single))
+            .filter_map(|node| self.plan(&[*node], page_size, need, request))
             .min_by_key(Plan::hole);
         if request.single || one_node.as_ref().is_some_and(Plan::is_ready) {
             return one_node;
         }
-        self.plan(&nodes, page_size, need, false).or(one_node)
+        self.plan(&nodes, page_size, need, request).or(one_node)
     }
 
     fn not_enough(&self, request: &LendRequest, sizes: &[PageSize]) -> Refusal {

@@ -125,6 +125,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         keep: args.keep,
         single: true,
         held_by_memory: false,
+        most_blocks: None,
     };
     let loan = match args.wait {
         Some(time) => lend_within(&mut client, &request, Instant::now() + time)?,

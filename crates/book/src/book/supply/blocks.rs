@@ -2,7 +2,7 @@
 //! Blocks that the book owns: made, zeroed and kept ready before anybody asks.
 
 use units::{BlockId, Domain, JobId, Node, PageSize, Pages, PoolKey};
-use wire::{MAX_PARTS, ZeroBy};
+use wire::{LendRequest, ZeroBy};
 
 use crate::block::{Block, IllegalMove, Reach, State, StateName};
 use crate::book::index::ReadyBlocks;
@@ -145,17 +145,18 @@ impl Book {
         nodes: &[Node],
         page_size: PageSize,
         need: Pages,
-        single: bool,
+        request: &LendRequest,
     ) -> Option<Plan> {
+        let most = request.most_parts();
         let on = |node: &Node| Domain { node: *node, page_size };
-        if single {
+        if request.single {
             return nodes.iter().find_map(|node| self.plan_single(on(node), need));
         }
         let mut plan = Plan::default();
         let mut left = need;
         for ready in nodes.iter().filter_map(|n| self.blocks.ready_blocks(on(n))) {
             let mut last = None;
-            while left > Pages::ZERO && plan.blocks.len() < MAX_PARTS {
+            while left > Pages::ZERO && plan.blocks.len() < most {
                 let Some((pages, id)) = ready.fitting(left, last) else { break };
                 plan.blocks.push((id, pages));
                 left = left.saturating_sub(pages);
@@ -164,7 +165,7 @@ impl Book {
             // One that is larger than what is left, trimmed. Blocks taken before may be larger
             // than that, too.
             if left > Pages::ZERO
-                && plan.blocks.len() < MAX_PARTS
+                && plan.blocks.len() < most
                 && let Some((pages, id)) = ready
                     .from(left + Pages(1))
                     .find(|(_, id)| plan.blocks.iter().all(|(taken, _)| taken != id))
@@ -177,7 +178,7 @@ impl Book {
         }
         if left > Pages::ZERO {
             // The hole is a part, too.
-            if plan.blocks.len() >= MAX_PARTS
+            if plan.blocks.len() >= most
                 && let Some((_, pages)) = plan.blocks.pop()
             {
                 left += pages;

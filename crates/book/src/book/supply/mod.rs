@@ -14,6 +14,7 @@ mod kernel;
 use std::collections::BTreeMap;
 
 use units::{Counts, Domain, JobId, Node, PageSize, Pages, PoolKey};
+use wire::LendRequest;
 
 use self::kernel::KernelPools;
 use super::job::{JobEnd, JobOrder, Who, Work};
@@ -123,10 +124,10 @@ impl Book {
         nodes: &[Node],
         page_size: PageSize,
         need: Pages,
-        single: bool,
+        request: &LendRequest,
     ) -> Option<Plan> {
         match self.supply {
-            Supply::Blocks => self.plan_from_blocks(nodes, page_size, need, single),
+            Supply::Blocks => self.plan_from_blocks(nodes, page_size, need, request),
             Supply::Kernel(_) => self.plan_from_kernel(nodes, page_size, need),
         }
     }

@@ -179,7 +179,7 @@ fn a_node_that_is_asked_for_is_the_only_one() {
 }
 
 #[test]
-fn a_loan_has_no_more_parts_than_one_message_carries() {
+fn a_loan_has_no_more_parts_than_its_borrower_can_take() {
     let mut book = book([pool(0, 1)]);
     let all = MAX_PARTS as u64 + 48;
     make_ready(&mut book, key(0, 1), all);
@@ -189,6 +189,16 @@ fn a_loan_has_no_more_parts_than_one_message_carries() {
     assert_eq!((hole.pages, hole.ready), (Pages(49), Pages::ZERO));
     // The kernel had none free: those that do not fit are given back for it.
     assert_eq!(effects.iter().filter(|e| matches!(e, Effect::Remove(_))).count(), 49);
+    make_ready(&mut book, key(0, 1), 500);
+    for (most, parts) in [(Some(400), 400), (Some(0), 1), (Some(u32::MAX), 99)] {
+        let mut ask = ask(if parts == 99 { 99 } else { 500 });
+        ask.request.most_blocks = most;
+        let (loan, _) = lend(&mut book, &ask);
+        assert_eq!(loan.parts.len(), parts, "{most:?}");
+        book.end_lease(loan.lease);
+        let missing = 500_u64.saturating_sub(book.pages_in(key(0, 1), StateName::Ready).0);
+        make_ready(&mut book, key(0, 1), missing);
+    }
 }
 
 fn gib(node: u32) -> PoolKey {

@@ -76,9 +76,18 @@ impl Service {
         keep_seconds: Option<u64>,
         single: Option<bool>,
         held_by_memory: Option<bool>,
+        most_blocks: Option<u32>,
     ) -> (Result<Lent, Error>, Vec<OwnedFd>) {
-        let parameters =
-            LendParameters { bytes, page_bytes, node, owner, keep_seconds, single, held_by_memory };
+        let parameters = LendParameters {
+            bytes,
+            page_bytes,
+            node,
+            owner,
+            keep_seconds,
+            single,
+            held_by_memory,
+            most_blocks,
+        };
         with_fds(self.lent(parameters.request()).await)
     }
 

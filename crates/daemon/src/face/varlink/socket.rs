@@ -21,7 +21,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use wire::MAX_PARTS;
+use wire::MESSAGE_FDS;
 use zlink::connection::PassedCredentials;
 use zlink::connection::socket::{self, ReadResult};
 
@@ -140,14 +140,20 @@ impl socket::ReadHalf for ReadHalf {
 
 impl WriteHalf {
     async fn send_all(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut sent = 0;
+        let (mut sent, mut fds) = (0, fds);
         while sent < bytes.len() {
-            // Descriptors belong to the first byte and are sent once.
-            let fds = if sent == 0 { fds } else { &[] };
-            let result =
-                self.stream.try_io(Interest::WRITABLE, || send(&*self.stream, &bytes[sent..], fds));
+            // Descriptors belong to the first byte they are sent with. Where they do not fit into
+            // one message, each but the last has one byte: who reads it adds them up.
+            let (now, later) = fds.split_at(fds.len().min(MESSAGE_FDS));
+            let end = if later.is_empty() { bytes.len() } else { sent + 1 };
+            let result = self
+                .stream
+                .try_io(Interest::WRITABLE, || send(&*self.stream, &bytes[sent..end], now));
             match result {
-                Ok(bytes) => sent += bytes,
+                Ok(bytes) => {
+                    sent += bytes;
+                    fds = later;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     timeout(DEAF, self.stream.writable()).await??;
                     self.place.turn().await;
@@ -179,7 +185,7 @@ impl socket::WriteHalf for WriteHalf {
 
 /// Sends bytes and descriptors, as much as there is room for.
 pub(super) fn send(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PARTS + 1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(ErrorKind::InvalidInput.into());
@@ -203,7 +209,8 @@ mod tests {
             (
                 "Lend",
                 json!({ "bytes": n64, "page_bytes": n64, "node": n32, "owner": owner,
-                        "keep_seconds": n64, "single": false, "held_by_memory": false }),
+                        "keep_seconds": n64, "single": false, "held_by_memory": false,
+                        "most_blocks": n32 }),
             ),
             ("TakeZeroing", json!({ "node": n32, "page_bytes": n64, "background": false })),
             ("FinishZeroing", json!({ "job": n64, "pages_done": n64 })),

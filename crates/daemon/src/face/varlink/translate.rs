@@ -30,6 +30,7 @@ pub(super) struct LendParameters {
     pub(super) keep_seconds: Option<u64>,
     pub(super) single: Option<bool>,
     pub(super) held_by_memory: Option<bool>,
+    pub(super) most_blocks: Option<u32>,
 }
 
 impl LendParameters {
@@ -43,6 +44,7 @@ impl LendParameters {
             keep: self.keep_seconds.map(Duration::from_secs),
             single: self.single.unwrap_or(false),
             held_by_memory: self.held_by_memory.unwrap_or(false),
+            most_blocks: self.most_blocks,
         })
     }
 }
