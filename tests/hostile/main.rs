@@ -17,6 +17,7 @@ mod attack;
 mod files;
 mod groups;
 mod leaks;
+mod locks;
 mod memory;
 mod quota;
 mod raw;

@@ -21,7 +21,7 @@ const MOST: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Watched {
     closings: Option<Closings>,
-    blocks: BTreeMap<BlockId, (Watch, Arc<BlockFile>)>,
+    blocks: BTreeMap<BlockId, (Option<Watch>, Arc<BlockFile>)>,
     by_watch: BTreeMap<Watch, BlockId>,
 }
 
@@ -43,23 +43,23 @@ impl Watched {
         self.blocks.get(&block).map(|(_, file)| Arc::clone(file))
     }
 
-    /// Watches a block from now on. Returns whether it does so only now: what ended before is told
-    /// by a look, and by nothing else.
+    /// Watches a block from now on, by `file` or the description that is kept. Returns whether it
+    /// does so only now: what ended before is told by a look, and by nothing else.
     pub(crate) fn watch(
         &mut self,
         block: BlockId,
         (dir, state, name): (&BlockDir, &str, &str),
-        file: impl FnOnce() -> Option<Arc<BlockFile>>,
+        file: Option<Arc<BlockFile>>,
     ) -> bool {
-        let Some(closings) = &self.closings else { return false };
-        if self.blocks.contains_key(&block) || self.blocks.len() >= MOST {
-            return false;
+        if let Some(file) = file {
+            self.keep(block, file);
         }
-        let Some(file) = file() else { return false };
+        let Some(closings) = &self.closings else { return false };
+        let Some((is_watched @ None, _)) = self.blocks.get_mut(&block) else { return false };
         match closings.watch(dir, state, name) {
             Ok(watch) => {
+                *is_watched = Some(watch);
                 self.by_watch.insert(watch, block);
-                self.blocks.insert(block, (watch, file));
                 true
             }
             Err(error) => {
@@ -69,11 +69,18 @@ impl Watched {
         }
     }
 
+    /// Keeps a description of a block that is to be watched later, if there is room and none yet.
+    pub(crate) fn keep(&mut self, block: BlockId, file: Arc<BlockFile>) {
+        if self.blocks.len() < MOST {
+            self.blocks.entry(block).or_insert((None, file));
+        }
+    }
+
     /// Ends the watch, and closes the description.
     pub(crate) fn forget(&mut self, block: BlockId) {
         let Some((watch, file)) = self.blocks.remove(&block) else { return };
-        self.by_watch.remove(&watch);
-        if let Some(closings) = &self.closings {
+        if let (Some(watch), Some(closings)) = (watch, &self.closings) {
+            self.by_watch.remove(&watch);
             closings.forget(watch);
         }
         drop(file);

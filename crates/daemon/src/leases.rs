@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use linux::{DaemonEnd, LeaseDir};
 use units::{LeaseId, PageSize};
@@ -17,7 +18,7 @@ use crate::error::Result;
 /// The directories, and which of them a lease is in.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    dirs: BTreeMap<PageSize, LeaseDir>,
+    dirs: BTreeMap<PageSize, Arc<LeaseDir>>,
     places: BTreeMap<LeaseId, PageSize>,
 }
 
@@ -26,7 +27,7 @@ impl Leases {
     /// root is `root`; no-op if it is open.
     pub(crate) fn add(&mut self, size: PageSize, root: BorrowedFd<'_>, path: &Path) -> Result<()> {
         if let Entry::Vacant(place) = self.dirs.entry(size) {
-            place.insert(LeaseDir::open_in(root, "leases", path)?);
+            place.insert(Arc::new(LeaseDir::open_in(root, "leases", path)?));
         }
         Ok(())
     }
@@ -65,11 +66,14 @@ impl Leases {
         Ok(ends)
     }
 
-    /// Forgets a lease. No-op if there is none of that number.
-    pub(crate) fn remove(&mut self, lease: LeaseId) -> Result<()> {
-        match self.places.remove(&lease).and_then(|size| self.dirs.get(&size)) {
-            Some(dir) => Ok(dir.remove(&lease.to_string())?),
-            None => Ok(()),
-        }
+    /// Forgets a lease. `None` if there is none of that number; else what is to be called for the
+    /// end of its name. That waits for whoever tries to change the FIFO's mode by a descriptor that
+    /// it has kept: 50 ms, where many do so without CPU time.
+    pub(crate) fn remove(
+        &mut self,
+        lease: LeaseId,
+    ) -> Option<impl FnOnce() -> Result<()> + Send + use<>> {
+        let dir = Arc::clone(self.dirs.get(&self.places.remove(&lease)?)?);
+        Some(move || Ok(dir.remove(&lease.to_string())?))
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use book::block::{Proof, Reach, Unheld};
 use linux::{BlockDir, BlockFile, Exclusivity, exclusive};
-use pins::{Holder, PinProbe, Rest};
+use pins::{Holder, Opened, PinProbe, Rest};
 use units::PageSize;
 
 /// How long nothing is measured again after it failed: what lacks is a free page, mostly.
@@ -30,8 +30,7 @@ enum Measure {
 
 #[derive(Debug)]
 struct Inner {
-    /// One look at a time: the program answers in what it was asked with.
-    probe: Result<Mutex<PinProbe>, String>,
+    probe: Result<PinProbe, String>,
     measures: Mutex<BTreeMap<PageSize, Measure>>,
 }
 
@@ -52,7 +51,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Proofs {
     /// Loads the program that looks; what is in the way is told by [`why_not`](Self::why_not).
     pub(crate) fn load() -> Self {
-        let probe = PinProbe::load().map(Mutex::new).map_err(|error| error.to_string());
+        let probe = PinProbe::load().map_err(|error| error.to_string());
         if let Err(why) = &probe {
             tracing::warn!(%why, "auto recycles fresh");
         }
@@ -88,7 +87,7 @@ impl Proofs {
         let measured = match recalled(&left, size) {
             Some(rest) => Ok(rest),
             None => {
-                let measured = measured(&lock(probe), dir, state, size);
+                let measured = measured(probe, dir, state, size);
                 measured.inspect(|rest| remember(&left, *rest))
             }
         };
@@ -132,7 +131,7 @@ impl Proofs {
             _ => return by_lease(file),
         };
         let Ok(probe) = &self.0.probe else { return by_lease(file) };
-        match lock(probe).prove(file, rest) {
+        match probe.prove(file, rest) {
             Ok(Holder::Nobody(unheld)) => Reach::Nobody(Unheld::by(Proven(unheld))),
             Ok(Holder::Named) => Reach::Sole,
             Ok(Holder::Pinned(_)) => Reach::Pinned,
@@ -145,6 +144,27 @@ impl Proofs {
                 Reach::Unknown
             }
         }
+    }
+
+    /// Who has a file open that the caller has open once, and may map. 1 us; waits for nobody where
+    /// pins are seen.
+    pub(crate) fn opened(&self, file: &BlockFile, size: PageSize) -> Opened {
+        let rest = match lock(&self.0.measures).get(&size) {
+            Some(Measure::Known(rest)) => Some(*rest),
+            _ => None,
+        };
+        let Some((Ok(probe), rest)) = rest.map(|rest| (&self.0.probe, rest)) else {
+            // Where no lease is granted nothing is recycled in place, nor held by its memory.
+            return match by_lease(file) {
+                Reach::Shared => Opened::Open,
+                _ => Opened::Nobody,
+            };
+        };
+        // Not knowing is not being sole; the next look may tell.
+        probe.opened(file, rest).unwrap_or_else(|error| {
+            tracing::warn!(%error, "could not ask who has a block open");
+            Opened::Open
+        })
     }
 }
 
@@ -180,7 +200,7 @@ fn measured(probe: &PinProbe, dir: &BlockDir, state: &str, size: PageSize) -> Re
 }
 
 /// Who has a file open or maps it: what the lease says. 2 us, however large the file is.
-pub(crate) fn by_lease(file: &BlockFile) -> Reach {
+fn by_lease(file: &BlockFile) -> Reach {
     match exclusive::prove(file) {
         Ok(Exclusivity::Sole) => Reach::Sole,
         Ok(Exclusivity::Shared) => Reach::Shared,

@@ -5,10 +5,14 @@
 //! nothing is owned before it is lent. The book has the same two ways ([`Book::new`],
 //! [`Book::over_kernel`]); everything else, from leases to kept content, is the same code.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use book::Book;
 use book::config::{self, Config};
+use linux::hugetlb::{self, Meter};
 use linux::kernel::{Support, offer};
-use linux::{BlockFile, Roots, hugetlb, meminfo, numa};
+use linux::{BlockFile, Roots, meminfo, numa};
 use units::{BlockId, Bytes, Counts, Domain, PageSize, Pages};
 
 use crate::error::{Error, Result};
@@ -140,23 +144,23 @@ impl Provider {
     }
 
     /// What the kernel has of a domain; what is only known to the book is not among it.
-    pub(crate) fn look(&self, roots: &Roots, domain: Domain) -> Result<Counts> {
+    pub(crate) fn look(&self, meters: &mut Meters, domain: Domain) -> Result<Counts> {
         match self {
             Self::Plain => {
                 // Plain memory has no pool of its own: a quarter of the machine stays for others.
-                let memory = meminfo::memory(roots)?;
+                let memory = meminfo::memory(&meters.roots)?;
                 let free = memory.available_bytes.saturating_sub(memory.total_bytes / 4);
                 let free = Bytes(free).whole_pages(domain.page_size);
                 Ok(Counts { free, available: free, ..Counts::default() })
             }
-            Self::Stock => in_pool(roots, domain),
+            Self::Stock => meters.read(domain),
             Self::Kernel(pool) => {
                 let zeroed = pool.counts(domain).unwrap_or_else(|error| {
                     tracing::warn!(%error, "cannot see the kernel's zeroed pages");
                     Counts::default()
                 });
                 let Counts { ready, zeroing, zeroable, .. } = zeroed;
-                Ok(Counts { ready, zeroing, zeroable, ..in_pool(roots, domain)? })
+                Ok(Counts { ready, zeroing, zeroable, ..meters.read(domain)? })
             }
         }
     }
@@ -167,15 +171,38 @@ impl Provider {
     }
 }
 
-/// What the kernel's hugetlb pool says of a domain.
-fn in_pool(roots: &Roots, domain: Domain) -> Result<Counts> {
-    let here = hugetlb::counters(roots, domain.page_size, Some(domain.node))?;
-    let all = hugetlb::counters(roots, domain.page_size, None)?;
-    Ok(Counts {
-        total: Pages(here.total),
-        free: Pages(here.free),
-        reserved: Pages(all.reserved.unwrap_or_default()),
-        available: Pages(here.free.min(all.unreserved_free())),
-        ..Counts::default()
-    })
+/// The kernel's counters of the domains that were looked at.
+#[derive(Debug)]
+pub(crate) struct Meters {
+    roots: Roots,
+    open: BTreeMap<Domain, (Meter, Meter)>,
+}
+
+impl Meters {
+    pub(crate) fn new(roots: Roots) -> Self {
+        Self { roots, open: BTreeMap::new() }
+    }
+
+    /// What the kernel's hugetlb pool says of a domain.
+    fn read(&mut self, domain: Domain) -> Result<Counts> {
+        let (here, all) = match self.open.entry(domain) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(place) => place.insert((
+                Meter::open(&self.roots, domain.page_size, Some(domain.node))?,
+                Meter::open(&self.roots, domain.page_size, None)?,
+            )),
+        };
+        let read = here.read().and_then(|here| Ok((here, all.read()?)));
+        let (here, all) = read.inspect_err(|_| {
+            // A node may go, and come back as another.
+            self.open.remove(&domain);
+        })?;
+        Ok(Counts {
+            total: Pages(here.total),
+            free: Pages(here.free),
+            reserved: Pages(all.reserved.unwrap_or_default()),
+            available: Pages(here.free.min(all.unreserved_free())),
+            ..Counts::default()
+        })
+    }
 }

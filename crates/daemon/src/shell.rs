@@ -39,7 +39,7 @@ use crate::held::Held;
 use crate::kernel::Fill;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
-use crate::provider::Provider;
+use crate::provider::{Meters, Provider};
 use crate::store::{Returned, Store, directory_name};
 
 pub(crate) use named::{Pending, Step};
@@ -115,6 +115,7 @@ pub(crate) struct Shell {
     looked_at: Option<BlockId>,
     waiting: Rc<Waiting>,
     roots: Roots,
+    meters: Meters,
     config: Config,
     provider: Provider,
     /// Files being filled, with the pages that they are to have.
@@ -204,6 +205,7 @@ impl Shell {
             held: Held::default(),
             looked_at: None,
             waiting: Rc::default(),
+            meters: Meters::new(roots.clone()),
             roots,
             config,
             provider,
@@ -225,7 +227,9 @@ impl Shell {
         // A lease whose blocks are all gone is nobody's: its number must be free for a new one.
         let known: Vec<_> = shell.book.leases().collect();
         for lease in alive.keys().filter(|lease| !known.contains(lease)) {
-            shell.leases.remove(*lease)?;
+            if let Some(forget) = shell.leases.remove(*lease) {
+                forget()?;
+            }
         }
         alive.retain(|lease, _| known.contains(lease));
         shell.settle_some(usize::MAX);

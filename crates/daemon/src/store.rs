@@ -21,6 +21,7 @@ use book::journal;
 use book::{Book, Effect, Found};
 use linux::holders::Identity;
 use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, exclusive, mount};
+use pins::Opened;
 use tokio::sync::{mpsc, oneshot};
 use units::{BlockId, Bytes, PageSize, Pages, Uid};
 
@@ -28,7 +29,7 @@ use crate::closing::Watched;
 use crate::error::{Error, Result};
 use crate::lanes::{Lane, Lanes};
 use crate::leases::Leases;
-use crate::proof::{Proofs, by_lease};
+use crate::proof::Proofs;
 use crate::tables::{Making, Slot, Tables};
 
 /// Where a block's file is.
@@ -55,6 +56,8 @@ pub(crate) struct Returned {
     pub(crate) reach: Reach,
     /// The pages it has memory for; none if its length is not what was lent.
     pub(crate) memory: Pages,
+    /// The description by which it was looked at, if somebody else has it, too.
+    pub(crate) file: Option<Arc<BlockFile>>,
 }
 
 /// Who can reach a block that a worker has reported, and the pages that it has memory for.
@@ -463,16 +466,17 @@ impl Store {
     /// [`Error::Reached`].
     pub(crate) fn open_to_lend(&self, block: BlockId) -> Result<BlockFile> {
         let open = || self.try_open(block)?.ok_or(Error::Reached(block));
-        let (proof, file) = match self.tables.as_ref().and_then(|t| t.before_lending(block)) {
+        let size = self.places.get(&block).ok_or(Error::NoFile(block))?.page_size;
+        let (opened, file) = match self.tables.as_ref().and_then(|t| t.before_lending(block)) {
             // Page tables that are made in advance are of a description of their own: asked for
             // that, before there is another.
-            Some(mapped) => (by_lease(&mapped), open()?),
+            Some(mapped) => (self.proofs.opened(&mapped, size), open()?),
             None => {
                 let file = open()?;
-                (by_lease(&file), file)
+                (self.proofs.opened(&file, size), file)
             }
         };
-        if proof == Reach::Shared || !file.is_private()? {
+        if opened == Opened::Open || !file.is_private()? {
             return Err(Error::Reached(block));
         }
         Ok(file)
@@ -516,15 +520,29 @@ impl Store {
         self.watched.closed()
     }
 
-    /// Has it told when a description of a lent or lingering block goes. Returns whether it was not
-    /// told before: then a look is due.
-    pub(crate) fn watch(&mut self, block: BlockId) -> bool {
+    /// Has it told when a description of a lent or lingering block goes, which the daemon has open
+    /// by `file`, by its page tables, or since it was lent. Returns whether it was not told before:
+    /// then a look is due.
+    pub(crate) fn watch(&mut self, block: BlockId, file: Option<Arc<BlockFile>>) -> bool {
         let Some(place) = self.places.get(&block) else { return false };
         let Some(dir) = self.dirs.get(&place.page_size) else { return false };
         let (state, name) = (place.state.as_str(), place.name.as_str());
-        let mapped = self.tables.as_ref().and_then(|tables| tables.file_of(block));
-        let open = || mapped.or_else(|| dir.open_block(state, name).ok().map(Arc::new));
-        self.watched.watch(block, (dir, state, name), open)
+        let mapped = || self.tables.as_ref().and_then(|tables| tables.file_of(block));
+        let file = file.or_else(mapped);
+        self.watched.watch(block, (dir, state, name), file)
+    }
+
+    /// Opens a block that is about to be lent, and held by its memory, for the daemon itself: when
+    /// it is to be looked at its borrower may have a lease on it, whose end an `open` asks for, and
+    /// waits for whoever reads `/proc/locks`.
+    pub(crate) fn open_to_watch(&mut self, block: BlockId) {
+        if self.tables.as_ref().is_some_and(|tables| tables.file_of(block).is_some()) {
+            return;
+        }
+        match self.open_block(block) {
+            Ok(file) => self.watched.keep(block, Arc::new(file)),
+            Err(error) => tracing::debug!(%error, %block, "is looked at by the clock"),
+        }
     }
 
     /// Ends that: the block is nobody's, and proven by others.
@@ -535,16 +553,23 @@ impl Store {
     /// The one description of the daemon's by which a lent or lingering block is looked at. `None`
     /// while somebody has a lease on the file, who has it open, too.
     fn description(&self, block: BlockId) -> Result<Option<Arc<BlockFile>>> {
-        let mapped = || self.tables.as_ref().and_then(|tables| tables.file_of(block));
-        match self.watched.file(block).or_else(mapped) {
+        match self.known(block) {
             Some(file) => Ok(Some(file)),
             None => Ok(self.try_open(block)?.map(Arc::new)),
         }
     }
 
-    /// Who can reach a block that is lent, its page tables made in advance apart.
-    pub(crate) fn reach_while_lent(&self, block: BlockId) -> Result<Reach> {
-        Ok(self.description(block)?.map_or(Reach::Shared, |file| by_lease(&file)))
+    /// The same, if the daemon has one already.
+    fn known(&self, block: BlockId) -> Option<Arc<BlockFile>> {
+        let mapped = || self.tables.as_ref().and_then(|tables| tables.file_of(block));
+        self.watched.file(block).or_else(mapped)
+    }
+
+    /// Who has a block open that is lent, its page tables made in advance apart.
+    pub(crate) fn opened_while_lent(&self, block: BlockId) -> Result<Opened> {
+        let size = self.places.get(&block).ok_or(Error::NoFile(block))?.page_size;
+        let opened = |file: Arc<BlockFile>| self.proofs.opened(&file, size);
+        Ok(self.description(block)?.map_or(Opened::Open, opened))
     }
 
     /// Has its user's lane take access to a returned block away, and then find out who still
@@ -556,22 +581,32 @@ impl Store {
         if self.looked_at.contains(&block) {
             return Ok(());
         }
-        let Some(file) = self.description(block)? else { return Ok(()) };
-        let Some(place) = self.places.get(&block) else { return Ok(()) };
-        let (size, returned, proofs) =
-            (place.page_size, self.returned.clone(), self.proofs.clone());
-        let lane = lane_of(&place.name, size, place.state);
+        let Some(Place { page_size: size, state, name }) = self.places.get(&block).cloned() else {
+            return Ok(());
+        };
+        let known = self.known(block);
+        let (dir, returned, proofs) =
+            (Arc::clone(self.dir(size)?), self.returned.clone(), self.proofs.clone());
         self.looked_at.insert(block);
-        self.lanes.submit(lane, move || {
-            let found = reach_after_loan(&file, &proofs, size, lent).unwrap_or_else(|error| {
-                tracing::warn!(%error, %block, "cannot tell who holds a block");
-                (Reach::Shared, Pages::ZERO)
-            });
-            // Closed before anybody acts on it: a proof made meanwhile would see it.
-            drop(file);
-            let (reach, memory) = found;
+        self.lanes.submit(lane_of(&name, size, state), move || {
+            // Not before: an `open` of a file on which its borrower has a lease may wait.
+            let open = || dir.open_block(state.as_str(), &name).map(Arc::new);
+            let look = |file: &Arc<BlockFile>| reach_after_loan(file, &proofs, size, lent);
+            let looked = known.map_or_else(open, Ok).map_err(Error::from);
+            let looked = looked.and_then(|file| look(&file).map(|found| (found, file)));
+            let ((reach, memory), file) = match looked {
+                Ok((found, file)) => (found, Some(file)),
+                Err(error) => {
+                    if !matches!(&error, Error::Kernel(error) if error.is_leased()) {
+                        tracing::warn!(%error, %block, "cannot tell who holds a block");
+                    }
+                    ((Reach::Shared, Pages::ZERO), None)
+                }
+            };
+            // Else closed before anybody acts on it: a proof made meanwhile would see it.
+            let file = file.filter(|_| matches!(reach, Reach::Shared | Reach::Mapped));
             // Nobody hears it when the daemon ends.
-            returned.send(Returned { block, reach, memory }).ok();
+            returned.send(Returned { block, reach, memory, file }).ok();
         });
         Ok(())
     }

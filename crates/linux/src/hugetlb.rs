@@ -6,11 +6,12 @@
 //! `admin-guide/mm/hugetlbpage.rst`). The files are read one after the other, so a set of counters
 //! is no snapshot: `free` may be a moment older than `total`.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use units::{Node, PageSize};
 
-use crate::error::{Advise, Errno, Error, Result};
+use crate::error::{Advise, Context, Errno, Error, Result};
 use crate::files;
 use crate::roots::Roots;
 
@@ -61,16 +62,70 @@ pub fn page_sizes(roots: &Roots) -> Result<Vec<PageSize>> {
 /// # Errors
 /// [`Error::is_not_found`] where the kernel has no such page size or node.
 pub fn counters(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<HugetlbCounters> {
-    let dir = pool_dir(roots, page, node);
-    Ok(HugetlbCounters {
-        total: files::read_number(&dir.join("nr_hugepages"))?,
-        free: files::read_number(&dir.join("free_hugepages"))?,
-        surplus: files::read_number(&dir.join("surplus_hugepages"))?,
-        reserved: match node {
-            None => Some(promised(files::read_number(&dir.join("resv_hugepages"))?)),
-            Some(_) => None,
-        },
-    })
+    Meter::open(roots, page, node)?.read()
+}
+
+/// The counters of one page size, by files that stay open: whoever opens or closes a file of sysfs
+/// takes a lock with everybody else who does, for whom that takes its time.
+#[derive(Debug)]
+pub struct Meter {
+    total: Number,
+    free: Number,
+    surplus: Number,
+    reserved: Option<Number>,
+}
+
+/// A file that is one number.
+#[derive(Debug)]
+struct Number(PathBuf, File);
+
+impl Meter {
+    /// Of `node`, or of the whole machine.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`] where the kernel has no such page size or node.
+    pub fn open(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<Self> {
+        let dir = pool_dir(roots, page, node);
+        Ok(Self {
+            total: Number::open(&dir, "nr_hugepages")?,
+            free: Number::open(&dir, "free_hugepages")?,
+            surplus: Number::open(&dir, "surplus_hugepages")?,
+            reserved: match node {
+                None => Some(Number::open(&dir, "resv_hugepages")?),
+                Some(_) => None,
+            },
+        })
+    }
+
+    /// As they are now. Takes no lock that others hold.
+    ///
+    /// # Errors
+    /// Those of `pread`: ENODEV once the node is gone.
+    pub fn read(&self) -> Result<HugetlbCounters> {
+        let Self { total, free, surplus, reserved } = self;
+        Ok(HugetlbCounters {
+            total: total.read()?,
+            free: free.read()?,
+            surplus: surplus.read()?,
+            reserved: reserved.as_ref().map(|it| it.read().map(promised)).transpose()?,
+        })
+    }
+}
+
+impl Number {
+    fn open(dir: &Path, name: &str) -> Result<Self> {
+        let path = dir.join(name);
+        let file = File::open(&path).or_call(|| format!("open({path:?})"))?;
+        Ok(Self(path, file))
+    }
+
+    fn read(&self) -> Result<u64> {
+        let Self(path, file) = self;
+        let mut text = [0; 32];
+        let read = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut text, 0))
+            .or_call(|| format!("pread64({path:?})"))?;
+        files::parse(path, "a number", String::from_utf8_lossy(&text[..read]).trim())
+    }
 }
 
 /// What `resv_hugepages` means: the kernel prints a number that it lets fall below zero as an

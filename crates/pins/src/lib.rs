@@ -7,8 +7,8 @@
 //! for a page of 2 MiB on Linux 6.18, one per base page, all the page cache's. [`PinProbe`] reads
 //! these numbers with a BPF program of type `syscall`, which is hooked to nothing.
 //!
-//! [`PinProbe::prove`] puts the three looks together: nobody has the file open, nobody maps it
-//! (the write lease), nobody pins it. Only it makes an [`Unheld`].
+//! [`PinProbe::prove`] puts the three looks together: nobody has the file open, nobody maps it,
+//! nobody pins it. Only it makes an [`Unheld`]. [`PinProbe::opened`] is the first of them alone.
 //!
 //! What it needs: Linux 5.17 or later (`bpf_loop`), the kernel's BTF, `CAP_BPF` and `CAP_PERFMON`,
 //! and a kernel that is not locked down against reading its memory. Where any of it lacks,
@@ -26,4 +26,4 @@ mod proof;
 
 pub use measure::Rest;
 pub use probe::{Error, PinProbe, References, Result, Unavailable};
-pub use proof::{Holder, Unheld};
+pub use proof::{Holder, Opened, Unheld};

@@ -16,7 +16,8 @@ use units::PageSize;
 use crate::probe::{Error, PinProbe, References, Result, Unavailable};
 
 /// A file at rest, as it was measured on this kernel: where its pages are, the references of a page
-/// that nobody holds, and those of the name of a file that is open once.
+/// that nobody holds, those of the name of a file that is open once, and how that one description
+/// is counted.
 ///
 /// Only [`PinProbe::measure`] makes one, and only after it has seen a pin come and go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,7 @@ pub struct Rest {
     step: u32,
     references: i32,
     names: i32,
+    open: (i32, i32),
 }
 
 impl Rest {
@@ -48,10 +50,15 @@ impl Rest {
         self.names
     }
 
+    /// Descriptions that may write, and those that may only read: the caller's one.
+    pub fn open(self) -> (i32, i32) {
+        self.open
+    }
+
     /// What [`restore`](Self::restore) reads, for a later process under the same boot.
     pub fn to_text(self) -> String {
-        let Self { page, step, references, names } = self;
-        format!("{} {step} {references} {names}", page.bytes())
+        let Self { page, step, references, names, open: (writers, readers) } = self;
+        format!("{} {step} {references} {names} {writers} {readers}", page.bytes())
     }
 
     /// Takes over what an earlier process has measured since the machine was booted: `text` must
@@ -63,7 +70,8 @@ impl Rest {
         let step = words.next()?.parse().ok()?;
         let references = words.next()?.parse().ok()?;
         let names = words.next()?.parse().ok()?;
-        let rest = Self { page, step, references, names };
+        let open = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let rest = Self { page, step, references, names, open };
         (rest.to_text() == text).then_some(rest)
     }
 }
@@ -91,7 +99,7 @@ impl PinProbe {
         let base = page.bytes() / rustix::param::page_size() as u64;
         let mut found = None;
         for step in [u32::try_from(base).unwrap_or_default(), 1] {
-            let rest = Rest { page, step, references: 0, names: 0 };
+            let rest = Rest { page, step, references: 0, names: 0, open: (0, 0) };
             let seen = self.look(file.as_fd(), 2, rest).map_err(failed)?;
             if seen.pages == 1 {
                 found = Some((step, seen));
@@ -103,12 +111,13 @@ impl PinProbe {
         let Some((step, seen)) = found else {
             return Err(unknown(&file, "a file's page is not found in its index"));
         };
-        if seen.lowest <= 0 || seen.mapped {
+        if seen.lowest <= 0 || seen.mapped || seen.open == (0, 0) {
             return Err(unknown(&seen, "a page at rest shows as"));
         }
-        let rest = Rest { page, step, references: seen.lowest, names: seen.names };
+        let rest = Rest { page, step, references: seen.lowest, names: seen.names, open: seen.open };
         let look = || self.look(file.as_fd(), 2, rest).map_err(failed);
-        let is_at_rest = |seen: &References| seen.held == 0 && seen.names == rest.names;
+        let is_at_rest =
+            |seen: &References| (seen.held, seen.names, seen.open) == (0, rest.names, rest.open);
         {
             let _pin = Pin::of_second_page(file, page).map_err(failed)?;
             let pinned = look()?;

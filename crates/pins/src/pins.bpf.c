@@ -63,6 +63,8 @@ struct inode {
 	unsigned long i_ino;
 	struct super_block *i_sb;
 	struct address_space *i_mapping;
+	atomic_t i_writecount;
+	atomic_t i_readcount;
 } RELOCATED;
 
 /* In an anonymous union with a lock. */
@@ -127,6 +129,8 @@ struct query {
 	__u32 status;     /* out: see enum status */
 	__u32 mapped;     /* out: whether any process maps the file */
 	__s32 names;      /* out: references of the file's directory entry */
+	__s32 writers;    /* out: descriptions that may write */
+	__s32 readers;    /* out: those that may only read; 0 on kernels that do not count them */
 };
 
 enum status {
@@ -277,6 +281,9 @@ int references(struct query *query)
 	query->highest = walk.highest;
 	query->mapped = BPF_CORE_READ(file, f_mapping, i_mmap.rb_root.rb_node) != 0;
 	query->names = BPF_CORE_READ(file, f_path.dentry, d_lockref.count);
+	query->writers = BPF_CORE_READ(inode, i_writecount.counter);
+	if (bpf_core_field_exists(inode->i_readcount))
+		query->readers = BPF_CORE_READ(inode, i_readcount.counter);
 	query->status = file_of(query->fd) == file ? DONE : CHANGED;
 	return 0;
 }

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The program in the kernel, and one question to it.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+#![expect(
+    unsafe_code,
+    reason = "runs a program by its descriptor, which libbpf-rs offers to one thread only"
+)]
+//! # Safety
+//!
+//! `bpf(BPF_PROG_RUN)` reads the options and the query, and writes the query back: both are locals
+//! that live until the call has returned.
 
-use libbpf_rs::{Object, ObjectBuilder, ProgramInput};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::{ObjectBuilder, libbpf_sys};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::measure::Rest;
@@ -35,8 +44,8 @@ pub enum Error {
     #[error(transparent)]
     Linux(#[from] linux::Error),
     /// The program did not run.
-    #[error("bpf(BPF_PROG_RUN) of the pin probe: {0}")]
-    Run(#[from] libbpf_rs::Error),
+    #[error("bpf(BPF_PROG_RUN) of the pin probe = {0}")]
+    Run(rustix::io::Errno),
     /// It ran, and looked at something else.
     #[error("the pin probe could not look at descriptor {fd}: {why}")]
     NotLooked {
@@ -77,6 +86,8 @@ struct Query {
     status: u32,
     mapped: u32,
     names: i32,
+    writers: i32,
+    readers: i32,
 }
 
 const DONE: u32 = 1;
@@ -102,11 +113,13 @@ pub struct References {
     /// References of its directory entry: each description has one, and each descriptor opened with
     /// `O_PATH`, and who is about to open the file and has been let in.
     pub names: i32,
+    /// Descriptions that may write, and those that may only read; a mapping has one, too.
+    pub open: (i32, i32),
 }
 
-/// The program, loaded.
+/// The program, loaded. Threads may ask it at the same time.
 #[derive(Debug)]
-pub struct PinProbe(Object);
+pub struct PinProbe(OwnedFd);
 
 impl PinProbe {
     /// Loads the program. About 20 ms, most of it for reading the kernel's BTF.
@@ -127,7 +140,11 @@ impl PinProbe {
         // libbpf's own words go nowhere: what matters is in the error.
         libbpf_rs::set_print(None);
         let object = ObjectBuilder::default().open_memory(&PROGRAM.0).map_err(lacks)?;
-        object.load().map(Self).map_err(lacks)
+        let object = object.load().map_err(lacks)?;
+        let program = object.progs().next().ok_or_else(|| Unavailable("no program".to_owned()))?;
+        let own = program.as_fd().try_clone_to_owned();
+        // What libbpf knows of it goes here; the kernel keeps it for as long as its descriptor.
+        own.map(Self).map_err(|error| Unavailable(format!("fcntl(F_DUPFD_CLOEXEC) = {error}")))
     }
 
     /// Looks at the first `pages` pages of `file`. 0.15 us for each.
@@ -155,13 +172,10 @@ impl PinProbe {
             status: 0,
             mapped: 0,
             names: 0,
+            writers: 0,
+            readers: 0,
         };
-        let program = self.0.progs_mut().next();
-        let program = program.ok_or(Error::NotLooked { fd, why: "it holds no program" })?;
-        // The kernel writes the context back to where it was read from.
-        let input =
-            ProgramInput { context_in: Some(query.as_mut_bytes()), ..ProgramInput::default() };
-        program.test_run(input)?;
+        self.ask(&mut query).map_err(Error::Run)?;
         match query.status {
             DONE => Ok(References {
                 pages: query.found,
@@ -171,10 +185,31 @@ impl PinProbe {
                 highest: query.highest,
                 mapped: query.mapped != 0,
                 names: query.names,
+                open: (query.writers, query.readers),
             }),
             NO_FILE => Err(Error::NotLooked { fd, why: "it is not open" }),
             OTHER_FILE => Err(Error::NotLooked { fd, why: "it is no file of hugetlbfs" }),
             _ => Err(Error::NotLooked { fd, why: "it changed meanwhile" }),
+        }
+    }
+
+    /// Runs the program on one question.
+    fn ask(&self, query: &mut Query) -> std::result::Result<(), rustix::io::Errno> {
+        let bytes = query.as_mut_bytes();
+        let length = u32::try_from(bytes.len()).map_err(|_| rustix::io::Errno::INVAL)?;
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+            // The kernel writes the context back to where it was read from.
+            ctx_in: bytes.as_mut_ptr().cast_const().cast(),
+            ctx_size_in: length,
+            ..Default::default()
+        };
+        let program = self.0.as_raw_fd();
+        // SAFETY: options and query are live locals of the lengths that are passed with them, and
+        // the descriptor is a loaded program's.
+        match unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) } {
+            0 => Ok(()),
+            negative => Err(rustix::io::Errno::from_raw_os_error(-negative)),
         }
     }
 }

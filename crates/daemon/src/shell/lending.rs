@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use book::block::{Hold, Reach, Settled, State, StateName};
+use book::block::{Hold, Settled, State, StateName};
 use book::{Asked, Book, Loan, Refusal};
+use pins::Opened;
 use tokio::sync::watch;
 use units::{BlockId, Bytes, Domain, JobId, LeaseId, PageSize, Pages, Uid};
 use wire::{Error as Refused, LendRequest};
@@ -116,7 +117,7 @@ impl Shell {
         };
         let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
         let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
-        match self.hand_over(&loan, made, &to_fill, borrower) {
+        match self.hand_over(asked, &loan, made, &to_fill, borrower) {
             Ok((lease, blocks, watch)) => {
                 let fills = self.fills(&loan, &blocks, &to_fill);
                 for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
@@ -140,12 +141,17 @@ impl Shell {
 
     fn hand_over(
         &mut self,
+        asked: &Asked,
         loan: &Loan,
         made: Vec<Made>,
         to_fill: &BTreeMap<BlockId, Pages>,
         borrower: (u32, u32),
     ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
         let blocks = self.open_parts(loan, made, to_fill, borrower)?;
+        // Its borrower has no descriptor yet, and so no lease on a file.
+        if asked.request.held_by_memory {
+            loan.parts.iter().for_each(|part| self.store.open_to_watch(part.block));
+        }
         let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
         Ok((client, blocks, daemon))
     }
@@ -214,7 +220,7 @@ impl Shell {
         }
         let mut is_watched_now = false;
         for block in self.book.lease_blocks(lease) {
-            is_watched_now |= self.store.watch(block);
+            is_watched_now |= self.store.watch(block, None);
         }
         // What went before that is told by nothing else: a process's memory goes before its
         // descriptors.
@@ -252,7 +258,7 @@ impl Shell {
     fn end_if_unheld(&mut self, lease: LeaseId) -> bool {
         let blocks = self.book.lease_blocks(lease);
         let is_held = blocks.into_iter().any(|block| {
-            self.store.reach_while_lent(block).is_ok_and(|reach| reach == Reach::Shared)
+            self.store.opened_while_lent(block).is_ok_and(|opened| opened == Opened::Open)
         });
         if !is_held {
             self.held.remove(lease);
@@ -284,8 +290,16 @@ impl Shell {
         self.filling.retain(|block, _| !blocks.contains(block));
         self.holes.forget(blocks);
         self.borrowers.remove(lease);
-        if let Err(error) = self.leases.remove(lease) {
-            tracing::debug!(%error, "the lease's name was gone already");
+        let borrower = blocks.iter().find_map(|block| match self.book.block(*block)?.state() {
+            State::Lent(part) => Some(part.account),
+            _ => None,
+        });
+        if let Some(forget) = self.leases.remove(lease) {
+            self.store.lanes().submit(borrower, move || {
+                if let Err(error) = forget() {
+                    tracing::debug!(%error, "the lease's name was gone already");
+                }
+            });
         }
     }
 
@@ -343,7 +357,9 @@ impl Shell {
         self.book.note_memory(found.block, found.memory);
         match self.apply(|book| book.settle(found.block, found.reach, boot_seconds())).0 {
             // What went since the look is told by nothing else.
-            Some(Settled::Lingering) if self.store.watch(found.block) => self.settle(found.block),
+            Some(Settled::Lingering) if self.store.watch(found.block, found.file) => {
+                self.settle(found.block);
+            }
             Some(Settled::Lingering) => {}
             Some(_) | None => self.store.unwatch(found.block),
         }

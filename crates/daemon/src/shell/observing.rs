@@ -42,7 +42,7 @@ impl Shell {
             // Promises before counts: a page that a job takes in between is counted as taken
             // twice, which the next look mends, and never as free.
             let promised = self.promised(domain);
-            let seen = match self.provider.look(&self.roots, domain) {
+            let seen = match self.provider.look(&mut self.meters, domain) {
                 Ok(seen) => {
                     self.kernel.insert(domain, seen);
                     seen

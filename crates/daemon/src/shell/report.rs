@@ -97,7 +97,7 @@ impl Shell {
     /// ours among them.
     pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<Counts>> {
         let Some(ours) = self.domain(domain) else { return Ok(None) };
-        let seen = self.provider.look(&self.roots, domain)?;
+        let seen = self.provider.look(&mut self.meters, domain)?;
         let here = |b: &&book::block::Block| b.pool().domain() == domain;
         let taken = self.book.in_state(StateName::Zeroing).filter(here);
         let taken = taken.map(|b| self.store.allocated(b.id(), domain.page_size));
