@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use client::LendRequest;
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -224,4 +225,45 @@ fn replies_that_nobody_takes_return_what_they_lent() {
         drop(stream);
     }
     still_lends(&daemon, page);
+}
+
+/// A report of many loans takes another way out of the daemon than one of few.
+#[test]
+fn a_report_of_many_loans_is_the_same_as_of_few() {
+    const LOANS: usize = 40;
+    let Some(daemon) = Daemon::start(Page::Mib2, 48, &Page::Mib2.pool("")) else { return };
+    let mut client = daemon.client();
+    let mut loans = Vec::new();
+    for number in 0..LOANS {
+        let mut request = LendRequest::new(Page::Mib2.times(1));
+        request.owner = Some(format!("o{number}").parse().expect("a name"));
+        request.keep = Some(Duration::ZERO);
+        loans.push(client.lend(&request).expect("a page for each"));
+    }
+    let many = daemon.status();
+    let owners: Vec<_> = many.loans.iter().filter_map(|loan| loan.owner.clone()).collect();
+    assert_eq!(owners, (0..LOANS).map(|number| format!("o{number}")).collect::<Vec<_>>());
+    // Who wants no answer gets none, and the next call its own.
+    let mut stream = UnixStream::connect(daemon.socket()).expect("a connection");
+    let calls = "{\"method\":\"io.prezero.GetStatus\",\"oneway\":true}\0\
+                 {\"method\":\"io.prezero.TakeZeroing\",\"parameters\":{\"node\":77}}\0\
+                 {\"method\":\"io.prezero.GetStatus\"}\0";
+    stream.write_all(calls.as_bytes()).expect("a connection");
+    let mut answers = Vec::new();
+    let mut byte = [0];
+    while answers.iter().filter(|byte| **byte == 0).count() < 2 {
+        stream.read_exact(&mut byte).expect("two answers");
+        answers.push(byte[0]);
+    }
+    let answers: Vec<Value> = answers
+        .split(|byte| *byte == 0)
+        .filter(|answer| !answer.is_empty())
+        .map(|answer| serde_json::from_slice(answer).expect("JSON"))
+        .collect();
+    assert_eq!(answers[0]["error"], "io.prezero.NothingToZero");
+    assert_eq!(answers[1]["parameters"]["loans"].as_array().map(Vec::len), Some(LOANS));
+    loans.truncate(3);
+    let few = client.status().expect("a status");
+    let (few, many) = (few.loans, many.loans);
+    assert_eq!(few, many[..3]);
 }

@@ -27,6 +27,7 @@ use super::Service;
 use super::agent::{self, AgentService};
 use super::door::Door;
 use super::farewell::Farewells;
+use super::long::Long;
 use super::socket::Socket;
 use crate::account::Accounts;
 use crate::error::Error;
@@ -172,10 +173,13 @@ async fn serve_all(
             let served = async move {
                 match face {
                     Face::Borrowers => {
-                        serve(stream, Service { shell, rights, place: held }, at).await
+                        let long = Long::default();
+                        let service = Service { shell, rights, place: held, long: long.clone() };
+                        serve(stream, service, at, long).await
                     }
                     Face::Agents => {
-                        serve(stream, AgentService { shell, rights, place: held }, at).await
+                        let service = AgentService { shell, rights, place: held };
+                        serve(stream, service, at, Long::default()).await
                     }
                 }
             };
@@ -202,10 +206,11 @@ async fn serve(
     stream: OwnedFd,
     service: impl zlink::Service<Socket>,
     place: Rc<Place>,
+    long: Long,
 ) -> zlink::Result<()> {
     let stream = UnixStream::from_std(net::UnixStream::from(stream))?;
     let (stream, broken) = (Rc::new(stream), Rc::new(Notify::new()));
-    let socket = Socket::new(Rc::clone(&stream), place, Rc::clone(&broken));
+    let socket = Socket::new(Rc::clone(&stream), place, Rc::clone(&broken), long);
     let server = Server::new(ReadyListener::new(socket), service);
     tokio::select! {
         result = server.run() => result,

@@ -9,6 +9,7 @@ pub(crate) mod accept;
 mod agent;
 mod door;
 mod farewell;
+mod long;
 mod socket;
 mod translate;
 mod watch;
@@ -33,6 +34,7 @@ use crate::rights::Rights;
 use crate::shell::Shared;
 use crate::users::Place;
 use crate::{patience, watchers, who};
+use long::Long;
 use translate::{LendParameters, page_size, with_fds};
 use watch::Reports;
 
@@ -42,6 +44,7 @@ struct Service {
     shell: Shared,
     rights: Rights,
     place: Rc<Place>,
+    long: Long,
 }
 
 #[zlink::service(
@@ -61,7 +64,7 @@ impl Service {
     async fn get_status(&mut self) -> Result<Status, Error> {
         self.rights.may_look()?;
         let status = patience::status(&self.shell, &self.place).await;
-        Ok(who::describe(&self.shell, &self.rights, status).await)
+        Ok(self.long.shorten(who::describe(&self.shell, &self.rights, status).await))
     }
 
     /// Lends memory. Descriptors: the lease, then one per part.
