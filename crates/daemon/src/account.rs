@@ -36,7 +36,7 @@ impl Accounts {
         Self::of_file(roots, Path::new("/etc/subuid"))
     }
 
-    fn of_file(roots: Roots, file: &Path) -> Self {
+    pub(crate) fn of_file(roots: Roots, file: &Path) -> Self {
         let (read, is_warned) = (RefCell::default(), Cell::default());
         Self { roots, file: file.to_owned(), read, is_warned }
     }
@@ -64,7 +64,7 @@ impl Accounts {
     }
 
     /// The user whose subordinate a number is, or itself.
-    fn of_number(&self, uid: u32) -> u32 {
+    pub(crate) fn of_number(&self, uid: u32) -> u32 {
         // Nobody can be asked to reload when a user is added.
         let changed = std::fs::metadata(&self.file).and_then(|found| found.modified()).ok();
         let mut read = self.read.borrow_mut();

@@ -27,6 +27,7 @@ use tokio::time::timeout;
 use units::{Domain, Pages};
 use worker::{Exit, Invocation, PageLimit, Summary, Which};
 
+use crate::account::Accounts;
 use crate::error::{Error, Result};
 use crate::shell::Shared;
 
@@ -76,17 +77,20 @@ pub(crate) struct Deputies {
 struct Places {
     all: Arc<Semaphore>,
     users: RefCell<BTreeMap<u32, Arc<Semaphore>>>,
+    accounts: Accounts,
 }
 
 /// The user's, and that among all users.
 type Place = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 impl Places {
-    fn new() -> Self {
-        Self { all: Arc::new(Semaphore::new(MOST)), users: RefCell::default() }
+    fn new(accounts: Accounts) -> Self {
+        Self { all: Arc::new(Semaphore::new(MOST)), users: RefCell::default(), accounts }
     }
 
     async fn take(&self, user: u32) -> std::result::Result<Place, AcquireError> {
+        // Or one user would have as many places as it has subordinates (subuid(5)): all of them.
+        let user = self.accounts.of_number(user);
         let own = self.of(user).acquire_owned().await?;
         let all = match user {
             0 => None,
@@ -107,7 +111,8 @@ impl Places {
 impl Deputies {
     /// `command` starts a worker; empty for none.
     pub(crate) fn new(command: Vec<OsString>, shell: &Shared) -> Rc<Self> {
-        Rc::new(Self { command, shell: Rc::clone(shell), places: Places::new() })
+        let accounts = Accounts::new(shell.borrow().roots().clone());
+        Rc::new(Self { command, shell: Rc::clone(shell), places: Places::new(accounts) })
     }
 
     /// Zeroes in the place of a thread that waits for the result. Ends early when `stop` is sent or
@@ -226,6 +231,7 @@ fn report(status: ExitStatus, text: &str) -> Result<Ended> {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
+    use linux::Roots;
     use std::os::unix::process::ExitStatusExt;
     use tokio::task::unconstrained;
 
@@ -245,7 +251,10 @@ mod tests {
 
     #[test]
     fn one_users_deputies_leave_places_to_other_users_and_all_of_them_to_root() {
-        let places = Places::new();
+        let dir = tempfile::tempdir().unwrap();
+        let subuid = dir.path().join("subuid");
+        std::fs::write(&subuid, "7:100000:65536\n").unwrap();
+        let places = Places::new(Accounts::of_file(Roots::default(), &subuid));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             // Or tokio's own budget would be what is found.
@@ -258,6 +267,9 @@ mod tests {
             assert_eq!(of(0).len(), MOST, "root waits for itself only");
             drop((first, others));
             assert_eq!(of(1).len(), MOST_OF_ONE);
+            let subordinates: Vec<_> = (100_000..100_020).map(of).collect();
+            let taken = subordinates.iter().map(Vec::len).sum::<usize>();
+            assert_eq!((taken, of(7).len()), (MOST_OF_ONE, 0), "they have their user's places");
         });
         places.of(7);
         assert!(places.users.borrow().len() <= 1, "users whose deputies have ended");
