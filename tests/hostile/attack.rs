@@ -24,12 +24,8 @@ use crate::victim::{LEND, STATUS, Victim};
 const WINDOW: Duration = Duration::from_millis(250);
 /// With an attack a call may take so many times as long as without.
 const TIMES: u32 = 5;
-/// Below this nothing is judged: an attacker's programs, the victims and the daemon take turns on
-/// two CPUs, 3 ms each.
+/// Below this nothing is judged: what the kernel does for attackers, it does in its own time.
 const NOISE: Duration = Duration::from_millis(20);
-/// The same unless `PREZERO_HOSTILE_TIMES` is set, where other work may be on the machine: finds
-/// who waits for a lock, a lease or a queue, and not who is slowed down.
-const COARSE: Duration = Duration::from_millis(500);
 /// What is slow is looked at again: an attack is slow each time, the machine's other work is not.
 const LOOKS: usize = 4;
 /// An attacker has to end so soon after it is over.
@@ -140,7 +136,7 @@ impl<'a> Attack<'a> {
         look: usize,
         got: &mut Vec<String>,
     ) -> Result<Vec<Times>, String> {
-        let known = |victim: &Victim| stage.quiet(victim).is_some_and(|q| Times::p99(q) < COARSE);
+        let known = |victim: &Victim| stage.quiet(victim).is_some_and(|q| Times::p99(q) < NOISE);
         // What was measured once is true as long as the machine's other work is as it was.
         if look > 1 || !self.victims.iter().all(known) {
             for (victim, took) in self.victims.iter().zip(self.watch(&stage.daemon)) {
@@ -248,9 +244,7 @@ impl Times {
     }
 
     fn is_fair(&self) -> bool {
-        let strict = std::env::var_os("PREZERO_HOSTILE_TIMES").is_some();
-        let noise = if strict { NOISE } else { COARSE };
-        Self::p99(&self.attacked) <= (Self::p99(&self.quiet) * TIMES).max(noise)
+        Self::p99(&self.attacked) <= (Self::p99(&self.quiet) * TIMES).max(NOISE)
     }
 
     fn text(&self) -> String {

@@ -92,7 +92,7 @@ fn take_anothers_name(scene: &mut Scene<'_>) -> Got {
 }
 
 pub(crate) fn an_owner_of_the_same_name_is_another_users(stage: &mut Stage) {
-    use crate::victim::{SECRET, Victim};
+    use crate::victim::{Clock, SECRET, Victim};
     use client::{Client, LendRequest};
 
     // Comes back for its own again and again.
@@ -100,9 +100,9 @@ pub(crate) fn an_owner_of_the_same_name_is_another_users(stage: &mut Stage) {
         let mut request = LendRequest::new(prezero_tests::Page::Mib2.times(1));
         request.owner = Some("db".parse().expect("a name"));
         request.keep = Some(Duration::from_secs(1));
-        let begun = std::time::Instant::now();
+        let clock = Clock::start(daemon);
         let loan = Client::connect(daemon.socket()).and_then(|mut c| c.lend(&request));
-        let took = begun.elapsed();
+        let took = clock.stop();
         let loan = loan.map_err(|error| format!("Lend to db: {error}"))?;
         let memory = loan.map().map_err(|error| error.to_string())?;
         let mut seen = [0];

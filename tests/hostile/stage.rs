@@ -2,6 +2,7 @@
 //! A daemon under attacks, one after the other, and what it and the kernel have: counted before and
 //! after each.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
@@ -186,15 +187,18 @@ impl Stage {
         };
         // Or there would always be something on its way.
         self.zero_by_itself(false);
+        let seen = RefCell::new(None);
         let quiet = soon(&|| {
             let status = self.daemon.status();
             let held = status.pools.iter().map(|pool| {
                 pool.lent_pages + pool.lingering_pages + pool.zeroing_pages + pool.kept_pages
             });
-            status.workers == 0 && held.sum::<u64>() == 0
+            let quiet = status.workers == 0 && held.sum::<u64>() == 0;
+            seen.replace(Some(status));
+            quiet
         });
         if !quiet {
-            return Err(format!("somebody has pages: {:?}", self.daemon.status()));
+            return Err(format!("somebody has pages: {seen:?}"));
         }
         // Connections end a moment after their peers, and memory is given back a moment later.
         soon(&|| self.descriptors() <= self.descriptors);

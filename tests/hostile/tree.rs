@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linux::fuse;
 use linux::testkit::skip;
@@ -18,7 +18,7 @@ use crate::scene::{Got, Scene};
 use crate::socket::{copies, watchers};
 use crate::stage::Stage;
 use crate::users::User;
-use crate::victim::Victim;
+use crate::victim::{Clock, Victim};
 
 fn domain(daemon: &Daemon) -> PathBuf {
     daemon.tree().join("node0/hugepages/hugepages-2048kB")
@@ -34,16 +34,18 @@ const ORDER_OF_ANOTHER: Victim =
     Victim { what: "another user's write", user: User::Operator, act: order };
 
 fn look(daemon: &Daemon) -> Result<Duration, String> {
-    let begun = Instant::now();
+    let clock = Clock::start(daemon);
     let read = fs::read_to_string(domain(daemon).join("zeroable_hugepages"));
-    read.map(|_| begun.elapsed()).map_err(|error| format!("read of the tree: {error}"))
+    let took = clock.stop();
+    read.map(|_| took).map_err(|error| format!("read of the tree: {error}"))
 }
 
 fn order(daemon: &Daemon) -> Result<Duration, String> {
-    let begun = Instant::now();
+    let clock = Clock::start(daemon);
     let file = OpenOptions::new().write(true).open(domain(daemon).join("zeroable_hugepages"));
     let written = file.and_then(|mut file| file.write_all(b"1\n"));
-    written.map(|()| begun.elapsed()).map_err(|error| format!("write to the tree: {error}"))
+    let took = clock.stop();
+    written.map(|()| took).map_err(|error| format!("write to the tree: {error}"))
 }
 
 fn has_fuse() -> bool {

@@ -5,6 +5,7 @@
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
@@ -40,12 +41,54 @@ pub(crate) const LEND: Victim = Victim { what: "Lend", user: User::Victim, act: 
 /// Root that looks.
 pub(crate) const STATUS: Victim = Victim { what: "GetStatus", user: User::Root, act: status };
 
+/// Times a call, without the time for which its caller, or a thread of the daemon's that serves
+/// calls, was ready to run and had no CPU. That is the scheduler's doing, who gives every process
+/// its turn; what is left is what the daemon does and what it waits for: locks, leases, queues,
+/// other users' calls.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    begun: Instant,
+    waited: Vec<(PathBuf, Duration)>,
+}
+
+/// For how long a thread has waited for a CPU: the second number of its `schedstat` (the kernel's
+/// scheduler/sched-stats.rst). Nothing where the kernel does not count.
+fn waited(path: &PathBuf) -> Duration {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let nanos = text.split(' ').nth(1).and_then(|number| number.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
+impl Clock {
+    /// Begins a call of this thread's.
+    pub(crate) fn start(daemon: &Daemon) -> Self {
+        let pid = daemon.pid();
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+        let serves = |thread: &PathBuf| {
+            let name = std::fs::read_to_string(thread.join("comm")).unwrap_or_default();
+            matches!(name.trim(), "prezero" | "door")
+        };
+        let serving = threads.flatten().map(|thread| thread.path()).filter(serves);
+        let waits = [PathBuf::from("/proc/thread-self")].into_iter().chain(serving);
+        let stats = waits.map(|thread| thread.join("schedstat"));
+        let waited = stats.map(|path| (path.clone(), waited(&path))).collect();
+        Self { begun: Instant::now(), waited }
+    }
+
+    /// How long it took.
+    pub(crate) fn stop(self) -> Duration {
+        let took = self.begun.elapsed();
+        let waits = self.waited.iter().map(|(path, before)| waited(path).saturating_sub(*before));
+        took.saturating_sub(waits.sum())
+    }
+}
+
 fn borrow(daemon: &Daemon) -> Result<Duration, String> {
-    let begun = Instant::now();
+    let clock = Clock::start(daemon);
     let connected = Client::connect(daemon.socket());
     let request = LendRequest { single: true, ..LendRequest::new(Page::Mib2.times(1)) };
     let loan = connected.and_then(|mut client| client.lend(&request));
-    let took = begun.elapsed();
+    let took = clock.stop();
     let loan = loan.map_err(|error| format!("connect and Lend: {error}"))?;
     look(&loan).map(|()| took)
 }
@@ -69,9 +112,10 @@ fn look(loan: &Loan) -> Result<(), String> {
 }
 
 fn status(daemon: &Daemon) -> Result<Duration, String> {
-    let begun = Instant::now();
+    let clock = Clock::start(daemon);
     let answer = Client::connect(daemon.socket()).and_then(|mut client| client.status());
-    answer.map(|_| begun.elapsed()).map_err(|error| format!("connect and GetStatus: {error}"))
+    let took = clock.stop();
+    answer.map(|_| took).map_err(|error| format!("connect and GetStatus: {error}"))
 }
 
 /// A victim at work.
