@@ -160,6 +160,36 @@ fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
 }
 
 #[test]
+fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
+    daemon.zero("max");
+    if let Some(why) = daemon.status().fresh_because {
+        linux::testkit::skip_for_ever(&format!("pins are not seen here: {why}"));
+        return;
+    }
+    let loan = daemon.lend(page, 1);
+    let mapping = loan.map().expect("a mapping");
+    let Ok(ring) = prezero_tests::pins::pin_in_ring(&mapping) else {
+        linux::testkit::skip_for_ever("io_uring is not for programs here");
+        return;
+    };
+    drop((mapping, loan));
+    daemon.wait_for("pinned", |pool| pool.pinned_pages == 1);
+    let found = json(daemon.command(&["holders"]));
+    let own = |holder: &&Value| holder["pid"] == std::process::id();
+    let holders = found["holders"].as_array().expect("a list");
+    let holder = holders.iter().find(own).unwrap_or_else(|| panic!("{found}"));
+    assert_eq!((&holder["how"], &holder["lingers"]), (&"pins".into(), &true.into()), "{found}");
+    let lease = holder["lease"].as_u64().expect("a number").to_string();
+    json(daemon.command(&["revoke", &lease]));
+    // The kernel keeps what is pinned, whosever the file was.
+    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (0, 0));
+    drop(ring);
+    daemon.wait_for("free again", |pool| pool.kernel_free_pages == 1);
+}
+
+#[test]
 fn a_revoked_loan_gives_its_pages_back_whatever_its_borrower_does() {
     let _alone = alone();
     let page = Page::Mib2;

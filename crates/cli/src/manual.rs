@@ -121,7 +121,7 @@ mod tests {
             let (_, rest) = lend.split_once(&format!(".SH \"{name}\"\n.nf\n")).expect(name);
             rest.split(".fi").next().unwrap().replace("\\-", "-").replace("\\e", "\\")
         };
-        assert!(of("SYNOPSIS").contains("<SIZE> -- <CMD>..."), "{lend}");
+        assert!(of("SYNOPSIS").contains("-- <CMD>..."), "{lend}");
         let help = crate::command_line::command()
             .find_subcommand("lend")
             .unwrap()
