@@ -4,16 +4,21 @@
 //! A number is noted when a loan is granted, which costs nothing; what it stands for is looked up
 //! when somebody asks. Who asked for a loan before a restart is not known.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use linux::holders::Identity;
+use linux::process::Process;
 use units::{Domain, LeaseId, Pages, Uid};
 use wire::LoanStatus;
 
 /// So many lines about loans in each of these.
 const LINES: usize = 8;
 const QUIET: Duration = Duration::from_secs(10);
+/// The most processes that are looked up, those of the youngest loans: 80 us each.
+const MOST: usize = 1024;
+/// Looking them up takes at most one part in so many of a CPU's time.
+const SHARE: u32 = 5;
 
 /// A block's file that somebody may have.
 #[derive(Debug)]
@@ -31,16 +36,21 @@ pub(crate) struct LentFile {
 
 /// Who asked for a loan.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Borrower {
-    pub(crate) pid: Option<u32>,
+struct Borrower {
+    pid: Option<u32>,
     /// When, since the machine started.
-    pub(crate) since: Duration,
+    since: Duration,
 }
 
 /// The borrowers of this daemon's loans.
 #[derive(Debug, Default)]
 pub(crate) struct Borrowers {
     of: BTreeMap<LeaseId, Borrower>,
+    /// The processes of them, as of the last look.
+    known: BTreeMap<u32, Process>,
+    is_looking: bool,
+    /// When they may be looked up again.
+    next_look: Option<Instant>,
     /// When the latest lines about loans were written.
     told: VecDeque<Instant>,
     untold: u64,
@@ -55,8 +65,34 @@ impl Borrowers {
         self.of.remove(&lease);
     }
 
-    pub(crate) fn get(&self, lease: LeaseId) -> Option<Borrower> {
-        self.of.get(&lease).copied()
+    /// The process that asked for a loan.
+    pub(crate) fn pid(&self, lease: LeaseId) -> Option<u32> {
+        self.of.get(&lease)?.pid
+    }
+
+    /// The same as it was at the last look. One that began after the loan has got the number of one
+    /// that has ended.
+    pub(crate) fn process(&self, lease: LeaseId) -> Option<&Process> {
+        let borrower = self.of.get(&lease)?;
+        self.known.get(&borrower.pid?).filter(|process| process.began <= borrower.since)
+    }
+
+    /// The processes to look up, for [`end_look`](Self::end_look) to be told of; none while that is
+    /// being done, or was a moment ago.
+    pub(crate) fn begin_look(&mut self) -> Option<BTreeSet<u32>> {
+        if self.is_looking || self.next_look.is_some_and(|at| Instant::now() < at) {
+            return None;
+        }
+        let pids: BTreeSet<_> =
+            self.of.values().rev().filter_map(|borrower| borrower.pid).take(MOST).collect();
+        self.is_looking = !pids.is_empty();
+        self.is_looking.then_some(pids)
+    }
+
+    /// What a look that took so long has found.
+    pub(crate) fn end_look(&mut self, known: BTreeMap<u32, Process>, took: Duration) {
+        (self.known, self.is_looking) = (known, false);
+        self.next_look = Some(Instant::now() + took * (SHARE - 1));
     }
 
     /// What is known without a look at anything.
@@ -91,5 +127,21 @@ mod tests {
         assert_eq!(told, LINES);
         borrowers.told.clear();
         assert_eq!(borrowers.may_tell(), Some(12));
+    }
+
+    #[test]
+    fn processes_are_looked_up_once_for_all_who_ask() {
+        let mut borrowers = Borrowers::default();
+        assert_eq!(borrowers.begin_look(), None, "nobody has borrowed");
+        let at = Duration::from_secs;
+        borrowers.insert(LeaseId(1), Some(7), at(10));
+        borrowers.insert(LeaseId(2), Some(7), at(30));
+        assert_eq!(borrowers.begin_look(), Some(BTreeSet::from([7])));
+        assert_eq!(borrowers.begin_look(), None, "it goes on");
+        let process = Process { uid: 1, command: "qemu".to_owned(), cgroup: None, began: at(20) };
+        borrowers.end_look(BTreeMap::from([(7, process.clone())]), at(60));
+        assert_eq!(borrowers.begin_look(), None, "it took long");
+        assert_eq!(borrowers.process(LeaseId(1)), None, "a number that was given anew");
+        assert_eq!(borrowers.process(LeaseId(2)), Some(&process));
     }
 }

@@ -16,7 +16,7 @@ use linux::process::{self, Process};
 use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::sleep;
 use units::{Bytes, Domain, LeaseId, Pages};
-use wire::{BlockHolder, Error, Held, Holders, Lent, LoanStatus, Status};
+use wire::{BlockHolder, Error, Held, Holders, Lent, Status};
 
 use crate::borrowers::LentFile;
 use crate::rights::Rights;
@@ -27,14 +27,26 @@ const LARGE: Bytes = Bytes(1 << 30);
 /// A loan that is over by then is not; and a program that borrows for another, as `prezero lend`
 /// does, is that other one.
 const SETTLED: Duration = Duration::from_secs(1);
-/// The most processes that one report describes, 80 us each.
-const MOST: usize = 1024;
 /// For how long holders are looked for: half of what a client waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A process of that number which was there at that time.
-fn at(roots: &Roots, pid: u32, since: Duration) -> Option<Process> {
-    process::describe(roots, pid).filter(|process| process.began <= since)
+/// Looks up the processes that have asked for loans, unless that is being done or was a moment ago:
+/// however many ask, it is one look at a time and a fifth of one CPU. Goes on if whoever asked is
+/// gone.
+async fn look(shell: &Shared) {
+    let Some(pids) = shell.borrow_mut().borrowers().begin_look() else { return };
+    let shell = Rc::clone(shell);
+    let looked = spawn_local(async move {
+        let (begin, roots) = (Instant::now(), shell.borrow().roots().clone());
+        let each = move || -> BTreeMap<u32, Process> {
+            pids.into_iter()
+                .filter_map(|pid| Some((pid, process::describe(&roots, pid)?)))
+                .collect()
+        };
+        let known = spawn_blocking(each).await.unwrap_or_default();
+        shell.borrow_mut().borrowers().end_look(known, begin.elapsed());
+    });
+    drop(looked.await);
 }
 
 /// Fills in what `rights` may see of whoever has the loans of a report.
@@ -46,26 +58,11 @@ pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status
             loan.pid = None;
         }
     }
-    let pids: BTreeMap<u32, Duration> = {
+    if status.loans.iter().any(|loan| loan.pid.is_some()) {
+        look(shell).await;
         let mut shell = shell.borrow_mut();
-        let borrowers = shell.borrowers();
-        let since = |loan: &LoanStatus| {
-            let borrower = borrowers.get(LeaseId(loan.lease))?;
-            // Of several loans of one process the first: whoever was there then.
-            Some((loan.pid?, borrower.since))
-        };
-        status.loans.iter().rev().filter_map(since).take(MOST).collect()
-    };
-    if pids.is_empty() {
-        return status;
-    }
-    let roots = shell.borrow().roots().clone();
-    let look = move || -> BTreeMap<u32, Process> {
-        pids.iter().filter_map(|(pid, since)| Some((*pid, at(&roots, *pid, *since)?))).collect()
-    };
-    let known = spawn_blocking(look).await.unwrap_or_default();
-    for loan in &mut status.loans {
-        if let Some(process) = loan.pid.and_then(|pid| known.get(&pid)) {
+        for loan in status.loans.iter_mut().filter(|loan| loan.pid.is_some()) {
+            let Some(process) = shell.borrowers().process(LeaseId(loan.lease)) else { continue };
             loan.command = Some(process.command.clone());
             loan.cgroup.clone_from(&process.cgroup);
         }
@@ -85,18 +82,20 @@ pub(crate) fn note(shell: &Shared, rights: &Rights, lent: &Lent) {
     let page = Bytes(lent.page_bytes);
     spawn_local(async move {
         sleep(SETTLED).await;
-        let (borrower, others) = {
+        let others = {
             let mut shell = shell.borrow_mut();
-            let Some(borrower) = shell.borrowers().get(lease) else { return };
+            if shell.borrowers().pid(lease).is_none() {
+                return;
+            }
             let Some(others) = shell.borrowers().may_tell() else { return };
-            (borrower, others)
+            others
         };
-        let roots = shell.borrow().roots().clone();
-        let look = move || at(&roots, borrower.pid?, borrower.since);
-        let process = spawn_blocking(look).await.ok().flatten();
+        look(&shell).await;
+        let mut shell = shell.borrow_mut();
+        let pid = shell.borrowers().pid(lease).unwrap_or_default();
+        let process = shell.borrowers().process(lease);
         let command = process.as_ref().map_or("", |process| &process.command);
         let cgroup = process.as_ref().and_then(|process| process.cgroup.as_deref()).unwrap_or("");
-        let pid = borrower.pid.unwrap_or_default();
         tracing::info!(%lease, %bytes, %page, %ready, %uid, pid, command, cgroup, others, "a large loan");
     });
 }
