@@ -3,6 +3,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use client::Mapping;
@@ -188,10 +190,10 @@ fn hold_inode_locks(scene: &mut Scene<'_>, owner: bool) -> Got {
         }
     });
     let copy: OwnedFd = file.as_fd().try_clone_to_owned().expect("a copy");
-    let filler = fork(move |_| {
+    // Threads: a child would hold the lease, too, and the loan would not end.
+    let filler = std::thread::spawn(move || {
         raw::idle();
         let _ = BlockFile::from(copy).allocate(PAGE, FILL);
-        0
     });
     // It has begun, and so it has the lock.
     let begun = Instant::now();
@@ -200,9 +202,11 @@ fn hold_inode_locks(scene: &mut Scene<'_>, owner: bool) -> Got {
         std::thread::sleep(Duration::from_micros(200));
     }
     let begins = grown();
+    let over = Arc::new(AtomicBool::new(false));
     let hog = |_| {
-        fork(|_| {
-            loop {
+        let over = Arc::clone(&over);
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
         })
@@ -212,8 +216,9 @@ fn hold_inode_locks(scene: &mut Scene<'_>, owner: bool) -> Got {
     drop((lease, file));
     scene.wait();
     // Without CPU time it could not even be killed.
-    drop(hogs);
-    drop(filler);
+    over.store(true, Ordering::Relaxed);
+    let ended = hogs.into_iter().chain([filler]).map(std::thread::JoinHandle::join);
+    assert!(ended.into_iter().all(|thread| thread.is_ok()), "a thread panicked");
     Ok(if begins { "its own fallocate" } else { "no CPU time" }.to_owned())
 }
 
