@@ -2,8 +2,8 @@
 //! Every promise of SPECIFICATION.md names tests that run.
 //!
 //! A test is a function with an attribute `#[test]` (or a runtime's, `#[tokio::test]`) and without
-//! `#[ignore]`, an entry of a table of runs (`why = "..."` in a TOML file), or a case of a C
-//! program. A name in a comment, or of a function that nothing runs, is none.
+//! `#[ignore]`, an entry of a table of runs (`why = "..."` in a TOML file), a case of a C program,
+//! or what `go test` runs. A name in a comment, or of a function that nothing runs, is none.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn rust_tests(source: &str) -> BTreeSet<String> {
     found
 }
 
-/// What a table's entries say of themselves, and the cases that a C program names.
+/// What a table's entries say of themselves, the cases that a C program names, and Go's tests.
 fn other_tests(path: &Path, source: &str) -> BTreeSet<String> {
     let lines = source.lines().map(str::trim);
     match path.extension().and_then(|e| e.to_str()) {
@@ -55,6 +55,11 @@ fn other_tests(path: &Path, source: &str) -> BTreeSet<String> {
         Some("c") => lines
             .filter_map(|line| line.strip_prefix("TEST(")?.split(')').next())
             .map(str::to_owned)
+            .collect(),
+        Some("go") if path.to_string_lossy().ends_with("_test.go") => lines
+            .filter_map(|line| line.strip_prefix("func ")?.split_once("(t *testing.T)"))
+            .map(|(name, _)| name.to_owned())
+            .filter(|name| name.starts_with("Test"))
             .collect(),
         _ => BTreeSet::new(),
     }
@@ -68,7 +73,7 @@ fn every_promise_names_tests_that_exist() {
         let is = |ending| path.extension().is_some_and(|e| e == ending);
         if is("rs") {
             tests.extend(rust_tests(&read(&path)));
-        } else if is("c") || is("toml") {
+        } else if is("c") || is("toml") || is("go") {
             tests.extend(other_tests(&path, &read(&path)));
         }
     }

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+// Package agent speaks io.prezero.agent: loans of zeroed huge pages by name.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"prezero-dra/varlink"
+)
+
+const iface = "io.prezero.agent."
+
+// The daemon may zero what a whole loan lacks, at some GiB a second; everything else is short.
+const (
+	lendWithin = 60 * time.Second
+	within     = 10 * time.Second
+)
+
+// Client of one daemon. Its zero value is none; the socket is that of agents.
+type Client struct {
+	Socket string
+}
+
+// Loan is one loan by name.
+type Loan struct {
+	Name      string `json:"name"`
+	Path      string `json:"path"`
+	Bytes     int64  `json:"bytes"`
+	PageBytes int64  `json:"page_bytes"`
+	Node      int64  `json:"node"`
+	UID       uint32 `json:"uid"`
+}
+
+// Lend is what is asked for.
+type Lend struct {
+	Name      string  `json:"name"`
+	Bytes     int64   `json:"bytes"`
+	PageBytes int64   `json:"page_bytes,omitempty"`
+	Node      *int64  `json:"node,omitempty"`
+	Whole     bool    `json:"whole"`
+	UID       *uint32 `json:"uid,omitempty"`
+	GID       *uint32 `json:"gid,omitempty"`
+}
+
+// Lent is what was granted, or found by that name.
+type Lent struct {
+	Loan       Loan  `json:"loan"`
+	Found      bool  `json:"found"`
+	ReadyBytes int64 `json:"ready_bytes"`
+}
+
+// Supply is what there is to lend on one node in pages of one size.
+type Supply struct {
+	Node       int64 `json:"node"`
+	PageBytes  int64 `json:"page_bytes"`
+	BlockBytes int64 `json:"block_bytes"`
+	ReadyBytes int64 `json:"ready_bytes"`
+	TotalBytes int64 `json:"total_bytes"`
+	NamedBytes int64 `json:"named_bytes"`
+}
+
+// Lend lends by a name; the same name and size again are the same loan.
+func (c Client) Lend(ctx context.Context, ask Lend) (Lent, error) {
+	var lent Lent
+	err := varlink.Call(ctx, c.Socket, iface+"Lend", lendWithin, ask, &lent)
+	return lent, plain(err)
+}
+
+// Return ends a loan. That there is none by the name is no error: it was returned before.
+func (c Client) Return(ctx context.Context, name string) error {
+	err := varlink.Call(ctx, c.Socket, iface+"Return", within, map[string]any{"name": name}, nil)
+	if Is(err, "NoSuchName") {
+		return nil
+	}
+	return plain(err)
+}
+
+// Loans lists the loans whose names begin with prefix, in order.
+func (c Client) Loans(ctx context.Context, prefix string) ([]Loan, error) {
+	var all []Loan
+	for {
+		ask := map[string]any{"prefix": prefix}
+		if len(all) > 0 {
+			ask["after"] = all[len(all)-1].Name
+		}
+		var page struct {
+			Loans []Loan `json:"loans"`
+			More  bool   `json:"more"`
+		}
+		if err := varlink.Call(ctx, c.Socket, iface+"ListLoans", within, ask, &page); err != nil {
+			return nil, plain(err)
+		}
+		all = append(all, page.Loans...)
+		if !page.More || len(page.Loans) == 0 {
+			return all, nil
+		}
+	}
+}
+
+// Supply says what there is to lend.
+func (c Client) Supply(ctx context.Context) ([]Supply, error) {
+	var reply struct {
+		Supplies []Supply `json:"supplies"`
+	}
+	err := varlink.Call(ctx, c.Socket, iface+"GetSupply", within, struct{}{}, &reply)
+	return reply.Supplies, plain(err)
+}
+
+// Is tells whether the daemon refused by that error of the interface.
+func Is(err error, name string) bool {
+	var refused *varlink.Error
+	return errors.As(err, &refused) && refused.Name == iface+name
+}
+
+// refusal is a daemon's error in a line that people read in a pod's events.
+type refusal struct {
+	cause *varlink.Error
+	text  string
+}
+
+func (r *refusal) Error() string { return r.text }
+func (r *refusal) Unwrap() error { return r.cause }
+
+func plain(err error) error {
+	var refused *varlink.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	var p struct {
+		Scope  string `json:"scope"`
+		Held   int64  `json:"held_bytes"`
+		Quota  int64  `json:"quota_bytes"`
+		Asked  int64  `json:"asked_bytes"`
+		Page   int64  `json:"page_bytes"`
+		Ready  int64  `json:"ready_bytes"`
+		Free   int64  `json:"free_bytes"`
+		Name   string `json:"name"`
+		Field  string `json:"field"`
+		Reason string `json:"reason"`
+		Needed string `json:"needed"`
+		What   string `json:"what"`
+		Most   int64  `json:"most"`
+		Loan   *Loan  `json:"loan"`
+	}
+	if json.Unmarshal(refused.Parameters, &p) != nil {
+		return err
+	}
+	var text string
+	switch refused.Name {
+	case iface + "QuotaExceeded":
+		text = fmt.Sprintf("quota of namespace %q exceeded: %d of %d bytes are held, %d more were asked for", p.Scope, p.Held, p.Quota, p.Asked)
+	case iface + "NotEnough":
+		text = fmt.Sprintf("not enough huge pages: %d bytes of %d-byte pages asked for, %d ready, %d free", p.Asked, p.Page, p.Ready, p.Free)
+	case iface + "NameTaken":
+		text = fmt.Sprintf("%q is lent as another loan: %+v", p.Loan.name(), p.Loan)
+	case iface + "NameBusy":
+		text = fmt.Sprintf("the loan %q is being made: try again", p.Name)
+	case iface + "TooManyNames":
+		text = fmt.Sprintf("the daemon has %d loans by name, the most it may: raise agent.names", p.Most)
+	case iface + "NotPermitted":
+		text = "the daemon does not let this driver lend: " + p.Needed
+	case iface + "BadValue":
+		text = p.Field + ": " + p.Reason
+	case iface + "Failed":
+		text = p.What
+	default:
+		return err
+	}
+	return &refusal{refused, text}
+}
+
+func (l *Loan) name() string {
+	if l == nil {
+		return ""
+	}
+	return l.Name
+}

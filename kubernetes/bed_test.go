@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"prezero-dra/agent"
+	"prezero-dra/driver"
+)
+
+const (
+	page     = 2 << 20
+	patience = 30 * time.Second
+	nodeName = "node-1"
+)
+
+// bed is a node: the real daemon on real huge pages, the real driver, and doubles of the kubelet and of
+// the API server that they are told by.
+type bed struct {
+	t              *testing.T
+	dir, binary    string
+	driverBinary   string
+	daemon, driver *exec.Cmd
+	api            *api
+	arguments      []string
+	healthPort     int
+}
+
+// skip counts as a failure where every skip that could have run is one.
+func skip(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("PREZERO_TEST_NO_SKIP") != "" {
+		t.Fatal("would be skipped: " + why)
+	}
+	t.Skip(why)
+}
+
+// pages has so many pages of 2 MiB for the test, one test of this machine at a time.
+func pages(t *testing.T, wanted int) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		skip(t, "changing the hugetlb pool needs root")
+	}
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "prezero-test-hugepages.lock"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	must(t, err)
+	must(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	const total = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+	read := func() int {
+		text, err := os.ReadFile(total)
+		must(t, err)
+		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		must(t, err)
+		return n
+	}
+	before := read()
+	// As the Rust tests have it: whoever comes after a killed test puts the pool back.
+	if left, err := io.ReadAll(lock); err != nil || len(left) > 0 {
+		lock.Close()
+		skip(t, fmt.Sprintf("a killed test has left the pool changed, which a Rust test mends: %q %v", left, err))
+	}
+	_, err = fmt.Fprintf(lock, "%d - %d\n", page, before)
+	must(t, err)
+	set := func(n int) { must(t, os.WriteFile(total, []byte(strconv.Itoa(n)), 0o644)) }
+	t.Cleanup(func() {
+		for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+			set(before)
+			if read() == before {
+				break
+			}
+			if time.Now().After(end) {
+				t.Errorf("the pool has %d pages, and had %d: some are lost", read(), before)
+				break
+			}
+		}
+		must(t, lock.Truncate(0))
+		lock.Close()
+	})
+	set(before + wanted)
+	if read() != before+wanted {
+		skip(t, fmt.Sprintf("this machine cannot reserve %d pages of 2 MiB", wanted))
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func start(t *testing.T, config string, arguments ...string) *bed {
+	t.Helper()
+	binary := os.Getenv("PREZERO_BIN")
+	if binary == "" {
+		binary = "../target/debug/prezero"
+	}
+	if _, err := os.Stat(binary); err != nil {
+		skip(t, "no daemon: cargo build --package prezero-cli, or say where by PREZERO_BIN")
+	}
+	pages(t, 24)
+	// A name by which the Rust tests clean up after a killed one.
+	dir, err := os.MkdirTemp("", "prezero-test-")
+	must(t, err)
+	b := &bed{t: t, dir: dir, binary: binary, driverBinary: filepath.Join(dir, "prezero-dra"), arguments: arguments}
+	t.Cleanup(func() {
+		b.kill(&b.driver)
+		b.kill(&b.daemon)
+		syscall.Unmount(filepath.Join(dir, "run", "pages-2048kB"), syscall.MNT_DETACH)
+		if t.Failed() {
+			for _, name := range []string{"daemon.log", "driver.log"} {
+				log, _ := os.ReadFile(filepath.Join(dir, name))
+				t.Logf("%s:\n%s", name, log[max(0, len(log)-6000):])
+			}
+		}
+		os.RemoveAll(dir)
+	})
+	out, err := exec.Command("go", "build", "-o", b.driverBinary, ".").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	must(t, os.WriteFile(b.path("config.toml"), []byte(config), 0o600))
+	for _, name := range []string{"kubelet/plugins_registry", "cdi"} {
+		must(t, os.MkdirAll(b.path(name), 0o755))
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	b.healthPort = listener.Addr().(*net.TCPAddr).Port
+	listener.Close()
+	b.api = newAPI(t)
+	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n", b.api.URL)
+	must(t, os.WriteFile(b.path("kubeconfig"), []byte(kubeconfig), 0o600))
+	b.startDaemon()
+	b.startDriver()
+	return b
+}
+
+func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
+
+func (b *bed) spawn(log, program string, arguments ...string) *exec.Cmd {
+	out, err := os.OpenFile(b.path(log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(b.t, err)
+	defer out.Close()
+	command := exec.Command(program, arguments...)
+	command.Stdout, command.Stderr = out, out
+	// Nothing is left of a test that is killed.
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(b.t, command.Start())
+	return command
+}
+
+func (b *bed) startDaemon() {
+	b.daemon = b.spawn("daemon.log", b.binary, "serve", "--config", b.path("config.toml"), "--socket", b.path("socket"), "--run-dir", b.path("run"), "--set", "tree.enabled=false")
+}
+
+func (b *bed) startDriver() {
+	arguments := append([]string{"--node", nodeName, "--socket", b.path("socket.agent"), "--kubelet", b.path("kubelet"), "--cdi", b.path("cdi"),
+		"--kubeconfig", b.path("kubeconfig"), "--health", fmt.Sprintf("127.0.0.1:%d", b.healthPort)}, b.arguments...)
+	b.driver = b.spawn("driver.log", b.driverBinary, arguments...)
+}
+
+// kill -9, and the end of it.
+func (b *bed) kill(process **exec.Cmd) {
+	if *process != nil {
+		(*process).Process.Kill()
+		(*process).Wait()
+		*process = nil
+	}
+}
+
+func (b *bed) agent() agent.Client { return agent.Client{Socket: b.path("socket.agent")} }
+
+// eventually waits for something that ought to come true.
+func (b *bed) eventually(what string, is func() bool) {
+	b.t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func dial(socket string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// register as the kubelet does when it sees the socket.
+func (b *bed) register() error {
+	conn, err := dial(b.path("kubelet/plugins_registry/" + driver.Name + "-reg.sock"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	client := registerapi.NewRegistrationClient(conn)
+	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{})
+	if err != nil {
+		return err
+	}
+	if info.Type != registerapi.DRAPlugin || info.Name != driver.Name {
+		return fmt.Errorf("registers as %v", info)
+	}
+	_, err = client.NotifyRegistrationStatus(ctx, &registerapi.RegistrationStatus{PluginRegistered: true})
+	return err
+}
+
+func (b *bed) call(within time.Duration, f func(context.Context, drapb.DRAPluginClient) error) error {
+	conn, err := dial(b.path("kubelet/plugins/" + driver.Name + "/dra.sock"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return f(ctx, drapb.NewDRAPluginClient(conn))
+}
+
+func asked(claim *resourceapi.ResourceClaim) []*drapb.Claim {
+	return []*drapb.Claim{{Namespace: claim.Namespace, Name: claim.Name, Uid: string(claim.UID)}}
+}
+
+// prepare as the kubelet asks; the paths of the files that the containers get.
+func (b *bed) prepare(claim *resourceapi.ResourceClaim) ([]string, error) {
+	err := b.call(5*time.Second, func(ctx context.Context, client drapb.DRAPluginClient) error {
+		reply, err := client.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: asked(claim)})
+		if err != nil {
+			return err
+		}
+		one := reply.Claims[string(claim.UID)]
+		if one.GetError() != "" {
+			return fmt.Errorf("refused: %s", one.GetError())
+		}
+		if len(one.GetDevices()) != len(claim.Status.Allocation.Devices.Results) {
+			return fmt.Errorf("refused: %d devices", len(one.GetDevices()))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b.mounts(claim)
+}
+
+func (b *bed) mounts(claim *resourceapi.ResourceClaim) ([]string, error) {
+	text, err := os.ReadFile(b.path("cdi/" + driver.Name + "-" + string(claim.UID) + ".json"))
+	if err != nil {
+		return nil, err
+	}
+	var spec struct {
+		Devices []struct {
+			Edits struct {
+				Mounts []struct{ HostPath string }
+			} `json:"containerEdits"`
+		}
+	}
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, device := range spec.Devices {
+		paths = append(paths, device.Edits.Mounts[0].HostPath)
+	}
+	return paths, nil
+}
+
+func (b *bed) unprepare(claim *resourceapi.ResourceClaim) error {
+	return b.call(5*time.Second, func(ctx context.Context, client drapb.DRAPluginClient) error {
+		reply, err := client.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: asked(claim)})
+		if err != nil {
+			return err
+		}
+		if text := reply.Claims[string(claim.UID)].GetError(); text != "" {
+			return fmt.Errorf("refused: %s", text)
+		}
+		return nil
+	})
+}
+
+// claim of so many bytes, as the scheduler has allocated it on this node.
+func claim(namespace, name string, parameters string, bytes ...int64) *resourceapi.ResourceClaim {
+	devices := resourceapi.DeviceAllocationResult{}
+	for nth, n := range bytes {
+		devices.Results = append(devices.Results, resourceapi.DeviceRequestAllocationResult{
+			Request: fmt.Sprintf("mem-%d/any", nth), Driver: driver.Name, Pool: nodeName, Device: "node0-2048k-rest",
+			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{driver.Capacity: *resource.NewQuantity(n, resource.BinarySI)},
+		})
+	}
+	if parameters != "" {
+		devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+			Source:              resourceapi.AllocationConfigSourceClaim,
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: driver.Name, Parameters: runtime.RawExtension{Raw: []byte(parameters)}}},
+		}}
+	}
+	return &resourceapi.ResourceClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + namespace + "-" + name)},
+		Status:     resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: devices}},
+	}
+}
+
+// api is what the driver asks of an API server: claims to get, slices to list, watch and write.
+type api struct {
+	*httptest.Server
+	mu       sync.Mutex
+	claims   map[string]*resourceapi.ResourceClaim
+	slices   map[string]*resourceapi.ResourceSlice
+	version  int
+	watchers map[chan []byte]bool
+	writes   int
+}
+
+func newAPI(t *testing.T) *api {
+	a := &api{claims: map[string]*resourceapi.ResourceClaim{}, slices: map[string]*resourceapi.ResourceSlice{}, watchers: map[chan []byte]bool{}, version: 1}
+	mux := http.NewServeMux()
+	const root = "/apis/resource.k8s.io/v1"
+	mux.HandleFunc("GET "+root+"/namespaces/{ns}/resourceclaims/{name}", func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if found := a.claims[r.PathValue("ns")+"/"+r.PathValue("name")]; found != nil {
+			answer(w, 200, found)
+		} else {
+			status(w, 404, metav1.StatusReasonNotFound)
+		}
+	})
+	mux.HandleFunc("GET /api/v1/nodes/{name}", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, 200, map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": r.PathValue("name"), "uid": "node-uid"}})
+	})
+	mux.HandleFunc("GET "+root+"/resourceslices", a.list)
+	mux.HandleFunc("POST "+root+"/resourceslices", func(w http.ResponseWriter, r *http.Request) { a.put(w, r, "ADDED") })
+	mux.HandleFunc("PUT "+root+"/resourceslices/{name}", func(w http.ResponseWriter, r *http.Request) { a.put(w, r, "MODIFIED") })
+	mux.HandleFunc("DELETE "+root+"/resourceslices/{name}", func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if found := a.slices[r.PathValue("name")]; found != nil {
+			delete(a.slices, found.Name)
+			a.tell("DELETED", found)
+		}
+		answer(w, 200, metav1.Status{Status: "Success"})
+	})
+	a.Server = httptest.NewServer(mux)
+	t.Cleanup(func() { a.CloseClientConnections(); a.Close() })
+	return a
+}
+
+func answer(w http.ResponseWriter, code int, what any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(what)
+}
+
+func status(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
+	answer(w, int(code), metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: reason, Code: code})
+}
+
+func (a *api) tell(what string, slice *resourceapi.ResourceSlice) {
+	event, _ := json.Marshal(map[string]any{"type": what, "object": slice})
+	for watcher := range a.watchers {
+		watcher <- event
+	}
+}
+
+func (a *api) put(w http.ResponseWriter, r *http.Request, what string) {
+	body, err := io.ReadAll(r.Body)
+	object, _, bad := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	sent, ok := object.(*resourceapi.ResourceSlice)
+	if err != nil || bad != nil || !ok {
+		status(w, 400, metav1.StatusReasonBadRequest)
+		return
+	}
+	slice := *sent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version++
+	a.writes++
+	if slice.Name == "" {
+		slice.Name = fmt.Sprintf("%s%d", slice.GenerateName, a.version)
+	}
+	if slice.UID == "" {
+		slice.UID = types.UID(slice.Name)
+	}
+	slice.ResourceVersion = strconv.Itoa(a.version)
+	slice.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceSlice"}
+	a.slices[slice.Name] = &slice
+	a.tell(what, &slice)
+	answer(w, 200, &slice)
+}
+
+func (a *api) list(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("sendInitialEvents") == "true" {
+		status(w, 422, metav1.StatusReasonInvalid)
+		return
+	}
+	if r.URL.Query().Get("watch") == "" {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		list := resourceapi.ResourceSliceList{TypeMeta: metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceSliceList"}}
+		list.ResourceVersion = strconv.Itoa(a.version)
+		for _, slice := range a.slices {
+			list.Items = append(list.Items, *slice)
+		}
+		answer(w, 200, list)
+		return
+	}
+	events := make(chan []byte, 1000)
+	a.mu.Lock()
+	a.watchers[events] = true
+	a.mu.Unlock()
+	defer func() { a.mu.Lock(); delete(a.watchers, events); a.mu.Unlock() }()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case event := <-events:
+			w.Write(append(event, '\n'))
+			w.(http.Flusher).Flush()
+		}
+	}
+}
+
+func (a *api) add(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.claims[claim.Namespace+"/"+claim.Name] = claim
+	return claim
+}
+
+func (a *api) forget(claim *resourceapi.ResourceClaim) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.claims, claim.Namespace+"/"+claim.Name)
+}
+
+// devices that are published now.
+func (a *api) devices() map[string]resourceapi.Device {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := map[string]resourceapi.Device{}
+	for _, slice := range a.slices {
+		for _, device := range slice.Spec.Devices {
+			all[device.Name] = device
+		}
+	}
+	return all
+}
