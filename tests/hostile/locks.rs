@@ -149,7 +149,13 @@ fn readers_of_all_locks_beside_leases_hold_up_nobody(stage: &mut Stage) {
 fn locks_of_the_kernels_that_anybody_can_stretch_hold_up_nobody() {
     let Some(mut stage) = Stage::usual("auto") else { return };
     readers_of_all_locks_hold_up_nobody(&mut stage);
+    readers_of_all_locks_beside_leases_hold_up_nobody(&mut stage);
+}
+
+/// Not at each change: now and then, on two busy CPUs, a call takes 15 to 50 ms beside these.
+#[test]
+fn short_locks_of_sysfs_and_of_a_leases_name_hold_up_nobody() {
+    let Some(mut stage) = Stage::usual("auto") else { return };
     readers_of_the_kernels_counts_hold_up_nobody(&mut stage);
     refused_changes_of_an_ended_lease_hold_up_nobody(&mut stage);
-    readers_of_all_locks_beside_leases_hold_up_nobody(&mut stage);
 }
