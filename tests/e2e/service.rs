@@ -213,6 +213,45 @@ fn clients_wait_in_a_socket_that_is_handed_over_while_the_daemon_restarts() {
     assert!(daemon.socket().exists());
 }
 
+#[test]
+fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
+    let page = Page::Mib2;
+    let Some(mut daemon) = unstarted(page, 2, &page.pool("")) else { return };
+    let path = daemon.scratch().join("socket.agent");
+    let [listener, agents] =
+        [daemon.socket(), path.clone()].map(|path| UnixListener::bind(path).expect("a socket"));
+    let log = daemon.scratch().join("log");
+    let pass = |command: Command| {
+        let of = |socket: &UnixListener| socket.as_fd().try_clone_to_owned().expect("a descriptor");
+        with_descriptors(&command, vec![("varlink", of(&listener)), ("agent", of(&agents))], &log)
+    };
+    daemon.spawn_as(pass);
+    daemon.wait_until_up();
+    let mode = std::os::unix::fs::PermissionsExt::mode;
+    assert_eq!(mode(&path.metadata().expect("a socket").permissions()) & 0o777, 0o600);
+    let ask = client::LendByName::new("pod".parse().expect("a name"), page.times(1));
+    let lent = client::AgentClient::connect(&path).and_then(|mut agent| agent.lend(&ask));
+    let lent = lent.expect("it lends").loan;
+    for end in [Daemon::kill, Daemon::terminate] {
+        end(&mut daemon);
+        let at = path.clone();
+        let early = std::thread::spawn(move || {
+            client::AgentClient::connect(at).and_then(|mut agent| agent.loans(""))
+        });
+        while !early.is_finished() && !has_waiting(&agents) {
+            std::thread::yield_now();
+        }
+        daemon.spawn_as(pass);
+        let loans = early.join().expect("no panic").expect("answered by the next daemon");
+        assert_eq!(loans, std::slice::from_ref(&lent));
+        daemon.wait_until_up();
+    }
+    let returned = client::AgentClient::connect(&path)
+        .and_then(|mut agent| agent.give_back("pod".parse().expect("a name")));
+    returned.expect("it is lent");
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+}
+
 /// Whether somebody has connected whom nobody has accepted.
 fn has_waiting(listener: &UnixListener) -> bool {
     let mut fds = [rustix::event::PollFd::new(listener, rustix::event::PollFlags::IN)];
