@@ -97,6 +97,7 @@ fn the_promises_are_tables_in_order_with_short_rows() {
     let text = read(Path::new("SPECIFICATION.md"));
     let lines: Vec<_> = text.lines().collect();
     let mut last = 0;
+    let mut numbers = BTreeSet::new();
     for (at, line) in lines.iter().enumerate() {
         if line.starts_with("| no.") {
             last = 0;
@@ -110,6 +111,7 @@ fn the_promises_are_tables_in_order_with_short_rows() {
         let number: u32 = digits.parse().unwrap_or_else(|_| panic!("`{digits}` in {line}"));
         assert!(number > last, "P{number} stands after P{last}");
         last = number;
+        assert!(numbers.insert(number), "there are two promises P{number}");
         assert!(line.len() <= LONGEST_ROW, "P{number} is {} characters long", line.len());
     }
 }
