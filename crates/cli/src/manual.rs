@@ -87,7 +87,7 @@ fn render(page: &Command) -> std::io::Result<Vec<u8>> {
 }
 
 fn section(out: &mut Vec<u8>, name: &str) -> std::io::Result<()> {
-    writeln!(out, ".SH \"{name}\"")
+    writeln!(out, ".SH {name}")
 }
 
 /// Text as it stands: not filled, not hyphenated, with signs that can be copied.
@@ -118,7 +118,7 @@ mod tests {
     fn a_page_has_a_synopsis_with_dashes_and_examples_as_they_are_typed() {
         let lend = page("lend");
         let of = |name: &str| {
-            let (_, rest) = lend.split_once(&format!(".SH \"{name}\"\n.nf\n")).expect(name);
+            let (_, rest) = lend.split_once(&format!(".SH {name}\n.nf\n")).expect(name);
             rest.split(".fi").next().unwrap().replace("\\-", "-").replace("\\e", "\\")
         };
         assert!(of("SYNOPSIS").contains("-- <CMD>..."), "{lend}");
