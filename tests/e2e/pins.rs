@@ -251,7 +251,7 @@ fn pinned_pages_count_in_their_users_quota() {
     daemon.wait_for("pinned", |p| p.pinned_pages == 1);
     let request = client::LendRequest::new(page.times(1));
     let refused = daemon.client().lend(&request).expect_err("a page of one is held");
-    assert!(refused.to_string().contains("holds 2097152 bytes of a quota of 2097152"), "{refused}");
+    assert!(refused.to_string().contains("holds 2M of a quota of 2M"), "{refused}");
     drop((out, into));
     daemon.wait_for("let go", |p| p.lingering_pages == 0);
     drop(daemon.lend(page, 1));
