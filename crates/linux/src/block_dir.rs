@@ -20,7 +20,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, StatxFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, StatxFlags};
 use units::PageSize;
 
 use crate::block_file::BlockFile;
@@ -181,23 +181,18 @@ impl BlockDir {
 
     /// Bytes of a block that have memory, without opening it. Waits for nobody.
     pub fn allocated_bytes(&self, state: &str, name: &str) -> Result<u64> {
+        crate::block_file::allocated(&self.stat(state, name)?)
+    }
+
+    fn stat(&self, state: &str, name: &str) -> Result<Stat> {
         check_name(name)?;
-        let stat =
-            rustix::fs::statat(self.state(state)?, in_block(name), AtFlags::SYMLINK_NOFOLLOW)
-                .or_call(|| {
-                    format!("newfstatat({:?}, {PAGES:?})", self.path.join(state).join(name))
-                })?;
-        crate::block_file::allocated(&stat)
+        rustix::fs::statat(self.state(state)?, in_block(name), AtFlags::SYMLINK_NOFOLLOW)
+            .or_call(|| format!("newfstatat({:?}, {PAGES:?})", self.path.join(state).join(name)))
     }
 
     /// What shows in `/proc` that a file is this one. Waits for nobody.
     pub fn identity(&self, state: &str, name: &str) -> Result<Identity> {
-        check_name(name)?;
-        let stat =
-            rustix::fs::statat(self.state(state)?, in_block(name), AtFlags::SYMLINK_NOFOLLOW)
-                .or_call(|| {
-                    format!("newfstatat({:?}, {PAGES:?})", self.path.join(state).join(name))
-                })?;
+        let stat = self.stat(state, name)?;
         let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
         Ok(Identity { device, inode: stat.st_ino, tail: format!("/{name}/{PAGES}") })
     }

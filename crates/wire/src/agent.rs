@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use units::{Bytes, LoanName, Node, PageSize};
 use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
 
-use crate::Parameters;
+use crate::methods::method;
 
 /// The interface's name.
 pub const INTERFACE: &str = "io.prezero.agent";
@@ -82,19 +82,10 @@ pub struct Supplies {
     pub supplies: Vec<Supply>,
 }
 
-macro_rules! method {
-    ($parameters:ty, $name:literal, $reply:ty) => {
-        impl Parameters for $parameters {
-            const NAME: &'static str = concat!("io.prezero.agent.", $name);
-            type Reply = $reply;
-        }
-    };
-}
-
-method!(LendByName, "Lend", LentByName);
-method!(ReturnByName, "Return", crate::Configured);
-method!(ListLoans, "ListLoans", Loans);
-method!(GetSupply, "GetSupply", Supplies);
+method!(LendByName, "io.prezero.agent.Lend", LentByName);
+method!(ReturnByName, "io.prezero.agent.Return", crate::Configured);
+method!(ListLoans, "io.prezero.agent.ListLoans", Loans);
+method!(GetSupply, "io.prezero.agent.GetSupply", Supplies);
 
 /// What to lend by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,17 +229,14 @@ impl std::error::Error for AgentError {}
 impl fmt::Display for AgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotPermitted { uid, action, needed } => {
-                write!(f, "user {uid} may not {action}: {needed}")
-            }
-            Self::BadValue { field, reason } => write!(f, "{field}: {reason}"),
-            Self::NoSuchPool { wanted, configured } => {
-                write!(f, "no pool is {wanted}: configured are {configured}")
-            }
             Self::NameTaken { loan } => write!(
                 f,
-                "`{}` is lent already, as {} bytes of {}-byte pages on node {} for user {}: return it, or ask for the same",
-                loan.name, loan.bytes, loan.page_bytes, loan.node, loan.uid
+                "`{}` is lent already, as {} of {} pages on node {} for user {}: return it, or ask for the same",
+                loan.name,
+                Bytes(loan.bytes),
+                Bytes(loan.page_bytes),
+                loan.node,
+                loan.uid
             ),
             Self::NameBusy { name } => {
                 write!(f, "the loan `{name}` is being made: ask again when that is done")
@@ -262,12 +250,24 @@ impl fmt::Display for AgentError {
             }
             Self::QuotaExceeded { scope, held_bytes, quota_bytes, asked_bytes } => write!(
                 f,
-                "the loans of scope `{scope}` hold {held_bytes} bytes of a quota of {quota_bytes}: return some before asking for {asked_bytes} more"
+                "the loans of scope `{scope}` hold {} of a quota of {}: return some before asking for {} more",
+                Bytes(*held_bytes),
+                Bytes(*quota_bytes),
+                Bytes(*asked_bytes)
             ),
-            Self::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes } => write!(
-                f,
-                "{asked_bytes} bytes of {page_bytes}-byte pages were asked for, {ready_bytes} are ready and {free_bytes} free in the kernel: ask for less, or reserve more pages"
-            ),
+            // What both interfaces say, in the same words.
+            Self::NotPermitted { uid, action, needed } => {
+                let (action, needed) = (action.clone(), needed.clone());
+                crate::Error::NotPermitted { uid: *uid, action, needed }.fmt(f)
+            }
+            Self::BadValue { field, reason } => crate::Error::bad_value(field, reason).fmt(f),
+            Self::NoSuchPool { wanted, configured } => {
+                let (wanted, configured) = (wanted.clone(), configured.clone());
+                crate::Error::NoSuchPool { wanted, configured }.fmt(f)
+            }
+            &Self::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes } => {
+                crate::Error::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes }.fmt(f)
+            }
             Self::Failed { what } => f.write_str(what),
         }
     }

@@ -23,23 +23,24 @@ pub trait Parameters: Serialize + Debug {
 
 macro_rules! method {
     ($parameters:ty, $name:literal, $reply:ty) => {
-        impl Parameters for $parameters {
-            const NAME: &'static str = concat!("io.prezero.", $name);
+        impl $crate::Parameters for $parameters {
+            const NAME: &'static str = $name;
             type Reply = $reply;
         }
     };
 }
+pub(crate) use method;
 
-method!(GetStatus, "GetStatus", Status);
-method!(LendRequest, "Lend", Lent);
-method!(TakeZeroing, "TakeZeroing", Job);
-method!(FinishZeroing, "FinishZeroing", Finished);
-method!(GiveBack, "GiveBack", GivenBack);
-method!(Configure, "Configure", Configured);
-method!(Watch, "Watch", WatchReply);
-method!(FindHolders, "FindHolders", Holders);
-method!(Revoke, "Revoke", Revoked);
-method!(Drain, "Drain", Drained);
+method!(GetStatus, "io.prezero.GetStatus", Status);
+method!(LendRequest, "io.prezero.Lend", Lent);
+method!(TakeZeroing, "io.prezero.TakeZeroing", Job);
+method!(FinishZeroing, "io.prezero.FinishZeroing", Finished);
+method!(GiveBack, "io.prezero.GiveBack", GivenBack);
+method!(Configure, "io.prezero.Configure", Configured);
+method!(Watch, "io.prezero.Watch", WatchReply);
+method!(FindHolders, "io.prezero.FindHolders", Holders);
+method!(Revoke, "io.prezero.Revoke", Revoked);
+method!(Drain, "io.prezero.Drain", Drained);
 
 /// Everything there is to see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
