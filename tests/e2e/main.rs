@@ -10,6 +10,7 @@ mod crash;
 mod crowds;
 mod isolation;
 mod keep;
+mod laboratory;
 mod library;
 mod loans;
 mod metrics;

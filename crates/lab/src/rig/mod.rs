@@ -318,7 +318,7 @@ impl Scene<'_> {
         &self.rig.run_dir
     }
 
-    /// Zeroes all pages into the daemon's pool, with all threads.
+    /// Zeroes what is not ready into the daemon's pool, with all threads, until all of it is.
     pub(crate) fn fill(&mut self, plan: &Plan) -> Result<Work, Failure> {
         let bar = progress::bytes(self.bytes().0, "filling the pool");
         let worker = Worker {
@@ -336,11 +336,12 @@ impl Scene<'_> {
         bar.finish_and_clear();
         let work = work?;
         plan.go_on()?;
-        if work.bytes < self.bytes().0 {
-            let (done, all) = (Bytes(work.bytes), self.bytes());
+        // Not by what this call has zeroed: what was ready before stays so.
+        let (ready, all) = (self.ready()?, self.bytes());
+        if ready < all {
             return Err(Failure::new(
                 Exit::NotEnough,
-                format!("{done} of {all} could be zeroed: somebody else took pages meanwhile"),
+                format!("{ready} of {all} are ready: somebody else took pages meanwhile"),
             ));
         }
         Ok(work)
@@ -385,6 +386,12 @@ impl Scene<'_> {
     /// Why blocks recycle fresh that are to recycle as is best.
     pub(crate) fn fresh_because(&mut self) -> Result<Option<String>, Failure> {
         Ok(self.client.status()?.fresh_because)
+    }
+
+    /// How much is ready now.
+    fn ready(&mut self) -> Result<Bytes, Failure> {
+        let pages = self.client.status()?.pools.iter().map(|pool| pool.ready_pages).sum();
+        Ok(Pages(pages).bytes(self.page))
     }
 
     /// How much is lent now.
