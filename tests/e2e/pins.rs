@@ -17,11 +17,11 @@ use std::os::unix::net::UnixStream;
 
 use client::Mapping;
 use linux::testkit::child::{Child, alone, fork};
-use linux::testkit::skip;
+use linux::testkit::{skip, skip_for_ever};
 use prezero_tests::memory::{assert_zero, soil};
 use prezero_tests::pins::{
-    PINNED, has_packet_sockets, pin_in_packet_socket, pin_in_pipe, pin_in_ring, read_into,
-    without_bpf, write_pinned,
+    PINNED, break_page, has_packet_sockets, pin_in_packet_socket, pin_in_pipe, pin_in_ring,
+    read_into, without_bpf, write_pinned,
 };
 use prezero_tests::{Daemon, Page};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -301,6 +301,40 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     assert_eq!(pool.ready_pages, 0);
     drop((out, into));
     daemon.wait_for("let go", |p| p.lingering_pages == 0);
+}
+
+/// The references by which the kernel keeps a broken page are nobody's pin: a block that waited for
+/// them to go would wait for ever.
+#[test]
+fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page() {
+    let _alone = alone();
+    let meminfo = std::fs::read_to_string("/proc/meminfo").expect("procfs");
+    if !meminfo.contains("HardwareCorrupted:") {
+        return skip_for_ever("this kernel knows no memory errors");
+    }
+    let page = Page::Mib2;
+    for recycle in ["auto", "in-place"] {
+        let config = format!("pages_per_block = 2\nmax = 2\nrecycle = \"{recycle}\"");
+        let Some(daemon) = Daemon::start(page, 2, &page.pool(&config)) else { return };
+        if !shows_pins(&daemon) {
+            return;
+        }
+        daemon.zero("max");
+        let borrower = fork(|_| {
+            let loan = daemon.lend(page, 2);
+            let memory = loan.map().expect("lent memory");
+            soil(&memory, OWN);
+            break_page(&memory, memory.len() / 2).expect("root may");
+            0
+        });
+        assert_eq!(borrower.wait(), None, "SIGBUS ends it");
+        daemon.wait_for("given back", |p| p.lent_pages + p.lingering_pages == 0);
+        assert_eq!(daemon.pool().blocks, 0, "{recycle}");
+        assert!(daemon.log().contains("memory errors"), "{}", daemon.log());
+        assert_eq!(daemon.kernel_free(page), 1, "the other page is free, {recycle}");
+        let loan = daemon.lend(page, 1);
+        assert_zero(&loan.map().expect("a mapping"));
+    }
 }
 
 #[test]

@@ -37,6 +37,19 @@ pub fn pin_in_pipe(pipe: impl AsFd, memory: &Mapping) -> io::Result<()> {
     check(ret as i64).map(drop)
 }
 
+/// Has the kernel take a page of lent memory for broken (`MADV_HWPOISON`, root's): it kills the
+/// caller by SIGBUS, as whoever touches the page later. The page is lost until the machine is booted
+/// again.
+///
+/// # Errors
+/// EINVAL without `CONFIG_MEMORY_FAILURE`.
+pub fn break_page(memory: &Mapping, at: usize) -> io::Result<()> {
+    assert!(at < memory.len(), "{at} is no byte of the mapping");
+    let start = memory.as_ptr().wrapping_add(at).cast();
+    // SAFETY: a page inside of a live mapping.
+    check(i64::from(unsafe { libc::madvise(start, PINNED, libc::MADV_HWPOISON) })).map(drop)
+}
+
 /// A ring that has the mapping's first bytes registered: they are pinned as long as it lives.
 ///
 /// # Errors

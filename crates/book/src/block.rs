@@ -79,6 +79,9 @@ pub enum Reach {
     Mapped,
     /// Pages of it are pinned: what I/O began on them is not over.
     Pinned,
+    /// Nobody, but pages of it have a memory error: nobody may get it again. Given back, those stay
+    /// with the kernel and the others are free.
+    Poisoned,
     /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe.
     Unknown,
 }
@@ -255,7 +258,7 @@ impl Block {
     pub fn adopt_ready(id: BlockId, pool: PoolKey, reach: &Reach) -> Self {
         let state = match reach {
             Reach::Nobody(_) | Reach::Sole => State::Ready(ZeroClaim(pool.pages_per_block)),
-            Reach::Shared | Reach::Mapped | Reach::Pinned | Reach::Unknown => {
+            Reach::Shared | Reach::Mapped | Reach::Pinned | Reach::Poisoned | Reach::Unknown => {
                 State::Lingering(None)
             }
         };
@@ -396,7 +399,7 @@ impl Block {
         }
         let let_go = match reach {
             Reach::Nobody(_) | Reach::Sole => true,
-            Reach::Shared | Reach::Mapped | Reach::Pinned => false,
+            Reach::Shared | Reach::Mapped | Reach::Pinned | Reach::Poisoned => false,
             Reach::Unknown => trust_unknown_reach,
         };
         let all = self.pool.pages_per_block;
@@ -520,8 +523,8 @@ impl Block {
     /// lingering → kept, zeroable or gone, once nobody can reach it.
     ///
     /// `recycle` is its pool's. A block that lost its pool's shape, one with a hole, whose filling
-    /// would take pages that nobody counted, and one whose reach the kernel cannot tell are always
-    /// given back to the kernel.
+    /// would take pages that nobody counted, one with memory errors, and one whose reach the kernel
+    /// cannot tell are always given back to the kernel.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.
@@ -536,7 +539,7 @@ impl Block {
             Reach::Shared => Some(Hold::Open),
             Reach::Mapped => Some(Hold::Mapped),
             Reach::Pinned => Some(Hold::Pinned),
-            Reach::Unknown => return Ok(Settled::Gone),
+            Reach::Poisoned | Reach::Unknown => return Ok(Settled::Gone),
             Reach::Nobody(_) | Reach::Sole => None,
         };
         if let Some(hold) = hold {

@@ -135,6 +135,10 @@ impl Proofs {
             Ok(Holder::Nobody(unheld)) => Reach::Nobody(Unheld::by(Proven(unheld))),
             Ok(Holder::Named) => Reach::Sole,
             Ok(Holder::Pinned(_)) => Reach::Pinned,
+            Ok(Holder::Poisoned(pages)) => {
+                tracing::warn!(pages, page = %size, "memory errors: the block goes back to the kernel");
+                Reach::Poisoned
+            }
             Ok(Holder::Mapped) => Reach::Mapped,
             Ok(Holder::Open) => Reach::Shared,
             Ok(Holder::Unknown) => Reach::Unknown,

@@ -101,12 +101,28 @@ struct task_struct {
 
 /* Since Linux 5.16; before it, a hugetlb page is its head page. */
 struct folio {
+	unsigned long flags;
 	atomic_t _refcount;
 } RELOCATED;
 
+/* Since Linux 6.18 the flags are a structure. */
+typedef struct {
+	unsigned long f;
+} RELOCATED memdesc_flags_t;
+
+struct folio___memdesc {
+	memdesc_flags_t flags;
+} RELOCATED;
+
 struct page {
+	unsigned long flags;
 	atomic_t _refcount;
 } RELOCATED;
+
+/* With CONFIG_MEMORY_FAILURE; its place among the flags is the configuration's. */
+enum pageflags {
+	PG_hwpoison,
+};
 
 #define HUGETLBFS_MAGIC 0x958458f6
 
@@ -118,11 +134,12 @@ struct query {
 	__u32 pages;      /* in */
 	__s32 idle;       /* in: references of a page that nobody holds */
 	/*
-	 * Asked with 0, 0, the largest, the largest and the smallest number. They come from outside so
+	 * Asked with 0, 0, 0, the largest, the largest and the smallest number. They come from outside so
 	 * that the verifier knows nothing of them: it would follow a loop over known ones to its end.
 	 */
 	__u32 found;      /* out: pages that have memory */
-	__u32 held;       /* out: of these, pages with another count than `idle` */
+	__u32 poisoned;   /* out: of these, pages with a memory error: the kernel holds them for good */
+	__u32 held;       /* out: of the others, pages with another count than `idle` */
 	__u32 first_held; /* out: the first of them */
 	__s32 lowest;     /* out: the fewest references found */
 	__s32 highest;    /* out: the most */
@@ -131,6 +148,7 @@ struct query {
 	__s32 names;      /* out: references of the file's directory entry */
 	__s32 writers;    /* out: descriptions that may write */
 	__s32 readers;    /* out: those that may only read; 0 on kernels that do not count them */
+	__u32 unused;     /* so that nothing is padding */
 };
 
 enum status {
@@ -146,6 +164,7 @@ struct walk {
 	__u32 step;
 	__s32 idle;
 	__u32 found;
+	__u32 poisoned;
 	__u32 held;
 	__u32 first_held;
 	__s32 lowest;
@@ -208,6 +227,22 @@ static __always_inline unsigned long lookup(void *head, unsigned long index)
 	return at.entry & 3 ? 0 : at.entry;
 }
 
+/* Any part of a huge page with a memory error marks the whole (mm/memory-failure.c). */
+static __always_inline int is_poisoned(void *entry)
+{
+	unsigned long flags;
+
+	if (!bpf_core_enum_value_exists(enum pageflags, PG_hwpoison))
+		return 0;
+	if (bpf_core_field_exists(((struct folio___memdesc *)entry)->flags.f))
+		flags = BPF_CORE_READ((struct folio___memdesc *)entry, flags.f);
+	else if (bpf_core_type_exists(struct folio))
+		flags = BPF_CORE_READ((struct folio *)entry, flags);
+	else
+		flags = BPF_CORE_READ((struct page *)entry, flags);
+	return flags >> (bpf_core_enum_value(enum pageflags, PG_hwpoison) & 63) & 1;
+}
+
 static long count(__u64 at, void *context)
 {
 	struct walk *walk = context;
@@ -218,6 +253,11 @@ static long count(__u64 at, void *context)
 	if (!entry || (void *)entry == walk->before)
 		return 0;
 	walk->before = (void *)entry;
+	walk->found++;
+	if (is_poisoned((void *)entry)) {
+		walk->poisoned++;
+		return 0;
+	}
 	if (bpf_core_type_exists(struct folio))
 		references = BPF_CORE_READ((struct folio *)entry, _refcount.counter);
 	else
@@ -226,7 +266,6 @@ static long count(__u64 at, void *context)
 		walk->lowest = references;
 	if (references > walk->highest)
 		walk->highest = references;
-	walk->found++;
 	if (references != walk->idle) {
 		if (at < walk->first_held)
 			walk->first_held = at;
@@ -269,12 +308,14 @@ int references(struct query *query)
 	walk.step = query->step;
 	walk.idle = query->idle;
 	walk.found = query->found;
+	walk.poisoned = query->poisoned;
 	walk.held = query->held;
 	walk.first_held = query->first_held;
 	walk.lowest = query->lowest;
 	walk.highest = query->highest;
 	bpf_loop(query->pages, count, &walk, 0);
 	query->found = walk.found;
+	query->poisoned = walk.poisoned;
 	query->held = walk.held;
 	query->first_held = walk.first_held;
 	query->lowest = walk.lowest;

@@ -79,6 +79,7 @@ struct Query {
     pages: u32,
     idle: i32,
     found: u32,
+    poisoned: u32,
     held: u32,
     first_held: u32,
     lowest: i32,
@@ -88,6 +89,7 @@ struct Query {
     names: i32,
     writers: i32,
     readers: i32,
+    unused: u32,
 }
 
 const DONE: u32 = 1;
@@ -99,8 +101,10 @@ const OTHER_FILE: u32 = 3;
 pub struct References {
     /// Pages that have memory.
     pub pages: u32,
-    /// Of these, pages with another number of references than at rest: somebody holds them, or
-    /// the kernel has them in hand for a moment (compaction, memory failure).
+    /// Of these, pages with a memory error, which the kernel holds for good: nobody gets them again.
+    pub poisoned: u32,
+    /// Of the others, pages with another number of references than at rest: somebody holds them, or
+    /// the kernel has them in hand for a moment (compaction).
     pub held: u32,
     /// The first of them, counted in pages of the file; without meaning if there is none.
     pub first_held: u32,
@@ -165,6 +169,7 @@ impl PinProbe {
             pages,
             idle: rest.references(),
             found: 0,
+            poisoned: 0,
             held: 0,
             first_held: u32::MAX,
             lowest: i32::MAX,
@@ -174,11 +179,13 @@ impl PinProbe {
             names: 0,
             writers: 0,
             readers: 0,
+            unused: 0,
         };
         self.ask(&mut query).map_err(Error::Run)?;
         match query.status {
             DONE => Ok(References {
                 pages: query.found,
+                poisoned: query.poisoned,
                 held: query.held,
                 first_held: query.first_held,
                 lowest: query.lowest,

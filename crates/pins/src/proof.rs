@@ -50,6 +50,8 @@ pub enum Holder {
     Mapped,
     /// Somebody has it open.
     Open,
+    /// Nobody has it open, maps it or pins a page; but so many have a memory error.
+    Poisoned(u32),
     /// Not all pages were found: nothing is known.
     Unknown,
 }
@@ -94,6 +96,7 @@ impl PinProbe {
             // Who was about to open it has done so.
             _ if seen.open != rest.open() => Holder::Open,
             _ if seen.held > 0 => Holder::Pinned(seen.held),
+            _ if seen.poisoned > 0 => Holder::Poisoned(seen.poisoned),
             _ if is_named(&before) || is_named(&seen) => Holder::Named,
             _ => Holder::Nobody(Unheld(())),
         })

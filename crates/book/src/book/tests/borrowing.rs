@@ -357,7 +357,7 @@ impl World {
         };
         let (is_held, is_unknown) = match &reach {
             Reach::Shared | Reach::Mapped | Reach::Pinned => (true, false),
-            Reach::Unknown => (false, true),
+            Reach::Poisoned | Reach::Unknown => (false, true),
             Reach::Sole | Reach::Nobody(_) => (false, false),
         };
         let file = self.kernel.file(self.kernel.find(id).expect("a block of the book has a file"));

@@ -62,6 +62,8 @@ fn an_in_place_pool_gives_back_what_it_can_not_clear_in_place() {
     }
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
     assert_eq!(settled(&mut book, block, Reach::Unknown).0, Settled::Gone, "unknown reach");
+    let (mut book, block) = returned(in_place(0, 2), &ask(2));
+    assert_eq!(settled(&mut book, block, Reach::Poisoned).0, Settled::Gone, "memory errors");
 
     // A hole of the very size of a block: nobody knows how much of it its client filled.
     let mut book = super::book([in_place(0, 2)]);
