@@ -15,6 +15,7 @@ h1 { font-size: 1.6rem; margin: 0 0 .5rem; } h2 { margin: 2.5rem 0 .25rem; borde
 h3 { font-size: 1rem; margin: 1.25rem 0 .25rem; }
 figure { margin: 1rem 0; } svg { display: block; width: 100%; height: auto; }
 .method, figcaption, .machine { color: #555; font-size: .9rem; }
+.answer { font-size: 1.15rem; }
 .warning { background: #fff4e0; border-left: 4px solid #e69f00; padding: .5rem .75rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .6rem .2rem 0; text-align: left; border-bottom: 1px solid #eee; white-space: nowrap; }

@@ -10,11 +10,13 @@
 //! 3. [`clock`] has the two clocks and the rounds that take turns; [`crate::figure`] medians and
 //!    quartiles.
 //! 4. [`reach`] puts each ratio beside what memory and kernel made possible in the same run.
-//! 5. [`report`] prints tables or JSON of the parts; [`page`] makes one HTML file of them, with the
+//! 5. [`answers`] says in a sentence each what readers came for.
+//! 6. [`report`] prints tables or JSON of the parts; [`page`] makes one HTML file of them, with the
 //!    charts of [`crate::chart`].
 //!
 //! Parts that need huge pages reserve them on the demo's [`crate::rig`] and put them back.
 
+mod answers;
 mod calibrate;
 mod cancel;
 mod churn;

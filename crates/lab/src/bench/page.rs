@@ -12,6 +12,9 @@ use crate::page::{self, escape, section};
 pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
     let mut out = String::new();
     page::begin(&mut out, "prezero bench")?;
+    for answer in &report.answers {
+        writeln!(out, "<p class=\"answer\">{}</p>", escape(answer))?;
+    }
     writeln!(
         out,
         "<p class=\"machine\">{}. prezero {}, {} rounds, {} threads.<br>prezero clears with: {}</p>",

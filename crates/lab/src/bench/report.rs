@@ -7,6 +7,7 @@ use cli::machine::Machine;
 use serde::Serialize;
 
 use super::Bench;
+use super::answers;
 use super::evidence::{Evidence, Ratios};
 use super::reach::{self, Reach};
 use crate::figure::Part;
@@ -34,6 +35,8 @@ pub(super) struct Report {
     pub(super) rounds: u32,
     pub(super) bytes: u64,
     pub(super) choice: String,
+    /// What readers came for, in a sentence each.
+    pub(super) answers: Vec<String>,
     pub(super) parts: Vec<Part>,
     /// How many measurements could not be made here.
     pub(super) skipped: usize,
@@ -53,6 +56,7 @@ impl Report {
             rounds: bench.plan.rounds,
             bytes: bench.size.0,
             choice: bench.choice.to_string(),
+            answers: Vec::new(),
             parts: Vec::new(),
             skipped: 0,
             reached: Vec::new(),
@@ -64,6 +68,7 @@ impl Report {
         self.cpus_used_by_others = cpus_used_by_others;
         self.ratios = evidence.ratios();
         self.reached = reach::all(evidence);
+        self.answers = answers::of(&self.parts, evidence);
         self.skipped = self.parts.iter().map(|part| part.skipped.len()).sum();
     }
 
@@ -111,6 +116,9 @@ impl Record for Report {
             part.human(out)?;
         }
         writeln!(out)?;
+        for answer in &self.answers {
+            writeln!(out, "{answer}")?;
+        }
         let columns = [
             ("RATIO", Align::Left),
             ("MEASURED", Align::Right),

@@ -13,7 +13,10 @@ use cli::exit::{Exit, Failure};
 
 /// Software emulation works everywhere; a guest that is never run costs the same with KVM.
 const ACCEL: &str = "tcg";
-const QEMU: &str = "QEMU";
+pub(super) const QEMU: &str = "QEMU";
+/// The names of ways that every program has.
+pub(super) const KERNEL: &str = "the kernel's huge pages";
+pub(super) const LENT: &str = "lent by prezero";
 
 pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let mut part = Part::new(
@@ -63,8 +66,8 @@ impl Way {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ordinary => "no huge pages",
-            Self::Kernel => "the kernel's huge pages",
-            Self::Lent => "lent by prezero",
+            Self::Kernel => KERNEL,
+            Self::Lent => LENT,
         }
     }
 
@@ -120,7 +123,7 @@ fn qemu(bench: &mut Bench, part: &mut Part) -> Result<(), Failure> {
         ("no huge pages, nothing preallocated", &starts.plain),
         ("QEMU preallocates, 1 thread", &starts.prealloc_1),
         ("QEMU preallocates, all threads", &starts.prealloc_all),
-        ("lent by prezero", &starts.lent),
+        (LENT, &starts.lent),
         ("(filling the pool before)", &starts.fill),
     ] {
         let row = Row::new(labels(QEMU, page, way));
