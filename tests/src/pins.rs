@@ -37,9 +37,9 @@ pub fn pin_in_pipe(pipe: impl AsFd, memory: &Mapping) -> io::Result<()> {
     check(ret as i64).map(drop)
 }
 
-/// Has the kernel take a page of lent memory for broken (`MADV_HWPOISON`, root's): it kills the
-/// caller by SIGBUS, as whoever touches the page later. The page is lost until the machine is booted
-/// again.
+/// Has the kernel take a page of lent memory for broken (`MADV_HWPOISON`, root's): who
+/// touches the page later is killed by SIGBUS, on some kernels the caller at once. The page is lost
+/// until the machine is booted again.
 ///
 /// # Errors
 /// EINVAL without `CONFIG_MEMORY_FAILURE`.
