@@ -316,7 +316,7 @@ fn without_descriptors_no_page_is_lost() {
         let dirs = std::fs::read_dir(daemon.run_dir().join("pages-2048kB")).expect("the mount");
         let dirs = dirs.map(|dir| dir.expect("an entry").path());
         let of = |dir: std::path::PathBuf| std::fs::read_dir(dir).expect("a state's").count();
-        dirs.filter(|dir| !dir.ends_with("leases")).map(of).sum::<usize>()
+        dirs.filter(|dir| !dir.ends_with("loans")).map(of).sum::<usize>()
     };
     // The refused loan's block lingers until its proof has a descriptor; removed ones go elsewhere.
     let deadline = Instant::now() + PATIENCE;

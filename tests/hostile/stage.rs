@@ -168,7 +168,7 @@ impl Stage {
     fn files(&self) -> usize {
         let root = self.daemon.run_dir().join("pages-2048kB");
         let states = fs::read_dir(root).into_iter().flatten().flatten();
-        let blocks = states.filter(|state| state.file_name() != "leases");
+        let blocks = states.filter(|state| state.file_name() != "loans");
         blocks.map(|state| fs::read_dir(state.path()).map_or(0, Iterator::count)).sum()
     }
 

@@ -92,7 +92,10 @@ fn reach_into_directories(scene: &mut Scene<'_>) -> Got {
             tried.that("a rename", std::fs::rename(&dir, dir.with_extension("old")));
         }
         tried.that("the socket's end", std::fs::remove_file(scene.daemon.socket()));
-        for state in ["ready", "lent", "zeroing", "leases", "kept"] {
+        // Whoever can open it could lock it, and keep the next daemon from starting.
+        tried.that("the lock", std::fs::File::open(run.join("lock")).map(drop));
+        tried.that("a mark of draining", std::fs::write(run.join("drained"), b""));
+        for state in ["ready", "lent", "zeroing", "loans", "kept"] {
             tried.that("a list of blocks", std::fs::read_dir(pages.join(state)).map(drop));
         }
         round += 1;

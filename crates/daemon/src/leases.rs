@@ -1,19 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The leases' names: one directory of FIFOs per page size, on the mount of the pages lent.
+//! The leases' names: one directory per page size, on the mount of the pages lent, and in it a
+//! directory with a FIFO for each lease.
 //!
-//! On that mount because it is memory: making a FIFO costs 14 us there, and 100 us and more on a
+//! On that mount because it is memory: making one costs 20 us there, and 100 us and more on a
 //! disk's file system that looks for a free inode. `/run` is memory on most machines, not on all.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use linux::{DaemonEnd, LeaseDir};
-use units::{LeaseId, PageSize};
+use tokio::sync::mpsc;
+use units::{LeaseId, PageSize, Uid};
 
 use crate::error::Result;
+use crate::lanes::{Lane, Lanes};
+
+/// The directory of leases.
+const DIRECTORY: &str = "loans";
+/// The same in the layout before this one, where all FIFOs were in one directory.
+const FORMER: &str = "leases";
+
+/// The lane of names that are no loan's.
+const NOBODYS: Lane = Some(Uid(u32::MAX));
+
+/// What a lane found out about an earlier daemon's lease: the daemon's end, if it is held.
+pub(crate) type FoundLease = (LeaseId, linux::Result<Option<DaemonEnd>>);
+
+/// The leases of an earlier daemon, which lanes look for.
+#[derive(Debug)]
+pub(crate) struct TakenOver {
+    /// Those of which nothing is known yet.
+    asked: BTreeSet<LeaseId>,
+    found: mpsc::UnboundedReceiver<FoundLease>,
+}
+
+impl TakenOver {
+    /// Those that are found so far to be held. Those of which nothing is known yet may be.
+    pub(crate) fn held(&mut self) -> Result<BTreeMap<LeaseId, DaemonEnd>> {
+        let mut held = BTreeMap::new();
+        while let Ok((lease, end)) = self.found.try_recv() {
+            self.asked.remove(&lease);
+            held.extend(end?.map(|end| (lease, end)));
+        }
+        Ok(held)
+    }
+
+    /// Those of which nothing is known yet.
+    pub(crate) fn unknown(&self) -> &BTreeSet<LeaseId> {
+        &self.asked
+    }
+
+    /// What is found out from now on.
+    pub(crate) fn later(self) -> mpsc::UnboundedReceiver<FoundLease> {
+        self.found
+    }
+}
+
+fn forget(dir: &LeaseDir, name: &str) {
+    if let Err(error) = dir.remove(name) {
+        tracing::debug!(%error, %name, "a lease's name stays until the next start");
+    }
+}
 
 /// The directories, and which of them a lease is in.
 #[derive(Debug, Default)]
@@ -27,28 +77,45 @@ impl Leases {
     /// root is `root`; no-op if it is open.
     pub(crate) fn add(&mut self, size: PageSize, root: BorrowedFd<'_>, path: &Path) -> Result<()> {
         if let Entry::Vacant(place) = self.dirs.entry(size) {
-            place.insert(Arc::new(LeaseDir::open_in(root, "leases", path)?));
+            place.insert(Arc::new(LeaseDir::open_in(root, path, DIRECTORY, FORMER)?));
         }
         Ok(())
     }
 
-    /// The leases that an earlier daemon gave and somebody still holds; the names of all others
-    /// are removed.
-    pub(crate) fn take_over(&mut self) -> Result<BTreeMap<LeaseId, DaemonEnd>> {
-        let mut alive = BTreeMap::new();
+    /// Has it looked up which of the leases that an earlier daemon gave somebody still holds, whose
+    /// accounts `owners` has; the names of all others are removed. Does not wait: to open a pipe
+    /// waits for whoever changes or measures it, seconds for one that 60 threads without CPU time
+    /// do that to, so that each user's are opened in its own lane.
+    pub(crate) fn take_over(
+        &mut self,
+        owners: &BTreeMap<LeaseId, Uid>,
+        lanes: &Lanes,
+    ) -> Result<TakenOver> {
+        let (tell, found) = mpsc::unbounded_channel();
+        let mut asked = BTreeSet::new();
         for (page_size, dir) in &self.dirs {
             for name in dir.list()? {
                 let id = name.strip_prefix('l').and_then(|n| n.parse().ok()).map(LeaseId);
-                match (id, dir.reopen(&name)?) {
-                    (Some(id), Some(end)) => {
-                        self.places.insert(id, *page_size);
-                        alive.insert(id, end);
+                let dir = Arc::clone(dir);
+                let Some((id, owner)) = id.and_then(|id| Some((id, *owners.get(&id)?))) else {
+                    // Its blocks are all gone: whoever holds it holds nothing.
+                    lanes.submit(NOBODYS, move || forget(&dir, &name));
+                    continue;
+                };
+                self.places.insert(id, *page_size);
+                asked.insert(id);
+                let tell = tell.clone();
+                lanes.submit(Some(owner), move || {
+                    let end = dir.reopen(&name);
+                    if matches!(end, Ok(None)) {
+                        forget(&dir, &name);
                     }
-                    _ => dir.remove(&name)?,
-                }
+                    // Nobody hears it when the start has failed.
+                    tell.send((id, end)).ok();
+                });
             }
         }
-        Ok(alive)
+        Ok(TakenOver { asked, found })
     }
 
     /// Begins a lease on pages of one size: the client's end, and the daemon's.
@@ -68,12 +135,51 @@ impl Leases {
 
     /// Forgets a lease. `None` if there is none of that number; else what is to be called for the
     /// end of its name. That waits for whoever tries to change the FIFO's mode by a descriptor that
-    /// it has kept: 50 ms, where many do so without CPU time.
-    pub(crate) fn remove(
-        &mut self,
-        lease: LeaseId,
-    ) -> Option<impl FnOnce() -> Result<()> + Send + use<>> {
+    /// it has kept, 50 ms where many do so without CPU time, and holds up nothing of others'.
+    pub(crate) fn remove(&mut self, lease: LeaseId) -> Option<impl FnOnce() + Send + use<>> {
         let dir = Arc::clone(self.dirs.get(&self.places.remove(&lease)?)?);
-        Some(move || Ok(dir.remove(&lease.to_string())?))
+        Some(move || forget(&dir, &lease.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    #[test]
+    fn a_user_who_holds_up_its_lane_holds_up_no_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::File::open(dir.path()).unwrap();
+        let leases = || {
+            let mut leases = Leases::default();
+            leases.add(PageSize::MIB_2, root.as_fd(), dir.path()).unwrap();
+            leases
+        };
+        let mut before = leases();
+        let given = |id| before.create(LeaseId(id), PageSize::MIB_2).unwrap();
+        let [(held, _), (stuck, _), (gone, _), (nobodys, _)] = [1, 2, 3, 4].map(given);
+        drop(gone);
+
+        let (lanes, mut after) = (Lanes::new(), leases());
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        lanes.submit(Some(Uid(2)), move || assert!(released.recv().is_err()));
+        // Of the fourth no block is left.
+        let owners = [(1, 1), (2, 2), (3, 1)].map(|(id, uid)| (LeaseId(id), Uid(uid)));
+        let mut taken_over = after.take_over(&owners.into(), &lanes).unwrap();
+        lanes.wait(Duration::from_millis(100));
+        let found = taken_over.held().unwrap();
+        assert!(found.keys().eq(&[LeaseId(1)]), "{found:?}");
+        assert!(taken_over.unknown().iter().eq(&[LeaseId(2)]), "it may be held");
+        drop(release);
+        lanes.wait(Duration::from_secs(20));
+        let (lease, end) = taken_over.later().try_recv().unwrap();
+        assert_eq!((lease, end.unwrap().is_some()), (LeaseId(2), true));
+        let names = std::fs::read_dir(dir.path().join(DIRECTORY)).unwrap();
+        let mut names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["l1", "l2"], "the names of all others are gone");
+        drop((held, stuck, nobodys));
     }
 }

@@ -273,6 +273,7 @@ fn take_over(options: &Options, stored: BTreeMap<String, OwnedFd>) -> Result<Sha
     for (lease, end) in started.leases {
         watchers::lease(&shell, lease, end);
     }
+    watchers::leases(&shell, started.later);
     Ok(shell)
 }
 

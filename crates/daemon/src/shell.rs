@@ -37,7 +37,7 @@ use crate::borrowers::Borrowers;
 use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::kernel::Fill;
-use crate::leases::Leases;
+use crate::leases::{FoundLease, Leases};
 use crate::metrics::Metrics;
 use crate::provider::{Meters, Provider};
 use crate::store::{Returned, Store, directory_name};
@@ -50,6 +50,9 @@ pub(crate) type Shared = Rc<RefCell<Shell>>;
 
 /// What lanes found out about returned blocks, for [`Shell::settled`].
 pub(crate) type ReturnedBlocks = mpsc::UnboundedReceiver<Returned>;
+
+/// How long a start waits for leases whose holders hold up the look at them.
+const LEASES_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a start waits until it knows what became of the blocks that it has found.
 const START_PATIENCE: Duration = Duration::from_millis(500);
@@ -101,6 +104,8 @@ pub(crate) struct Started {
     pub(crate) shell: Shell,
     /// The leases that are alive, to be watched.
     pub(crate) leases: Vec<(LeaseId, linux::DaemonEnd)>,
+    /// The same of those whose holders hold up the look.
+    pub(crate) later: mpsc::UnboundedReceiver<FoundLease>,
     pub(crate) returned: ReturnedBlocks,
 }
 
@@ -191,10 +196,13 @@ impl Shell {
         if !provable {
             tracing::warn!("this kernel grants no leases on hugetlbfs: every pool recycles fresh");
         }
-        let mut alive = leases.take_over()?;
+        let mut taken_over = leases.take_over(&store.lease_owners()?, store.lanes())?;
+        store.lanes().wait(LEASES_PATIENCE);
+        let mut held = taken_over.held()?;
         let mut book = provider.book(&config, provable)?;
         book.number_from(boot_micros());
-        let found = store.scan(&|lease| alive.contains_key(&LeaseId(lease)))?;
+        let is_alive = |lease: &_| held.contains_key(lease) || taken_over.unknown().contains(lease);
+        let found = store.scan(&|lease| is_alive(&LeaseId(lease)))?;
         if !found.is_empty() {
             tracing::info!(files = found.len(), "took over what an earlier daemon left");
         }
@@ -226,18 +234,19 @@ impl Shell {
         shell.apply(|book| found.iter().flat_map(|f| book.adopt(f)).collect::<Vec<_>>());
         // A lease whose blocks are all gone is nobody's: its number must be free for a new one.
         let known: Vec<_> = shell.book.leases().collect();
-        for lease in alive.keys().filter(|lease| !known.contains(lease)) {
+        for lease in held.keys().filter(|lease| !known.contains(lease)) {
             if let Some(forget) = shell.leases.remove(*lease) {
-                forget()?;
+                shell.store.lanes().submit(Some(Uid(u32::MAX)), forget);
             }
         }
-        alive.retain(|lease, _| known.contains(lease));
+        held.retain(|lease, _| known.contains(lease));
         shell.settle_some(usize::MAX);
         shell.store.lanes().wait(START_PATIENCE);
         while let Ok(block) = returned.try_recv() {
             shell.settled(block);
         }
-        Ok(Started { shell, leases: alive.into_iter().collect(), returned })
+        let leases = held.into_iter().collect();
+        Ok(Started { shell, leases, later: taken_over.later(), returned })
     }
 
     pub(crate) fn config(&self) -> &Config {

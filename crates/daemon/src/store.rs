@@ -23,7 +23,7 @@ use linux::holders::Identity;
 use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, exclusive, mount};
 use pins::Opened;
 use tokio::sync::{mpsc, oneshot};
-use units::{BlockId, Bytes, PageSize, Pages, Uid};
+use units::{BlockId, Bytes, LeaseId, PageSize, Pages, Uid};
 
 use crate::closing::Watched;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ struct Place {
 /// Blocks that nobody knows any more, and whose pages the kernel has yet to get.
 const GONE: &str = "gone";
 
-/// How long a start waits for files of the layout before this one that their borrowers hold up.
+/// How long a start waits for what its borrowers hold up: files of the layout before this one.
 const WRAP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the end waits for files that their borrowers hold up.
@@ -251,6 +251,19 @@ impl Store {
         }
         self.lanes.wait(WRAP_PATIENCE);
         Ok(())
+    }
+
+    /// The account of each lease that a file there is says it is, or was, part of.
+    pub(crate) fn lease_owners(&self) -> Result<BTreeMap<LeaseId, Uid>> {
+        let mut owners = BTreeMap::new();
+        for (page_size, dir) in &self.dirs {
+            for state in StateName::ALL {
+                let names = dir.list(state.as_str())?;
+                let parts = names.iter().filter_map(|n| journal::parse(n, *page_size)?.part);
+                owners.extend(parts.map(|part| (part.lease, part.account)));
+            }
+        }
+        Ok(owners)
     }
 
     /// Every file there is. Names that are nobody's are removed: only a daemon writes here.

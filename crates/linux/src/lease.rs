@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Named leases: a FIFO whose read end is the client's, so that its last copy closing is the end.
 //!
+//! Each in a directory of its own: to unlink a name the kernel locks its directory and then, with
+//! that lock held, waits for the FIFO's, which whoever has kept an `O_PATH` descriptor of it holds
+//! for as long as it likes (chmod(2) in threads that get no CPU time: 28 ms and more). No descriptor
+//! of the FIFO leads to its directory, so that nobody but who ends that lease waits for it.
+//!
 //! The client holds the only read end; whoever inherits or receives a copy holds it too. The daemon
 //! holds a write end and never writes. What a FIFO promises (fifo(7), pipe(7)), tested in
 //! `tests/real/lease.rs`:
@@ -10,7 +15,7 @@
 //!   restarted daemon learns which leases outlived it, by name, with no help from the client.
 //! - The client sees nothing of the daemon's restart but an end-of-file if it reads meanwhile.
 //!
-//! Creating a lease, finding it again and removing it cost 14 us together (`examples/costs.rs`).
+//! Creating a lease, finding it again and removing it cost 20 us together (`examples/costs.rs`).
 //!
 //! In an epoll set (tokio: `AsyncFd` with `Interest::ERROR`) the error event comes unasked; the
 //! write end counts as writable all the time, so do not ask for that.
@@ -20,16 +25,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
 use crate::block_dir::check_name;
 use crate::error::{Context, Errno, Error, Result};
 
-/// A directory of leases, one FIFO each; any file system that has FIFOs.
+/// The name of the FIFO in a lease's directory.
+const FIFO: &str = "lease";
+
+/// A directory of leases, one directory with a FIFO each; any file system that has FIFOs.
 #[derive(Debug)]
 pub struct LeaseDir {
     path: PathBuf,
     fd: OwnedFd,
+    former: Option<OwnedFd>,
 }
 
 /// The daemon's end of one lease. Dropping it does not end the lease.
@@ -41,22 +50,30 @@ impl LeaseDir {
     pub fn open(path: &Path) -> Result<Self> {
         let fd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .or_call(|| format!("open({path:?}, O_DIRECTORY)"))?;
-        Ok(Self { path: path.to_owned(), fd })
+        Ok(Self { path: path.to_owned(), fd, former: None })
     }
 
     /// Opens the directory `name` of the open directory `parent`, which `path` only names, and
-    /// makes it if it is missing, mode 0700.
-    pub fn open_in(parent: BorrowedFd<'_>, name: &str, path: &Path) -> Result<Self> {
+    /// makes it if it is missing, mode 0700. Leases of the layout before this one, bare FIFOs in
+    /// the directory `former`, are found as well; without any that directory is removed.
+    pub fn open_in(parent: BorrowedFd<'_>, path: &Path, name: &str, former: &str) -> Result<Self> {
         check_name(name)?;
-        let path = path.join(name);
+        check_name(former)?;
         match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno).or_call(|| format!("mkdir({path:?}, 0700)")),
+            Err(errno) => return Err(errno).or_call(|| format!("mkdir({path:?}, {name:?}, 0700)")),
         }
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(parent, name, flags, Mode::empty())
-            .or_call(|| format!("open({path:?}, O_DIRECTORY|O_NOFOLLOW)"))?;
-        Ok(Self { path, fd })
+        let open = |name: &str| {
+            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(parent, name, flags, Mode::empty())
+                .or_call(|| format!("openat({path:?}, {name:?}, O_DIRECTORY|O_NOFOLLOW)"))
+        };
+        let fd = open(name)?;
+        let former = match rustix::fs::unlinkat(parent, former, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => None,
+            Err(_) => Some(open(former)?),
+        };
+        Ok(Self { path: path.join(name), fd, former })
     }
 
     /// Begins a lease: the client's end to send away, and the daemon's to watch.
@@ -67,11 +84,14 @@ impl LeaseDir {
     /// EEXIST if the id is taken.
     pub fn create(&self, id: &str) -> Result<(OwnedFd, DaemonEnd)> {
         check_name(id)?;
-        rustix::fs::mknodat(&self.fd, id, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
-            .or_call(|| format!("mknodat({:?}, {id:?}, S_IFIFO|0600)", self.path))?;
+        rustix::fs::mkdirat(&self.fd, id, Mode::RWXU)
+            .or_call(|| format!("mkdirat({:?}, {id:?}, 0700)", self.path))?;
+        let fifo = in_lease(id);
         let ends = || {
-            let client = self.open_end(id, OFlags::RDONLY)?;
-            Ok((client, DaemonEnd(self.open_end(id, OFlags::WRONLY)?)))
+            rustix::fs::mknodat(&self.fd, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+                .or_call(|| format!("mknodat({:?}, {fifo:?}, S_IFIFO|0600)", self.path))?;
+            let client = open_end(&self.fd, &self.path, &fifo, OFlags::RDONLY)?;
+            Ok((client, DaemonEnd(open_end(&self.fd, &self.path, &fifo, OFlags::WRONLY)?)))
         };
         ends().inspect_err(|_| {
             // The error that counts is the first; a name left behind reads as an ended lease.
@@ -83,58 +103,76 @@ impl LeaseDir {
     /// ever made by that id.
     pub fn reopen(&self, id: &str) -> Result<Option<DaemonEnd>> {
         check_name(id)?;
-        match self.open_end(id, OFlags::WRONLY) {
+        let opened = match open_end(&self.fd, &self.path, &in_lease(id), OFlags::WRONLY) {
+            Err(error) if error.is_not_found() => match &self.former {
+                Some(former) => open_end(former, &self.path, id, OFlags::WRONLY),
+                None => return Ok(None),
+            },
+            opened => opened,
+        };
+        match opened {
             Ok(fd) => Ok(Some(DaemonEnd(fd))),
             Err(error) if matches!(error.errno(), Some(Errno::NXIO | Errno::NOENT)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Forgets a lease. Both ends stay what they are, but it cannot be found again.
+    /// Forgets a lease. Both ends stay what they are, but it cannot be found again. Waits for
+    /// whoever changes the FIFO by a descriptor that it has kept.
     pub fn remove(&self, id: &str) -> Result<()> {
         check_name(id)?;
-        rustix::fs::unlinkat(&self.fd, id, AtFlags::empty())
-            .or_call(|| format!("unlinkat({:?}, {id:?})", self.path))
-    }
-
-    /// Gives a lease another id; the ends stay connected.
-    ///
-    /// # Errors
-    /// EEXIST if the new id is taken.
-    pub fn rename(&self, id: &str, new_id: &str) -> Result<()> {
-        check_name(id)?;
-        check_name(new_id)?;
-        rustix::fs::renameat_with(&self.fd, id, &self.fd, new_id, RenameFlags::NOREPLACE)
-            .or_call(|| format!("renameat2({:?}, {id:?}, {new_id:?}, RENAME_NOREPLACE)", self.path))
+        let call = || format!("unlinkat({:?}, {id:?})", self.path);
+        match rustix::fs::unlinkat(&self.fd, in_lease(id), AtFlags::empty()) {
+            // A crash may have come between the two.
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno).or_call(call),
+        }
+        match (rustix::fs::unlinkat(&self.fd, id, AtFlags::REMOVEDIR), &self.former) {
+            (Err(Errno::NOENT), Some(former)) => {
+                rustix::fs::unlinkat(former, id, AtFlags::empty()).or_call(call)
+            }
+            (removed, _) => removed.or_call(call),
+        }
     }
 
     /// All ids, ended leases included, sorted.
     pub fn list(&self) -> Result<Vec<String>> {
-        let call = || format!("getdents64({:?})", self.path);
-        let mut ids = Vec::new();
-        for entry in Dir::read_from(&self.fd).or_call(call)? {
-            let entry = entry.or_call(call)?;
-            if entry.file_type() != FileType::Fifo {
-                continue;
-            }
-            let id = entry.file_name().to_str().map_err(|_| {
-                Error::invalid(
-                    "lease",
-                    format!("{:?}", entry.file_name()),
-                    "is not prezero's: remove the file",
-                )
-            })?;
-            ids.push(id.to_owned());
+        let mut ids = names(&self.fd, &self.path, FileType::Directory)?;
+        if let Some(former) = &self.former {
+            ids.extend(names(former, &self.path, FileType::Fifo)?);
         }
         ids.sort();
         Ok(ids)
     }
+}
 
-    fn open_end(&self, id: &str, end: OFlags) -> Result<OwnedFd> {
-        let flags = end | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.fd, id, flags, Mode::empty())
-            .or_call(|| format!("openat({:?}, {id:?}, {end:?}|O_NONBLOCK)", self.path))
+/// The path of a lease's FIFO from the directory of all leases.
+fn in_lease(id: &str) -> String {
+    format!("{id}/{FIFO}")
+}
+
+fn open_end(dir: &OwnedFd, path: &Path, name: &str, end: OFlags) -> Result<OwnedFd> {
+    let flags = end | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
+        .or_call(|| format!("openat({path:?}, {name:?}, {end:?}|O_NONBLOCK)"))
+}
+
+/// The names of one kind in a directory.
+fn names(dir: &OwnedFd, path: &Path, kind: FileType) -> Result<Vec<String>> {
+    let call = || format!("getdents64({path:?})");
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir).or_call(call)? {
+        let entry = entry.or_call(call)?;
+        let name = entry.file_name();
+        if entry.file_type() != kind || name == c"." || name == c".." {
+            continue;
+        }
+        let name = name.to_str().map_err(|_| {
+            Error::invalid("lease", format!("{name:?}"), "is not prezero's: remove the file")
+        })?;
+        names.push(name.to_owned());
     }
+    Ok(names)
 }
 
 impl DaemonEnd {
@@ -163,7 +201,6 @@ impl AsFd for DaemonEnd {
     }
 }
 
-/// For event loops that register by number, such as tokio's.
 /// For an event loop to watch: POLLERR is the lease's end.
 impl From<DaemonEnd> for OwnedFd {
     fn from(end: DaemonEnd) -> Self {

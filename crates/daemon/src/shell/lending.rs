@@ -213,7 +213,13 @@ impl Shell {
     }
 
     /// The lease's last descriptor was closed: that ends the loan, unless its memory holds it.
-    pub(crate) fn close_lease(&mut self, lease: LeaseId) {
+    /// `end` is the daemon's, if it has one. To close it waits for whoever closes the other end,
+    /// whose last step with the pipe's lock held is to wake the daemon.
+    pub(crate) fn close_lease(&mut self, lease: LeaseId, end: Option<OwnedFd>) {
+        if let Some(end) = end {
+            let borrower = self.borrower_of(&self.book.lease_blocks(lease));
+            self.store.lanes().submit(borrower, move || drop(end));
+        }
         if !self.held.close(lease) {
             self.end_lease(lease);
             return;
@@ -290,17 +296,18 @@ impl Shell {
         self.filling.retain(|block, _| !blocks.contains(block));
         self.holes.forget(blocks);
         self.borrowers.remove(lease);
-        let borrower = blocks.iter().find_map(|block| match self.book.block(*block)?.state() {
+        let borrower = self.borrower_of(blocks);
+        if let Some(forget) = self.leases.remove(lease) {
+            self.store.lanes().submit(borrower, forget);
+        }
+    }
+
+    /// The account of whoever has blocks of one loan.
+    fn borrower_of(&self, blocks: &[BlockId]) -> Option<Uid> {
+        blocks.iter().find_map(|block| match self.book.block(*block)?.state() {
             State::Lent(part) => Some(part.account),
             _ => None,
-        });
-        if let Some(forget) = self.leases.remove(lease) {
-            self.store.lanes().submit(borrower, move || {
-                if let Err(error) = forget() {
-                    tracing::debug!(%error, "the lease's name was gone already");
-                }
-            });
-        }
+        })
     }
 
     /// Takes a loan's memory away, whoever has it: the files are truncated and unlinked, in their

@@ -13,8 +13,10 @@ use std::rc::Rc;
 
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
+use tokio::sync::mpsc::UnboundedReceiver;
 use units::{JobId, LeaseId};
 
+use crate::leases::FoundLease;
 use crate::shell::{ReturnedBlocks, Shared};
 
 /// Ends a lease when its last holder is gone.
@@ -22,18 +24,32 @@ pub(crate) fn lease(shell: &Shared, lease: LeaseId, end: linux::DaemonEnd) {
     let shell = Rc::clone(shell);
     tokio::task::spawn_local(async move {
         match unheld(end).await {
-            Ok(()) => shell.borrow_mut().close_lease(lease),
+            Ok(end) => shell.borrow_mut().close_lease(lease, Some(end)),
             Err(error) => tracing::error!(%error, %lease, "a lease cannot be watched"),
         }
     });
 }
 
-/// Waits until nobody has the other end of a lease.
-async fn unheld(end: linux::DaemonEnd) -> io::Result<()> {
+/// The same of leases of an earlier daemon, as it is found out whether anybody holds them.
+pub(crate) fn leases(shell: &Shared, mut later: UnboundedReceiver<FoundLease>) {
+    let shell = Rc::clone(shell);
+    tokio::task::spawn_local(async move {
+        while let Some((id, end)) = later.recv().await {
+            match end {
+                Ok(Some(end)) => lease(&shell, id, end),
+                Ok(None) => shell.borrow_mut().close_lease(id, None),
+                Err(error) => tracing::error!(%error, lease = %id, "a lease cannot be watched"),
+            }
+        }
+    });
+}
+
+/// Waits until nobody has the other end of a lease. Returns this one.
+async fn unheld(end: linux::DaemonEnd) -> io::Result<OwnedFd> {
     let end = pipe::Sender::from_owned_fd(end.into())?;
     // The pipe has no reader any more: that, and nothing else, is an error of its write end.
     while !end.ready(Interest::ERROR).await?.is_error() {}
-    Ok(())
+    end.into_nonblocking_fd()
 }
 
 /// Has blocks looked at when a description of them goes.

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use linux::testkit::child;
@@ -6,6 +9,7 @@ use linux::testkit::hugepages::{self, MIB_2};
 use linux::{Errno, LeaseDir};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use tempfile::TempDir;
 
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
@@ -126,19 +130,64 @@ fn epoll_tells_the_end_unasked_and_edge_triggered() {
 }
 
 #[test]
-fn a_renamed_lease_stays_connected() {
+fn each_lease_has_a_directory_of_its_own() {
     let _alone = child::alone();
-    let (_dir, leases) = leases();
-    let (client, daemon) = leases.create("new-7").unwrap();
-    let (other, _other_end) = leases.create("8").unwrap();
-    leases.rename("new-7", "7").unwrap();
-    assert_eq!(leases.rename("7", "8").unwrap_err().errno(), Some(Errno::EXIST));
-    assert_eq!(leases.list().unwrap(), ["7", "8"]);
-    let found = leases.reopen("7").unwrap().expect("held under the new id");
-    assert!(leases.reopen("new-7").unwrap().is_none());
+    let (dir, leases) = leases();
+    let (_client, _daemon) = leases.create("1").unwrap();
+    let (_other, _others) = leases.create("2").unwrap();
+    let names = |dir: &Path| -> Vec<_> {
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    let own = names(dir.path());
+    assert_eq!(own.len(), 2);
+    for one in &own {
+        let mode = std::fs::metadata(one).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700, "a directory that nobody else enters");
+        // What is unlinked, in a directory whose lock nobody else's lease waits for.
+        assert!(matches!(&names(one)[..], [fifo] if !fifo.is_dir()));
+    }
+    leases.remove("1").unwrap();
+    leases.remove("2").unwrap();
+    assert!(names(dir.path()).is_empty());
+    // A crash may come between the directory and its FIFO, or between their ends.
+    std::fs::create_dir(dir.path().join("3")).unwrap();
+    assert_eq!(leases.list().unwrap(), ["3"]);
+    assert!(leases.reopen("3").unwrap().is_none());
+    leases.remove("3").unwrap();
+    assert!(leases.list().unwrap().is_empty());
+}
+
+#[test]
+fn leases_of_the_layout_before_are_found_until_they_end() {
+    let _alone = child::alone();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let parent = std::fs::File::open(dir.path()).unwrap();
+    let open = || LeaseDir::open_in(parent.as_fd(), dir.path(), "loans", "leases").unwrap();
+    std::fs::create_dir(dir.path().join("leases")).unwrap();
+    let fifo = |name: &str| {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let path = dir.path().join("leases").join(name);
+        mknodat(CWD, &path, FileType::Fifo, mode, 0).unwrap();
+        path
+    };
+    let held = fifo("1");
+    fifo("2");
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let client = rustix::fs::open(held, flags, Mode::empty()).unwrap();
+
+    let leases = open();
+    assert_eq!(leases.list().unwrap(), ["1", "2"]);
+    assert!(leases.reopen("2").unwrap().is_none(), "nobody holds it");
+    leases.remove("2").unwrap();
+    let daemon = leases.reopen("1").unwrap().expect("held");
+    let (_new, _end) = leases.create("3").unwrap();
+    assert_eq!(leases.list().unwrap(), ["1", "3"]);
+    assert!(dir.path().join("loans/3").is_dir());
     drop(client);
-    assert!(daemon.has_ended().unwrap() && found.has_ended().unwrap());
-    drop(other);
+    assert!(daemon.has_ended().unwrap());
+    leases.remove("1").unwrap();
+    assert_eq!(open().list().unwrap(), ["3"]);
+    assert!(!dir.path().join("leases").exists(), "empty, it is gone with the next start");
 }
 
 #[test]
