@@ -226,3 +226,29 @@ fn only_root_changes_how_a_pool_recycles() {
     assert_eq!((pool.recycle, pool.ready_high), (wire::Recycle::Auto, 1));
     daemon.client().configure(change(Some(wire::Recycle::InPlace))).expect("root may");
 }
+
+#[test]
+fn only_root_adds_pools_and_only_of_nodes_that_there_are() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let Some(daemon) = Daemon::start(page, 1, &config) else { return };
+    let change = |node: u32, pages_per_block: u64| wire::PoolChange {
+        node,
+        page_bytes: page.size().bytes(),
+        pages_per_block,
+        ready_high: Some(0),
+        ..wire::PoolChange::default()
+    };
+    as_nobody(|| {
+        let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
+        let refused = refusal(client.configure(change(0, 3)));
+        matches!(refused, wire::Error::NotPermitted { uid: NOBODY, .. })
+            && client.configure(change(0, 1)).is_ok()
+    });
+    assert_eq!(daemon.status().pools.len(), 1);
+    let refused = refusal(daemon.client().configure(change(1023, 1)));
+    assert!(refused.to_string().contains("1023"), "{refused}");
+    daemon.client().configure(change(0, 3)).expect("root may");
+    assert_eq!(daemon.status().pools.len(), 2);
+}

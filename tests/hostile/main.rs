@@ -13,7 +13,9 @@
 //!
 //! prints.
 
+mod answers;
 mod attack;
+mod doors;
 mod files;
 mod groups;
 mod leaks;
@@ -49,6 +51,11 @@ const RECYCLING: &[Subject] = &[
 
 /// What does not.
 const OTHERS: &[Subject] = &[
+    answers::odd_watches_hold_up_nobody,
+    answers::watches_of_one_user_hold_up_nobody,
+    doors::draining_on_and_off_costs_nobody_a_loan,
+    doors::pools_and_numbers_without_bound_are_refused,
+    doors::what_is_roots_is_refused_to_others,
     files::seals_links_and_attributes_are_refused,
     quota::numbers_without_bound_are_refused,
     requests::an_owner_of_the_same_name_is_another_users,

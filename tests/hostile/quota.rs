@@ -139,7 +139,8 @@ pub(crate) fn numbers_without_bound_are_refused(stage: &mut Stage) {
 }
 
 /// A call that has nothing to do.
-const NOTHING: Victim = Victim { what: "GiveBack of nothing", user: User::Root, act: give_nothing };
+pub(crate) const NOTHING: Victim =
+    Victim { what: "GiveBack of nothing", user: User::Root, act: give_nothing };
 
 fn give_nothing(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
     let clock = Clock::start(daemon);

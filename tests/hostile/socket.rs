@@ -26,7 +26,7 @@ use crate::users::User;
 use crate::victim::Victim;
 
 /// The most descriptors in one message (`SCM_MAX_FD`).
-const MOST: usize = 253;
+pub(crate) const MOST: usize = 253;
 
 /// Sends bytes with descriptors.
 pub(crate) fn send_descriptors(
@@ -73,7 +73,7 @@ pub(crate) fn as_many_as_can_be() {
 }
 
 /// Connections as many as asked for or there are, and how many of them are hung up on.
-fn crowd(scene: &Scene<'_>, wanted: usize) -> Vec<UnixStream> {
+pub(crate) fn crowd(scene: &Scene<'_>, wanted: usize) -> Vec<UnixStream> {
     as_many_as_can_be();
     let mut crowd = Vec::new();
     while crowd.len() < wanted {

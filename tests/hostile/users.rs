@@ -8,6 +8,9 @@ pub(crate) const LEND_GROUP: u32 = 65_521;
 /// Members may zero.
 pub(crate) const ZERO_GROUP: u32 = 65_522;
 
+/// Members may lend by name.
+pub(crate) const AGENT_GROUP: u32 = 65_523;
+
 /// A user by what it may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
@@ -23,6 +26,10 @@ pub(crate) enum User {
     Zeroer,
     /// The same, and nobody's accomplice.
     Operator,
+    /// In the group that may lend by name.
+    Agent,
+    /// The same, and nobody's accomplice.
+    Driver,
 }
 
 impl User {
@@ -30,6 +37,8 @@ impl User {
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::Root => 0,
+            Self::Driver => 65_528,
+            Self::Agent => 65_529,
             Self::Operator => 65_530,
             Self::Stranger => 65_531,
             Self::Borrower => 65_532,
@@ -47,6 +56,8 @@ impl User {
             Self::Victim => "victim",
             Self::Zeroer => "zeroer",
             Self::Operator => "operator",
+            Self::Agent => "agent",
+            Self::Driver => "driver",
         }
     }
 
@@ -57,6 +68,7 @@ impl User {
             Self::Stranger => &[],
             Self::Borrower | Self::Victim => &[LEND_GROUP],
             Self::Zeroer | Self::Operator => &[ZERO_GROUP, LEND_GROUP],
+            Self::Agent | Self::Driver => &[AGENT_GROUP],
         };
         let groups: Vec<_> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
         setgroups(&groups).expect("root");

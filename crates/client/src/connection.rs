@@ -149,7 +149,7 @@ impl Client {
         self.call(&Revoke { lease }).map(|(revoked, _)| Bytes(revoked.bytes))
     }
 
-    /// Changes a pool's thresholds, or adds a pool.
+    /// Changes a pool's thresholds, or adds a pool, which only root may.
     ///
     /// # Errors
     /// [`Error::Refused`] with the rule that was broken, and nothing changed.

@@ -13,7 +13,7 @@ use book::config::{self, Config};
 use linux::hugetlb::{self, Meter};
 use linux::kernel::{Support, offer};
 use linux::{BlockFile, Roots, meminfo, numa};
-use units::{BlockId, Bytes, Counts, Domain, PageSize, Pages};
+use units::{BlockId, Bytes, Counts, Domain, Node, PageSize, Pages};
 
 use crate::error::{Error, Result};
 use crate::kernel::{Fill, KernelPool};
@@ -103,17 +103,27 @@ impl Provider {
     /// one place that says so, to a start, a reload and a check. Returns the pools' page sizes.
     pub(crate) fn check(&self, config: &Config, roots: &Roots) -> Result<Vec<PageSize>> {
         let sizes = self.page_sizes(config, roots)?;
-        if !matches!(self, Self::Plain) {
-            let nodes = numa::nodes(roots)?;
-            if let Some(pool) = config.pools.iter().find(|pool| !nodes.contains(&pool.node)) {
-                let known = nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                return Err(Error::NoSuchNode { node: pool.node, known });
-            }
-        }
+        config.pools.iter().try_for_each(|pool| self.has_node(pool.node, roots))?;
         let config::Workers { cpus, cgroup, .. } = config.workers.clone();
         let context = worker::Context { cpus, cgroup, ..worker::Context::default() };
         context.check(roots).map_err(Error::Workers)?;
         Ok(sizes)
+    }
+
+    /// Fails for a node that the machine does not have.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNode`], and those of looking.
+    pub(crate) fn has_node(&self, node: Node, roots: &Roots) -> Result<()> {
+        if matches!(self, Self::Plain) {
+            return Ok(());
+        }
+        let nodes = numa::nodes(roots)?;
+        if nodes.contains(&node) {
+            return Ok(());
+        }
+        let known = nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        Err(Error::NoSuchNode { node, known })
     }
 
     /// The page sizes of the configured pools, all of which the kernel must have.

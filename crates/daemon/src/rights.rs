@@ -211,6 +211,16 @@ impl Rights {
         Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
     }
 
+    /// Whether it may add pools, each of which every report has and every look at the kernel's
+    /// counts takes longer by, until the daemon ends.
+    pub(crate) fn may_add_pools(&self) -> Result<(), wire::Error> {
+        if self.is_master() {
+            return Ok(());
+        }
+        let (action, needed) = ("add a pool".to_owned(), "only root may".to_owned());
+        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+    }
+
     /// Whether it may zero, configure and give back.
     pub(crate) fn may_zero(&self, action: &str) -> Result<(), wire::Error> {
         self.demand(self.groups.borrow().zero.as_ref(), "zero_group", action)

@@ -331,12 +331,16 @@ impl Shell {
         bytes
     }
 
-    /// Changes a pool's thresholds, or adds a pool.
+    /// Changes a pool's thresholds, or adds a pool, which only root may.
     pub(crate) fn configure(&mut self, change: &PoolChange) -> Result<(), wire::Error> {
         let key = self.book.canonical(change.pool()?);
         let old = self.book.pool_config(key).cloned();
-        let pool = old.unwrap_or_else(|| PoolConfig::new(key)).with(change)?;
         let bad = |reason| wire::Error::bad_value("change", reason);
+        if old.is_none() {
+            let known = self.provider.has_node(key.node, &self.roots);
+            known.map_err(|error| bad(error.to_string()))?;
+        }
+        let pool = old.unwrap_or_else(|| PoolConfig::new(key)).with(change)?;
         if !self.store.has(pool.page_size) {
             let reason = format!("no pool of {} pages was configured at start", pool.page_size);
             return Err(bad(reason));
@@ -344,6 +348,12 @@ impl Shell {
         self.book.configure(pool).map_err(|e| bad(e.to_string()))?;
         self.wake();
         Ok(())
+    }
+
+    /// Whether a change is of a pool that there is.
+    pub(crate) fn has_pool(&self, change: &PoolChange) -> bool {
+        let key = change.pool().map(|key| self.book.canonical(key));
+        key.is_ok_and(|key| self.book.pool_config(key).is_some())
     }
 
     /// Notes who has a loan that was just granted, unless it has ended meanwhile.

@@ -69,6 +69,8 @@ pub(crate) enum Face {
 
 /// The most connections of agents: a machine has one or two, with a few calls at a time.
 const MOST_AGENTS: usize = 64;
+/// Of one user among them.
+const MOST_OF_ONE_AGENT: usize = MOST_AGENTS / 4;
 
 impl Face {
     fn bounds(self) -> Bounds {
@@ -76,7 +78,8 @@ impl Face {
         match self {
             Self::Borrowers => bounds,
             Self::Agents => {
-                Bounds { all: bounds.all.min(MOST_AGENTS), user: bounds.user.min(MOST_AGENTS) }
+                let (all, user) = (MOST_AGENTS, MOST_OF_ONE_AGENT);
+                Bounds { all: bounds.all.min(all), user: bounds.user.min(user) }
             }
         }
     }
@@ -171,15 +174,16 @@ async fn serve_all(
         tokio::task::spawn_local(async move {
             let at = Rc::clone(&place);
             let served = async move {
+                let own = Long::default();
+                let long = own.clone();
                 match face {
                     Face::Borrowers => {
-                        let long = Long::default();
-                        let service = Service { shell, rights, place: held, long: long.clone() };
-                        serve(stream, service, at, long).await
+                        let service = Service { shell, rights, place: held, long };
+                        serve(stream, service, at, own).await
                     }
                     Face::Agents => {
-                        let service = AgentService { shell, rights, place: held };
-                        serve(stream, service, at, Long::default()).await
+                        let service = AgentService { shell, rights, place: held, long };
+                        serve(stream, service, at, own).await
                     }
                 }
             };

@@ -9,6 +9,7 @@ use wire::agent::{
     AgentError, LendByName, LentByName, Loans, MOST_LISTED, NamedLoan, Supplies, Supply,
 };
 
+use super::long::Long;
 use super::translate::{self, page_size};
 use crate::patience;
 use crate::rights::Rights;
@@ -21,6 +22,7 @@ pub(super) struct AgentService {
     pub(super) shell: Shared,
     pub(super) rights: Rights,
     pub(super) place: Rc<Place>,
+    pub(super) long: Long,
 }
 
 #[zlink::service(
@@ -46,6 +48,12 @@ impl AgentService {
         gid: Option<u32>,
     ) -> Result<LentByName, AgentError> {
         self.rights.may_lend_by_name().map_err(error)?;
+        for (field, number) in [("uid", uid), ("gid", gid)] {
+            // To chown(2) that is not to change it.
+            if number == Some(u32::MAX) {
+                return Err(AgentError::bad_value(field, "4294967295 is nobody's number"));
+            }
+        }
         let request = LendByName {
             name: loan_name("name", &name)?,
             bytes: Bytes(bytes),
@@ -83,7 +91,8 @@ impl AgentService {
         let mut found = shell.loans_by_name(&prefix, after.as_ref(), MOST_LISTED + 1);
         let more = found.len() > MOST_LISTED;
         found.truncate(MOST_LISTED);
-        Ok(Loans { loans: found.iter().map(|loan| named(&self.shell, loan)).collect(), more })
+        let loans = found.iter().map(|loan| named(&self.shell, loan)).collect();
+        Ok(self.long.shorten(Loans { loans, more }))
     }
 
     /// What there is to lend on each node.

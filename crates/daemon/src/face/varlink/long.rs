@@ -11,35 +11,78 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use serde::Serialize;
-use wire::Status;
+use wire::agent::Loans;
+use wire::{Holders, Lent, Status};
 
-/// Reports of so many loans are short: 5 kB, 20 attempts, 0.2 ms.
+/// Answers with so many entries are short: 5 kB, 20 attempts, 0.2 ms.
 const FEW: usize = 32;
+
+/// An answer that may have many entries.
+pub(super) trait Entries: Serialize {
+    /// How many they are.
+    fn many(&self) -> usize;
+    /// Leaves them away.
+    fn clear(&mut self);
+}
+
+impl Entries for Status {
+    fn many(&self) -> usize {
+        self.loans.len().max(self.users.len()).max(self.pools.len())
+    }
+    fn clear(&mut self) {
+        (self.loans, self.users, self.pools) = (Vec::new(), Vec::new(), Vec::new());
+    }
+}
+
+impl Entries for Lent {
+    fn many(&self) -> usize {
+        self.parts.len()
+    }
+    fn clear(&mut self) {
+        self.parts = Vec::new();
+    }
+}
+
+impl Entries for Holders {
+    fn many(&self) -> usize {
+        self.holders.len()
+    }
+    fn clear(&mut self) {
+        self.holders = Vec::new();
+    }
+}
+
+impl Entries for Loans {
+    fn many(&self) -> usize {
+        self.loans.len()
+    }
+    fn clear(&mut self) {
+        self.loans = Vec::new();
+    }
+}
 
 /// The long answer of a connection to the call at hand, if there is one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Long(Rc<RefCell<Option<Vec<u8>>>>);
 
 #[derive(Serialize)]
-struct Answer<'a> {
-    parameters: &'a Status,
+struct Answer<'a, T> {
+    parameters: &'a T,
 }
 
 impl Long {
-    /// What zlink is to write: of a long report nothing but its head.
-    pub(super) fn shorten(&self, status: Status) -> Status {
-        if status.loans.len() <= FEW {
-            return status;
+    /// What zlink is to write: of a long answer nothing but its head.
+    pub(super) fn shorten<T: Entries>(&self, mut entries: T) -> T {
+        if entries.many() <= FEW {
+            return entries;
         }
-        match serde_json::to_vec(&Answer { parameters: &status }) {
-            Ok(mut answer) => {
-                // Messages end with a zero byte.
-                answer.push(0);
-                *self.0.borrow_mut() = Some(answer);
-                Status { loans: Vec::new(), ..status }
-            }
-            Err(_) => status,
+        if let Ok(mut answer) = serde_json::to_vec(&Answer { parameters: &entries }) {
+            // Messages end with a zero byte.
+            answer.push(0);
+            *self.0.borrow_mut() = Some(answer);
+            entries.clear();
         }
+        entries
     }
 
     /// What is to be sent in place of an answer.

@@ -140,7 +140,7 @@ impl Service {
     /// for some seconds at most. For root.
     async fn find_holders(&mut self, lease: Option<u64>) -> Result<Holders, Error> {
         self.rights.may_revoke("look into processes")?;
-        who::find(&self.shell, lease.map(LeaseId)).await
+        Ok(self.long.shorten(who::find(&self.shell, lease.map(LeaseId)).await?))
     }
 
     /// Ends a loan and takes its memory away from whoever has it. For root.
@@ -152,11 +152,14 @@ impl Service {
         Ok(Revoked { bytes: bytes.0 })
     }
 
-    /// Changes a pool's thresholds, or adds a pool.
+    /// Changes a pool's thresholds, or, for root, adds a pool.
     async fn configure(&mut self, change: PoolChange) -> Result<(), Error> {
         self.rights.may_zero("configure")?;
         if change.recycle.is_some() {
             self.rights.may_change_recycling()?;
+        }
+        if !self.shell.borrow().has_pool(&change) {
+            self.rights.may_add_pools()?;
         }
         self.shell.borrow_mut().configure(&change)
     }
@@ -199,7 +202,7 @@ impl Service {
             Ok(handover) => {
                 let (lent, fds) = translate::lent(handover);
                 who::note(&self.shell, &self.rights, &lent);
-                Ok((lent, fds))
+                Ok((self.long.shorten(lent), fds))
             }
             Err(refusal) => Err(translate::refusal(&asked, &refusal, &self.shell.borrow().pools())),
         }
