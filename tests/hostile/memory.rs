@@ -69,6 +69,11 @@ pub(crate) fn changing_the_mode_between_return_and_proof_opens_nothing(stage: &m
         let kept = if keep { ", kept" } else { "" };
         let name = format!("chmod through O_PATH, {}{kept}", stage.recycle);
         Attack::new(name, User::Borrower, |scene| change_modes(scene, keep)).run(stage);
+        // Found out, the block is nobody's until it is taken back for good. But from the moment at
+        // which its owner is root nobody can change its mode any more, whatever comes next.
+        if stage.daemon.log().contains("was changed while it was taken away") {
+            stage.note("a file's mode was changed after its owner was".to_owned());
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use units::Node;
 use wire::{PoolChange, PoolStatus};
 
 use crate::attack::{POOL, WORKERS};
-use crate::users::{LEND_GROUP, User, ZERO_GROUP};
+use crate::users::{LEND_GROUP, ZERO_GROUP};
 use crate::victim::Victim;
 
 /// How long what is on its way back may take.
@@ -89,13 +89,7 @@ impl Stage {
     /// A daemon as most attacks are about, whose pool recycles so. `None` is a skip, which was
     /// counted.
     pub(crate) fn usual(recycle: &'static str) -> Option<Self> {
-        // Where nothing is given back to the kernel, a member without a quota may leave the others
-        // without a page (SECURITY.md): what it returns lingers, and it decides for how long.
-        let quota = match recycle {
-            "in-place" => format!("quota_of = {{ {} = \"64M\" }}\n", User::Borrower.number()),
-            _ => String::new(),
-        };
-        let config = format!("{quota}{POOL}recycle = \"{recycle}\"\n{WORKERS}");
+        let config = format!("{POOL}recycle = \"{recycle}\"\n{WORKERS}");
         let mut stage = Self::set(96, &config)?;
         stage.recycle = recycle;
         Some(stage)
@@ -178,15 +172,23 @@ impl Stage {
     /// # Errors
     /// Something is held for longer than it takes to let go of it, or the daemon panicked.
     pub(crate) fn left(&mut self) -> Result<Left, String> {
-        let begun = Instant::now();
+        // Asked once more after it was so, it may not be.
         let soon = |done: &dyn Fn() -> bool| {
-            while !done() && begun.elapsed() < PATIENCE {
+            let begun = Instant::now();
+            loop {
+                if done() {
+                    return true;
+                }
+                if begun.elapsed() > PATIENCE {
+                    return false;
+                }
                 std::thread::sleep(Duration::from_millis(5));
             }
-            done()
         };
         // Or there would always be something on its way.
         self.zero_by_itself(false);
+        // Calls of peers that are gone are served as long as there are any: connections end first.
+        soon(&|| self.descriptors() <= self.descriptors);
         let seen = RefCell::new(None);
         let quiet = soon(&|| {
             let status = self.daemon.status();
