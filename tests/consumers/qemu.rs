@@ -168,6 +168,37 @@ fn a_memfd_mapped_private_is_left_to_the_kernel() {
     assert_returned(&stage.daemon);
 }
 
+/// What libvirt, Proxmox and nova write where a guest has huge pages: QEMU makes a file in the
+/// directory, unlinks it and maps it, private by default.
+#[test]
+fn a_file_of_its_own_in_a_directory_is_lent_memory() {
+    if is_wanted("qemu-system-x86_64", "qemu-system-x86").is_none() {
+        return;
+    }
+    let Some(stage) = Stage::set(PAGES) else { return };
+    let directory = stage.path("huge");
+    std::fs::create_dir(&directory).expect("our own directory");
+    let mounted = linux::mount::mount(&directory, PAGE.size()).expect("root mounts");
+    let size = PAGE.times(PAGES).0;
+    for share in ["on", "off"] {
+        stage.daemon.zero("max");
+        let log = stage.path(share);
+        let path = directory.display();
+        let more = format!("mem-path={path},share={share},prealloc=on");
+        let object = format!("memory-backend-file,id=ram,size={size},{more}");
+        let _ = std::fs::remove_file(stage.path("console"));
+        let mut command = run(&stage.daemon, &log, &[]);
+        command.arg("qemu-system-x86_64").args(stage.arguments(&object, PAGES));
+        let mut qemu = stage.start(&mut command);
+        assert_eq!(stage.verdict(&mut qemu), "zero kept", "{share}: {}", stage.said());
+        assert_served(&log);
+        assert_eq!(stage.daemon.pool().lent_pages, PAGES, "share={share}");
+        qemu.end(Signal::SIGKILL);
+        assert_returned(&stage.daemon);
+    }
+    mounted.detach().expect("our own mount");
+}
+
 #[test]
 fn lent_memory_is_taken_by_path_and_by_descriptor() {
     if is_wanted("qemu-system-x86_64", "qemu-system-x86").is_none() {

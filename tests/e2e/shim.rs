@@ -18,6 +18,7 @@ mod answers;
 mod differ;
 mod environment;
 mod nodes;
+mod unlinked;
 
 const PAGE: Page = Page::Mib2;
 /// What the program and its copies need at most, and as many for the daemon to keep ready.

@@ -31,6 +31,9 @@ pub(crate) struct Request {
     pub(crate) bytes: usize,
     pub(crate) prot: c_int,
     pub(crate) flags: c_int,
+    /// The descriptor of a file without a name and without memory, and the size of its pages: what
+    /// is private of it is as anonymous.
+    pub(crate) file: Option<(c_int, u64)>,
 }
 
 /// What else of a request's flags a mapping of the loan takes over.
@@ -50,7 +53,8 @@ impl Request {
 
     /// The page size that the flags name, or the default.
     fn page(&self, default: u64) -> u64 {
-        page_of(self.flags.cast_unsigned(), default)
+        let named = self.file.map(|(_, page)| page);
+        named.unwrap_or_else(|| page_of(self.flags.cast_unsigned(), default))
     }
 
     /// Why it is not to be served.
@@ -98,9 +102,10 @@ pub(crate) unsafe fn map(
     request: Request,
 ) -> raw::Result<usize> {
     let untouched = || {
-        let Request { address, bytes, prot, flags } = request;
+        let Request { address, bytes, prot, flags, file } = request;
+        let fd = file.map_or(-1, |(fd, _)| fd);
         // SAFETY: the program's own call, with its own arguments.
-        unsafe { raw::mmap(address, bytes, prot, flags, -1, 0) }
+        unsafe { raw::mmap(address, bytes, prot, flags, fd, 0) }
     };
     let obstacle = request.obstacle();
     let page = request.page(config().default_page);

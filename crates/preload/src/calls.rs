@@ -23,6 +23,7 @@ use crate::maps::Piece;
 use crate::memfd_calls::{FALLOCATE, FCNTL, POSIX_FALLOCATE};
 use crate::passing::{SENDMMSG, SENDMSG};
 use crate::raw::{self, Errno, c_int_result, c_result};
+use crate::unlinked::{self, Unlinked};
 use crate::{defect, lookup, memfd, places, private, rebind, say, segment};
 
 /// Runs `body` behind the lock; `None` if that cannot be had.
@@ -75,6 +76,7 @@ static START: extern "C" fn() = {
         for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE, &SENDMSG, &SENDMMSG] {
             next.get();
         }
+        unlinked::parts();
         defect::install();
         lookup::start();
         // SAFETY: three functions that live as long as the process.
@@ -99,9 +101,19 @@ pub unsafe extern "C" fn mmap(
     let start = address.addr();
     // SAFETY: the caller's contract.
     let untouched = || unsafe { raw::mmap(start, bytes, prot, flags, fd, offset) };
-    let request = Request { address: start, bytes, prot, flags };
+    let request = Request { address: start, bytes, prot, flags, file: None };
     let for_huge_pages = request.is_for_huge_pages() && !is_off();
-    let of_memfd = flags & libc::MAP_ANONYMOUS == 0 && memfd::is_any();
+    let of_file = flags & libc::MAP_ANONYMOUS == 0;
+    let of_memfd = of_file && memfd::is_any();
+    let unlinked = if of_file && !is_off() { unlinked::of(fd) } else { None };
+    if let Some(file) = unlinked.filter(|file| file.is_all(bytes, offset)) {
+        // SAFETY: the caller's contract.
+        let map = |state: &mut State| unsafe { map_unlinked(state, request, fd, file) };
+        let mapped = guarded(WAIT, |state| file.is_ours(fd).then(|| map(state))).flatten();
+        if let Some(mapped) = mapped {
+            return pointer(mapped);
+        }
+    }
     if !for_huge_pages && !of_memfd {
         return pointer(untouched());
     }
@@ -118,6 +130,35 @@ pub unsafe extern "C" fn mmap(
         }
     });
     pointer(served.unwrap_or_else(untouched))
+}
+
+/// The first mapping of a file without a name.
+///
+/// # Safety
+/// As `mmap` itself.
+unsafe fn map_unlinked(
+    state: &mut State,
+    request: Request,
+    fd: c_int,
+    file: Unlinked,
+) -> raw::Result<usize> {
+    let Request { address, bytes, prot, flags, .. } = request;
+    if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
+        let request = Request { file: Some((fd, file.page)), ..request };
+        // SAFETY: the caller's contract.
+        return unsafe { anonymous::map(&mut state.lender, &mut state.stays, request) };
+    }
+    // SAFETY: the caller's contract.
+    let map = || unsafe { raw::mmap(address, bytes, prot, flags, fd, 0) };
+    let State { lender, stays, memfds, .. } = state;
+    let is_served = file.serve((lender, stays, memfds), fd, false);
+    match map() {
+        // The pages may be the daemon's: with it, as without it, the program is to get them.
+        Err(Errno(libc::ENOMEM)) if !is_served && file.serve((lender, stays, memfds), fd, true) => {
+            map()
+        }
+        done => done,
+    }
 }
 
 /// `mmap64`, the same where `off_t` has 64 bits.
@@ -386,6 +427,7 @@ extern "C" fn in_child() {
 
 /// The other half of [`prepare`].
 fn finish(in_child: bool) {
+    unlinked::parts();
     let Some(mut guard) = Guard::kept(in_child) else { return };
     let state = guard.state();
     state.memfds.forked();

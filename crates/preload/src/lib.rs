@@ -50,6 +50,7 @@ mod rebind;
 mod say;
 mod segment;
 mod stays;
+mod unlinked;
 
 /// Where everything here allocates. Memory comes from `mmap` in pieces of 64 KiB and more.
 #[global_allocator]

@@ -22,6 +22,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use client::Loan;
 use libc::{c_int, c_uint};
 
 use crate::anonymous::{page_of, remember};
@@ -273,25 +274,48 @@ impl Memfds {
         if ready.0 == 0 {
             return not(&"nothing is ready");
         }
-        let page = usize::try_from(pending.page).unwrap_or_default();
-        if let Err(error) = remember(stays, &loan, page, false) {
-            return not(&error);
-        }
-        let (_, files) = loan.into_fds();
-        let [file] = files.as_slice() else { return not(&"the daemon lent several files") };
-        let placed = put(std::os::fd::AsRawFd::as_raw_fd(file), fd);
-        match placed.and_then(|()| raw::file(fd)) {
-            Ok(file) => {
-                let sealable = pending.flags & libc::MFD_ALLOW_SEALING != 0;
-                let seals = if sealable { 0 } else { libc::F_SEAL_SEAL };
-                let (mapped, shared) = (false, false);
-                let served = Served { file, flags: pending.flags, seals, page, mapped, shared };
-                self.served.push(served);
-                self.count();
-                say(format_args!("a memfd of {bytes} bytes is served: {ready} ready"));
-            }
+        match self.put_in_place(stays, loan, fd, pending.page, pending.flags) {
+            Ok(()) => say(format_args!("a memfd of {bytes} bytes is served: {ready} ready")),
             Err(error) => not(&error),
         }
+    }
+
+    /// Puts a loan of one file in the place of one without a name, which is about to be mapped
+    /// shared.
+    pub(crate) fn take_place(
+        &mut self,
+        stays: &mut Stays,
+        loan: Loan,
+        fd: c_int,
+        page: u64,
+    ) -> raw::Result<()> {
+        let size = page.ilog2() << libc::MFD_HUGE_SHIFT;
+        self.put_in_place(stays, loan, fd, page, libc::MFD_HUGETLB | size)?;
+        let last = self.served.last_mut();
+        last.into_iter().for_each(|served| served.mapped = true);
+        Ok(())
+    }
+
+    fn put_in_place(
+        &mut self,
+        stays: &mut Stays,
+        loan: Loan,
+        fd: c_int,
+        page: u64,
+        flags: c_uint,
+    ) -> raw::Result<()> {
+        let page = usize::try_from(page).unwrap_or_default();
+        remember(stays, &loan, page, false)?;
+        let (_, files) = loan.into_fds();
+        // It was asked for one file.
+        let [file] = files.as_slice() else { return Err(Errno(libc::EPROTO)) };
+        put(std::os::fd::AsRawFd::as_raw_fd(file), fd)?;
+        let file = raw::file(fd)?;
+        let sealable = flags & libc::MFD_ALLOW_SEALING != 0;
+        let seals = if sealable { 0 } else { libc::F_SEAL_SEAL };
+        self.served.push(Served { file, flags, seals, page, mapped: false, shared: false });
+        self.count();
+        Ok(())
     }
 }
 

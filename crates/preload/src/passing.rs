@@ -12,7 +12,7 @@ use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t};
 use crate::calls::{Next, guarded};
 use crate::guard::{State, WAIT};
 use crate::raw::{self, c_int_result, c_result};
-use crate::{memfd, places};
+use crate::{memfd, places, unlinked};
 
 pub(crate) static SENDMSG: Next = Next::new(c"sendmsg");
 pub(crate) static SENDMMSG: Next = Next::new(c"sendmmsg");
@@ -23,6 +23,10 @@ pub(crate) static SENDMMSG: Next = Next::new(c"sendmmsg");
 /// They are as `sendmsg` wants them.
 unsafe fn before_passing(messages: &[mmsghdr]) {
     if messages.iter().all(|message| message.msg_hdr.msg_control.is_null()) {
+        return;
+    }
+    unlinked::parts();
+    if !memfd::is_any() {
         return;
     }
     guarded(WAIT, |state| {
@@ -69,7 +73,7 @@ unsafe fn note_passed(state: &mut State, header: &msghdr) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract; null is an error for the kernel to find.
-    let header = unsafe { message.as_ref() }.filter(|_| memfd::is_any());
+    let header = unsafe { message.as_ref() };
     if let Some(header) = header {
         // SAFETY: the caller's contract.
         unsafe { before_passing(&[mmsghdr { msg_hdr: *header, msg_len: 0 }]) };
@@ -101,7 +105,7 @@ pub unsafe extern "C" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if memfd::is_any() && !messages.is_null() {
+    if !messages.is_null() {
         // SAFETY: the caller's contract: so many of them.
         let messages = unsafe { std::slice::from_raw_parts(messages, count as usize) };
         // SAFETY: the caller's contract.

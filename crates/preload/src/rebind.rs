@@ -121,7 +121,7 @@ unsafe fn replace_anonymous(
     let kind = if private.is_some() { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
     let shift = c_int::try_from(page.trailing_zeros()).map_err(|_| Errno(libc::EINVAL))?;
     let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | shift << libc::MAP_HUGE_SHIFT;
-    let request = Request { address: 0, bytes, prot: piece.prot, flags };
+    let request = Request { address: 0, bytes, prot: piece.prot, flags, file: None };
     if let Some(loan) = &loan {
         anonymous::remember(stays, loan, page, private.is_some())?;
     }

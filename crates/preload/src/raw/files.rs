@@ -132,13 +132,75 @@ fn pending_signals() -> u64 {
     set
 }
 
-pub(crate) fn file(fd: c_int) -> Result<File> {
+fn stat(fd: c_int) -> Result<libc::stat> {
     // SAFETY: all bytes zero is a valid `stat`, which is plain numbers.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `stat`, whose layout libc's is on these architectures.
     unsafe { call(libc::SYS_fstat, [int(fd), (&raw mut stat).addr(), 0, 0, 0, 0]) }?;
+    Ok(stat)
+}
+
+fn file_of(stat: &libc::stat) -> File {
     let bytes = u64::try_from(stat.st_size).unwrap_or_default();
-    Ok(File { device: stat.st_dev, inode: stat.st_ino, bytes })
+    File { device: stat.st_dev, inode: stat.st_ino, bytes }
+}
+
+pub(crate) fn file(fd: c_int) -> Result<File> {
+    stat(fd).map(|stat| file_of(&stat))
+}
+
+/// What `fstat` says of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    pub(crate) file: File,
+    pub(crate) is_regular: bool,
+    pub(crate) is_linked: bool,
+    pub(crate) blocks: u64,
+    /// When it was last accessed, in nanoseconds since 1970.
+    pub(crate) accessed: u64,
+}
+
+fn nanoseconds(seconds: i64, more: i64) -> u64 {
+    let seconds = u64::try_from(seconds).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(more).unwrap_or_default())
+}
+
+pub(crate) fn look(fd: c_int) -> Result<Look> {
+    let stat = stat(fd)?;
+    Ok(Look {
+        file: file_of(&stat),
+        is_regular: stat.st_mode & libc::S_IFMT == libc::S_IFREG,
+        is_linked: stat.st_nlink != 0,
+        blocks: u64::try_from(stat.st_blocks).unwrap_or(u64::MAX),
+        accessed: nanoseconds(stat.st_atime, stat.st_atime_nsec),
+    })
+}
+
+/// The time that a file made now would have been made at, in nanoseconds since 1970.
+pub(crate) fn coarse_time() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let args = [int(libc::CLOCK_REALTIME_COARSE), (&raw mut now).addr(), 0, 0, 0, 0];
+    // SAFETY: the kernel writes one `timespec`.
+    match unsafe { call(libc::SYS_clock_gettime, args) } {
+        Ok(_) => nanoseconds(now.tv_sec, now.tv_nsec),
+        Err(_) => u64::MAX,
+    }
+}
+
+/// The size of the pages of a file on a hugetlbfs; `None` for any other.
+pub(crate) fn huge_page_of(fd: c_int) -> Option<u64> {
+    // SAFETY: all bytes zero is a valid `statfs`, which is plain numbers.
+    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `statfs`, whose layout libc's is on these architectures.
+    unsafe { call(libc::SYS_fstatfs, [int(fd), (&raw mut fs).addr(), 0, 0, 0, 0]) }.ok()?;
+    let page = u64::try_from(fs.f_bsize).ok().filter(|page| page.is_power_of_two());
+    page.filter(|_| fs.f_type == libc::HUGETLBFS_MAGIC)
+}
+
+/// Whether a descriptor is of a memfd, which has no mount that anybody can see.
+pub(crate) fn is_memfd(fd: c_int) -> bool {
+    let target = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    target.is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:"))
 }
 
 /// `sendmsg`; the program answers for the message, which the kernel checks.
