@@ -98,9 +98,10 @@ test-kubernetes:
 	@command -v go >/dev/null || { echo "go 1.26 is missing: https://go.dev/doc/install" >&2; exit 1; }
 	cd kubernetes && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 
-# The slower matrices: ten minutes of storm, databases, a JVM and others on lent memory, the package
+# The slower matrices: every state of the book within bounds, ten minutes of storm, databases, a JVM and others on lent memory, the package
 # on a Debian of its own, debug kernel, preemption models, cross builds.
 test-all: test test-clear need-consumers test-kubernetes
+	$(CARGO) test --release --package prezero-book --test explore -- --nocapture
 	PREZERO_TEST_STORM_SECONDS=180 $(CARGO) test --package prezero-tests --test e2e storm_of_pins
 	$(CARGO) test --package prezero-tests --test hostile -- --test-threads 1 --skip storm::
 	PREZERO_HOSTILE_STORM_SECONDS=600 $(CARGO) test --package prezero-tests --test hostile storm::

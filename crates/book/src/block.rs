@@ -548,6 +548,8 @@ impl Block {
         }
         // A block that stays gets its length back, one that goes is counted no more.
         self.grown = Pages::ZERO;
+        // Nobody has looked yet when it lingers the next time.
+        self.hold = Hold::default();
         if let Some(part) = part
             && let Some(keep) = &part.keep
             && keep.seconds > 0

@@ -167,3 +167,13 @@ fn kept_content_and_a_workers_report_wait_for_the_last_pin() {
     let state = zeroed.finish(JobId(1), Pages(2), Reach::Pinned, false);
     assert_eq!(state, Ok(StateName::Lingering));
 }
+
+#[test]
+fn what_held_a_block_is_forgotten_with_that_life_of_it() {
+    let mut block = block_in(StateName::Lingering);
+    assert_eq!(block.settle(Reach::Pinned, Recycle::Auto, 100), Ok(Settled::Lingering));
+    assert_eq!(block.settle(Reach::Sole, Recycle::Auto, 100), Ok(Settled::Kept));
+    block.lend_again(part(2, "guest")).expect("it is kept");
+    block.give_back(LeaseId(2)).expect("it is lent");
+    assert_eq!(block.hold(), Hold::Open, "nobody has looked yet");
+}

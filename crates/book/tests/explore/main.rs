@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every state of the book within bounds, its crashes and failures included.
+//!
+//! The real [`book::Book`] is driven by its public methods, in a [`world`] of files, programs,
+//! workers and an agent; its effects are carried out one by one, and before each of them, and
+//! before the answer, the daemon dies and another one takes over what it finds. In every state
+//! [`checks`] hold, and everything comes back once everybody lets go. Two states that differ only
+//! in who is called what are one ([`canon`]).
+//!
+//! `cargo test --release -p prezero-book --test explore -- --nocapture` looks at all of it; an
+//! unoptimised build, as `make test` makes it, at what takes seconds. `PREZERO_EXPLORE_ONLY` is the
+//! name of one scene, `PREZERO_EXPLORE_MOST` after how many states to stop.
+
+mod canon;
+mod checks;
+mod choices;
+mod scene;
+mod search;
+mod steps;
+mod world;
+
+use scene::{PLAIN, Scene};
+use search::Search;
+use wire::Recycle;
+
+/// Three blocks, two users, and one thing after the other that makes it difficult; then as much of
+/// it at once as there is.
+const SCENES: &[Scene] = &[
+    Scene { name: "plain", ..PLAIN },
+    Scene { name: "fresh", recycle: Recycle::Fresh, ..PLAIN },
+    Scene { name: "in place", recycle: Recycle::InPlace, pins: false, shows_pins: false, ..PLAIN },
+    Scene { name: "mapped", maps: true, ..PLAIN },
+    Scene { name: "punched", punches: true, ..PLAIN },
+    Scene { name: "revoked and reloaded", operator: true, ..PLAIN },
+    Scene { name: "kept", keeps: true, ..PLAIN },
+    Scene { name: "named", names: 1, ..PLAIN },
+    Scene { name: "failing", pages: 2, files: 3, fails: true, ..PLAIN },
+    Scene { name: "two workers", workers: 2, ..PLAIN },
+    Scene {
+        name: "blocks of two",
+        pages_per_block: 2,
+        pages: 4,
+        sizes: &[1, 2, 3],
+        single: true,
+        ..PLAIN
+    },
+];
+
+/// What an unoptimised build looks at in seconds: the same with two blocks.
+const SMALL: &[Scene] = &[
+    Scene { name: "small", pages: 1, files: 2, ..PLAIN },
+    Scene { name: "small, kept", pages: 1, files: 2, keeps: true, ..PLAIN },
+    Scene { name: "small, named", pages: 1, files: 2, names: 1, ..PLAIN },
+    Scene { name: "small, failing", pages: 1, files: 2, fails: true, ..PLAIN },
+    Scene { name: "small, of an operator", pages: 1, files: 2, operator: true, ..PLAIN },
+];
+
+fn number_from(variable: &str) -> Option<usize> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
+
+#[test]
+fn every_state_within_bounds_is_safe_and_comes_back() {
+    let scenes = if cfg!(debug_assertions) { SMALL } else { SCENES };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = number_from("PREZERO_EXPLORE_MOST").unwrap_or(usize::MAX);
+    let only = std::env::var("PREZERO_EXPLORE_ONLY").ok();
+    let scenes = scenes.iter().filter(|s| only.as_ref().is_none_or(|only| s.name == only));
+    let found: Vec<_> = scenes.map(|scene| Search::of(scene, most).run(threads)).collect();
+    let states: usize = found.iter().map(|found| found.states).sum();
+    let transitions: usize = found.iter().map(|found| found.transitions).sum();
+    let deepest = found.iter().map(|found| found.depth).max().unwrap_or_default();
+    eprintln!("{states} states, {transitions} transitions, {deepest} steps deep at most");
+    assert!(states > 1000, "a world in which nothing can happen");
+}
