@@ -72,11 +72,15 @@
  * @misses: allocations that wanted a zero page and had to clear it themselves
  * @waits: those of @misses that took the last page from whoever was zeroing
  *	it: they waited for one clearing unit and cleared the rest
+ * @node_total: base pages of the node, in use or not, huge ones included
+ * @node_free: base pages of the node that nobody uses and that are in no pool:
+ *	what the pool can grow by at most
  *
  * @hits, @misses and @waits count from the start of the provider and never
- * decrease. All other numbers are of one instant:
- * zeroed + zeroable + zeroing <= free <= total. A page with a memory error is
- * in @free (as the kernel counts it) and in none of the three.
+ * decrease. @node_total and @node_free are read right after the others, which
+ * are all of one instant: zeroed + zeroable + zeroing <= free <= total. A page
+ * with a memory error is in @free (as the kernel counts it) and in none of the
+ * three.
  */
 struct hugepagectl_query {
 	__u32		size;
@@ -92,9 +96,12 @@ struct hugepagectl_query {
 	__aligned_u64	hits;
 	__aligned_u64	misses;
 	__aligned_u64	waits;
+	__aligned_u64	node_total;
+	__aligned_u64	node_free;
 };
 
-#define HUGEPAGECTL_QUERY_SIZE_VER0	88
+#define HUGEPAGECTL_QUERY_SIZE_VER0	88	/* up to @waits */
+#define HUGEPAGECTL_QUERY_SIZE_VER1	104
 
 /* As many as there are: for hugepagectl_zero.pages. */
 #define HUGEPAGECTL_ALL			(~0ULL)
@@ -140,7 +147,7 @@ struct hugepagectl_zero {
 #define HUGEPAGECTL_WATCH_INTERVAL_MAX	3600000
 
 /**
- * struct hugepagectl_watch - wake this open file when zeroed pages run low
+ * struct hugepagectl_watch - wake this open file when pages run low
  * @size: in: sizeof(struct hugepagectl_watch); out: bytes understood
  * @node: in: NUMA node
  * @page_shift: in: log2 of the page size in bytes
@@ -150,17 +157,19 @@ struct hugepagectl_zero {
  *	milliseconds; 0: the provider's default (100); at most
  *	HUGEPAGECTL_WATCH_INTERVAL_MAX
  * @reserved: in: 0
+ * @min_free: in: another threshold in pages, on those that are free
  *
  * From now on this open file description polls POLLIN | POLLRDNORM as long as
  * fewer than @min_zeroed pages of the domain are zeroed (and, with
- * HUGEPAGECTL_WATCH_ZEROABLE, at least one is zeroable). The condition is a
+ * HUGEPAGECTL_WATCH_ZEROABLE, at least one is zeroable), or fewer than
+ * @min_free are free, so that the pool should grow. The condition is a
  * level: poll(2) and level-triggered epoll report it as it is at the time of
  * the call. Who sleeps is woken when the condition becomes true, and not more
  * often than the interval allows; a change inside the interval is reported at
  * its end, if it still holds, so none is lost.
  *
  * An open file watches one domain. A second WATCH replaces the first, one with
- * @min_zeroed == 0 ends watching; open the file once more per further domain.
+ * both thresholds 0 ends watching; open the file once more per further domain.
  * A file that watches nothing is never readable. If the node goes away the
  * file polls POLLERR | POLLHUP until the next WATCH.
  */
@@ -172,9 +181,11 @@ struct hugepagectl_watch {
 	__aligned_u64	min_zeroed;
 	__u32		min_interval_ms;
 	__u32		reserved;
+	__aligned_u64	min_free;
 };
 
-#define HUGEPAGECTL_WATCH_SIZE_VER0	32
+#define HUGEPAGECTL_WATCH_SIZE_VER0	32	/* up to @reserved */
+#define HUGEPAGECTL_WATCH_SIZE_VER1	40
 
 #define HUGEPAGECTL_IOC_TYPE	0xBD
 

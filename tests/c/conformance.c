@@ -240,6 +240,9 @@ static void test_values(void)
 	       "zeroed_low is a number and a newline");
 	result(q.zeroed + q.zeroable + q.zeroing <= q.free && q.free <= q.total,
 	       "zeroed + zeroable + zeroing <= free <= total");
+	result(q.node_free <= q.node_total &&
+	       q.total << (shift - 12) <= q.node_total * (sysconf(_SC_PAGESIZE) >> 12),
+	       "the node has the pages of its pool, and no more free ones than pages");
 	result(q.size == sizeof(q), "QUERY reports the size it knows");
 }
 
@@ -635,7 +638,19 @@ static void test_watch(void)
 	       "a second WATCH replaces the first");
 	w = watch_arg(0);
 	call(HUGEPAGECTL_WATCH, &w);
-	result(poll_fd(ctl, POLLIN, 0) == 0, "min_zeroed 0 ends watching");
+	result(poll_fd(ctl, POLLIN, 0) == 0, "both thresholds 0 end watching");
+
+	w = watch_arg(0);
+	w.min_free = query().free + 1;
+	call(HUGEPAGECTL_WATCH, &w);
+	result(poll_fd(ctl, POLLIN, 0) == POLLIN,
+	       "below the threshold of free pages it is readable");
+	w = watch_arg(0);
+	w.min_free = query().free;
+	call(HUGEPAGECTL_WATCH, &w);
+	result(poll_fd(ctl, POLLIN, 0) == 0, "at it, it is not");
+	w = watch_arg(0);
+	call(HUGEPAGECTL_WATCH, &w);
 
 	epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (epoll < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, ctl, &event))

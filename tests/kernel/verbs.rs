@@ -75,7 +75,7 @@ fn doctor_says_the_level() {
     let provider = findings.iter().find(|f| f["subject"] == "provider").expect("a provider");
     assert_eq!(provider["level"], "ok");
     let found = provider["found"].as_str().expect("a text");
-    assert!(found.contains("kernel; this kernel: zeroed pages, version 0"), "{found}");
+    assert!(found.contains("kernel; this kernel: zeroed pages, version 1"), "{found}");
 }
 
 #[test]

@@ -52,6 +52,10 @@ pub struct Query {
     pub misses: u64,
     /// Those of `misses` that took the last page from whoever was zeroing it.
     pub waits: u64,
+    /// Base pages of the node, in use or not, huge ones included.
+    pub node_total: u64,
+    /// Base pages of the node that nobody uses and that are in no pool.
+    pub node_free: u64,
 }
 
 impl Query {
@@ -111,7 +115,7 @@ pub struct Zero {
     pub zeroed: u64,
 }
 
-/// Let an open file poll readable while zeroed pages are low.
+/// Let an open file poll readable while pages are low.
 #[repr(C)]
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -125,12 +129,14 @@ pub struct Watch {
     pub page_shift: u32,
     /// In: 0 or [`WATCH_ZEROABLE`].
     pub flags: u32,
-    /// In: readable below so many pages; 0 ends watching.
+    /// In: readable below so many zeroed pages. Both thresholds 0 end watching.
     pub min_zeroed: u64,
     /// In: no two wake-ups closer than this; 0: [`WATCH_INTERVAL_DEFAULT_MS`].
     pub min_interval_ms: u32,
     /// In: 0.
     pub reserved: u32,
+    /// In: readable below so many free pages, too.
+    pub min_free: u64,
 }
 
 /// An ioctl number, taken apart as `_IOC` puts it together. This is the layout of asm-generic,
@@ -261,7 +267,7 @@ mod tests {
     #[test]
     fn numbers_come_apart_as_they_were_put_together() {
         let request = Request::parse(Query::NUMBER).unwrap();
-        assert_eq!((request.nr(), request.size()), (Query::NR, 88));
+        assert_eq!((request.nr(), request.size()), (Query::NR, 104));
         let grown = Request::parse(Request::number::<Watch>(16383)).unwrap();
         assert_eq!((grown.nr(), grown.size()), (Watch::NR, 16383));
         // Another type, read only, neither.

@@ -55,6 +55,32 @@ pub fn memory(roots: &Roots) -> Result<Memory> {
     })
 }
 
+/// The memory of one node, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// All of it, huge pages included.
+    pub total_bytes: u64,
+    /// Entirely unused, in no pool of huge pages.
+    pub free_bytes: u64,
+}
+
+/// Reads `meminfo` of the node's directory; of a kernel without NUMA, `/proc/meminfo`.
+pub fn node_memory(roots: &Roots, node: Node) -> Result<NodeMemory> {
+    let path = roots.sys.join(format!("devices/system/node/node{node}/meminfo"));
+    let Some(text) = files::read_if_there(&path)? else {
+        let Memory { total_bytes, free_bytes, .. } = memory(roots)?;
+        return Ok(NodeMemory { total_bytes, free_bytes });
+    };
+    // `Node 0 MemTotal:       24684084 kB`
+    let bytes = |name: &str| {
+        let value = text.lines().find_map(|line| line.split_once(name)?.1.strip_prefix(':'));
+        let value = value.ok_or_else(|| Error::malformed(&path, "MemTotal, MemFree", ""))?;
+        let kib: u64 = files::parse(&path, "N kB", value.trim().trim_end_matches(" kB"))?;
+        kib.checked_mul(1024).ok_or_else(|| Error::malformed(&path, "N kB", value))
+    };
+    Ok(NodeMemory { total_bytes: bytes(" MemTotal")?, free_bytes: bytes(" MemFree")? })
+}
+
 /// The buddy allocator's free blocks on one node, all zones together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeBlocks {

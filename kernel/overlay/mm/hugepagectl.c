@@ -11,6 +11,7 @@
 #include <linux/fs.h>
 #include <linux/jiffies.h>
 #include <linux/miscdevice.h>
+#include <linux/mm.h>
 #include <linux/nospec.h>
 #include <linux/poll.h>
 #include <linux/slab.h>
@@ -18,9 +19,9 @@
 #include <uapi/linux/hugepagectl.h>
 #include "hugetlb_zero_internal.h"
 
-static_assert(sizeof(struct hugepagectl_query) == HUGEPAGECTL_QUERY_SIZE_VER0);
+static_assert(sizeof(struct hugepagectl_query) == HUGEPAGECTL_QUERY_SIZE_VER1);
 static_assert(sizeof(struct hugepagectl_zero) == HUGEPAGECTL_ZERO_SIZE_VER0);
-static_assert(sizeof(struct hugepagectl_watch) == HUGEPAGECTL_WATCH_SIZE_VER0);
+static_assert(sizeof(struct hugepagectl_watch) == HUGEPAGECTL_WATCH_SIZE_VER1);
 
 static struct hugetlb_zero_pool *hugepagectl_find_pool(s32 node, u32 page_shift)
 {
@@ -43,6 +44,7 @@ static long hugepagectl_do_query(struct file *file, void *arg)
 {
 	struct hugepagectl_query *query = arg;
 	struct hugetlb_zero_pool *pool;
+	struct sysinfo node = { };
 	struct hstate *h;
 
 	if (query->flags)
@@ -63,6 +65,14 @@ static long hugepagectl_do_query(struct file *file, void *arg)
 	query->misses = pool->misses;
 	query->waits = pool->waits;
 	spin_unlock_irq(&hugetlb_lock);
+
+#ifdef CONFIG_NUMA
+	si_meminfo_node(&node, pool->nid);
+#else
+	si_meminfo(&node);
+#endif
+	query->node_total = node.totalram;
+	query->node_free = node.freeram;
 	return 0;
 }
 
@@ -107,10 +117,11 @@ static long hugepagectl_do_watch(struct file *file, void *arg)
 		goto out;
 	}
 	hugetlb_zero_watch_del(watch);
-	if (!uwatch->min_zeroed)
+	if (!uwatch->min_zeroed && !uwatch->min_free)
 		goto out;
 	watch->min_zeroed = uwatch->min_zeroed;
 	watch->zeroable = uwatch->flags & HUGEPAGECTL_WATCH_ZEROABLE;
+	watch->min_free = uwatch->min_free;
 	watch->interval = msecs_to_jiffies(interval);
 	hugetlb_zero_watch_add(watch, pool);
 out:

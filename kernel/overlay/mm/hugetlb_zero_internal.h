@@ -132,6 +132,7 @@ struct hugetlb_zero_job {
  * @pool: what is watched, or NULL
  * @min_zeroed: ready as long as there are fewer
  * @zeroable: and as long as there is one to zero
+ * @min_free: also as long as fewer are free
  * @gone: the node has gone away
  * @pending: something changed since the last wakeup
  * @interval: least time between two wakeups, in jiffies
@@ -145,6 +146,7 @@ struct hugetlb_zero_watch {
 	struct hugetlb_zero_pool *pool;
 	u64			min_zeroed;
 	bool			zeroable;
+	u64			min_free;
 	bool			gone;
 	bool			pending;
 	unsigned long		interval;

@@ -79,8 +79,10 @@ static bool hugetlb_zero_ready(struct hugetlb_zero_watch *watch)
 {
 	struct hugetlb_zero_pool *pool = watch->pool;
 
-	return pool->nr_zeroed < watch->min_zeroed &&
-	       (!watch->zeroable || hugetlb_zero_zeroable(pool));
+	if (pool->nr_zeroed < watch->min_zeroed &&
+	    (!watch->zeroable || hugetlb_zero_zeroable(pool)))
+		return true;
+	return pool->h->free_huge_pages_node[pool->nid] < watch->min_free;
 }
 
 bool hugetlb_zero_watch_ready(struct hugetlb_zero_watch *watch)

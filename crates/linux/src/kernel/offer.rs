@@ -25,22 +25,24 @@ pub enum Support {
     /// It knows free pages, not zero ones: the daemon owns what it keeps ready.
     Stock,
     /// It knows which of its pages are zero. The number is the version of the uapi: the query's
-    /// struct has 88 bytes in version 0, and every version after it is larger by what it adds.
+    /// struct has 88 bytes in version 0, 104 in version 1, and every version after it is larger by
+    /// what it adds.
     Zeroed(u32),
 }
 
 impl Support {
     /// What this prezero knows how to use.
-    pub const OURS: Self = Self::Zeroed(0);
+    pub const OURS: Self = Self::Zeroed(1);
 
     /// The version that has a query of so many bytes; `None` if none has.
     ///
     /// What we do not know is larger than what we do, and counts as the version after ours.
     fn of_query_size(bytes: u32) -> Option<Self> {
-        match (bytes as usize).cmp(&Query::SIZE_VER0) {
-            Ordering::Less => None,
-            Ordering::Equal => Some(Self::Zeroed(0)),
-            Ordering::Greater => Some(Self::Zeroed(1)),
+        let bytes = bytes as usize;
+        match bytes.cmp(&size_of::<Query>()) {
+            Ordering::Less => (bytes >= Query::SIZE_VER0).then_some(Self::Zeroed(0)),
+            Ordering::Equal => Some(Self::Zeroed(1)),
+            Ordering::Greater => Some(Self::Zeroed(2)),
         }
     }
 }
@@ -142,7 +144,8 @@ mod tests {
     fn a_querys_size_says_its_version() {
         assert_eq!(Support::of_query_size(80), None);
         assert_eq!(Support::of_query_size(88), Some(Support::Zeroed(0)));
-        assert!(Support::of_query_size(96) > Some(Support::OURS));
+        assert_eq!(Support::of_query_size(104), Some(Support::OURS));
+        assert!(Support::of_query_size(112) > Some(Support::OURS));
     }
 
     #[test]

@@ -29,14 +29,14 @@ fn facts() -> Vec<(String, u64)> {
         "hugepagectl_query",
         [
             size, node, page_shift, flags, total, free, reserved, zeroed, zeroable, zeroing, hits,
-            misses, waits
+            misses, waits, node_total, node_free
         ]
     );
     layout!(Zero, "hugepagectl_zero", [size, node, page_shift, flags, pages, zeroed]);
     layout!(
         Watch,
         "hugepagectl_watch",
-        [size, node, page_shift, flags, min_zeroed, min_interval_ms, reserved]
+        [size, node, page_shift, flags, min_zeroed, min_interval_ms, reserved, min_free]
     );
     fact("HUGEPAGECTL_QUERY", Query::NUMBER.into());
     fact("HUGEPAGECTL_ZERO", Zero::NUMBER.into());

@@ -8,6 +8,25 @@ const MIB_2: PageSize = PageSize::new(2 << 20).unwrap();
 const GIB_1: PageSize = PageSize::new(1 << 30).unwrap();
 
 #[test]
+fn reads_a_nodes_memory_and_without_numa_the_machines() {
+    let tree = tree(&[
+        ("proc/meminfo", "MemTotal: 8 kB\nMemFree: 3 kB\nMemAvailable: 4 kB\n"),
+        (
+            "sys/devices/system/node/node1/meminfo",
+            "Node 1 MemTotal:       7 kB\nNode 1 MemFree:        2 kB\nNode 1 MemUsed: 5 kB\n",
+        ),
+        ("sys/devices/system/node/node2/meminfo", "Node 2 MemTotal: 7 kB\n"),
+    ]);
+    let memory = |node| {
+        let memory = meminfo::node_memory(&tree.roots(), Node(node))?;
+        Ok::<_, linux::Error>((memory.total_bytes, memory.free_bytes))
+    };
+    assert_eq!(memory(1).unwrap(), (7 << 10, 2 << 10));
+    assert_eq!(memory(0).unwrap(), (8 << 10, 3 << 10));
+    assert!(memory(2).unwrap_err().to_string().contains("node2/meminfo"));
+}
+
+#[test]
 fn reads_memory_in_bytes() {
     let tree = tree(&[(
         "proc/meminfo",

@@ -8,6 +8,7 @@ use linux::hugepagectl::{
     Argument, Query, Request, WATCH_INTERVAL_DEFAULT_MS, WATCH_INTERVAL_MAX_MS, WATCH_ZEROABLE,
     Watch, Zero,
 };
+use linux::meminfo::{base_page, node_memory};
 use linux::{Errno, Peer};
 use tokio::time::Instant;
 use units::{Domain, Uid};
@@ -70,7 +71,17 @@ impl Session {
             Errno::IO
         })?;
         let now = now.ok_or(Errno::NODEV)?;
-        Ok(Reply::ioctl(query.answered(&now).written()))
+        let memory = node_memory(&self.roots, domain.node).map_err(|error| {
+            tracing::warn!(%error, "cannot see the node's memory");
+            Errno::IO
+        })?;
+        let base = base_page().bytes();
+        let answer = Query {
+            node_total: memory.total_bytes / base,
+            node_free: memory.free_bytes / base,
+            ..query.answered(&now)
+        };
+        Ok(Reply::ioctl(answer.written()))
     }
 
     fn zero_by_ioctl(
@@ -103,13 +114,15 @@ impl Session {
         let level = notify::Watch {
             min_zeroed: watch.min_zeroed,
             only_zeroable: watch.flags & WATCH_ZEROABLE != 0,
+            min_free: watch.min_free,
             interval: Duration::from_millis(interval.into()),
             pending: false,
             not_before: Instant::now(),
         };
         let mut state = self.state.borrow_mut();
         let device = state.handles.device(handle)?;
-        device.watch = (watch.min_zeroed > 0).then_some((domain, level));
+        let watches = watch.min_zeroed > 0 || watch.min_free > 0;
+        device.watch = watches.then_some((domain, level));
         // Who polls already has to look at the new condition.
         if let Some(waiter) = device.waiter.take() {
             self.device.wake(waiter);

@@ -103,8 +103,8 @@ impl Notifiers {
     /// Takes in what the counts are now.
     pub(super) fn note(&mut self, counts: Counts) {
         let before = std::mem::replace(&mut self.counts, counts);
-        let zero = |counts: Counts| (counts.ready, counts.zeroable);
-        self.changed |= zero(before) != zero(counts);
+        let watched = |counts: Counts| (counts.ready, counts.zeroable, counts.free);
+        self.changed |= watched(before) != watched(counts);
         if before.zeroable != counts.zeroable {
             self.zeroable.change();
         }
@@ -142,13 +142,15 @@ impl Notifiers {
     }
 }
 
-/// An open `hugepagectl` that waits for zeroed pages to run low.
+/// An open `hugepagectl` that waits for pages to run low.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// Below how many zeroed pages.
     pub(super) min_zeroed: u64,
     /// And only while something can be zeroed.
     pub(super) only_zeroable: bool,
+    /// Or below how many free pages.
+    pub(super) min_free: u64,
     pub(super) interval: Duration,
     pub(super) pending: bool,
     pub(super) not_before: Instant,
@@ -157,7 +159,9 @@ pub(super) struct Watch {
 impl Watch {
     /// Whether the open file is readable.
     pub(super) fn is_ready(&self, counts: Counts) -> bool {
-        counts.ready.0 < self.min_zeroed && (!self.only_zeroable || counts.zeroable > Pages::ZERO)
+        let low = counts.ready.0 < self.min_zeroed
+            && (!self.only_zeroable || counts.zeroable > Pages::ZERO);
+        low || counts.free.0 < self.min_free
     }
 
     /// Whether to wake who sleeps on it, given that something has `changed` or not.
@@ -244,6 +248,7 @@ mod tests {
         let mut watch = Watch {
             min_zeroed: 2,
             only_zeroable: true,
+            min_free: 0,
             interval: Duration::from_millis(50),
             pending: false,
             not_before: start,
@@ -256,5 +261,20 @@ mod tests {
         assert_eq!(due, start + Duration::from_millis(50));
         assert!(watch.notify(false, counts(0, 1), due));
         assert_eq!(watch.due(), None);
+    }
+
+    #[test]
+    fn a_watch_on_free_pages_does_not_ask_what_is_zeroed() {
+        let now = Instant::now();
+        let watch = Watch {
+            min_zeroed: 0,
+            only_zeroable: true,
+            min_free: 3,
+            interval: Duration::ZERO,
+            pending: false,
+            not_before: now,
+        };
+        let ready = |free| watch.is_ready(Counts { free: Pages(free), ..counts(9, 0) });
+        assert_eq!([2, 3].map(ready), [true, false]);
     }
 }

@@ -351,6 +351,24 @@ impl Session {
         })
     }
 
+    /// What watches of the domain look at, with the kernel's free pages or without.
+    pub(super) fn counts_for(&self, domain: Domain, with_free: bool) -> Option<Counts> {
+        let mut shell = self.shell.borrow_mut();
+        let seen = shell.domain_lately(domain)?;
+        if !with_free {
+            return Some(seen);
+        }
+        let free = match shell.domain_in_kernel(domain) {
+            Ok(now) => now?.free,
+            Err(error) => {
+                tracing::warn!(%error, "cannot see the kernel's pages");
+                // Nobody is told that they run low for it.
+                Pages(u64::MAX)
+            }
+        };
+        Some(Counts { free, ..seen })
+    }
+
     /// What can be done with an open file now; `waiter` is to be woken when that changes.
     fn poll(&self, handle: u64, waiter: Option<u64>) -> Result<Reply, Errno> {
         let mut state = self.state.borrow_mut();
@@ -373,9 +391,8 @@ impl Session {
                 device.waiter = waiter.or(device.waiter);
                 match &device.watch {
                     Some((domain, watch)) => {
-                        let now = self.shell.borrow_mut().domain_lately(*domain);
-                        let now = now.ok_or(Errno::NODEV)?;
-                        match watch.is_ready(now) {
+                        let now = self.counts_for(*domain, watch.min_free > 0);
+                        match watch.is_ready(now.ok_or(Errno::NODEV)?) {
                             true => PollFlags::IN | PollFlags::RDNORM,
                             false => PollFlags::empty(),
                         }

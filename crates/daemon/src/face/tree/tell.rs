@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use units::Domain;
+
 use super::item::Kind;
-use super::notify::SPACING;
+use super::notify::{SPACING, Watch};
 use super::session::Session;
 
 /// How often to look when nothing has happened here: others take pages without a word.
@@ -57,9 +59,10 @@ impl Session {
             {
                 continue;
             }
-            let Some(seen) = self.shell.borrow_mut().domain_lately(domain) else {
-                continue;
-            };
+            let with_free = |watch: &(Domain, Watch)| watch.0 == domain && watch.1.min_free > 0;
+            let with_free =
+                state.handles.devices().any(|d| d.watch.as_ref().is_some_and(with_free));
+            let Some(seen) = self.counts_for(domain, with_free) else { continue };
             let notifiers = state.notifiers(domain, seen);
             let (notified, changed) = (notifiers.notify(now), notifiers.take_changed());
             due.extend(notifiers.due());
