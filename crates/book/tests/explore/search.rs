@@ -3,8 +3,8 @@
 //!
 //! A book cannot be copied, which is what makes a zero claim worth something. A state is therefore
 //! kept as how it came to be: the world at the last start of the daemon, and the steps since, which
-//! are taken again by a new book whenever the state is looked at. A crash ends that history, so that
-//! it stays short.
+//! are taken again by a new book whenever the state is looked at. A crash ends that history, so
+//! that it stays short.
 
 use std::collections::HashSet;
 use std::fmt;
