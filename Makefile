@@ -9,7 +9,7 @@ BPF_PACKAGES = clang make pkg-config libelf-dev zlib1g-dev
 DEMO_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static
 # What tests/consumers runs on lent memory, besides QEMU.
 CONSUMER_PACKAGES = postgresql openjdk-17-jdk-headless mariadb-server libmimalloc2.0 dpdk-dev xz-utils make
-TEST_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static chromium python3
+TEST_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static chromium python3 strace
 
 # In CI every skip that this machine could have run is a failure.
 ifeq ($(CI),true)
@@ -98,10 +98,13 @@ test-kubernetes:
 	@command -v go >/dev/null || { echo "go 1.26 is missing: https://go.dev/doc/install" >&2; exit 1; }
 	cd kubernetes && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 
-# The slower matrices: every state of the book within bounds, ten minutes of storm, databases, a JVM and others on lent memory, the package
-# on a Debian of its own, debug kernel, preemption models, cross builds.
+# The slower matrices: every state of the book within bounds, a tenth of all failures of system
+# calls, a minute of each fuzzer, ten minutes of storm, databases, a JVM and others on lent memory,
+# the package on a Debian of its own, debug kernel, preemption models, cross builds.
 test-all: test test-clear need-consumers test-kubernetes
 	$(CARGO) test --release --package prezero-book --test explore -- --nocapture
+	PREZERO_FAILURES=500 $(CARGO) test --package prezero-tests --test failures -- --nocapture
+	crates/book/fuzz/run
 	PREZERO_TEST_STORM_SECONDS=180 $(CARGO) test --package prezero-tests --test e2e storm_of_pins
 	$(CARGO) test --package prezero-tests --test hostile -- --test-threads 1 --skip storm::
 	PREZERO_HOSTILE_STORM_SECONDS=600 $(CARGO) test --package prezero-tests --test hostile storm::

@@ -235,6 +235,24 @@ impl Daemon {
         }
     }
 
+    /// Whether its process has ended by itself.
+    ///
+    /// # Panics
+    /// If it was not started.
+    pub fn has_ended(&mut self) -> bool {
+        let child = self.child.as_mut().expect("it was started");
+        child.try_wait().expect("our own child").is_some()
+    }
+
+    /// Forgets a process that has ended, so that another can be started.
+    ///
+    /// # Panics
+    /// If it lives.
+    pub fn forget_process(&mut self) {
+        assert!(self.has_ended(), "it lives");
+        self.child = None;
+    }
+
     /// Kills it by SIGKILL.
     ///
     /// # Panics

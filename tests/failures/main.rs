@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every system call of the daemon's fails once.
+//!
+//! The daemon's life (start, fill, lend, return, keep, reload, give back, stop) is lived under
+//! strace(1), which has the k-th call of one kind fail in each of its threads and workers. Whatever
+//! comes of that, afterwards a second daemon starts and serves, every page is where the kernel's
+//! counters say it should be, no file is unknown, nobody has read a foreign byte, and where the
+//! failure was felt, the log says what failed.
+//!
+//! `PREZERO_FAILURES` is how many of the failures are tried, as `PREZERO_TEST_SEED` picks them
+//! (12 unless told otherwise), or `all`; `PREZERO_FAILURES_OF` are names of calls.
+
+mod calls;
+mod life;
+
+use std::collections::BTreeMap;
+
+use linux::testkit::child::alone;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+use calls::{FAILING, OTHERS};
+use life::{Failure, Life, Outcome};
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Every call of a life, by which errors it can fail.
+fn failures(life: &mut Life) -> Vec<Failure> {
+    let counts = life.count_calls();
+    let unknown = |name: &&String| {
+        !OTHERS.contains(&name.as_str()) && !FAILING.iter().any(|(call, _)| call == name)
+    };
+    let unknown: Vec<_> = counts.keys().filter(unknown).collect();
+    assert!(unknown.is_empty(), "how can these fail? calls.rs does not say: {unknown:?}");
+    let only = variable("PREZERO_FAILURES_OF");
+    let only: Option<Vec<_>> = only.as_ref().map(|names| names.split(',').collect());
+    let mut failures = Vec::new();
+    for (call, errors) in FAILING {
+        if only.as_ref().is_some_and(|only| !only.contains(call)) {
+            continue;
+        }
+        for nth in 1..=counts.get(*call).copied().unwrap_or(0) {
+            failures.extend(errors.iter().map(|error| Failure { call, error, nth }));
+        }
+    }
+    failures
+}
+
+#[test]
+fn whatever_system_call_fails_no_page_is_lost_and_the_next_daemon_serves() {
+    let _alone = alone();
+    if !Life::can_be() {
+        return;
+    }
+    let Some(mut life) = Life::new() else { return };
+    let mut failures = failures(&mut life);
+    let there = failures.len();
+    let seed = variable("PREZERO_TEST_SEED").and_then(|seed| seed.parse().ok());
+    let seed: u64 = seed.unwrap_or(1);
+    failures.shuffle(&mut StdRng::seed_from_u64(seed));
+    let most = variable("PREZERO_FAILURES").unwrap_or_else(|| "12".to_owned());
+    failures.truncate(most.parse().unwrap_or(there));
+    eprintln!("{} of {there} failures; PREZERO_TEST_SEED={seed} repeats them", failures.len());
+    let (mut outcomes, mut harm) = (BTreeMap::<_, u32>::new(), Vec::new());
+    for failure in &failures {
+        match life.live(*failure) {
+            Ok(outcome) => *outcomes.entry(outcome).or_default() += 1,
+            Err(what) => {
+                eprintln!("{failure}: {what}");
+                harm.push(format!("{failure}: {what}"));
+            }
+        }
+    }
+    eprintln!("{outcomes:?}, harm: {}", harm.len());
+    assert!(harm.is_empty(), "{}", harm.join("\n"));
+    let felt = failures.len() < 12 || outcomes.keys().any(|outcome| *outcome != Outcome::Missed);
+    assert!(felt, "no call failed at all: {outcomes:?}");
+}
