@@ -3,8 +3,9 @@
 //!
 //! Each in a directory of its own: to unlink a name the kernel locks its directory and then, with
 //! that lock held, waits for the FIFO's, which whoever has kept an `O_PATH` descriptor of it holds
-//! for as long as it likes (chmod(2) in threads that get no CPU time: 28 ms and more). No descriptor
-//! of the FIFO leads to its directory, so that nobody but who ends that lease waits for it.
+//! for as long as it likes (chmod(2) in threads that get no CPU time: 28 ms and more). No
+//! descriptor of the FIFO leads to its directory, so that nobody but who ends that lease waits
+//! for it.
 //!
 //! The client holds the only read end; whoever inherits or receives a copy holds it too. The daemon
 //! holds a write end and never writes. What a FIFO promises (fifo(7), pipe(7)), tested in

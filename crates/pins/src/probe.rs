@@ -101,7 +101,7 @@ const OTHER_FILE: u32 = 3;
 pub struct References {
     /// Pages that have memory.
     pub pages: u32,
-    /// Of these, pages with a memory error, which the kernel holds for good: nobody gets them again.
+    /// Of these, pages with a memory error, which the kernel holds for good.
     pub poisoned: u32,
     /// Of the others, pages with another number of references than at rest: somebody holds them, or
     /// the kernel has them in hand for a moment (compaction).

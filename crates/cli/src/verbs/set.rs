@@ -18,8 +18,8 @@ use crate::shared::Daemon;
 /// as it is; if one value is refused, nothing is changed. The configuration file is not written.
 ///
 /// The pool need only be named as far as there are several. If none fits and --page-size is given,
-/// a pool of that shape is added, which only root may; the page size must be one that the daemon was
-/// started with.
+/// a pool of that shape is added, which only root may; the page size must be one that the daemon
+/// was started with.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
