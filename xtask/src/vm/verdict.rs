@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What the kernel says when something is wrong.
-const COMPLAINTS: [&str; 20] = [
+const COMPLAINTS: [&str; 21] = [
     "BUG:",
     "BUG at ",
     "WARNING:",
@@ -36,6 +36,7 @@ const COMPLAINTS: [&str; 20] = [
     "Bad rss-counter state",
     "list_add corruption",
     "list_del corruption",
+    "enqueued on deprecated workqueue",
 ];
 
 /// Tests by result.
