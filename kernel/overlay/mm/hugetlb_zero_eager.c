@@ -183,7 +183,7 @@ static void __init hugetlb_zero_boot_pool(struct hugetlb_zero_pool *pool)
 		boot->pool = pool;
 		boot->nr = min(share, left);
 		left -= boot->nr;
-		queue_work_node(pool->nid, system_unbound_wq, &boot->work);
+		queue_work_node(pool->nid, system_dfl_wq, &boot->work);
 	}
 }
 

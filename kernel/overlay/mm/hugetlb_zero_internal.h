@@ -62,8 +62,10 @@ enum hugetlb_zero_file {
  * @kobj: directory with the files
  * @files: to notify
  *
- * All protected by hugetlb_lock, @kobj and @files by the order of
- * registration and removal of the node.
+ * All protected by hugetlb_lock, with these exceptions: @present and @low are
+ * written under it and may be read without; @kobj is written by whoever adds or
+ * removes the node, one at a time, and compared by who has another directory of
+ * a pool open. Those are marked with READ_ONCE() and WRITE_ONCE().
  *
  * The free list of the hstate keeps three clusters in this order: zeroed,
  * zeroing, dirty. Each end is known, so that a folio of any kind is found and

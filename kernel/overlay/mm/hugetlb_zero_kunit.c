@@ -387,8 +387,24 @@ static void reappear_test(struct kunit *test)
 	hugetlb_zero_changed(pool);
 	spin_unlock_irq(&hugetlb_lock);
 	flush_delayed_work(&pool->work);
-	KUNIT_EXPECT_EQ(test, pool->pending, 0);
-	KUNIT_EXPECT_EQ(test, pool->armed, 0);
+	KUNIT_EXPECT_FALSE(test, pool->changed);
+	cancel_delayed_work_sync(&pool->work);
+}
+
+/* A change before the pool knows its files is told when it does. */
+static void early_change_test(struct kunit *test)
+{
+	struct fakes *fakes = make_fakes(test);
+	struct hugetlb_zero_pool *pool = fakes->pool;
+
+	spin_lock_irq(&hugetlb_lock);
+	hugetlb_zero_arm(pool, HUGETLB_ZERO_FILE_ZEROABLE);
+	hugetlb_zero_changed(pool);
+	spin_unlock_irq(&hugetlb_lock);
+	flush_delayed_work(&pool->work);
+	KUNIT_EXPECT_FALSE(test, pool->changed);
+	KUNIT_EXPECT_EQ(test, pool->pending, BIT(HUGETLB_ZERO_FILE_ZEROABLE));
+	KUNIT_EXPECT_EQ(test, pool->armed, BIT(HUGETLB_ZERO_FILE_ZEROABLE));
 	cancel_delayed_work_sync(&pool->work);
 }
 
@@ -402,6 +418,7 @@ static struct kunit_case hugetlb_zero_cases[] = {
 	KUNIT_CASE(adopt_test),
 	KUNIT_CASE(brief_test),
 	KUNIT_CASE(reappear_test),
+	KUNIT_CASE(early_change_test),
 	{}
 };
 

@@ -13,7 +13,9 @@
  * - A reader of a file arms it before it takes the value. Whatever changes after
  *   that finds it armed and leads to a notification, now or when the interval is
  *   over. Once notified the file is disarmed: everybody who polls it has been
- *   woken and has to read again, so there is nobody left to tell.
+ *   woken and has to read again, so there is nobody left to tell. Between the
+ *   moment at which the files appear and the one at which the pool knows them it
+ *   stays armed, see hugetlb_zero_register().
  * - A watch is a level: poll looks at the counters themselves, after it has
  *   queued itself. A watch that may not be told yet is looked at again when it
  *   may.
@@ -36,7 +38,7 @@ static void hugetlb_zero_kick(struct hugetlb_zero_pool *pool, u64 when)
 {
 	u64 now = get_jiffies_64();
 
-	mod_delayed_work(system_wq, &pool->work,
+	mod_delayed_work(system_dfl_wq, &pool->work,
 			 time_after64(when, now) ? when - now : 0);
 }
 
@@ -70,7 +72,7 @@ void hugetlb_zero_arm(struct hugetlb_zero_pool *pool,
 void hugetlb_zero_set_low(struct hugetlb_zero_pool *pool, unsigned long low)
 {
 	spin_lock_irq(&hugetlb_lock);
-	pool->low = low;
+	WRITE_ONCE(pool->low, low);
 	hugetlb_zero_changed(pool);
 	spin_unlock_irq(&hugetlb_lock);
 }
@@ -109,7 +111,7 @@ static void hugetlb_zero_notify_work(struct work_struct *work)
 	pool->next_run = now + msecs_to_jiffies(HUGETLB_ZERO_SPACING_MS);
 
 	for (file = 0; file < NR_HUGETLB_ZERO_FILES; file++) {
-		if (!(pool->pending & BIT(file)))
+		if (!(pool->pending & BIT(file)) || !pool->files[file])
 			continue;
 		if (time_before64(now, pool->next[file])) {
 			again = min(again, pool->next[file]);
@@ -176,7 +178,7 @@ static void hugetlb_zero_notify_reset(struct hugetlb_zero_pool *pool)
 {
 	int file;
 
-	pool->low = 0;
+	WRITE_ONCE(pool->low, 0);
 	pool->below = false;
 	pool->armed = 0;
 	pool->pending = 0;
@@ -201,7 +203,7 @@ void hugetlb_zero_pool_appear(struct hugetlb_zero_pool *pool)
 {
 	spin_lock_irq(&hugetlb_lock);
 	hugetlb_zero_notify_reset(pool);
-	pool->present = true;
+	WRITE_ONCE(pool->present, true);
 	spin_unlock_irq(&hugetlb_lock);
 }
 
@@ -214,7 +216,7 @@ void hugetlb_zero_pool_vanish(struct hugetlb_zero_pool *pool)
 	WRITE_ONCE(pool->present, false);
 	pool->armed = 0;
 	pool->pending = 0;
-	pool->low = 0;
+	WRITE_ONCE(pool->low, 0);
 	list_for_each_entry_safe(watch, next, &pool->watches, node) {
 		hugetlb_zero_watch_del(watch);
 		watch->gone = true;

@@ -16,7 +16,10 @@
 #include "hugetlb_zero.h"
 #include "hugetlb_zero_internal.h"
 
-/* While a file is in use its kobject stays, and so does what is found here. */
+/*
+ * While a file is in use its kobject stays, and so does what is found here. The
+ * directories of other pools may come and go meanwhile.
+ */
 static struct hugetlb_zero_pool *hugetlb_zero_of(struct kobject *kobj)
 {
 	struct hstate *h;
@@ -24,7 +27,7 @@ static struct hugetlb_zero_pool *hugetlb_zero_of(struct kobject *kobj)
 
 	for_each_hstate(h)
 		for (nid = 0; nid < nr_node_ids; nid++)
-			if (hugetlb_zero_pool(h, nid)->kobj == kobj)
+			if (READ_ONCE(hugetlb_zero_pool(h, nid)->kobj) == kobj)
 				return hugetlb_zero_pool(h, nid);
 	return NULL;
 }
@@ -142,21 +145,35 @@ static const struct attribute_group hugetlb_zero_attr_group = {
 	.attrs = hugetlb_zero_attrs,
 };
 
+/* What can be told from now on; a change since a file could be read is, too. */
+static void hugetlb_zero_set_files(struct hugetlb_zero_pool *pool,
+				   struct kernfs_node *zeroable,
+				   struct kernfs_node *zeroed)
+{
+	spin_lock_irq(&hugetlb_lock);
+	pool->files[HUGETLB_ZERO_FILE_ZEROABLE] = zeroable;
+	pool->files[HUGETLB_ZERO_FILE_ZEROED] = zeroed;
+	if (pool->pending)
+		hugetlb_zero_changed(pool);
+	spin_unlock_irq(&hugetlb_lock);
+}
+
 /* The directory of a pool has been made. Without its files it works as before. */
 void hugetlb_zero_register(struct hstate *h, int nid, struct kobject *kobj)
 {
 	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(h, nid);
 
 	hugetlb_zero_pool_appear(pool);
-	pool->kobj = kobj;
+	WRITE_ONCE(pool->kobj, kobj);
 	if (sysfs_create_group(kobj, &hugetlb_zero_attr_group)) {
-		pool->kobj = NULL;
+		WRITE_ONCE(pool->kobj, NULL);
 		pr_err("unable to add files of %s for node %d\n", h->name, nid);
 	} else {
-		pool->files[HUGETLB_ZERO_FILE_ZEROABLE] =
-			sysfs_get_dirent(kobj->sd, "zeroable_hugepages");
-		pool->files[HUGETLB_ZERO_FILE_ZEROED] =
-			sysfs_get_dirent(kobj->sd, "zeroed_hugepages");
+		hugetlb_zero_set_files(pool,
+				       sysfs_get_dirent(kobj->sd,
+							"zeroable_hugepages"),
+				       sysfs_get_dirent(kobj->sd,
+							"zeroed_hugepages"));
 	}
 }
 
@@ -171,7 +188,7 @@ void hugetlb_zero_unregister(struct hstate *h, int nid)
 	hugetlb_zero_pool_vanish(pool);
 	if (pool->kobj)
 		sysfs_remove_group(pool->kobj, &hugetlb_zero_attr_group);
-	pool->kobj = NULL;
+	WRITE_ONCE(pool->kobj, NULL);
 
 	/* Readers may have armed it again meanwhile, from now on none can. */
 	spin_lock_irq(&hugetlb_lock);
