@@ -64,7 +64,9 @@ bool hugetlb_zero_job_adopt(struct hugetlb_zero_pool *pool,
 
 	lockdep_assert_held(&hugetlb_lock);
 	list_for_each_entry(other, &pool->jobs, node) {
-		if (jiffies - READ_ONCE(other->last) < HUGETLB_ZERO_STARVED)
+		/* It may advance past the jiffies that we see. */
+		if (time_before(jiffies, READ_ONCE(other->last) +
+						 HUGETLB_ZERO_STARVED))
 			continue;
 		if (atomic_cmpxchg(&other->state, HUGETLB_ZERO_JOB_IDLE,
 				   HUGETLB_ZERO_JOB_TAKEN) !=
