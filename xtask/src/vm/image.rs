@@ -30,6 +30,7 @@ pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {
         Kernel::Stock61 => return stock(STOCK_6_1, linux, arch),
         Kernel::Patched => ("default", true),
         Kernel::PatchedDebug => ("debug", true),
+        Kernel::PatchedRt => ("rt", true),
         Kernel::Patched64k => ("64k", true),
         Kernel::Pristine => ("default", false),
     };

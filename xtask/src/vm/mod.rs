@@ -171,7 +171,7 @@ impl Runner {
         let kernel = match self.images.entry((kernel, linux, arch)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(match (&self.instead, kernel) {
-                (Some(path), Kernel::Patched | Kernel::PatchedDebug) => {
+                (Some(path), Kernel::Patched | Kernel::PatchedDebug | Kernel::PatchedRt) => {
                     Image { kernel: path.clone(), modules: None }
                 }
                 _ => image::of(&kernel, linux, arch)?,

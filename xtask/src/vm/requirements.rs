@@ -19,6 +19,8 @@ pub(crate) enum Kernel {
     Patched,
     /// The same with KASAN, lockdep and the other checkers.
     PatchedDebug,
+    /// The same with locks that sleep.
+    PatchedRt,
     /// Ours with base pages of 64 KiB, on arm64.
     #[serde(rename = "patched-64k")]
     #[value(name = "patched-64k")]
