@@ -490,6 +490,14 @@ impl Block {
         }
     }
 
+    /// Notes that what is lent never got into its borrower's hands: it has nothing there that could
+    /// be kept for it. No-op in any other state.
+    pub(crate) fn note_never_had(&mut self) {
+        if let State::Lent(part) = &mut self.state {
+            part.keep = None;
+        }
+    }
+
     /// Notes that the file of a block in a borrower's hands, or of one that it returned and may
     /// still have, has memory for `allocated` pages. No-op in any other state.
     pub fn note_growth(&mut self, allocated: Pages) {

@@ -3,6 +3,7 @@
 
 use units::{BlockId, Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
 
+use super::lend::Loan;
 use super::{Book, Effect};
 use crate::block::{Block, Reach, Settled, State, StateName};
 
@@ -20,6 +21,17 @@ impl Book {
             }
         }
         effects
+    }
+
+    /// Ends a loan that could not be handed over. Its owner is not told later that zeros are its
+    /// content; what was kept for it before stays so.
+    pub fn end_unreceived(&mut self, loan: &Loan) -> Vec<Effect> {
+        if !loan.kept {
+            for part in &loan.parts {
+                self.blocks.change(part.block, Block::note_never_had);
+            }
+        }
+        self.end_lease(loan.lease)
     }
 
     /// Ends a loan and gives its files back to the kernel as they are, and those that linger of one
