@@ -315,7 +315,7 @@ fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page()
     let page = Page::Mib2;
     for recycle in ["auto", "in-place"] {
         let config = format!("pages_per_block = 2\nmax = 2\nrecycle = \"{recycle}\"");
-        let Some(daemon) = Daemon::start(page, 2, &page.pool(&config)) else { return };
+        let Some(mut daemon) = Daemon::start(page, 2, &page.pool(&config)) else { return };
         if !shows_pins(&daemon) {
             return;
         }
@@ -335,6 +335,8 @@ fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page()
         assert_eq!(daemon.kernel_free(page), 1, "the other page is free, {recycle}");
         let loan = daemon.lend(page, 1);
         assert_zero(&loan.map().expect("a mapping"));
+        drop(loan);
+        daemon.lose(page, 1);
     }
 }
 

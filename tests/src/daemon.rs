@@ -380,6 +380,14 @@ impl Daemon {
         self.pages.as_ref().expect("reserved pages").free(page.size())
     }
 
+    /// Says that so many pages are the kernel's from now on: it keeps what is broken.
+    ///
+    /// # Panics
+    /// If none were reserved.
+    pub fn lose(&mut self, page: Page, pages: u64) {
+        self.pages.as_mut().expect("reserved pages").lose(page.size(), pages);
+    }
+
     fn unmount(&self) {
         let trees = linux::fuse::find(&Roots::default(), &self.tree(), "prezero");
         for tree in trees.unwrap_or_default() {

@@ -203,6 +203,15 @@ impl Guard {
     }
 }
 
+impl Guard {
+    /// Says that so many pages of this size are the kernel's from now on: it keeps what is broken.
+    pub fn lose(&mut self, page: PageSize, pages: u64) {
+        for held in self.held.iter_mut().filter(|held| held.page == page) {
+            held.used += pages;
+        }
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         self.excess.clear();
