@@ -20,6 +20,10 @@ use units::Uid;
 /// Whose: an account's, or `None` for what no borrower can have.
 pub(crate) type Lane = Option<Uid>;
 
+/// The lane of names that a borrower has had and that are nobody's loan any more: whoever still has
+/// such a file may hold it up, and loans wait for the lane of `None`.
+pub(crate) const NOBODYS: Lane = Some(Uid(u32::MAX));
+
 type Task = Box<dyn FnOnce() + Send>;
 
 /// The most lanes of users at a time; those who come later share one.

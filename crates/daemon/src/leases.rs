@@ -16,15 +16,12 @@ use tokio::sync::mpsc;
 use units::{LeaseId, PageSize, Uid};
 
 use crate::error::Result;
-use crate::lanes::{Lane, Lanes};
+use crate::lanes::{Lanes, NOBODYS};
 
 /// The directory of leases.
 const DIRECTORY: &str = "loans";
 /// The same in the layout before this one, where all FIFOs were in one directory.
 const FORMER: &str = "leases";
-
-/// The lane of names that are no loan's.
-const NOBODYS: Lane = Some(Uid(u32::MAX));
 
 /// What a lane found out about an earlier daemon's lease: the daemon's end, if it is held.
 pub(crate) type FoundLease = (LeaseId, linux::Result<Option<DaemonEnd>>);

@@ -123,6 +123,14 @@ impl Rights {
         group.is_some_and(|group| self.peer.in_group(group.gid))
     }
 
+    fn only_root(&self, action: &str, needed: &str) -> Result<(), wire::Error> {
+        if self.is_master() {
+            return Ok(());
+        }
+        let (action, needed) = (action.to_owned(), needed.to_owned());
+        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+    }
+
     fn demand(&self, group: Option<&Group>, field: &str, action: &str) -> Result<(), wire::Error> {
         if self.is_master() || self.is_in(group) {
             return Ok(());
@@ -180,11 +188,7 @@ impl Rights {
 
     /// Whether it may look into other processes, and take their memory away.
     pub(crate) fn may_revoke(&self, action: &str) -> Result<(), wire::Error> {
-        if self.is_master() {
-            return Ok(());
-        }
-        let (action, needed) = (action.to_owned(), "only root may".to_owned());
-        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+        self.only_root(action, "only root may")
     }
 
     /// Whether blocks that others borrow may be in its hands. A worker can keep a page of them
@@ -203,22 +207,14 @@ impl Rights {
 
     /// Whether it may change how blocks are recycled: what isolates borrowers is root's to say.
     pub(crate) fn may_change_recycling(&self) -> Result<(), wire::Error> {
-        if self.is_master() {
-            return Ok(());
-        }
-        let action = "change how a pool recycles".to_owned();
-        let needed = "only root may, as it decides what isolates borrowers".to_owned();
-        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+        let needed = "only root may, as it decides what isolates borrowers";
+        self.only_root("change how a pool recycles", needed)
     }
 
     /// Whether it may add pools, each of which every report has and every look at the kernel's
     /// counts takes longer by, until the daemon ends.
     pub(crate) fn may_add_pools(&self) -> Result<(), wire::Error> {
-        if self.is_master() {
-            return Ok(());
-        }
-        let (action, needed) = ("add a pool".to_owned(), "only root may".to_owned());
-        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+        self.only_root("add a pool", "only root may")
     }
 
     /// Whether it may zero, configure and give back.

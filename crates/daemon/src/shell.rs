@@ -37,6 +37,7 @@ use crate::borrowers::Borrowers;
 use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::kernel::Fill;
+use crate::lanes::NOBODYS;
 use crate::leases::{FoundLease, Leases};
 use crate::metrics::Metrics;
 use crate::provider::{Meters, Provider};
@@ -236,7 +237,7 @@ impl Shell {
         let known: Vec<_> = shell.book.leases().collect();
         for lease in held.keys().filter(|lease| !known.contains(lease)) {
             if let Some(forget) = shell.leases.remove(*lease) {
-                shell.store.lanes().submit(Some(Uid(u32::MAX)), forget);
+                shell.store.lanes().submit(NOBODYS, forget);
             }
         }
         held.retain(|lease, _| known.contains(lease));
@@ -351,9 +352,12 @@ impl Shell {
     }
 
     /// Whether a change is of a pool that there is.
-    pub(crate) fn has_pool(&self, change: &PoolChange) -> bool {
-        let key = change.pool().map(|key| self.book.canonical(key));
-        key.is_ok_and(|key| self.book.pool_config(key).is_some())
+    ///
+    /// # Errors
+    /// [`wire::Error::BadValue`] if it names none that could be.
+    pub(crate) fn has_pool(&self, change: &PoolChange) -> Result<bool, wire::Error> {
+        let key = self.book.canonical(change.pool()?);
+        Ok(self.book.pool_config(key).is_some())
     }
 
     /// Notes who has a loan that was just granted, unless it has ended meanwhile.

@@ -158,7 +158,7 @@ impl Service {
         if change.recycle.is_some() {
             self.rights.may_change_recycling()?;
         }
-        if !self.shell.borrow().has_pool(&change) {
+        if !self.shell.borrow().has_pool(&change)? {
             self.rights.may_add_pools()?;
         }
         self.shell.borrow_mut().configure(&change)
