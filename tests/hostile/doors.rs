@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The agents' socket, and what only some may call: revoke, holders, drain, configure.
 
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, error_of, message};
-use crate::socket::{MOST, as_many_as_can_be, send_descriptors};
+use crate::socket::{MOST, as_many_as_can_be, ask_and_never_read, send_descriptors};
 use crate::stage::Stage;
 use crate::users::{AGENT_GROUP, User};
 use crate::victim::{Clock, Victim};
@@ -245,15 +244,7 @@ fn deaf_agents(scene: &mut Scene<'_>) -> Got {
     let crowd: Vec<_> = (0..12).filter_map(|_| knock(scene).ok()).collect();
     let list = message("agent.ListLoans", &json!({}));
     let asked = [list, message("agent.GetSupply", &json!({}))].concat().repeat(300);
-    scene.set_up();
-    while !scene.over() {
-        for mut stream in &crowd {
-            stream.set_nonblocking(true).expect("a socket");
-            let _ = stream.write(&asked);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok("its answers, unread".to_owned())
+    Ok(ask_and_never_read(scene, &crowd, &asked))
 }
 
 /// The longest lists that there are, read as fast as they come.

@@ -171,16 +171,24 @@ pub(crate) fn half_messages_cost_no_memory_for_good(stage: &mut Stage) {
 /// Asks again and again and reads no answer, until the daemon stops reading.
 fn deaf_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
     let crowd = crowd(scene, wanted);
-    let asked: Vec<u8> = message("GetStatus", &json!({})).repeat(600);
+    Ok(ask_and_never_read(scene, &crowd, &message("GetStatus", &json!({})).repeat(600)))
+}
+
+/// Sends as much as each connection takes, again and again, and reads nothing.
+pub(crate) fn ask_and_never_read(
+    scene: &mut Scene<'_>,
+    crowd: &[UnixStream],
+    asked: &[u8],
+) -> String {
     scene.set_up();
     while !scene.over() {
-        for mut stream in &crowd {
+        for mut stream in crowd {
             stream.set_nonblocking(true).expect("a socket");
-            let _ = stream.write(&asked);
+            let _ = stream.write(asked);
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ok("its answers, unread".to_owned())
+    "its answers, unread".to_owned()
 }
 
 pub(crate) fn those_who_do_not_read_hold_up_nobody(stage: &mut Stage) {

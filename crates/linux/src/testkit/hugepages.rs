@@ -159,6 +159,13 @@ impl Guard {
         counters.expect("a page size of this kernel").free.saturating_sub(aside + promised)
     }
 
+    /// Says that so many pages of this size are the kernel's from now on: it keeps what is broken.
+    pub fn lose(&mut self, page: PageSize, pages: u64) {
+        for held in self.held.iter_mut().filter(|held| held.page == page) {
+            held.used += pages;
+        }
+    }
+
     fn grow(&mut self, page: PageSize, node: Option<Node>, pages: u64) -> Result<bool> {
         let roots = Roots::default();
         let now = hugetlb::counters(&roots, page, node)?;
@@ -200,15 +207,6 @@ impl Guard {
             self.excess.push((page, excess, promise));
         }
         Ok(())
-    }
-}
-
-impl Guard {
-    /// Says that so many pages of this size are the kernel's from now on: it keeps what is broken.
-    pub fn lose(&mut self, page: PageSize, pages: u64) {
-        for held in self.held.iter_mut().filter(|held| held.page == page) {
-            held.used += pages;
-        }
     }
 }
 
