@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages};
+use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages, PoolKey};
+use zlink::introspect::CustomType;
 
 use crate::{
-    Configured, Drained, Finished, GivenBack, Holders, Job, Lent, MAX_PARTS, MOST_PARTS,
-    PoolChange, Revoked, Status, WatchReply,
+    Configured, Drained, Error, Finished, GivenBack, Holders, Job, Lent, MAX_PARTS, MOST_PARTS,
+    Revoked, Status, WatchReply,
 };
 
 /// A method's parameters, and what it is called by.
@@ -205,5 +206,42 @@ mod seconds {
         d: D,
     ) -> Result<Option<Duration>, D::Error> {
         Ok(Option::deserialize(d)?.map(Duration::from_secs))
+    }
+}
+
+/// A pool's shape and the thresholds to change; what is absent stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct PoolChange {
+    /// NUMA node.
+    pub node: u32,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Pages of one block.
+    pub pages_per_block: u64,
+    /// Background zeroing starts below so many ready pages.
+    pub ready_low: Option<u64>,
+    /// ... and stops at so many.
+    pub ready_high: Option<u64>,
+    /// The most pages the pool may own.
+    pub max_pages: Option<u64>,
+    /// Pages left free in the kernel's pool.
+    pub leave_free: Option<u64>,
+    /// How returned blocks become zero again: a [`Recycle`]. A text, because zlink hangs up on a
+    /// parameter of another type, and a wrong word deserves an answer.
+    pub recycle: Option<String>,
+}
+
+impl PoolChange {
+    /// The pool that it names.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`] for a page size that is none.
+    pub fn pool(&self) -> Result<PoolKey, Error> {
+        let page_size = PageSize::try_from(self.page_bytes);
+        Ok(PoolKey {
+            node: Node(self.node),
+            page_size: page_size.map_err(|e| Error::bad_value("page_bytes", e))?,
+            pages_per_block: Pages(self.pages_per_block),
+        })
     }
 }

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What there is to see: pools, loans, users, and who holds what.
+
+use serde::{Deserialize, Serialize};
+use units::{Counts, Domain};
+use zlink::introspect::CustomType;
+
+use crate::{Provider, Recycle};
+
+/// Pages of one pool by state, and its thresholds.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct PoolStatus {
+    /// NUMA node.
+    pub node: u32,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Pages of one block.
+    pub pages_per_block: u64,
+    /// How its returned blocks become zero again: *fresh* also where it is to be another, and
+    /// cannot be.
+    pub recycle: Recycle,
+    /// Pages that could be zeroed now: dirty ones owned, and free ones that may be taken.
+    pub zeroable_pages: u64,
+    /// Pages being cleared.
+    pub zeroing_pages: u64,
+    /// Pages known to be zero.
+    pub ready_pages: u64,
+    /// Pages in clients' hands.
+    pub lent_pages: u64,
+    /// Pages whose content waits for its owner.
+    pub kept_pages: u64,
+    /// Pages returned but still reachable.
+    pub lingering_pages: u64,
+    /// Those of them that are still mapped.
+    pub mapped_pages: u64,
+    /// Those of them that nobody has open or maps, in blocks of which pages are pinned.
+    pub pinned_pages: u64,
+    /// Blocks of all states.
+    pub blocks: u64,
+    /// Background zeroing starts below.
+    pub ready_low: u64,
+    /// Background zeroing stops at.
+    pub ready_high: u64,
+    /// The most pages the pool may own.
+    pub max_pages: Option<u64>,
+    /// Pages left free in the kernel's pool.
+    pub leave_free: u64,
+    /// Pages of the kernel's pool on this node that are free and promised to nobody.
+    pub kernel_free_pages: u64,
+    /// Pages of the kernel's pool that are free and promised to whoever has mapped them, so that
+    /// nobody else can have them. The kernel counts promises of all nodes together.
+    #[serde(default)]
+    pub kernel_reserved_pages: u64,
+}
+
+/// One loan.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct LoanStatus {
+    /// The lease.
+    pub lease: u64,
+    /// The borrower's user number.
+    pub uid: u32,
+    /// The user whose quota it counts against: the borrower, or whose subordinate it is.
+    pub account: u32,
+    /// The owner it named.
+    pub owner: Option<String>,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Its pages.
+    pub pages: u64,
+    /// Pages that its files have beyond that, as of a look a moment ago: its borrower's own doing,
+    /// by fallocate(2). They count against the quota.
+    pub grown_pages: u64,
+    /// Its blocks.
+    pub blocks: u64,
+    /// The nodes that they lie on.
+    #[serde(default)]
+    pub nodes: Vec<u32>,
+    /// Of its pages those that were ready, or have been filled by the kernel as zeroed ones.
+    #[serde(default)]
+    pub ready_pages: u64,
+    /// The others: a hole, which the borrower's own faults fill.
+    #[serde(default)]
+    pub hole_pages: u64,
+    /// For how long it has been lent. Absent for a loan of before the daemon's start.
+    #[serde(default)]
+    pub age_seconds: Option<u64>,
+    /// The process that asked for it, by the daemon's numbers; another may hold it now. Absent for
+    /// a loan of before the daemon's start, and in what users without the right to zero see of
+    /// others' loans, as are the following.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// That process's command, 15 characters of it. Absent once it has ended.
+    #[serde(default)]
+    pub command: Option<String>,
+    /// Its control group, as in /proc/PID/cgroup.
+    #[serde(default)]
+    pub cgroup: Option<String>,
+}
+
+/// What one user holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct UserStatus {
+    /// The user, subordinates included.
+    pub uid: u32,
+    /// Its loans.
+    pub loans: u64,
+    /// What counts against its quota: lent, lingering and kept, and what its files have beyond.
+    pub held_bytes: u64,
+    /// Its quota.
+    pub quota_bytes: Option<u64>,
+}
+
+/// One process that keeps a block from others.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct BlockHolder {
+    /// The loan that the block is, or was, part of; absent for one of a lost worker.
+    pub lease: Option<u64>,
+    /// Whether that loan has ended, so that the block lingers.
+    pub lingers: bool,
+    /// NUMA node.
+    pub node: u32,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// The pages of all blocks of that loan that it holds in this way.
+    pub pages: u64,
+    /// The process, by the daemon's numbers.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its command.
+    pub command: String,
+    /// Its control group.
+    pub cgroup: Option<String>,
+    /// How it holds them.
+    pub how: Held,
+}
+
+/// How a process holds a block.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, CustomType,
+)]
+#[serde(rename_all = "lowercase")]
+#[zlink(rename_all = "lowercase")]
+pub enum Held {
+    /// It maps it.
+    #[default]
+    Maps,
+    /// It has it open.
+    Opens,
+    /// The block's pages are pinned, and it is its borrower's and has what pins pages: `io_uring`,
+    /// VFIO or RDMA. The kernel does not say which process it is.
+    Pins,
+}
+
+/// What happened since the daemon started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct Counters {
+    /// Loans granted.
+    pub loans: u64,
+    /// Bytes lent that were ready.
+    pub hit_bytes: u64,
+    /// Bytes lent as a hole, which the client's own faults fill.
+    pub miss_bytes: u64,
+    /// Loans that got their owner's content back.
+    pub kept_loans: u64,
+    /// Loans refused.
+    pub refusals: u64,
+    /// Bytes that workers zeroed.
+    pub zeroed_bytes: u64,
+    /// Workers that went away without a word.
+    pub lost_workers: u64,
+    /// Bytes given back to the kernel for others.
+    pub given_back_bytes: u64,
+}
+
+/// Everything there is to see.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+pub struct Status {
+    /// Where its ready pages come from.
+    pub provider: Provider,
+    /// The daemon's version.
+    pub version: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// Its pools.
+    pub pools: Vec<PoolStatus>,
+    /// The counts of each node and page size: those of its pools together, which share the
+    /// kernel's free pages.
+    #[serde(default)]
+    pub levels: Vec<Level>,
+    /// Its loans.
+    pub loans: Vec<LoanStatus>,
+    /// Whoever holds anything: only oneself without the right to zero.
+    #[serde(default)]
+    pub users: Vec<UserStatus>,
+    /// Its own workers that run now.
+    pub workers: u32,
+    /// Whether background zeroing waits for CPU pressure to fall.
+    pub paused_by_pressure: bool,
+    /// Why pools recycle fresh that would recycle in place if pinned pages could be seen.
+    pub fresh_because: Option<String>,
+    /// Whether it keeps nothing ready, because somebody had it drained.
+    #[serde(default)]
+    pub drained: bool,
+    /// Where its control tree is mounted.
+    #[serde(default)]
+    pub tree: Option<String>,
+    /// Blocks on its mounts that it knows nothing of: their pages are nobody's until its next
+    /// start. None in a daemon without faults. Absent in answers of a daemon from before.
+    #[serde(default)]
+    pub unknown_files: u64,
+    /// What happened since it started.
+    pub counters: Counters,
+}
+
+/// One line of a watch: the counts of one node and page size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+pub struct Level {
+    /// NUMA node.
+    pub node: u32,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Pages ready.
+    pub ready_pages: u64,
+    /// Pages that could be zeroed now.
+    pub zeroable_pages: u64,
+    /// Pages being cleared.
+    pub zeroing_pages: u64,
+    /// Pages lent.
+    pub lent_pages: u64,
+}
+
+impl Level {
+    /// What is told of a domain.
+    #[must_use]
+    pub fn new(domain: Domain, counts: &Counts) -> Self {
+        Self {
+            node: domain.node.0,
+            page_bytes: domain.page_size.bytes(),
+            ready_pages: counts.ready.0,
+            zeroable_pages: counts.zeroable.0,
+            zeroing_pages: counts.zeroing.0,
+            lent_pages: counts.lent.0,
+        }
+    }
+}
