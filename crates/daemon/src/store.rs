@@ -8,6 +8,9 @@
 //! directory in plain mode), with a subdirectory per state. What is where is remembered here, so
 //! that an effect only says which block changed.
 
+mod looking;
+mod start;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -18,12 +21,11 @@ use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
 use book::journal;
-use book::{Book, Effect, Found};
+use book::{Book, Effect};
 use linux::holders::Identity;
 use linux::{BlockDir, BlockFile, Exclusivity, HugetlbMount, exclusive, mount};
-use pins::Opened;
-use tokio::sync::{mpsc, oneshot};
-use units::{BlockId, Bytes, LeaseId, PageSize, Pages, Uid};
+use tokio::sync::mpsc;
+use units::{BlockId, Bytes, PageSize, Pages, Uid};
 
 use crate::closing::Watched;
 use crate::error::{Error, Result};
@@ -42,9 +44,6 @@ struct Place {
 
 /// Blocks that nobody knows any more, and whose pages the kernel has yet to get.
 const GONE: &str = "gone";
-
-/// How long a start waits for what its borrowers hold up: files of the layout before this one.
-const WRAP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the end waits for files that their borrowers hold up.
 const END_PATIENCE: Duration = Duration::from_secs(2);
@@ -226,116 +225,6 @@ impl Store {
         Ok(true)
     }
 
-    /// Takes over the files of the layout before this one: without directories, mode 0666. Those
-    /// whose borrowers hold them up are left for the next start, with everything that they have.
-    fn wrap(&self) -> Result<()> {
-        for (page_size, dir) in &self.dirs {
-            for state in StateName::ALL {
-                dir.end_wrapping(state.as_str())?;
-                for name in dir.bare(state.as_str())? {
-                    let dir = Arc::clone(dir);
-                    let lane = lane_of(&name, *page_size, state);
-                    self.lanes.submit(lane, move || {
-                        let wrapped = dir.wrap(state.as_str(), &name).and_then(|()| {
-                            if state == StateName::Lent {
-                                return Ok(());
-                            }
-                            dir.open_block(state.as_str(), &name)?.take_access()
-                        });
-                        if let Err(error) = wrapped {
-                            tracing::warn!(%error, %name, "a file is not taken over");
-                        }
-                    });
-                }
-            }
-        }
-        self.lanes.wait(WRAP_PATIENCE);
-        Ok(())
-    }
-
-    /// The account of each lease that a file there is says it is, or was, part of.
-    pub(crate) fn lease_owners(&self) -> Result<BTreeMap<LeaseId, Uid>> {
-        let mut owners = BTreeMap::new();
-        for (page_size, dir) in &self.dirs {
-            for state in StateName::ALL {
-                let names = dir.list(state.as_str())?;
-                let parts = names.iter().filter_map(|n| journal::parse(n, *page_size)?.part);
-                owners.extend(parts.map(|part| (part.lease, part.account)));
-            }
-        }
-        Ok(owners)
-    }
-
-    /// Every file there is. Names that are nobody's are removed: only a daemon writes here.
-    pub(crate) fn scan(&mut self, lease_alive: &dyn Fn(u64) -> bool) -> Result<Vec<Found>> {
-        self.wrap()?;
-        let mut found = Vec::new();
-        for (page_size, dir) in self.dirs.clone() {
-            for name in dir.list(GONE)? {
-                self.free(page_size, &dir, name, None);
-            }
-            for state in StateName::ALL {
-                let late = dir.bare(state.as_str())?;
-                for name in dir.list(state.as_str())? {
-                    if late.contains(&name) {
-                        tracing::warn!(%name, %state, "held by its borrower: left for another start");
-                        continue;
-                    }
-                    let Some(entry) = journal::parse(&name, page_size) else {
-                        tracing::warn!(%name, %state, "a file that no daemon made is removed");
-                        dir.unlink(state.as_str(), &name)?;
-                        continue;
-                    };
-                    let bytes = match dir.allocated_bytes(state.as_str(), &name) {
-                        Ok(bytes) => bytes,
-                        Err(error) if error.is_not_found() => {
-                            // Of a crash between the directory and its file, or their end.
-                            dir.unlink(state.as_str(), &name)?;
-                            continue;
-                        }
-                        Err(error) => return Err(error.into()),
-                    };
-                    let reach = match state {
-                        StateName::Ready | StateName::Kept => reach_of(
-                            dir.open_block(state.as_str(), &name),
-                            &self.proofs,
-                            page_size,
-                        )?,
-                        // Asked when it is settled.
-                        _ => Reach::Shared,
-                    };
-                    found.push(Found {
-                        state,
-                        allocated: Bytes(bytes).whole_pages(page_size),
-                        reach,
-                        lease_alive: entry.part.as_ref().is_some_and(|p| lease_alive(p.lease.0)),
-                        entry: entry.clone(),
-                    });
-                    let place = Place { page_size, state, name };
-                    self.places.insert(entry.block, place);
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// How many blocks are on the mounts that it knows nothing of: their pages are nobody's until
-    /// the next start, which removes them or takes them over.
-    pub(crate) fn unknown(&self) -> Result<u64> {
-        let mut unknown = 0;
-        for (page_size, dir) in &self.dirs {
-            let there = StateName::ALL.iter().map(|state| dir.count(state.as_str()));
-            let there: u64 = there.sum::<linux::Result<u64>>()?;
-            let known = self.places.values().filter(|place| place.page_size == *page_size);
-            unknown += there.saturating_sub(known.count() as u64);
-            if !self.lanes.is_busy() {
-                // Nobody is at work on what is there.
-                unknown += dir.count(GONE)?;
-            }
-        }
-        Ok(unknown)
-    }
-
     /// Gives the pages of a block to the kernel that has been moved to [`GONE`].
     fn free(&self, page_size: PageSize, dir: &Arc<BlockDir>, name: String, slot: Option<Slot>) {
         let lane = lane_of(&name, page_size, StateName::Lingering);
@@ -472,172 +361,6 @@ impl Store {
         Ok(self.dir(place.page_size)?.open_block(place.state.as_str(), &place.name)?)
     }
 
-    /// Opens a block that is to be lent, after a last proof that nobody else has it. An open that
-    /// was allowed before access was taken away may return only after the proof that followed.
-    ///
-    /// # Errors
-    /// [`Error::Reached`].
-    pub(crate) fn open_to_lend(&self, block: BlockId) -> Result<BlockFile> {
-        let open = || self.try_open(block)?.ok_or(Error::Reached(block));
-        let size = self.places.get(&block).ok_or(Error::NoFile(block))?.page_size;
-        let (opened, file) = match self.tables.as_ref().and_then(|t| t.before_lending(block)) {
-            // Page tables that are made in advance are of a description of their own: asked for
-            // that, before there is another.
-            Some(mapped) => (self.proofs.opened(&mapped, size), open()?),
-            None => {
-                let file = open()?;
-                (self.proofs.opened(&file, size), file)
-            }
-        };
-        if opened == Opened::Open || !file.is_private()? {
-            return Err(Error::Reached(block));
-        }
-        Ok(file)
-    }
-
-    /// Has it looked up who can reach a block that a worker has reported, and the pages it has
-    /// memory for. Nobody was ever given access to it since it was proven last. Does not wait: a
-    /// look takes 20 ms for 256 GiB of 2 MiB pages.
-    pub(crate) fn look_at_report(&self, block: BlockId) -> Result<oneshot::Receiver<Seen>> {
-        let (tell, told) = oneshot::channel();
-        let Some(file) = self.try_open(block)? else {
-            drop(tell.send((Reach::Shared, Pages::ZERO)));
-            return Ok(told);
-        };
-        let size = self.places.get(&block).ok_or(Error::NoFile(block))?.page_size;
-        let proofs = self.proofs.clone();
-        self.lanes.submit(None, move || {
-            let look = || -> Result<Seen> {
-                let reach =
-                    if file.is_private()? { proofs.reach(&file, size) } else { Reach::Shared };
-                Ok((reach, Bytes(file.allocated_bytes()?).whole_pages(size)))
-            };
-            let report = look().unwrap_or_else(|error| {
-                tracing::warn!(%error, %block, "cannot tell who holds a block");
-                (Reach::Shared, Pages::ZERO)
-            });
-            drop(file);
-            // Nobody hears it when the worker is gone.
-            drop(tell.send(report));
-        });
-        Ok(told)
-    }
-
-    /// The blocks that are watched.
-    pub(crate) fn watched(&self) -> &Watched {
-        &self.watched
-    }
-
-    /// The blocks of which a description went since the last call.
-    pub(crate) fn closed(&mut self) -> Option<Vec<BlockId>> {
-        self.watched.closed()
-    }
-
-    /// Has it told when a description of a lent or lingering block goes, which the daemon has open
-    /// by `file`, by its page tables, or since it was lent. Returns whether it was not told before:
-    /// then a look is due.
-    pub(crate) fn watch(&mut self, block: BlockId, file: Option<Arc<BlockFile>>) -> bool {
-        let Some(place) = self.places.get(&block) else { return false };
-        let Some(dir) = self.dirs.get(&place.page_size) else { return false };
-        let (state, name) = (place.state.as_str(), place.name.as_str());
-        let mapped = || self.tables.as_ref().and_then(|tables| tables.file_of(block));
-        let file = file.or_else(mapped);
-        self.watched.watch(block, (dir, state, name), file)
-    }
-
-    /// Opens a block that is about to be lent, and held by its memory, for the daemon itself: when
-    /// it is to be looked at its borrower may have a lease on it, whose end an `open` asks for, and
-    /// waits for whoever reads `/proc/locks`.
-    pub(crate) fn open_to_watch(&mut self, block: BlockId) {
-        if self.tables.as_ref().is_some_and(|tables| tables.file_of(block).is_some()) {
-            return;
-        }
-        match self.open_block(block) {
-            Ok(file) => self.watched.keep(block, Arc::new(file)),
-            Err(error) => tracing::debug!(%error, %block, "is looked at by the clock"),
-        }
-    }
-
-    /// Ends that: the block is nobody's, and proven by others.
-    pub(crate) fn unwatch(&mut self, block: BlockId) {
-        self.watched.forget(block);
-    }
-
-    /// The one description of the daemon's by which a lent or lingering block is looked at. `None`
-    /// while somebody has a lease on the file, who has it open, too.
-    fn description(&self, block: BlockId) -> Result<Option<Arc<BlockFile>>> {
-        match self.known(block) {
-            Some(file) => Ok(Some(file)),
-            None => Ok(self.try_open(block)?.map(Arc::new)),
-        }
-    }
-
-    /// The same, if the daemon has one already.
-    fn known(&self, block: BlockId) -> Option<Arc<BlockFile>> {
-        let mapped = || self.tables.as_ref().and_then(|tables| tables.file_of(block));
-        self.watched.file(block).or_else(mapped)
-    }
-
-    /// Who has a block open that is lent, its page tables made in advance apart.
-    pub(crate) fn opened_while_lent(&self, block: BlockId) -> Result<Opened> {
-        let size = self.places.get(&block).ok_or(Error::NoFile(block))?.page_size;
-        let opened = |file: Arc<BlockFile>| self.proofs.opened(&file, size);
-        Ok(self.description(block)?.map_or(Opened::Open, opened))
-    }
-
-    /// Has its user's lane take access to a returned block away, and then find out who still
-    /// reaches it. Does not wait; no-op while that is being done.
-    ///
-    /// Access by others goes first: a descriptor opened with `O_PATH` is invisible to the lease
-    /// proof and could be opened for real later.
-    pub(crate) fn look_at(&mut self, block: BlockId, lent: Pages) -> Result<()> {
-        if self.looked_at.contains(&block) {
-            return Ok(());
-        }
-        let Some(Place { page_size: size, state, name }) = self.places.get(&block).cloned() else {
-            return Ok(());
-        };
-        let known = self.known(block);
-        let (dir, returned, proofs) =
-            (Arc::clone(self.dir(size)?), self.returned.clone(), self.proofs.clone());
-        self.looked_at.insert(block);
-        self.lanes.submit(lane_of(&name, size, state), move || {
-            // Not before: an `open` of a file on which its borrower has a lease may wait.
-            let open = || dir.open_block(state.as_str(), &name).map(Arc::new);
-            let look = |file: &Arc<BlockFile>| reach_after_loan(file, &proofs, size, lent);
-            let looked = known.map_or_else(open, Ok).map_err(Error::from);
-            let looked = looked.and_then(|file| look(&file).map(|found| (found, file)));
-            let ((reach, memory), file) = match looked {
-                Ok((found, file)) => (found, Some(file)),
-                Err(error) => {
-                    if !matches!(&error, Error::Kernel(error) if error.is_leased()) {
-                        tracing::warn!(%error, %block, "cannot tell who holds a block");
-                    }
-                    ((Reach::Shared, Pages::ZERO), None)
-                }
-            };
-            // Else closed before anybody acts on it: a proof made meanwhile would see it.
-            let file = file.filter(|_| matches!(reach, Reach::Shared | Reach::Mapped));
-            // Nobody hears it when the daemon ends.
-            returned.send(Returned { block, reach, memory, file }).ok();
-        });
-        Ok(())
-    }
-
-    /// A lane is done with a block.
-    pub(crate) fn looked(&mut self, block: BlockId) {
-        self.looked_at.remove(&block);
-    }
-
-    /// `None` while somebody has a lease on the file, who has it open, too.
-    fn try_open(&self, block: BlockId) -> Result<Option<BlockFile>> {
-        match self.open_block(block) {
-            Ok(file) => Ok(Some(file)),
-            Err(Error::Kernel(error)) if error.is_leased() => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Pages of a block that have memory.
     pub(crate) fn allocated(&self, block: BlockId, page_size: PageSize) -> Result<Pages> {
         let place = self.places.get(&block).ok_or(Error::NoFile(block))?;
@@ -707,30 +430,4 @@ fn scope_lane(scope: &str) -> Uid {
     let mut hasher = std::hash::DefaultHasher::new();
     scope.hash(&mut hasher);
     Uid((1 << 31) | (hasher.finish() & 0x3fff_ffff) as u32)
-}
-
-/// Who can reach a returned file once nobody may open it anew, and then the pages that it has
-/// memory for: where that is [`Reach::Sole`], nothing can change any more.
-fn reach_after_loan(
-    file: &BlockFile,
-    proofs: &Proofs,
-    size: PageSize,
-    lent: Pages,
-) -> Result<(Reach, Pages)> {
-    file.take_access()?;
-    let reach = proofs.reach(file, size);
-    // After the proof: before it, its borrower may still cut the file.
-    let as_lent = file.len()? == lent.bytes(size).0;
-    let memory = Bytes(file.allocated_bytes()?).whole_pages(size);
-    Ok((reach, if as_lent { memory } else { Pages::ZERO }))
-}
-
-/// Who can reach a file that is found at start, without waiting for anybody.
-fn reach_of(opened: linux::Result<BlockFile>, proofs: &Proofs, size: PageSize) -> Result<Reach> {
-    match opened {
-        Ok(file) if file.is_private()? => Ok(proofs.reach(&file, size)),
-        Ok(_) => Ok(Reach::Shared),
-        Err(error) if error.is_leased() => Ok(Reach::Shared),
-        Err(error) => Err(error.into()),
-    }
 }
