@@ -57,10 +57,13 @@ pub(crate) fn age(seconds: Option<u64>) -> String {
     or_dash(seconds.map(text))
 }
 
-/// The last part of a control group's path: a unit of systemd's, where there is one.
+/// Of a control group's path the unit of systemd's, which may have groups below it (a virtual
+/// machine of libvirt's is in `X.scope/libvirt/emulator`); where there is none its last part.
 pub(crate) fn unit(cgroup: Option<&str>) -> String {
-    let last = cgroup.and_then(|path| path.rsplit('/').find(|part| !part.is_empty()));
-    or_dash(last)
+    let mut parts = cgroup.into_iter().flat_map(|path| path.rsplit('/')).filter(|p| !p.is_empty());
+    let last = parts.clone().next();
+    let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
+    or_dash(parts.find(is_unit).or(last))
 }
 
 /// So many pages of that size, as bytes.
@@ -77,6 +80,8 @@ mod tests {
         let ages = [Some(0), Some(59), Some(60), Some(7_199), Some(7_200), Some(200_000), None];
         assert_eq!(ages.map(age), ["0s", "59s", "1m", "1h", "2h", "2d", "-"]);
         assert_eq!(unit(Some("/system.slice/a.service/")), "a.service");
+        assert_eq!(unit(Some("/a.slice/vm.scope/libvirt/emulator")), "vm.scope");
+        assert_eq!(unit(Some("/machine/vm/emulator")), "emulator");
         assert_eq!((unit(Some("/")), unit(None)), ("-".to_owned(), "-".to_owned()));
         assert_eq!((user(0), user(4_000_000_001)), ("root".to_owned(), "4000000001".to_owned()));
     }
