@@ -12,6 +12,7 @@
 mod allocator;
 mod dpdk;
 mod java;
+mod libvirt;
 mod mariadb;
 mod postgres;
 mod qemu;
