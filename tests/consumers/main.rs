@@ -14,6 +14,7 @@ mod dpdk;
 mod java;
 mod libvirt;
 mod mariadb;
+mod ovs;
 mod postgres;
 mod qemu;
 mod restart;
