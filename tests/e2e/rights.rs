@@ -81,6 +81,62 @@ fn a_quota_counts_what_is_lent_and_what_is_kept() {
 }
 
 #[test]
+fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
+    /// Groups that no account of this machine has.
+    const SMALL: u32 = 3_000_001;
+    const LARGE: u32 = 3_000_002;
+    /// A user of its own quota.
+    const OWN: u32 = 3_000_003;
+    const ANYBODY: u32 = 3_000_004;
+    let _alone = alone();
+    let page = Page::Mib2;
+    let config = format!(
+        "lend_group = \"{NOBODY}\"\nquota = \"2M\"\nquota_of = {{ {OWN} = \"2M\" }}\n\
+         lend_groups = {{ {SMALL} = \"4M\", {LARGE} = \"6M\" }}\n{}",
+        page.pool("")
+    );
+    let Some(daemon) = Daemon::start(page, 4, &config) else { return };
+    daemon.zero("max");
+    let as_member = |uid: u32, groups: &[u32], body: &dyn Fn(Client) -> bool| {
+        let child = fork(|_| {
+            let groups: Vec<_> = groups.iter().map(|group| (*group).into()).collect();
+            nix::unistd::setgroups(&groups).expect("root");
+            nix::unistd::setgid(uid.into()).expect("root");
+            nix::unistd::setuid(uid.into()).expect("root");
+            let client = Client::connect(daemon.socket()).expect("everybody may connect");
+            i32::from(!body(client))
+        });
+        assert_eq!(child.wait(), Some(0), "{uid} of {groups:?}");
+        daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+        daemon.zero("max");
+    };
+    // So many pages such a user gets, and is told so.
+    let gets = |uid: u32, groups: &[u32], pages: u64| {
+        as_member(uid, groups, &|mut client| {
+            let one = LendRequest::new(page.times(1));
+            let held: Vec<_> =
+                (0..pages).map(|_| client.lend(&one).expect("within its quota")).collect();
+            let refused = refusal(client.lend(&one));
+            let status = client.status().expect("a member may look");
+            drop(held);
+            let user = status.users.iter().find(|user| user.uid == uid);
+            assert_eq!(user.and_then(|user| user.quota_bytes), Some(page.times(pages).0));
+            matches!(refused, wire::Error::QuotaExceeded { quota_bytes, .. }
+                if quota_bytes == page.times(pages).0)
+        });
+    };
+    gets(NOBODY, &[], 1);
+    gets(ANYBODY, &[SMALL], 2);
+    gets(ANYBODY, &[SMALL, LARGE, NOBODY], 3);
+    gets(OWN, &[LARGE], 1);
+    as_member(ANYBODY, &[], &|mut client| {
+        let said = refusal(client.lend(&LendRequest::new(page.times(1)))).to_string();
+        let named = [format!("{SMALL} (lend_groups)"), format!("{LARGE} (lend_groups)")];
+        said.contains("(lend_group)") && named.iter().all(|group| said.contains(group))
+    });
+}
+
+#[test]
 fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
     let _alone = alone();
     let page = Page::Mib2;

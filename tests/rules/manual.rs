@@ -20,7 +20,9 @@ fn keys_of_the_daemon() -> BTreeSet<Key> {
     let mut keys = BTreeSet::new();
     for (name, value) in config.as_object().expect("a table") {
         let (section, table) = match value {
-            Value::Object(table) if name != "quota_of" => (format!("[{name}]"), table),
+            Value::Object(table) if !["quota_of", "lend_groups"].contains(&name.as_str()) => {
+                (format!("[{name}]"), table)
+            }
             Value::Array(tables) => {
                 (format!("[[{name}]]"), tables[0].as_object().expect("a table"))
             }

@@ -2,6 +2,7 @@
 //! The configuration: one TOML file, and single keys over it.
 
 mod agent;
+mod by_name;
 mod listen;
 mod reserve;
 mod set;
@@ -198,6 +199,11 @@ pub struct Config {
     pub provider: Provider,
     /// A group, by name or number, whose members may borrow besides root.
     pub lend_group: Option<String>,
+    /// Further groups, by name or number, whose members may borrow, each with the most bytes that
+    /// one member may hold, as in `postgres = "16G"`. Who is in several groups that may borrow has
+    /// the largest of their quotas; `quota` is that of `lend_group`.
+    #[serde(with = "by_name")]
+    pub lend_groups: BTreeMap<String, Bytes>,
     /// A group, by name or number, whose members may zero and configure besides root.
     pub zero_group: Option<String>,
     /// Whether workers of `zero_group` may have blocks in their hands that others borrow. They can
@@ -207,7 +213,8 @@ pub struct Config {
     /// The most bytes that one user may hold, kept content included; default: no bound.
     #[serde(with = "optional_text")]
     pub quota: Option<Bytes>,
-    /// Quotas of single users by number, as in `1000 = "8G"`; they override `quota`.
+    /// Quotas of single users by number, as in `1000 = "8G"`; they override `quota` and those of
+    /// `lend_groups`.
     #[serde(with = "quota_map")]
     pub quota_of: BTreeMap<Uid, Bytes>,
     /// The longest that content may be kept for its owner, in seconds; default: a day. A loan that
@@ -239,6 +246,7 @@ impl Default for Config {
         Self {
             provider: Provider::Auto,
             lend_group: None,
+            lend_groups: BTreeMap::new(),
             zero_group: None,
             trust_zero_group: false,
             quota: None,
@@ -420,10 +428,10 @@ impl Config {
         }
     }
 
-    /// The most bytes that `uid` may hold.
+    /// The most bytes that `uid` may hold, who may hold so many by its groups.
     #[must_use]
-    pub fn quota_for(&self, uid: Uid) -> Option<Bytes> {
-        self.quota_of.get(&uid).copied().or(self.quota)
+    pub fn quota_for(&self, uid: Uid, by_groups: Option<Bytes>) -> Option<Bytes> {
+        self.quota_of.get(&uid).copied().or(by_groups)
     }
 }
 
@@ -437,6 +445,7 @@ mod tests {
 
     const FULL: &str = r#"
         lend_group = "kvm"
+        lend_groups = { postgres = "16G" }
         quota = "64G"
         quota_of = { 1000 = "8G" }
         [workers]
@@ -464,8 +473,9 @@ mod tests {
     #[test]
     fn a_full_file_is_read_and_defaults_fill_the_rest() {
         let config = Config::from_toml(FULL).unwrap();
-        assert_eq!(config.quota_for(Uid(1000)), Some(Bytes(8 << 30)));
-        assert_eq!(config.quota_for(Uid(1)), Some(Bytes(64 << 30)));
+        assert_eq!(config.quota_for(Uid(1000), None), Some(Bytes(8 << 30)));
+        assert_eq!(config.quota_for(Uid(1), config.quota), Some(Bytes(64 << 30)));
+        assert_eq!(config.lend_groups["postgres"], Bytes(16 << 30));
         assert_eq!(config.workers.nice, 19);
         assert_eq!(config.pools[0].recycle, Recycle::InPlace);
         assert_eq!((config.tree.enabled, config.tree.mode), (None, Some(0o660)));
@@ -500,6 +510,7 @@ mod tests {
         refused("[workers]\npause_above_pressure = 101", "101");
         refused("[tree]\nmode = 0o755", "0o755");
         refused("quota_of = { bob = \"1G\" }", "bob");
+        refused("lend_groups = { kvm = \"much\" }", "kvm: `much`");
         assert!("page_size".parse::<PoolConfig>().unwrap_err().to_string().contains("page_size"));
     }
 }

@@ -7,14 +7,16 @@ use std::rc::Rc;
 
 use book::config::Config;
 use linux::Peer;
-use units::Uid;
+use units::{Bytes, Uid};
 
 use crate::error::{Error, Result};
 
 /// The groups of the configuration, resolved when it is read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Groups {
-    lend: Option<Group>,
+    lenders: Vec<Lender>,
+    /// Of who may borrow without being in any of them.
+    quota: Option<Bytes>,
     zero: Option<Group>,
     /// Whether the zeroing group is trusted as root is.
     zero_trusted: bool,
@@ -23,19 +25,34 @@ pub(crate) struct Groups {
 
 impl Groups {
     pub(crate) fn of(config: &Config) -> Result<Self> {
-        let lend = config.lend_group.as_deref();
+        let first = config.lend_group.iter().map(|group| ("lend_group", group, config.quota));
+        let more = config.lend_groups.iter();
+        let more = more.map(|(group, quota)| ("lend_groups", group, Some(*quota)));
+        let lenders = first.chain(more).map(|(field, group, quota)| {
+            Ok(Lender { field, group: Group::of(field, group)?, quota })
+        });
+        let lenders = lenders.collect::<Result<_>>()?;
         let zero = config.zero_group.as_deref();
-        let lend = lend.map(|group| Group::of("lend_group", group)).transpose()?;
         let zero = zero.map(|group| Group::of("zero_group", group)).transpose()?;
         let agent = config.agent.group.as_deref();
         let agent = agent.map(|group| Group::of("agent.group", group)).transpose()?;
-        Ok(Self { lend, zero, zero_trusted: config.trust_zero_group, agent })
+        let (quota, zero_trusted) = (config.quota, config.trust_zero_group);
+        Ok(Self { lenders, quota, zero, zero_trusted, agent })
     }
 
     /// The group whose members may lend by name.
     pub(crate) fn agent(&self) -> Option<u32> {
         self.agent.as_ref().map(|group| group.gid)
     }
+}
+
+/// A group whose members may borrow, and the most that each of them may hold.
+#[derive(Debug, Clone)]
+struct Lender {
+    /// The key that names it.
+    field: &'static str,
+    group: Group,
+    quota: Option<Bytes>,
 }
 
 /// A group, with its name where it has one: asked for once, as names may come from afar.
@@ -154,18 +171,29 @@ impl Rights {
     }
 
     fn may_either(&self, action: &str) -> Result<(), wire::Error> {
-        let Groups { lend, zero, .. } = &*self.groups.borrow();
-        let (lend, zero) = (lend.as_ref(), zero.as_ref());
-        if self.is_master() || self.is_in(lend) || self.is_in(zero) {
+        let Groups { lenders, zero, .. } = &*self.groups.borrow();
+        let lenders = lenders.iter().map(|lender| (lender.field, &lender.group));
+        let zero = zero.iter().map(|group| ("zero_group", group));
+        let groups: Vec<_> = lenders.chain(zero).collect();
+        self.demand_one(&groups, action, "neither lend_group nor zero_group")
+    }
+
+    /// One of these groups; where there is none, `fields` of the configuration would name them.
+    fn demand_one(
+        &self,
+        groups: &[(&str, &Group)],
+        action: &str,
+        fields: &str,
+    ) -> Result<(), wire::Error> {
+        if self.is_master() || groups.iter().any(|(_, group)| self.is_in(Some(group))) {
             return Ok(());
         }
-        let named = |field: &str, group: Option<&Group>| group.map(|g| format!("{g} ({field})"));
-        let groups = [named("lend_group", lend), named("zero_group", zero)];
-        let groups: Vec<_> = groups.into_iter().flatten().collect();
-        let needed = if groups.is_empty() {
-            "only root may, as neither lend_group nor zero_group is configured".to_owned()
+        let named: Vec<_> =
+            groups.iter().map(|(field, group)| format!("{group} ({field})")).collect();
+        let needed = if named.is_empty() {
+            format!("only root may, as {fields} is configured")
         } else {
-            format!("root and members of group {} may", groups.join(" or "))
+            format!("root and members of group {} may", named.join(" or "))
         };
         let action = action.to_owned();
         Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
@@ -178,7 +206,18 @@ impl Rights {
 
     /// Whether it may borrow.
     pub(crate) fn may_lend(&self) -> Result<(), wire::Error> {
-        self.demand(self.groups.borrow().lend.as_ref(), "lend_group", "borrow")
+        let Groups { lenders, .. } = &*self.groups.borrow();
+        let groups = lenders.iter().map(|lender| (lender.field, &lender.group));
+        self.demand_one(&groups.collect::<Vec<_>>(), "borrow", "no lend_group")
+    }
+
+    /// The most that it may hold by its groups: of several the largest.
+    pub(crate) fn quota(&self) -> Option<Bytes> {
+        let Groups { lenders, quota, .. } = &*self.groups.borrow();
+        let mine = lenders.iter().filter(|lender| self.is_in(Some(&lender.group)));
+        // None is no bound, and so the largest.
+        let larger = |a: Option<Bytes>, b: Option<Bytes>| a.zip(b).map(|(a, b)| a.max(b));
+        mine.map(|lender| lender.quota).reduce(larger).unwrap_or(*quota)
     }
 
     /// Whether it may see who else has what.

@@ -127,6 +127,8 @@ pub(crate) struct Shell {
     /// Files being filled, with the pages that they are to have.
     filling: BTreeMap<BlockId, Pages>,
     holes: Holes,
+    /// What users may hold by their groups, as of their last requests.
+    by_groups: BTreeMap<Uid, Option<Bytes>>,
     /// When what a user's files have is looked up again.
     next_measure: BTreeMap<Uid, Instant>,
     provable: bool,
@@ -220,6 +222,7 @@ impl Shell {
             provider,
             filling: BTreeMap::new(),
             holes: Holes::default(),
+            by_groups: BTreeMap::new(),
             next_measure: BTreeMap::new(),
             provable,
             tree: None,

@@ -107,7 +107,7 @@ pub struct UserStatus {
     pub loans: u64,
     /// What counts against its quota: lent, lingering and kept, and what its files have beyond.
     pub held_bytes: u64,
-    /// Its quota.
+    /// Its quota; by its groups, as of its last request.
     pub quota_bytes: Option<u64>,
 }
 

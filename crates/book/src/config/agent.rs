@@ -64,29 +64,25 @@ mod text {
 }
 
 mod by_scope {
-    use super::{BTreeMap, Bytes, Deserialize, LoanName};
-    use serde::{Deserializer, Serializer, de::Error};
+    use super::super::by_name;
+    use super::{BTreeMap, Bytes, LoanName};
+    pub(super) use by_name::serialize;
+    use serde::{Deserializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(
-        map: &BTreeMap<String, Bytes>,
-        s: S,
-    ) -> Result<S::Ok, S::Error> {
-        s.collect_map(map.iter().map(|(scope, bytes)| (scope, bytes.0.to_string())))
-    }
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         d: D,
     ) -> Result<BTreeMap<String, Bytes>, D::Error> {
-        let mut map = BTreeMap::new();
-        for (scope, bytes) in BTreeMap::<String, String>::deserialize(d)? {
-            let name = scope.parse::<LoanName>();
-            if !name.is_ok_and(|name| name.scope().is_none()) {
-                let reason =
-                    format!("quota_of: `{scope}` is no scope: write what stands before the /");
-                return Err(D::Error::custom(reason));
-            }
-            map.insert(scope, bytes.parse().map_err(D::Error::custom)?);
+        let map = by_name::deserialize(d)?;
+        let is_scope = |name: &&String| {
+            let name = name.parse::<LoanName>();
+            name.is_ok_and(|name| name.scope().is_none())
+        };
+        match map.keys().find(|name| !is_scope(name)) {
+            None => Ok(map),
+            Some(name) => Err(D::Error::custom(format!(
+                "quota_of: `{name}` is no scope: write what stands before the /"
+            ))),
         }
-        Ok(map)
     }
 }
 

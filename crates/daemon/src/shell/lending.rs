@@ -33,11 +33,13 @@ const SUSPICIONS: usize = 4;
 
 impl Shell {
     /// A request with what the daemon knows of who makes it, which gets as far as the book.
+    /// `by_groups` is what it may hold by its groups.
     pub(crate) fn ask(
-        &self,
+        &mut self,
         request: LendRequest,
         uid: Uid,
         account: Uid,
+        by_groups: Option<Bytes>,
     ) -> Result<Asked, Refused> {
         let seconds = request.keep.map(|keep| keep.as_secs());
         if request.owner.is_none() && seconds.is_some() {
@@ -54,7 +56,8 @@ impl Shell {
                 "this kernel does not tell who maps a block",
             ));
         }
-        let quota = self.config.quota_for(account);
+        self.by_groups.insert(account, by_groups);
+        let quota = self.config.quota_for(account, by_groups);
         Ok(Asked { request, uid, account, quota, await_owner: true, named: None })
     }
 

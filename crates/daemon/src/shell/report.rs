@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reports: what there is, as the faces tell it.
 
+use std::collections::BTreeSet;
+
 use book::block::StateName;
 use units::{Counts, Domain, Pages, PoolKey, Uid};
 use wire::{LoanStatus, Status, UserStatus};
@@ -12,7 +14,8 @@ impl Shell {
     pub(crate) fn status(&mut self) -> Status {
         self.observed = None;
         self.observe();
-        let accounts: Vec<_> = self.book.accounts().collect();
+        let accounts: BTreeSet<_> = self.book.accounts().collect();
+        self.by_groups.retain(|account, _| accounts.contains(account));
         accounts.into_iter().for_each(|account| self.measure(account));
         let kernel = |key: &PoolKey| self.kernel.get(&key.domain()).copied().unwrap_or_default();
         let pools =
@@ -43,11 +46,15 @@ impl Shell {
 
     /// Whoever holds anything.
     fn users(&self, loans: &[LoanStatus]) -> Vec<UserStatus> {
+        let quota = |account| {
+            let by_groups = self.by_groups.get(&account).copied().unwrap_or(self.config.quota);
+            self.config.quota_for(account, by_groups)
+        };
         let of = |account: Uid| UserStatus {
             uid: account.0,
             loans: loans.iter().filter(|loan| loan.account == account.0).count() as u64,
             held_bytes: self.book.held_by(account).0,
-            quota_bytes: self.config.quota_for(account).map(|quota| quota.0),
+            quota_bytes: quota(account).map(|quota| quota.0),
         };
         self.book.accounts().map(of).collect()
     }

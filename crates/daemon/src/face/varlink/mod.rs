@@ -196,7 +196,8 @@ impl Service {
         let refused = |_: &_| self.shell.borrow().metrics.refused(None, begin.elapsed());
         self.rights.may_lend().inspect_err(refused)?;
         let (uid, account) = (self.rights.uid(), self.rights.account());
-        let mut asked = self.shell.borrow().ask(request?, uid, account)?;
+        let quota = self.rights.quota();
+        let mut asked = self.shell.borrow_mut().ask(request?, uid, account, quota)?;
         let granted = patience::lend(&self.shell, &self.place, &mut asked, self.rights.ids());
         match granted.await? {
             Ok(handover) => {
