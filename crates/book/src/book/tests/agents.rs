@@ -180,7 +180,7 @@ impl World {
                 "refused: too many names"
             }
             Refusal::ScopeQuota { held, quota } => {
-                assert!(held.0 + ask.request.bytes.0 > quota.0, "{refusal:?}");
+                assert!(held.0.saturating_add(ask.request.bytes.0) > quota.0, "{refusal:?}");
                 "refused: quota of a scope"
             }
             Refusal::NameTaken | Refusal::OwnerLingers | Refusal::Quota { .. } => {
