@@ -14,6 +14,7 @@ mod laboratory;
 mod library;
 mod loans;
 mod metrics;
+mod mix;
 mod named;
 mod nodes;
 mod operator;

@@ -4,6 +4,7 @@
 mod agent;
 mod by_name;
 mod listen;
+mod pool;
 mod reserve;
 mod set;
 
@@ -13,12 +14,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use units::{Bytes, Node, PageSize, Pages, PoolKey, Uid, as_text};
+use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey, Uid};
 pub use wire::Recycle;
-use wire::{PoolChange, Unknown};
 
 pub use agent::Agent;
 pub use listen::{BadListen, Listen};
+pub(crate) use pool::check_apart;
+pub use pool::{Amount, PoolConfig};
 pub use reserve::Reserve;
 pub use set::Set;
 
@@ -31,12 +33,21 @@ pub enum ConfigError {
     /// Two pools of one shape.
     #[error("pool {0} is configured twice: pools differ in node, page size or pages per block")]
     Twice(PoolKey),
+    /// A pool of all sizes of blocks beside another.
+    #[error("pool {0}: `ready` is for blocks of all sizes: leave the other pools of it away")]
+    Mixed(Domain),
+    /// `ready` beside what it stands for.
+    #[error("pool {0}: `ready` stands for all of pages_per_block, ready_low and ready_high")]
+    ReadyAndMore(Domain),
+    /// Bytes that are no whole pages.
+    #[error("{0}: {1}")]
+    Pages(&'static str, units::ParseError),
     /// Two sizes of the kernel's pool.
     #[error("reserve: {1} pages of node {0} are reserved twice")]
     ReservedTwice(Node, PageSize),
     /// A pool whose blocks are empty.
-    #[error("pool {0}: pages_per_block must be at least 1")]
-    EmptyBlock(PoolKey),
+    #[error("pool {0}: pages_per_block must be at least 1; write `ready` for blocks of all sizes")]
+    EmptyBlock(Domain),
     /// A low threshold above the high one.
     #[error("pool {pool}: ready_low {low} is above ready_high {high}")]
     Thresholds {
@@ -88,40 +99,6 @@ impl FromStr for Provider {
             other => Err(format!("`{other}` is no provider: write auto, stock or kernel")),
         }
     }
-}
-
-/// One pool and its thresholds, in pages.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PoolConfig {
-    /// The node; default 0.
-    #[serde(default)]
-    pub node: Node,
-    /// The page size, as in `"2M"`.
-    #[serde(with = "as_text")]
-    pub page_size: PageSize,
-    /// The pages of one block; default 1.
-    #[serde(default = "one")]
-    pub pages_per_block: Pages,
-    /// Background workers start when fewer pages than this are ready; default: `ready_high`.
-    #[serde(default)]
-    pub ready_low: Option<Pages>,
-    /// ... and stop when as many as this are; default 0, which leaves zeroing to `prezero zero`.
-    #[serde(default)]
-    pub ready_high: Pages,
-    /// The most pages the pool may own, lent ones included; default: no bound but the kernel's.
-    #[serde(default)]
-    pub max: Option<Pages>,
-    /// Pages that stay free in the kernel's pool; default 0.
-    #[serde(default)]
-    pub leave_free: Pages,
-    /// How returned blocks become zero again.
-    #[serde(default)]
-    pub recycle: Recycle,
-}
-
-fn one() -> Pages {
-    Pages(1)
 }
 
 /// The daemon's own workers: where, how many, at whose expense.
@@ -305,94 +282,6 @@ mod quota_map {
     }
 }
 
-impl PoolConfig {
-    /// A pool of `key`'s shape with every default.
-    #[must_use]
-    pub fn new(key: PoolKey) -> Self {
-        Self {
-            node: key.node,
-            page_size: key.page_size,
-            pages_per_block: key.pages_per_block,
-            ready_low: None,
-            ready_high: Pages::ZERO,
-            max: None,
-            leave_free: Pages::ZERO,
-            recycle: Recycle::default(),
-        }
-    }
-
-    /// The same with what a client wants changed; unchecked.
-    ///
-    /// # Errors
-    /// [`wire::Error::BadValue`] for a word that is no way to recycle.
-    pub fn with(mut self, change: &PoolChange) -> Result<Self, wire::Error> {
-        self.ready_low = change.ready_low.map(Pages).or(self.ready_low);
-        self.ready_high = change.ready_high.map_or(self.ready_high, Pages);
-        self.max = change.max_pages.map(Pages).or(self.max);
-        self.leave_free = change.leave_free.map_or(self.leave_free, Pages);
-        if let Some(recycle) = &change.recycle {
-            let recycle = recycle.parse();
-            self.recycle = recycle.map_err(|e: Unknown| wire::Error::bad_value("recycle", e))?;
-        }
-        Ok(self)
-    }
-
-    /// Which pool it is.
-    #[must_use]
-    pub fn key(&self) -> PoolKey {
-        PoolKey {
-            node: self.node,
-            page_size: self.page_size,
-            pages_per_block: self.pages_per_block,
-        }
-    }
-
-    /// Below how many ready pages background zeroing starts.
-    #[must_use]
-    pub fn low(&self) -> Pages {
-        self.ready_low.unwrap_or(self.ready_high)
-    }
-
-    /// Checks what types cannot say.
-    ///
-    /// # Errors
-    /// The first rule that is broken.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let pool = self.key();
-        if self.pages_per_block == Pages::ZERO {
-            return Err(ConfigError::EmptyBlock(pool));
-        }
-        let (low, high) = (self.low(), self.ready_high);
-        if low > high {
-            return Err(ConfigError::Thresholds { pool, low, high });
-        }
-        match self.max {
-            Some(max) if high > max => Err(ConfigError::AboveMax { pool, high, max }),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl FromStr for PoolConfig {
-    type Err = ConfigError;
-    /// The fields of the file, as in `page_size=1G,pages_per_block=8,ready_high=16`.
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let mut toml = String::new();
-        for field in text.split(',').filter(|f| !f.trim().is_empty()) {
-            let Some((key, value)) = field.split_once('=') else {
-                let shape = "write pools as FIELD=VALUE,..., as in page_size=1G,ready_high=8";
-                return Err(ConfigError::Syntax(format!("`{field}` is not a field: {shape}")));
-            };
-            let (key, value) = (key.trim(), value.trim());
-            let quote = if value.parse::<u64>().is_ok() { "" } else { "\"" };
-            toml += &format!("{key} = {quote}{value}{quote}\n");
-        }
-        let pool: Self = toml::from_str(&toml).map_err(|e| syntax(&e))?;
-        pool.check()?;
-        Ok(pool)
-    }
-}
-
 impl Config {
     /// Reads a configuration file's text.
     ///
@@ -415,12 +304,7 @@ impl Config {
                 return Err(ConfigError::ReservedTwice(one.node, one.page_size));
             }
         }
-        for (i, pool) in self.pools.iter().enumerate() {
-            pool.check()?;
-            if self.pools[..i].iter().any(|other| other.key() == pool.key()) {
-                return Err(ConfigError::Twice(pool.key()));
-            }
-        }
+        check_apart(&self.pools)?;
         self.tree.check()?;
         match self.workers.pause_above_pressure {
             Some(percent) if !(1..=100).contains(&percent) => Err(ConfigError::Pressure(percent)),

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When to zero, and with how many workers. Pure functions of counts.
+//! When to zero, what, and with how many workers. Pure functions of counts.
+
+mod demand;
+mod large;
 
 use units::Pages;
+
+pub use demand::{Demand, piece};
+
+/// One part in so many of what is lent may be thrown away, of pools with blocks of several sizes.
+pub const CREDIT_PART: u64 = 24;
 
 /// Whether a pool is being refilled: hysteresis between its two thresholds.
 ///

@@ -75,6 +75,7 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
             let expiry = shell.expire();
             shell.observe();
             shell.relieve();
+            shell.keep_learnt(false);
             (lingering, expiry)
         };
         events.tend(shell);

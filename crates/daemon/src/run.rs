@@ -202,6 +202,7 @@ async fn main(options: Options, until: Until) -> Result<()> {
     }
     workers.drain(WORKERS_PATIENCE).await;
     drop((socket, agent_socket));
+    shell.borrow_mut().keep_learnt(true);
     if is_embedded {
         shell.borrow_mut().clean_up()?;
     }

@@ -10,6 +10,7 @@
 mod draining;
 mod effects;
 mod holes;
+mod learning;
 mod lending;
 mod named;
 mod observing;
@@ -33,6 +34,7 @@ use wire::{Level, PoolChange};
 
 use self::draining::Draining;
 use self::holes::Holes;
+use self::learning::Learning;
 use crate::borrowers::Borrowers;
 use crate::error::{Error, Result};
 use crate::held::Held;
@@ -129,6 +131,7 @@ pub(crate) struct Shell {
     holes: Holes,
     /// What users may hold by their groups, as of their last requests.
     by_groups: BTreeMap<Uid, Option<Bytes>>,
+    learning: Learning,
     /// When what a user's files have is looked up again.
     next_measure: BTreeMap<Uid, Instant>,
     provable: bool,
@@ -204,6 +207,7 @@ impl Shell {
         let mut held = taken_over.held()?;
         let mut book = provider.book(&config, provable)?;
         book.number_from(boot_micros());
+        let learning = Learning::take_over(run_dir, &mut book);
         let is_alive = |lease: &_| held.contains_key(lease) || taken_over.unknown().contains(lease);
         let found = store.scan(&|lease| is_alive(&LeaseId(lease)))?;
         if !found.is_empty() {
@@ -223,6 +227,7 @@ impl Shell {
             filling: BTreeMap::new(),
             holes: Holes::default(),
             by_groups: BTreeMap::new(),
+            learning,
             next_measure: BTreeMap::new(),
             provable,
             tree: None,

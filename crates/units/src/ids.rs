@@ -48,7 +48,7 @@ impl fmt::Display for Uid {
 }
 
 /// One page size on one node: what the control tree has a directory for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Domain {
     /// The node.
     pub node: Node,
@@ -78,7 +78,7 @@ pub struct PoolKey {
     pub node: Node,
     /// The size of its pages.
     pub page_size: PageSize,
-    /// The pages of one block; at least 1.
+    /// The pages of one block; 0 means blocks of several sizes, which are the pool's matter.
     pub pages_per_block: Pages,
 }
 
@@ -88,10 +88,26 @@ impl PoolKey {
     pub const fn domain(self) -> Domain {
         Domain { node: self.node, page_size: self.page_size }
     }
+
+    /// The pool of all sizes of blocks of a domain.
+    #[must_use]
+    pub const fn mixed(domain: Domain) -> Self {
+        let Domain { node, page_size } = domain;
+        Self { node, page_size, pages_per_block: Pages::ZERO }
+    }
+
+    /// Whether its blocks are of several sizes.
+    #[must_use]
+    pub const fn is_mixed(self) -> bool {
+        self.pages_per_block.0 == 0
+    }
 }
 
 impl fmt::Display for PoolKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_mixed() {
+            return self.domain().fmt(f);
+        }
         write!(f, "node {} {} x {}", self.node, self.page_size, self.pages_per_block)
     }
 }

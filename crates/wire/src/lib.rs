@@ -22,7 +22,9 @@ pub use methods::{
     Configure, Drain, FindHolders, FinishZeroing, GetStatus, GiveBack, LendRequest, Parameters,
     PoolChange, Revoke, TakeZeroing, Watch,
 };
-pub use status::{BlockHolder, Counters, Held, Level, LoanStatus, PoolStatus, Status, UserStatus};
+pub use status::{
+    BlockHolder, BlockSize, Counters, Held, Level, LoanStatus, PoolStatus, Status, UserStatus,
+};
 pub use words::{Provider, Recycle, StateName, Unknown};
 
 /// The interface's name.

@@ -14,7 +14,7 @@ pub struct PoolStatus {
     pub node: u32,
     /// Page size in bytes.
     pub page_bytes: u64,
-    /// Pages of one block.
+    /// Pages of one block; 0 where the daemon keeps blocks of several sizes, see `sizes`.
     pub pages_per_block: u64,
     /// How its returned blocks become zero again: *fresh* also where it is to be another, and
     /// cannot be.
@@ -51,6 +51,20 @@ pub struct PoolStatus {
     /// nobody else can have them. The kernel counts promises of all nodes together.
     #[serde(default)]
     pub kernel_reserved_pages: u64,
+    /// The sizes of its blocks, where there are several: those that are wanted or ready.
+    #[serde(default)]
+    pub sizes: Vec<BlockSize>,
+}
+
+/// The blocks of one size of a pool that has several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct BlockSize {
+    /// Pages of one block.
+    pub pages_per_block: u64,
+    /// So many are ready.
+    pub ready_blocks: u64,
+    /// So many are to be, by what was asked for lately.
+    pub wanted_blocks: u64,
 }
 
 /// One loan.

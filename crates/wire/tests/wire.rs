@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use units::{Bytes, Node, PageSize};
 use wire::{
-    BlockHolder, Counters, Drained, Error, Finished, GivenBack, Held, Holders, INTERFACE, Job,
-    LendRequest, Lent, LentPart, Level, LoanStatus, PoolChange, PoolStatus, Provider, Recycle,
-    Revoked, StateName, Status, UserStatus, WatchReply, ZeroBy,
+    BlockHolder, BlockSize, Counters, Drained, Error, Finished, GivenBack, Held, Holders,
+    INTERFACE, Job, LendRequest, Lent, LentPart, Level, LoanStatus, PoolChange, PoolStatus,
+    Provider, Recycle, Revoked, StateName, Status, UserStatus, WatchReply, ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -50,6 +50,7 @@ fn pool_status() -> (PoolStatus, Value) {
         leave_free: 19,
         kernel_free_pages: 20,
         kernel_reserved_pages: 23,
+        sizes: vec![BlockSize { pages_per_block: 24, ready_blocks: 25, wanted_blocks: 26 }],
     };
     let wire = json!({
         "node": 1, "page_bytes": 1_073_741_824_u64, "pages_per_block": 8, "recycle": "in-place",
@@ -57,6 +58,7 @@ fn pool_status() -> (PoolStatus, Value) {
         "kept_pages": 13, "lingering_pages": 14, "mapped_pages": 21, "pinned_pages": 22, "blocks": 15, "ready_low": 16, "ready_high": 17,
         "max_pages": 18, "leave_free": 19, "kernel_free_pages": 20,
         "kernel_reserved_pages": 23,
+        "sizes": [{ "pages_per_block": 24, "ready_blocks": 25, "wanted_blocks": 26 }],
     });
     (pool, wire)
 }

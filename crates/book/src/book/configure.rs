@@ -7,7 +7,7 @@ use units::{Pages, PoolKey};
 
 use super::{Book, Effect, Pool};
 use crate::block::Block;
-use crate::config::{ConfigError, PoolConfig, Recycle};
+use crate::config::{ConfigError, PoolConfig, Recycle, check_apart};
 
 impl Pool {
     /// A pool that nobody wants (any more): it makes no blocks, and is gone with its last one.
@@ -28,6 +28,11 @@ impl Book {
         config.check()?;
         let key = self.canonical(config.key());
         let config = PoolConfig { pages_per_block: key.pages_per_block, ..config };
+        self.check_mix(key)?;
+        if key.is_mixed() {
+            self.mix(config);
+            return Ok(());
+        }
         let refilling = self.pools.get(&key).is_some_and(|pool| pool.refilling);
         self.pools.insert(key, Pool { config, refilling, configured: true });
         Ok(())
@@ -42,20 +47,16 @@ impl Book {
     /// Those of [`Book::new`]; nothing is changed then.
     pub fn reconfigure(&mut self, pools: Vec<PoolConfig>) -> Result<Vec<Effect>, ConfigError> {
         let pools = self.supply.arranged(pools)?;
-        let mut wanted = BTreeSet::new();
-        for config in &pools {
-            config.check()?;
-            if !wanted.insert(config.key()) {
-                return Err(ConfigError::Twice(config.key()));
+        check_apart(&pools)?;
+        let wanted: BTreeSet<_> = pools.iter().map(PoolConfig::key).collect();
+        self.mixes.retain(|domain, _| wanted.contains(&PoolKey::mixed(*domain)));
+        for (key, pool) in &mut self.pools {
+            if !wanted.contains(key) && !self.mixes.contains_key(&key.domain()) {
+                *pool = Pool::unwanted(*key);
             }
         }
         for config in pools {
             self.configure(config)?;
-        }
-        for (key, pool) in &mut self.pools {
-            if !wanted.contains(key) {
-                *pool = Pool::unwanted(*key);
-            }
         }
         Ok(self.dissolve())
     }

@@ -35,7 +35,10 @@ impl Book {
         let idle = idle.into_iter().flat_map(|state| self.in_state(state));
         counts.free = idle.filter(|block| in_domain(block.pool())).map(Block::memory).sum();
         // Pools of one domain share the kernel's free pages: the largest share counts once.
-        counts.zeroable = keys().map(|key| self.zeroable(key)).max().unwrap_or_default();
+        counts.zeroable = match self.is_mixed(domain) {
+            true => self.zeroable(PoolKey::mixed(domain)),
+            false => keys().map(|key| self.zeroable(key)).max().unwrap_or_default(),
+        };
         Some(counts)
     }
 

@@ -42,6 +42,29 @@ impl ReadyBlocks {
     }
 }
 
+/// One pool's dirty blocks, by how far they are done and by what they lack.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct DirtyBlocks {
+    by_done: BTreeSet<(Pages, BlockId)>,
+    by_missing: BTreeSet<(Pages, BlockId)>,
+    left: Pages,
+    missing: Pages,
+}
+
+/// How far a dirty block is done.
+fn done(block: &Block) -> Option<Pages> {
+    match block.state() {
+        State::Zeroable { done } => Some(*done),
+        _ => None,
+    }
+}
+
+/// What is left to clear of a dirty block.
+fn left(block: &Block) -> Pages {
+    let done = done(block).unwrap_or_default();
+    block.pool().pages_per_block.saturating_sub(done)
+}
+
 /// One pool's blocks in one state, added up.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sum {
@@ -63,6 +86,7 @@ pub(super) struct Blocks {
     states: BTreeMap<StateName, BTreeSet<BlockId>>,
     sums: BTreeMap<(PoolKey, StateName), Sum>,
     ready: BTreeMap<Domain, ReadyBlocks>,
+    dirty: BTreeMap<PoolKey, DirtyBlocks>,
     held: BTreeMap<Uid, Holding>,
 }
 
@@ -85,6 +109,27 @@ impl Blocks {
 
     pub(super) fn ready_blocks(&self, domain: Domain) -> Option<&ReadyBlocks> {
         self.ready.get(&domain)
+    }
+
+    /// The pool's dirty block that is furthest done of those that lack at most `spendable` pages.
+    pub(super) fn furthest_dirty(&self, pool: PoolKey, spendable: Pages) -> Option<&Block> {
+        let dirty = self.dirty.get(&pool)?.by_done.iter().rev();
+        dirty.filter_map(|(_, id)| self.get(*id)).find(|block| block.missing() <= spendable)
+    }
+
+    /// What is left to clear of the pool's dirty blocks that lack at most `spendable` pages.
+    pub(super) fn left_dirty(&self, pool: PoolKey, spendable: Pages) -> Pages {
+        let Some(dirty) = self.dirty.get(&pool) else { return Pages::ZERO };
+        let lacking = dirty.by_missing.range((spendable + Pages(1), BlockId(0))..);
+        let lacking = lacking.filter_map(|(_, id)| self.get(*id)).map(left).sum();
+        dirty.left.saturating_sub(lacking)
+    }
+
+    /// What the domain's dirty blocks lack.
+    pub(super) fn missing(&self, domain: Domain) -> Pages {
+        let least = PoolKey::mixed(domain);
+        let most = PoolKey { pages_per_block: Pages(u64::MAX), ..least };
+        self.dirty.range(least..=most).map(|(_, dirty)| dirty.missing).sum()
     }
 
     pub(super) fn held(&self, account: Uid) -> Bytes {
@@ -132,6 +177,13 @@ impl Blocks {
                 ready.pages += block.pages();
             }
         }
+        if let Some(done) = done(block) {
+            let dirty = self.dirty.entry(pool).or_default();
+            dirty.by_done.insert((done, block.id()));
+            dirty.by_missing.insert((block.missing(), block.id()));
+            dirty.left += left(block);
+            dirty.missing += block.missing();
+        }
         if let Some((account, pages)) = block.held() {
             let held = self.held.entry(account).or_default();
             held.blocks.insert(block.id());
@@ -154,6 +206,14 @@ impl Blocks {
             && ready.blocks.remove(&(block.pages(), block.id()))
         {
             ready.pages = ready.pages.saturating_sub(block.pages());
+        }
+        if let Some(done) = done(block)
+            && let Some(dirty) = self.dirty.get_mut(&pool)
+        {
+            dirty.by_done.remove(&(done, block.id()));
+            dirty.by_missing.remove(&(block.missing(), block.id()));
+            dirty.left = dirty.left.saturating_sub(left(block));
+            dirty.missing = dirty.missing.saturating_sub(block.missing());
         }
         if let Some((account, pages)) = block.held()
             && let Some(held) = self.held.get_mut(&account)
@@ -185,7 +245,12 @@ impl Blocks {
             let sums = blocks.sums.iter().filter(|(_, sum)| sum.blocks > 0);
             sums.map(|(key, sum)| (*key, *sum)).collect::<Vec<_>>()
         };
+        let dirty = |blocks: &Self| {
+            let dirty = blocks.dirty.iter().filter(|(_, dirty)| !dirty.by_done.is_empty());
+            dirty.map(|(key, dirty)| (*key, dirty.clone())).collect::<Vec<_>>()
+        };
         full(self) == full(&again)
+            && dirty(self) == dirty(&again)
             && states(self) == states(&again)
             && sums(self) == sums(&again)
             && self.held == again.held

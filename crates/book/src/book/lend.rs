@@ -13,7 +13,7 @@
 //! [`supply`](super::supply)'s; what follows from it is the same.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use units::{
     BlockId, Bytes, Domain, LeaseId, LoanName, Node, PageSize, Pages, ParseError, PoolKey, Uid,
@@ -155,7 +155,7 @@ impl Plan {
         self.taken.iter().map(|t| t.pages.saturating_sub(t.zeroed)).sum()
     }
 
-    fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         self.hole() == Pages::ZERO
     }
 }
@@ -320,6 +320,8 @@ impl Book {
             effects.push(Effect::Move(*id));
             if *pages != shape {
                 effects.push(Effect::Resize { block: *id, pages: *pages });
+                let domain = Domain { node, page_size };
+                self.note_waste(domain, shape.saturating_sub(*pages));
             }
             parts.push(LoanPart {
                 block: *id,
@@ -347,6 +349,13 @@ impl Book {
         for part in &parts {
             let domain = Domain { node: part.node, page_size };
             self.count_loan(domain, part.ready, part.pages.saturating_sub(part.ready));
+        }
+        let nodes: BTreeSet<_> = parts.iter().map(|part| part.node).collect();
+        for node in nodes {
+            // All of it, where it came from several: any of them might have had to serve it alone.
+            let here = parts.iter().filter(|part| part.node == node);
+            let taken = here.map(|part| part.ready).sum();
+            self.note_demand(Domain { node, page_size }, &asked.request, taken);
         }
         let blocks = parts.iter().map(|p| p.block).collect();
         let name = asked.named.as_ref().map(|named| named.name.clone());

@@ -22,6 +22,7 @@ mod domain;
 mod index;
 mod job;
 mod lend;
+mod mix;
 mod names;
 mod returns;
 mod supply;
@@ -38,6 +39,7 @@ use wire::{Counters, LoanStatus, PoolStatus};
 
 pub use job::{JobEnd, JobOrder, Who, Work};
 pub use lend::{Asked, Loan, LoanPart, Named, Refusal};
+pub use mix::Learnt;
 pub use names::HeldByName;
 
 use crate::block::{Block, Hold, Part, Reach, State, StateName};
@@ -45,6 +47,7 @@ use crate::config::{ConfigError, PoolConfig, Recycle};
 use crate::journal::{self, Entry};
 use crate::policy;
 use index::Blocks;
+use mix::Mix;
 use supply::Supply;
 
 /// What the caller must do to the file system, in order.
@@ -109,7 +112,9 @@ struct Lease {
 /// The book. See the module's documentation.
 #[derive(Debug)]
 pub struct Book {
+    /// By size of block, also of pools that have several.
     pools: BTreeMap<PoolKey, Pool>,
+    mixes: BTreeMap<Domain, Mix>,
     blocks: Blocks,
     leases: BTreeMap<LeaseId, Lease>,
     names: BTreeMap<LoanName, LeaseId>,
@@ -143,6 +148,7 @@ impl Book {
     ) -> Result<Self, ConfigError> {
         let mut book = Self {
             pools: BTreeMap::new(),
+            mixes: BTreeMap::new(),
             blocks: Blocks::default(),
             leases: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -161,6 +167,14 @@ impl Book {
         for config in pools {
             config.check()?;
             let key = config.key();
+            book.check_mix(key)?;
+            if key.is_mixed() {
+                if book.is_mixed(key.domain()) {
+                    return Err(ConfigError::Twice(key));
+                }
+                book.mix(config);
+                continue;
+            }
             if book.pools.insert(key, Pool { config, refilling: false, configured: true }).is_some()
             {
                 return Err(ConfigError::Twice(key));
@@ -188,7 +202,11 @@ impl Book {
     /// stays ready, only a live lease stays lent, only a sole `kept/` file keeps its content.
     pub fn adopt(&mut self, found: &Found) -> Vec<Effect> {
         let Entry { block: id, pool, part, until } = found.entry.clone();
-        let configured = self.pools.entry(pool).or_insert_with(|| Pool::unwanted(pool)).configured;
+        let configured =
+            self.pools.get(&pool).is_some_and(|p| p.configured) || self.is_mixed(pool.domain());
+        if !self.pools.contains_key(&pool) {
+            self.pools.insert(pool, self.pool_of_found(pool));
+        }
         self.next_block = self.next_block.max(id.0.saturating_add(1));
         if let Some(part) = &part {
             self.next_lease = self.next_lease.max(part.lease.0.saturating_add(1));
@@ -273,12 +291,16 @@ impl Book {
     /// A pool's configuration.
     #[must_use]
     pub fn pool_config(&self, key: PoolKey) -> Option<&PoolConfig> {
-        self.pools.get(&self.canonical(key)).map(|p| &p.config)
+        let key = self.canonical(key);
+        match self.mixes.get(&key.domain()).filter(|_| key.is_mixed()) {
+            Some(mix) => Some(&mix.config),
+            None => self.pools.get(&key).map(|p| &p.config),
+        }
     }
 
-    /// Every pool.
+    /// Every pool, as it is configured.
     pub fn pool_keys(&self) -> impl Iterator<Item = PoolKey> + '_ {
-        self.pools.keys().copied()
+        self.told_pools()
     }
 
     /// How a pool recycles: as it is told, where the kernel shows that a file is held by nobody.
@@ -339,8 +361,12 @@ impl Book {
         let keys: Vec<_> = self.pools.keys().copied().collect();
         let mut wanted = 0;
         for key in keys {
-            let work = self.zeroable(key) > Pages::ZERO || self.zeroing(key) > Pages::ZERO;
             self.note_level(key);
+            // In a pool of several sizes one can lack blocks where others have too many.
+            if !self.pools.get(&key).is_some_and(|pool| pool.refilling) || self.fills_mix(key) {
+                continue;
+            }
+            let work = self.zeroing(key) > Pages::ZERO || self.zeroable(key) > Pages::ZERO;
             let ready = self.ready(key);
             let Some(pool) = self.pools.get(&key).filter(|_| work) else { continue };
             let low = pool.config.low();
@@ -373,16 +399,25 @@ impl Book {
     /// pages and their high threshold.
     #[must_use]
     pub fn filling(&self) -> BTreeMap<PoolKey, (Pages, Pages)> {
-        let filling = self.pools.iter().filter(|(_, pool)| pool.refilling);
-        filling.map(|(key, pool)| (*key, (self.ready(*key), pool.config.ready_high))).collect()
+        let fixed = self.pools.iter().filter(|(key, _)| !self.is_mixed(key.domain()));
+        let filling = fixed.filter(|(_, pool)| pool.refilling);
+        let level =
+            |(key, pool): (&PoolKey, &Pool)| (*key, (self.ready(*key), pool.config.ready_high));
+        filling.map(level).chain(self.filling_mixes()).collect()
     }
 
     /// A pool's counts.
     #[must_use]
     pub fn pool_status(&self, key: PoolKey, kernel: &Counts) -> Option<PoolStatus> {
-        let config = &self.pools.get(&key)?.config;
+        if key.is_mixed() {
+            return self.mix_status(key, kernel);
+        }
+        Some(self.status_of(key, &self.pools.get(&key)?.config, kernel))
+    }
+
+    fn status_of(&self, key: PoolKey, config: &PoolConfig, kernel: &Counts) -> PoolStatus {
         let pages = |state| self.pages_in(key, state).0;
-        Some(PoolStatus {
+        PoolStatus {
             node: key.node.0,
             page_bytes: key.page_size.bytes(),
             pages_per_block: key.pages_per_block.0,
@@ -402,7 +437,8 @@ impl Book {
             leave_free: config.leave_free.0,
             kernel_free_pages: kernel.available.0,
             kernel_reserved_pages: kernel.free.saturating_sub(kernel.available).0,
-        })
+            sizes: Vec::new(),
+        }
     }
 
     fn lingering_by(&self, key: PoolKey, hold: Hold) -> Pages {

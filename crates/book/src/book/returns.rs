@@ -154,6 +154,7 @@ impl Book {
     /// them, and what pools have unlent that nobody wants any more.
     pub fn relieve(&mut self) -> Vec<Effect> {
         let mut effects = self.dissolve();
+        effects.extend(self.remix());
         let domains: Vec<_> = self.domains().collect();
         for domain in domains {
             let here = |key: PoolKey| key.domain() == domain;

@@ -11,6 +11,7 @@ mod adoption;
 mod agents;
 mod borrowing;
 mod checks;
+mod day;
 mod events;
 mod kernel;
 mod kernel_pools;

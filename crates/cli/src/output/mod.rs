@@ -6,6 +6,7 @@
 
 pub(crate) mod loans;
 pub(crate) mod log;
+pub(crate) mod pools;
 pub mod progress;
 pub mod table;
 mod units;

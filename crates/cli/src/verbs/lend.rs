@@ -103,11 +103,18 @@ fn is_ready(pools: &[PoolStatus], request: &LendRequest) -> bool {
             && request.page_size.is_none_or(|size| size.bytes() == pool.page_bytes)
             && request.bytes.0.is_multiple_of(pool.page_bytes)
     };
-    let block = |pool: &PoolStatus| pool.page_bytes.saturating_mul(pool.pages_per_block);
+    let block = |pool: &PoolStatus| {
+        let sizes = pool.sizes.iter().map(|size| size.pages_per_block);
+        pool.page_bytes.saturating_mul(sizes.max().unwrap_or(pool.pages_per_block))
+    };
     let largest = pools.iter().filter(fits).map(block).max().unwrap_or_default();
     let enough = request.bytes.0.min(largest);
     let has = |pool: &PoolStatus| {
-        block(pool) >= enough && pool.ready_pages.saturating_mul(pool.page_bytes) >= enough
+        let of_size = |pages: u64| pages.saturating_mul(pool.page_bytes) >= enough;
+        match pool.pages_per_block {
+            0 => pool.sizes.iter().any(|one| one.ready_blocks > 0 && of_size(one.pages_per_block)),
+            pages => of_size(pages) && of_size(pool.ready_pages),
+        }
     };
     pools.iter().filter(fits).any(has)
 }

@@ -3,36 +3,41 @@
 
 use std::str::FromStr;
 
-use units::Bytes;
+use book::config::Amount;
+use units::{Bytes, PageSize};
 use wire::{PoolChange, PoolStatus, Recycle};
 use worker::Which;
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output::pools;
 use crate::shared::Daemon;
 
 /// Change a pool's thresholds, or add a pool
 ///
-/// Keys, as in the configuration file: ready_low (background zeroing starts below so many ready
-/// pages), ready_high (and stops at so many), max (pages that the pool may own), leave_free (pages
-/// that stay free in the kernel's pool), recycle (auto, fresh, in-place). What is not named stays
-/// as it is; if one value is refused, nothing is changed. The configuration file is not written.
+/// Keys, as in the configuration file: ready (so much ready, in blocks of all sizes), or of a pool
+/// with blocks of one size ready_low (background zeroing starts below so much ready) and ready_high
+/// (and stops at so much); max (what the pool may own), leave_free (what stays free in the kernel's
+/// pool), recycle (auto, fresh, in-place). Amounts are sizes, as 16G, or numbers of pages. What is
+/// not named stays as it is; if one value is refused, nothing is changed. The configuration file is
+/// not written.
 ///
 /// The pool need only be named as far as there are several. If none fits and --page-size is given,
-/// a pool of that shape is added, which only root may; the page size must be one that the daemon
-/// was started with.
+/// a pool is added, which only root may: of blocks of --pages-per-block or, with ready, of all
+/// sizes. The page size must be one that the daemon was started with.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  prezero set --page-size 1G ready_low=4 ready_high=8
-  prezero set --node 1 --page-size 2M --pages-per-block 512 ready_high=4096 recycle=in-place")]
+  prezero set ready=64G
+  prezero set --page-size 1G ready_low=4G ready_high=8G
+  prezero set --node 1 --page-size 2M --pages-per-block 1G ready_high=8G recycle=in-place")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
     which: Which,
-    /// The pool whose blocks have so many pages
-    #[arg(long, value_name = "N")]
-    pages_per_block: Option<u64>,
+    /// The pool whose blocks have so many pages, or are of that size
+    #[arg(long, value_name = "N|SIZE")]
+    pages_per_block: Option<Amount>,
     /// What to change
     #[arg(value_name = "KEY=VALUE", required = true)]
     changes: Vec<Change>,
@@ -41,10 +46,11 @@ pub(crate) struct Args {
 /// One `key=value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Change {
-    ReadyLow(u64),
-    ReadyHigh(u64),
-    Max(u64),
-    LeaveFree(u64),
+    Ready(Amount),
+    ReadyLow(Amount),
+    ReadyHigh(Amount),
+    Max(Amount),
+    LeaveFree(Amount),
     Recycle(Recycle),
 }
 
@@ -53,24 +59,25 @@ impl FromStr for Change {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((key, value)) = text.split_once('=') else {
-            return Err("write KEY=VALUE, as in ready_high=8".into());
+            return Err("write KEY=VALUE, as in ready=64G".into());
         };
-        let pages = || {
-            let error = |_| format!("`{value}` is not a number of pages");
-            value.parse::<u64>().map_err(error)
+        let amount = || {
+            let error = |_| format!("`{value}` is neither a size, as 16G, nor a number of pages");
+            value.parse::<Amount>().map_err(error)
         };
         Ok(match key {
-            "ready_low" => Self::ReadyLow(pages()?),
-            "ready_high" => Self::ReadyHigh(pages()?),
-            "max" => Self::Max(pages()?),
-            "leave_free" => Self::LeaveFree(pages()?),
+            "ready" => Self::Ready(amount()?),
+            "ready_low" => Self::ReadyLow(amount()?),
+            "ready_high" => Self::ReadyHigh(amount()?),
+            "max" => Self::Max(amount()?),
+            "leave_free" => Self::LeaveFree(amount()?),
             "recycle" => {
                 let error =
                     |_| format!("`{value}` is not a way to recycle: auto, fresh or in-place");
                 Self::Recycle(value.parse().map_err(error)?)
             }
             _ => {
-                let keys = "ready_low, ready_high, max, leave_free, recycle";
+                let keys = "ready, ready_low, ready_high, max, leave_free, recycle";
                 return Err(format!("`{key}` is not a key: there are {keys}"));
             }
         })
@@ -81,12 +88,26 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut client = args.daemon.connect()?;
     let pools = client.status()?.pools;
     let mut change = shape(args, &pools).map_err(Failure::usage)?;
+    let page_size = PageSize::try_from(change.page_bytes).map_err(Failure::usage)?;
+    let pages = |amount: &Amount| match amount.pages(page_size) {
+        Ok(pages) => Ok(Some(pages.0)),
+        Err(error) => Err(Failure::usage(error)),
+    };
     for one in &args.changes {
         match one {
-            Change::ReadyLow(pages) => change.ready_low = Some(*pages),
-            Change::ReadyHigh(pages) => change.ready_high = Some(*pages),
-            Change::Max(pages) => change.max_pages = Some(*pages),
-            Change::LeaveFree(pages) => change.leave_free = Some(*pages),
+            Change::Ready(amount) => {
+                if change.pages_per_block != 0 {
+                    let shape = format!("blocks of {} pages", change.pages_per_block);
+                    return Err(Failure::usage(format!(
+                        "the pool has {shape}: write ready_high, or name no block size in the configuration"
+                    )));
+                }
+                change.ready_high = pages(amount)?;
+            }
+            Change::ReadyLow(amount) => change.ready_low = pages(amount)?,
+            Change::ReadyHigh(amount) => change.ready_high = pages(amount)?,
+            Change::Max(amount) => change.max_pages = pages(amount)?,
+            Change::LeaveFree(amount) => change.leave_free = pages(amount)?,
             Change::Recycle(how) => change.recycle = Some(how.to_string()),
         }
     }
@@ -96,10 +117,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
 /// The one pool that is meant, without changes.
 fn shape(args: &Args, pools: &[PoolStatus]) -> Result<PoolChange, String> {
+    let has_blocks = |pool: &PoolStatus| {
+        let Some(wanted) = args.pages_per_block else { return true };
+        let pages = PageSize::new(pool.page_bytes).and_then(|size| wanted.pages(size).ok());
+        pages.is_some_and(|pages| pages.0 == pool.pages_per_block)
+    };
     let meant: Vec<_> = pools
         .iter()
         .filter(|pool| args.which.fits(pool.node, pool.page_bytes))
-        .filter(|pool| args.pages_per_block.is_none_or(|pages| pages == pool.pages_per_block))
+        .filter(|pool| has_blocks(pool))
         .collect();
     match (&meant[..], args.which.page_size) {
         ([pool], _) => Ok(PoolChange {
@@ -108,12 +134,19 @@ fn shape(args: &Args, pools: &[PoolStatus]) -> Result<PoolChange, String> {
             pages_per_block: pool.pages_per_block,
             ..PoolChange::default()
         }),
-        ([], Some(page_size)) => Ok(PoolChange {
-            node: args.which.node().map_or(0, |node| node.0),
-            page_bytes: page_size.bytes(),
-            pages_per_block: args.pages_per_block.unwrap_or(1),
-            ..PoolChange::default()
-        }),
+        ([], Some(page_size)) => {
+            let is_mixed = args.changes.iter().any(|one| matches!(one, Change::Ready(_)));
+            let pages_per_block = match args.pages_per_block {
+                Some(amount) => amount.pages(page_size).map_err(|error| error.to_string())?.0,
+                None => u64::from(!is_mixed),
+            };
+            Ok(PoolChange {
+                node: args.which.node().map_or(0, |node| node.0),
+                page_bytes: page_size.bytes(),
+                pages_per_block,
+                ..PoolChange::default()
+            })
+        }
         ([], None) => {
             Err(format!("no pool is meant: there are {}; name --page-size to add one", list(pools)))
         }
@@ -130,7 +163,7 @@ fn list(pools: &[PoolStatus]) -> String {
         return "none".into();
     }
     let name = |pool: &PoolStatus| {
-        format!("node {} {} x {}", pool.node, Bytes(pool.page_bytes), pool.pages_per_block)
+        format!("node {} {}{}", pool.node, Bytes(pool.page_bytes), pools::times(pool))
     };
     pools.iter().map(name).collect::<Vec<_>>().join(", ")
 }
@@ -138,10 +171,12 @@ fn list(pools: &[PoolStatus]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use units::Pages;
 
     #[test]
     fn changes_are_read_and_bad_ones_name_what_is_allowed() {
-        assert_eq!("ready_low=4".parse(), Ok(Change::ReadyLow(4)));
+        assert_eq!("ready_low=4".parse(), Ok(Change::ReadyLow(Amount::Pages(Pages(4)))));
+        assert_eq!("ready=64G".parse(), Ok(Change::Ready(Amount::Bytes(Bytes(64 << 30)))));
         assert_eq!("recycle=in-place".parse(), Ok(Change::Recycle(Recycle::InPlace)));
         for (text, part) in [
             ("ready_low", "KEY=VALUE"),
@@ -175,6 +210,7 @@ mod tests {
             leave_free: 0,
             kernel_free_pages: 0,
             kernel_reserved_pages: 0,
+            sizes: Vec::new(),
         }
     }
 
@@ -201,6 +237,8 @@ mod tests {
     #[test]
     fn a_pool_that_is_not_there_is_added_only_by_its_page_size() {
         assert_eq!(shape_of("--page-size 2M --pages-per-block 4", &[]), Ok((0, 2 << 20, 4)));
+        assert_eq!(shape_of("--page-size 2M --pages-per-block 1G", &[]), Ok((0, 2 << 20, 512)));
+        assert_eq!(shape_of("--page-size 2M ready=1G", &[]), Ok((0, 2 << 20, 0)));
         assert!(shape_of("--node 3", &[]).unwrap_err().contains("--page-size"));
     }
 }

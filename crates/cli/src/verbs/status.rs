@@ -11,7 +11,7 @@ use wire::{LoanStatus, PoolStatus, Status, UserStatus};
 
 use crate::exit::{Exit, Outcome};
 use crate::output::table::{self, Align};
-use crate::output::{Form, Record, count, loans};
+use crate::output::{Form, Record, count, loans, pools};
 use crate::shared::Daemon;
 
 /// Show the pools by state, the loans, and what happened since the daemon started
@@ -20,6 +20,8 @@ use crate::shared::Daemon;
 /// pages could be zeroed now: dirty ones that the daemon owns, and free ones of the kernel's pool
 /// that it may take. LINGERING pages were returned, but somebody still has them open, mapped or
 /// pinned, which a line below says.
+/// A pool that was only told how much to have ready has BLOCKs of all sizes; a table says of which,
+/// as the loans of late have asked for them.
 /// Background zeroing starts below LOW and stops at HIGH ready pages. FREE are those left in the
 /// kernel's pool and promised to nobody, which with provider kernel are the same pages: READY,
 /// ZEROING and ZEROABLE ones are free. Of a loan, PID and COMMAND are the process that asked for it
@@ -96,6 +98,7 @@ impl Record for Report {
         )?;
         writeln!(out)?;
         pool_table(out, pools)?;
+        pools::sizes(out, pools)?;
         lingering(out, pools)?;
         reserved(out, pools)?;
         if let Some(reason) = fresh_because {
@@ -204,7 +207,7 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
             let mut row = vec![
                 pool.node.to_string(),
                 Bytes(pool.page_bytes).to_string(),
-                pool.pages_per_block.to_string(),
+                pools::block(pool),
                 pool.recycle.to_string(),
             ];
             row.extend(counts.iter().map(ToString::to_string));
@@ -301,6 +304,7 @@ mod tests {
                 leave_free: 0,
                 kernel_free_pages: 2,
                 kernel_reserved_pages: 0,
+                sizes: Vec::new(),
             }],
             levels: Vec::new(),
             loans: vec![LoanStatus {

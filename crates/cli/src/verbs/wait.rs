@@ -11,7 +11,7 @@ use wire::PoolStatus;
 use worker::{Stop, Which};
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Form, Record, seconds};
+use crate::output::{Form, Record, pools, seconds};
 use crate::shared::Daemon;
 
 /// How often is looked: a status costs the daemon 0.1 ms.
@@ -96,11 +96,10 @@ fn missing(args: &Args, pools: &[PoolStatus]) -> Option<String> {
         return (ready < wanted).then(|| format!("{ready} of {wanted} are ready"));
     }
     let low = pools.iter().find(|pool| pool.ready_pages < pool.ready_low)?;
-    let PoolStatus { node, page_bytes, pages_per_block, ready_pages, ready_low, .. } = low;
+    let PoolStatus { node, page_bytes, ready_pages, ready_low, .. } = low;
+    let times = pools::times(low);
     let page = Bytes(*page_bytes);
-    Some(format!(
-        "node {node} {page} x {pages_per_block} has {ready_pages} of {ready_low} pages ready"
-    ))
+    Some(format!("node {node} {page}{times} has {ready_pages} of {ready_low} pages ready"))
 }
 
 #[derive(Debug, Serialize)]

@@ -54,18 +54,15 @@ impl Book {
     }
 
     /// Whether what is ready and in other workers' hands already reaches the high threshold.
-    fn reaches_high(&self, key: PoolKey) -> bool {
-        let coming = self.pages_in(key, StateName::Ready) + self.pages_in(key, StateName::Zeroing);
-        self.pools.get(&key).is_none_or(|p| coming >= p.config.ready_high)
+    pub(in crate::book) fn reaches_high(&self, key: PoolKey) -> bool {
+        let coming = self.coming(key);
+        self.pools.get(&key).is_none_or(|p| coming >= p.config.ready_high) || self.fills_mix(key)
     }
 
     /// The dirty block that is furthest done, as it becomes ready soonest, and its missing pages.
     fn dirty_block(&self, key: PoolKey) -> Option<(BlockId, Pages)> {
-        let done = |b: &&Block| match b.state() {
-            State::Zeroable { done } => *done,
-            _ => Pages::ZERO,
-        };
-        self.takeable(key).max_by_key(done).map(|b| (b.id(), b.missing()))
+        let block = self.blocks.furthest_dirty(key, self.spendable(key))?;
+        Some((block.id(), block.missing()))
     }
 
     /// A worker says that the block's first `pages_done` pages are zero, and `reach` whether it let
@@ -106,30 +103,37 @@ impl Book {
 
     /// Dirty pages, and whole blocks that may still be made.
     pub(super) fn zeroable_in_blocks(&self, key: PoolKey) -> Pages {
-        let left = |b: &Block| match b.state() {
-            State::Zeroable { done } => key.pages_per_block.saturating_sub(*done),
-            _ => Pages::ZERO,
-        };
-        let dirty: Pages = self.takeable(key).map(left).sum();
-        dirty + key.pages_per_block * self.creatable(key)
+        if key.is_mixed() {
+            let domain = key.domain();
+            // Its sizes share the kernel's free pages: the largest share counts once.
+            let new = |key: PoolKey| key.pages_per_block * self.creatable(key);
+            let new = self.pools.keys().filter(|key| key.domain() == domain).map(|key| new(*key));
+            return self.sum_of(domain, |key| self.dirty(key)) + new.max().unwrap_or_default();
+        }
+        self.dirty(key) + key.pages_per_block * self.creatable(key)
     }
 
-    /// A pool's dirty blocks whose missing pages the kernel can give.
-    fn takeable(&self, key: PoolKey) -> impl Iterator<Item = &Block> {
-        let spendable = self.spendable(key);
-        self.in_state(StateName::Zeroable)
-            .filter(move |b| b.pool() == key && b.missing() <= spendable)
+    /// What is left to clear of a pool's dirty blocks whose missing pages the kernel can give.
+    fn dirty(&self, key: PoolKey) -> Pages {
+        self.blocks.left_dirty(key, self.spendable(key))
     }
 
     /// How many new blocks a pool may have now.
     fn creatable(&self, key: PoolKey) -> u64 {
         let Some(pool) = self.pools.get(&key) else { return 0 };
         // Blocks that were begun come first: a new one must not take what they miss.
-        let here = |b: &&Block| b.pool().domain() == key.domain();
-        let begun = self.in_state(StateName::Zeroable).filter(here).map(Block::missing).sum();
-        let by_kernel = self.spendable(key).saturating_sub(begun);
+        let by_kernel = self.spendable(key).saturating_sub(self.blocks.missing(key.domain()));
+        let owned = || match self.is_mixed(key.domain()) {
+            true => self.sum_of(key.domain(), |key| self.owned(key)),
+            false => self.owned(key),
+        };
+        if let Some(spared) = self.spared_by_large(key)
+            && (pool.config.ready_high == Pages::ZERO || key.pages_per_block + spared > by_kernel)
+        {
+            return 0;
+        }
         let by_bound = match pool.config.max {
-            Some(max) => max.saturating_sub(self.owned(key)),
+            Some(max) => max.saturating_sub(owned()),
             None => by_kernel,
         };
         by_kernel.min(by_bound).0 / key.pages_per_block.0
@@ -152,15 +156,38 @@ impl Book {
         if request.single {
             return nodes.iter().find_map(|node| self.plan_single(on(node), need));
         }
+        // What loans in one file would be served from, others take only if nothing else is ready.
+        let plan = self.plan_of_several(nodes, page_size, need, most, false);
+        match plan.filter(Plan::is_ready) {
+            Some(ready) => Some(ready),
+            // Pools of one size have nothing that is left to others.
+            None => self.plan_of_several(nodes, page_size, need, most, true),
+        }
+    }
+
+    fn plan_of_several(
+        &self,
+        nodes: &[Node],
+        page_size: PageSize,
+        need: Pages,
+        most: usize,
+        takes_files: bool,
+    ) -> Option<Plan> {
+        let on = |node: &Node| Domain { node: *node, page_size };
         let mut plan = Plan::default();
         let mut left = need;
-        for ready in nodes.iter().filter_map(|n| self.blocks.ready_blocks(on(n))) {
+        for node in nodes {
+            let Some(ready) = self.blocks.ready_blocks(on(node)) else { continue };
+            let is_others = |pages| !takes_files && self.is_for_files(on(node), pages);
             let mut last = None;
             while left > Pages::ZERO && plan.blocks.len() < most {
                 let Some((pages, id)) = ready.fitting(left, last) else { break };
+                last = Some((pages, id));
+                if is_others(pages) {
+                    continue;
+                }
                 plan.blocks.push((id, pages));
                 left = left.saturating_sub(pages);
-                last = Some((pages, id));
             }
             // One that is larger than what is left, trimmed. Blocks taken before may be larger
             // than that, too.
@@ -168,8 +195,9 @@ impl Book {
                 && plan.blocks.len() < most
                 && let Some((pages, id)) = ready
                     .from(left + Pages(1))
+                    .filter(|(pages, _)| !is_others(*pages))
                     .find(|(_, id)| plan.blocks.iter().all(|(taken, _)| taken != id))
-                && (pages.saturating_sub(left) <= need
+                && (self.is_worth(on(node), pages.saturating_sub(left), need)
                     || !self.has_room_beside(nodes, page_size, left))
             {
                 plan.blocks.push((id, left));
@@ -195,6 +223,11 @@ impl Book {
         Some(plan)
     }
 
+    /// Whether a loan of `need` pages is worth so many ready pages that are thrown away.
+    fn is_worth(&self, domain: Domain, waste: Pages, need: Pages) -> bool {
+        waste <= need && self.may_waste(domain, waste)
+    }
+
     /// Whether the kernel has so many pages free on one of the nodes, beside every block: then a
     /// large block is not worth a small loan that throws more of it away than it uses. The kernel
     /// zeroes a page of 2 MiB in 0.1 ms.
@@ -207,7 +240,8 @@ impl Book {
         let larger = ready.and_then(|s| s.from(need).next());
         let is_worth = |pages: Pages| {
             let waste = pages.saturating_sub(need);
-            waste <= need || !self.has_room_beside(&[domain.node], domain.page_size, need)
+            self.is_worth(domain, waste, need)
+                || !self.has_room_beside(&[domain.node], domain.page_size, need)
         };
         if let Some((_, id)) = larger.filter(|(pages, _)| is_worth(*pages)) {
             return Some(Plan { blocks: vec![(id, need)], taken: Vec::new() });

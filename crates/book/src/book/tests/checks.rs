@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use units::{Counts, Pages, Uid};
+use units::{Counts, Pages, PoolKey, Uid};
 use wire::{Counters, Level, LoanStatus, PoolStatus};
 
 use super::kernel::{Actor, Content, File};
@@ -155,7 +155,7 @@ impl World {
         for key in self.book.pool_keys() {
             let pool = self.book.pool_status(key, &Counts::default()).expect("a key has its pool");
             let sum = |state| {
-                let blocks = self.book.in_state(state).filter(|b| b.pool() == key);
+                let blocks = self.book.in_state(state).filter(|b| self.told(b.pool()) == key);
                 blocks.map(Block::pages).sum::<Pages>().0
             };
             assert_eq!(pool.ready_pages, sum(StateName::Ready));
@@ -191,6 +191,12 @@ impl World {
                 assert_eq!(self.book.job(job).and_then(JobOrder::block), Some(block), "{job}");
             }
         }
+    }
+
+    /// The pool, as it is configured, that a block belongs to.
+    pub(super) fn told(&self, pool: PoolKey) -> PoolKey {
+        let mixed = PoolKey::mixed(pool.domain());
+        if self.book.is_mixed(pool.domain()) { mixed } else { pool }
     }
 
     /// A name is one loan of one file, on disk as in the book, and somebody's.

@@ -364,7 +364,8 @@ fn event() -> impl Strategy<Value = Event> {
 
 fn setup() -> impl Strategy<Value = Setup> {
     let node = prop::bool::weighted(0.3).prop_map(u32::from);
-    let pool = (node, prop::bool::weighted(0.3), 1..5u64, change());
+    // 0 pages: blocks of several sizes, and no other pool there.
+    let pool = (node, prop::bool::weighted(0.3), prop_oneof![1 => Just(0), 6 => 1..5u64], change());
     let pools = proptest::collection::vec(pool, 1..4);
     let pages = [4..40u64, 0..24u64, 2..20u64, 0..12u64];
     let kernel = (prop::bool::weighted(0.85), prop::bool::weighted(0.6));
@@ -375,6 +376,12 @@ fn setup() -> impl Strategy<Value = Setup> {
                 let page_size = if is_large { large() } else { SMALL };
                 let key = PoolKey { node: Node(node), page_size, pages_per_block: Pages(k) };
                 let config = change.of(key, pins);
+                if configs
+                    .keys()
+                    .any(|k| k.domain() == key.domain() && k.is_mixed() != key.is_mixed())
+                {
+                    continue;
+                }
                 let good = if config.check().is_ok() { config } else { PoolConfig::new(key) };
                 configs.insert(key, good);
             }

@@ -183,7 +183,7 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
     let rng = TestRng::deterministic_rng(RngAlgorithm::XorShift);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
-    for _ in 0..1000 {
+    for _ in 0..2000 {
         let tree = sequence().new_tree(&mut runner).expect("a sequence");
         let (setup, events) = tree.current();
         for (what, times) in run(setup, events).seen {

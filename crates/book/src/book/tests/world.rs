@@ -220,7 +220,8 @@ impl World {
                 let place = self.book.place(*block).expect("a new block is in the book");
                 assert!(matches!(place.0, StateName::Zeroing | StateName::Lent), "{place:?}");
                 let key = self.book.block(*block).expect("a new block is in the book").pool();
-                let told = self.pools.iter().any(|(config, told)| *told && config.key() == key);
+                let is_its = |of: PoolKey| of == key || of == PoolKey::mixed(key.domain());
+                let told = self.pools.iter().any(|(config, told)| *told && is_its(config.key()));
                 assert!(told, "nobody configured {key}, and it gets a new block");
                 self.kernel.create(shape(key), place, pages.0);
             }

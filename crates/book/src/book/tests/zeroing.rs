@@ -39,13 +39,14 @@ impl World {
         assert!(self.jobs_seen.insert(order.job), "{} was used before", order.job);
         let at = shape(order.pool);
         assert!(fits(&at), "{order:?}");
-        let config = self.book.pool_config(order.pool).expect("its pool").clone();
+        let told = self.told(order.pool);
+        let config = self.book.pool_config(told).expect("its pool").clone();
         let is_new = effects.iter().any(|e| matches!(e, Effect::Create { .. }));
         let owned: u64 =
-            self.blocks().filter(|b| b.pool() == order.pool).map(|b| b.pages().0).sum();
+            self.blocks().filter(|b| self.told(b.pool()) == told).map(|b| b.pages().0).sum();
         assert!(!is_new || config.max.is_none_or(|max| owned <= max.0), "{owned} of {config:?}");
         let coming = |state| -> u64 {
-            let blocks = self.book.in_state(state).filter(|b| b.pool() == order.pool);
+            let blocks = self.book.in_state(state).filter(|b| self.told(b.pool()) == told);
             blocks.map(|b| b.pages().0).sum()
         };
         let others =

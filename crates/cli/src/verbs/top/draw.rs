@@ -12,7 +12,7 @@ use wire::{LoanStatus, PoolStatus};
 
 use super::view::{Prompt, Question, View};
 use crate::output::loans::{age, borrower, or_dash, size};
-use crate::output::rate;
+use crate::output::{pools, rate};
 
 /// Lines of one pool.
 const POOL_LINES: u16 = 3;
@@ -120,7 +120,7 @@ fn draw_pools(frame: &mut Frame<'_>, view: &View, area: Rect) {
 fn pool_lines(pool: &PoolStatus, chosen: bool, width: u16) -> [Line<'static>; 3] {
     let mark = if chosen { ">" } else { " " };
     let page = Bytes(pool.page_bytes);
-    let name = format!("{mark}node {} {page} x {} ", pool.node, pool.pages_per_block);
+    let name = format!("{mark}node {} {page}{} ", pool.node, pools::times(pool));
     let style = if chosen { Style::new().bold() } else { Style::new() };
     let mut bar = vec![Span::styled(format!("{name:<20}"), style)];
     bar.extend(bar_of(pool, width.saturating_sub(NAME + 1)));

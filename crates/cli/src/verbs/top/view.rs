@@ -119,6 +119,7 @@ pub(super) mod tests {
             leave_free: 2,
             kernel_free_pages: 18,
             kernel_reserved_pages: 0,
+            sizes: Vec::new(),
         }
     }
 

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One pool and its thresholds.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use units::{Bytes, Domain, Node, PageSize, Pages, ParseError, PoolKey, as_text};
+use wire::{PoolChange, Recycle, Unknown};
+
+use super::{ConfigError, syntax};
+
+/// How much, as people write it: `"16G"` is bytes, a plain number pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// So many pages.
+    Pages(Pages),
+    /// So many bytes.
+    Bytes(Bytes),
+}
+
+impl Amount {
+    /// In pages of that size.
+    ///
+    /// # Errors
+    /// For bytes that are no whole pages.
+    pub fn pages(self, page_size: PageSize) -> Result<Pages, ParseError> {
+        match self {
+            Self::Pages(pages) => Ok(pages),
+            Self::Bytes(Bytes(0)) => Ok(Pages::ZERO),
+            Self::Bytes(bytes) => page_size.pages_in(bytes),
+        }
+    }
+}
+
+impl FromStr for Amount {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text.parse() {
+            Ok(pages) => Ok(Self::Pages(Pages(pages))),
+            Err(_) => text.parse().map(Self::Bytes),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected a number of pages, or a size as in \"16G\"")]
+        enum Either {
+            Number(u64),
+            Text(String),
+        }
+        match Either::deserialize(deserializer)? {
+            Either::Number(pages) => Ok(Self::Pages(Pages(pages))),
+            Either::Text(text) => text.parse().map(Self::Bytes).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// One pool and its thresholds, in pages.
+///
+/// With `pages_per_block` 0 it has blocks of all sizes, as its loans ask for, and `ready_high` are
+/// the pages that it is to have ready. In the file that is `ready`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct PoolConfig {
+    /// The node.
+    pub node: Node,
+    /// The page size.
+    #[serde(with = "as_text")]
+    pub page_size: PageSize,
+    /// The pages of one block.
+    pub pages_per_block: Pages,
+    /// Background workers start when fewer pages than this are ready; default: `ready_high`.
+    pub ready_low: Option<Pages>,
+    /// ... and stop when as many as this are; default 0, which leaves zeroing to `prezero zero`.
+    pub ready_high: Pages,
+    /// The most pages the pool may own, lent ones included; default: no bound but the kernel's.
+    pub max: Option<Pages>,
+    /// Pages that stay free in the kernel's pool; default 0.
+    pub leave_free: Pages,
+    /// How returned blocks become zero again.
+    pub recycle: Recycle,
+}
+
+/// A pool as the file has it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    /// Default 0.
+    #[serde(default)]
+    node: Node,
+    /// As in `"2M"`.
+    #[serde(with = "as_text")]
+    page_size: PageSize,
+    /// So much ready, in blocks of whatever size is asked for.
+    ready: Option<Amount>,
+    /// Default 1.
+    pages_per_block: Option<Amount>,
+    ready_low: Option<Amount>,
+    ready_high: Option<Amount>,
+    max: Option<Amount>,
+    leave_free: Option<Amount>,
+    #[serde(default)]
+    recycle: Recycle,
+}
+
+impl TryFrom<Written> for PoolConfig {
+    type Error = ConfigError;
+
+    fn try_from(written: Written) -> Result<Self, ConfigError> {
+        let Written { node, page_size, ready, recycle, .. } = written;
+        let in_pages = |key, amount: Option<Amount>| {
+            let pages = amount.map(|amount| amount.pages(page_size)).transpose();
+            pages.map_err(|error| ConfigError::Pages(key, error))
+        };
+        let ready = in_pages("ready", ready)?;
+        let pages_per_block = in_pages("pages_per_block", written.pages_per_block)?;
+        let ready_low = in_pages("ready_low", written.ready_low)?;
+        let ready_high = in_pages("ready_high", written.ready_high)?;
+        let domain = Domain { node, page_size };
+        if ready.is_some() && pages_per_block.or(ready_low).or(ready_high).is_some() {
+            return Err(ConfigError::ReadyAndMore(domain));
+        }
+        if pages_per_block == Some(Pages::ZERO) {
+            return Err(ConfigError::EmptyBlock(domain));
+        }
+        let default = if ready.is_some() { Pages::ZERO } else { Pages(1) };
+        Ok(Self {
+            node,
+            page_size,
+            pages_per_block: pages_per_block.unwrap_or(default),
+            ready_low,
+            ready_high: ready.or(ready_high).unwrap_or_default(),
+            max: in_pages("max", written.max)?,
+            leave_free: in_pages("leave_free", written.leave_free)?.unwrap_or_default(),
+            recycle,
+        })
+    }
+}
+
+impl PoolConfig {
+    /// A pool of `key`'s shape with every default.
+    #[must_use]
+    pub fn new(key: PoolKey) -> Self {
+        Self {
+            node: key.node,
+            page_size: key.page_size,
+            pages_per_block: key.pages_per_block,
+            ready_low: None,
+            ready_high: Pages::ZERO,
+            max: None,
+            leave_free: Pages::ZERO,
+            recycle: Recycle::default(),
+        }
+    }
+
+    /// The same with what a client wants changed; unchecked.
+    ///
+    /// # Errors
+    /// [`wire::Error::BadValue`] for a word that is no way to recycle.
+    pub fn with(mut self, change: &PoolChange) -> Result<Self, wire::Error> {
+        self.ready_low = change.ready_low.map(Pages).or(self.ready_low);
+        self.ready_high = change.ready_high.map_or(self.ready_high, Pages);
+        self.max = change.max_pages.map(Pages).or(self.max);
+        self.leave_free = change.leave_free.map_or(self.leave_free, Pages);
+        if let Some(recycle) = &change.recycle {
+            let recycle = recycle.parse();
+            self.recycle = recycle.map_err(|e: Unknown| wire::Error::bad_value("recycle", e))?;
+        }
+        Ok(self)
+    }
+
+    /// Which pool it is.
+    #[must_use]
+    pub fn key(&self) -> PoolKey {
+        PoolKey {
+            node: self.node,
+            page_size: self.page_size,
+            pages_per_block: self.pages_per_block,
+        }
+    }
+
+    /// Below how many ready pages background zeroing starts.
+    #[must_use]
+    pub fn low(&self) -> Pages {
+        self.ready_low.unwrap_or(self.ready_high)
+    }
+
+    /// Checks what types cannot say.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let pool = self.key();
+        if pool.is_mixed() && self.ready_low.is_some() {
+            return Err(ConfigError::ReadyAndMore(pool.domain()));
+        }
+        let (low, high) = (self.low(), self.ready_high);
+        if low > high {
+            return Err(ConfigError::Thresholds { pool, low, high });
+        }
+        match self.max {
+            Some(max) if high > max => Err(ConfigError::AboveMax { pool, high, max }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks pools, and that no two of them are for the same.
+pub(crate) fn check_apart(pools: &[PoolConfig]) -> Result<(), ConfigError> {
+    let (mut seen, mut domains) = (BTreeSet::new(), BTreeSet::new());
+    for pool in pools {
+        pool.check()?;
+        let key = pool.key();
+        if !seen.insert(key) {
+            return Err(ConfigError::Twice(key));
+        }
+        let is_first = domains.insert(key.domain());
+        let mixed = seen.contains(&PoolKey::mixed(key.domain()));
+        if mixed && !is_first {
+            return Err(ConfigError::Mixed(key.domain()));
+        }
+    }
+    Ok(())
+}
+
+impl FromStr for PoolConfig {
+    type Err = ConfigError;
+    /// The fields of the file, as in `page_size=1G,pages_per_block=8,ready_high=16`.
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let mut toml = String::new();
+        for field in text.split(',').filter(|f| !f.trim().is_empty()) {
+            let Some((key, value)) = field.split_once('=') else {
+                let shape = "write pools as FIELD=VALUE,..., as in page_size=1G,ready=8G";
+                return Err(ConfigError::Syntax(format!("`{field}` is not a field: {shape}")));
+            };
+            let (key, value) = (key.trim(), value.trim());
+            let quote = if value.parse::<u64>().is_ok() { "" } else { "\"" };
+            toml += &format!("{key} = {quote}{value}{quote}\n");
+        }
+        let pool: Self = toml::from_str(&toml).map_err(|e| syntax(&e))?;
+        pool.check()?;
+        Ok(pool)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(text: &str) -> PoolConfig {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn bytes_say_the_same_as_pages() {
+        let pages = "page_size=2M,pages_per_block=512,ready_low=512,ready_high=1024,max=2048,leave_free=256";
+        let bytes =
+            "page_size=2M,pages_per_block=1G,ready_low=1G,ready_high=2G,max=4G,leave_free=512M";
+        assert_eq!(pool(pages), pool(bytes));
+    }
+
+    #[test]
+    fn a_pool_of_bytes_has_blocks_of_all_sizes() {
+        let config = pool("page_size=2M,ready=64G,leave_free=1G");
+        assert!(config.key().is_mixed());
+        assert_eq!((config.ready_high, config.leave_free), (Pages(32768), Pages(512)));
+        assert_eq!(config.key().to_string(), "node 0 2M");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_by_name() {
+        for (text, part) in [
+            ("page_size=2M,ready=64G,ready_high=1", "`ready` stands for"),
+            ("page_size=2M,ready=64G,pages_per_block=1", "`ready` stands for"),
+            ("page_size=2M,ready=3M", "ready: 3M is not a whole number of 2M pages"),
+            ("page_size=2M,ready_high=16Q", "16Q"),
+            ("page_size=2M,ready=64G,max=1G", "above max"),
+        ] {
+            let error = text.parse::<PoolConfig>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        let (all, one) = (pool("page_size=2M,ready=64G"), pool("page_size=2M,ready_high=1"));
+        let domain = all.key().domain();
+        for pools in [[all.clone(), one.clone()], [one, all.clone()]] {
+            assert_eq!(check_apart(&pools), Err(ConfigError::Mixed(domain)));
+        }
+        assert_eq!(check_apart(&[all.clone(), all.clone()]), Err(ConfigError::Twice(all.key())));
+    }
+}
