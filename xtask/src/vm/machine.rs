@@ -161,7 +161,9 @@ impl Vm {
             Path::new("/etc/passwd"),
             b"root:x:0:0::/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n".to_vec(),
         );
-        root.add_data(Path::new("/etc/group"), b"root:x:0:\nnogroup:x:65534:\n".to_vec());
+        // Those that every Debian has, by which tests name groups.
+        let groups = "root:x:0:\ndaemon:x:1:\nbin:x:2:\nsys:x:3:\nadm:x:4:\nnogroup:x:65534:\n";
+        root.add_data(Path::new("/etc/group"), groups.into());
 
         let mut plan = Plan { settings: self.requirements.settings(), ..Plan::default() };
         for name in &self.requirements.modules {
