@@ -92,9 +92,8 @@ fn a_switch_of_dpdk_forwards_on_lent_pages_and_returns_them() {
     if is_wanted("ovs-vsctl", "openvswitch-switch-dpdk dpdk-dev").is_none() {
         return;
     }
-    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES + AT_ONCE) else { return };
-    let config = PAGE.pool(&format!("leave_free = {AT_ONCE}"));
-    let daemon = Daemon::start_with(Some(reserved), &config, &[]);
+    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
+    let daemon = Daemon::start_with(Some(reserved), &PAGE.pool(""), &[]);
     daemon.zero("max");
     let log = daemon.scratch().join("shim.log");
     let switch = Switch::start(&daemon, &log);

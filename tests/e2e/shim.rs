@@ -15,6 +15,7 @@ use prezero_tests::{Daemon, Page, c};
 use units::Node;
 
 mod answers;
+mod counts;
 mod differ;
 mod environment;
 mod nodes;

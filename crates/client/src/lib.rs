@@ -29,4 +29,4 @@ pub use linux::Mapping;
 pub use loan::Loan;
 pub use units::{Bytes, LoanName, Node, Owner, PageSize, Pages};
 pub use wire::agent::{LendByName, LentByName, NamedLoan, SOCKET_ENDING as AGENT_SOCKET_ENDING};
-pub use wire::{DEFAULT_SOCKET, LendRequest};
+pub use wire::{DEFAULT_SOCKET, LendRequest, PoolStatus, Provider, Status};

@@ -18,6 +18,7 @@ use libc::{c_int, c_long, c_uint, c_ulong, c_void, key_t, off64_t, pid_t, shmid_
 
 use crate::anonymous::{self, Request};
 use crate::config::{AtFork, config, is_off};
+use crate::counts::{FOPEN, OPEN, OPENAT};
 use crate::guard::{Guard, State, WAIT, WAIT_LONG};
 use crate::maps::Piece;
 use crate::memfd_calls::{FALLOCATE, FCNTL, POSIX_FALLOCATE};
@@ -73,7 +74,8 @@ static FORK: Next = Next::new(c"fork");
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = {
     extern "C" fn start() {
-        for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE, &SENDMSG, &SENDMMSG] {
+        let passing = [&SENDMSG, &SENDMMSG, &OPEN, &OPENAT, &FOPEN];
+        for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE].into_iter().chain(passing) {
             next.get();
         }
         unlinked::parts();

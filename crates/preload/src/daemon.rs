@@ -3,10 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Bytes, Client, LendRequest, Loan, Node, PageSize};
+use client::{Bytes, Client, LendRequest, Loan, Node, PageSize, Provider, Status};
 
 use crate::config::config;
 use crate::policy::Choice;
+use crate::raw;
 
 /// How long no daemon is asked after one did not answer.
 const REST: Duration = Duration::from_secs(1);
@@ -37,6 +38,25 @@ pub(crate) struct Lender {
 impl Lender {
     pub(crate) const fn new() -> Self {
         Self { rest_until: None }
+    }
+
+    /// Pages of that size, on one node or all, that are ready for this user; `None` where nobody
+    /// answers. A kernel that keeps its zeroed pages itself counts them as free.
+    pub(crate) fn ready(&mut self, page: u64, node: Option<u32>) -> Option<u64> {
+        if self.rest_until.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        let config = config();
+        let status = Client::connect_within(&config.socket, config.wait);
+        match status.and_then(|mut client| client.status()) {
+            Ok(status) if status.provider == Provider::Kernel => None,
+            Ok(status) => Some(ready_in(&status, page, node)),
+            Err(client::Error::Refused(_)) => None,
+            Err(_) => {
+                self.rest_until = Some(Instant::now() + REST);
+                None
+            }
+        }
     }
 
     /// Borrows, or says why not.
@@ -77,4 +97,16 @@ impl Lender {
         }
         Err(why)
     }
+}
+
+/// As far as its quota goes, where it is known.
+fn ready_in(status: &Status, page: u64, node: Option<u32>) -> u64 {
+    let wanted = |pool: &&client::PoolStatus| {
+        pool.page_bytes == page && node.is_none_or(|node| pool.node == node)
+    };
+    let ready: u64 = status.pools.iter().filter(wanted).map(|pool| pool.ready_pages).sum();
+    let (me, _) = raw::effective_ids();
+    let mine = status.users.iter().find(|user| user.uid == me);
+    let left = mine.and_then(|user| Some(user.quota_bytes?.saturating_sub(user.held_bytes)));
+    left.map_or(ready, |left| ready.min(left / page))
 }

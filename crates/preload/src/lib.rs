@@ -16,6 +16,7 @@
 //! - [`rebind`] puts other memory in the place of what `mbind` wants elsewhere.
 //! - [`lookup`] finds them for those who ask the C library's own handle.
 //! - [`passing`] notices what is passed on to other processes.
+//! - [`counts`] answers those who look how many huge pages are free.
 //! - [`segment`] serves `shmget(SHM_HUGETLB)` where the operator allows it.
 //! - [`daemon`] asks for loans, in bounded time; [`policy`] says from which nodes.
 //! - [`guard`] is the one lock; behind it no signal, no cancellation, and no allocator of the
@@ -32,6 +33,7 @@
 mod anonymous;
 pub mod calls;
 mod config;
+pub mod counts;
 mod daemon;
 mod defect;
 mod exchange;

@@ -100,7 +100,8 @@ pub(crate) fn advice(piece: Piece) -> Option<Vec<libc::c_int>> {
     Some(advice)
 }
 
-fn read(path: &std::ffi::CStr) -> raw::Result<Vec<u8>> {
+/// A whole file.
+pub(crate) fn read(path: &std::ffi::CStr) -> raw::Result<Vec<u8>> {
     let fd = raw::open(path)?;
     let mut text = Vec::new();
     let mut buffer = [0_u8; 4096];

@@ -70,6 +70,22 @@ pub(crate) fn reopen(fd: c_int, mode: c_int) -> Result<c_int> {
     plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
 }
 
+/// A file of that content to read, from its beginning on.
+pub(crate) fn readable(content: &[u8], closes_on_exec: bool) -> Result<c_int> {
+    let memfd = memfd_create(c"prezero".as_ptr(), libc::MFD_CLOEXEC)?;
+    let memfd = c_int::try_from(memfd).map_err(|_| Errno(libc::EBADF))?;
+    write(memfd, content);
+    let whole = file(memfd).is_ok_and(|file| file.bytes == content.len() as u64);
+    // Who was promised a file to read has one that cannot be written.
+    let opened = if whole { reopen(memfd, libc::O_RDONLY) } else { Err(Errno(libc::EFBIG)) };
+    close(memfd);
+    let fd = opened?;
+    if !closes_on_exec {
+        plain(libc::SYS_fcntl, [int(fd), int(libc::F_SETFD), 0, 0, 0, 0])?;
+    }
+    Ok(fd)
+}
+
 /// A memfd's seals; none where a file has no such thing.
 pub(crate) fn seals(fd: c_int) -> c_int {
     let seals = plain(libc::SYS_fcntl, [int(fd), int(libc::F_GET_SEALS), 0, 0, 0, 0]);
