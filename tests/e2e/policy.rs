@@ -52,6 +52,31 @@ fn own_workers_run_where_and_how_they_are_told() {
     std::fs::remove_dir(group).expect("an empty group");
 }
 
+#[test]
+fn own_workers_run_in_a_group_below_the_daemons() {
+    let page = Page::Mib2;
+    let config =
+        format!("[workers]\ncgroup = \"prezero-test-workers\"\n{}", page.pool("ready_high = 8"));
+    let roots = linux::Roots::default();
+    // The daemon is in the same ones.
+    let own = linux::cgroup::own(&roots).expect("procfs");
+    let below = own.iter().filter_map(|group| {
+        let path = format!("{}/prezero-test-workers", group.path().trim_end_matches('/'));
+        linux::cgroup::Group::at(&roots, group.kind(), &path).expect("a good path")
+    });
+    let below: Vec<_> = below.collect();
+    if below.is_empty() {
+        linux::testkit::skip("no control groups are mounted here");
+        return;
+    }
+    let Some(daemon) = Daemon::start(page, 8, &config) else { return };
+    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    daemon.wait_for("idle", |_| daemon.status().workers == 0);
+    let used: Vec<_> = below.iter().map(|group| group.cpu_time().expect("it was made")).collect();
+    assert!(used.iter().flatten().all(|time| !time.is_zero()), "{used:?}");
+    below.iter().for_each(|group| group.remove().expect("an empty group"));
+}
+
 /// CPU list, nice value, scheduling policy and cpu cgroup of a child of `daemon` that has set
 /// itself up.
 fn find_worker(daemon: u32) -> Option<(String, String, String, String)> {

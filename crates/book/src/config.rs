@@ -113,7 +113,8 @@ pub struct Workers {
     pub nice: i32,
     /// Whether they run under `SCHED_IDLE`, that is only when nobody else wants the CPU.
     pub sched_idle: bool,
-    /// A cgroup directory to run in (v2, or v1 where that is mounted), made if it is missing.
+    /// A cgroup directory to run in (v2, or v1 where that is mounted), made if it is missing;
+    /// without a slash at its beginning one below the daemon's own.
     pub cgroup: Option<PathBuf>,
     /// Pause while the CPU's `some avg10` pressure (PSI) is above so many percent.
     pub pause_above_pressure: Option<u8>,

@@ -22,8 +22,9 @@ pub struct Context {
     ///
     /// Not its v1 hugetlb group: the pages belong to the pool, and stay when it is gone.
     pub like: Option<u32>,
-    /// A cgroup: a directory below the cgroup mount, or a path inside the hierarchy; made if it is
-    /// missing, in every mounted hierarchy that concerns prezero.
+    /// A cgroup: a directory below the cgroup mount, or a path inside the hierarchy, or without a
+    /// slash at its beginning one below the process's own; made if it is missing, in every mounted
+    /// hierarchy that concerns prezero.
     pub cgroup: Option<PathBuf>,
 }
 
@@ -35,7 +36,7 @@ impl Context {
     /// [`linux::Error`] naming the value.
     pub fn check(&self, roots: &Roots) -> Result<()> {
         if let Some(path) = &self.cgroup {
-            for group in cgroup::everywhere(roots, &inside(roots, path))? {
+            for group in groups(roots, path)? {
                 group.check()?;
             }
         }
@@ -63,7 +64,7 @@ impl Context {
             sched::run_like(like)?;
         }
         if let Some(path) = &self.cgroup {
-            for group in cgroup::everywhere(roots, &inside(roots, path))? {
+            for group in groups(roots, path)? {
                 group.create()?;
                 group.join()?;
             }
@@ -90,6 +91,21 @@ impl Context {
 #[must_use]
 pub fn allowed_cpus() -> usize {
     sched::affinity().map_or(1, |cpus| cpus.len().max(1))
+}
+
+/// The group of that name in every hierarchy.
+fn groups(roots: &Roots, path: &Path) -> Result<Vec<cgroup::Group>> {
+    if path.is_absolute() {
+        return cgroup::everywhere(roots, &inside(roots, path));
+    }
+    // Where a service manager made the process's group, what is below it is the process's to make
+    // (Delegate=), and nothing else of the tree is.
+    let below = |own: cgroup::Group| {
+        let path = format!("{}{}", own.path().trim_end_matches('/'), inside(roots, path));
+        cgroup::Group::at(roots, own.kind(), &path)
+    };
+    let groups = cgroup::own(roots)?.into_iter().map(below);
+    Ok(groups.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 /// The path inside a hierarchy of a directory below the cgroup mount.
@@ -137,6 +153,27 @@ mod tests {
         }
         assert_eq!(inside(&roots, Path::new("/a/b")), "/a/b");
         assert_eq!(inside(&roots, dir.path()), "/");
+    }
+
+    #[test]
+    fn without_a_slash_a_group_is_below_the_process_own_in_each_hierarchy() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["cgroup/unified/cgroup.controllers", "cgroup/cpu/cgroup.procs", "proc/self/x"]
+        {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        fs::write(dir.path().join("proc/self/cgroup"), "4:cpu:/a\n0::/b/c.service\n").unwrap();
+        let (cgroup, proc) = (dir.path().join("cgroup"), dir.path().join("proc"));
+        let roots = Roots { cgroup: cgroup.clone(), proc, ..Roots::default() };
+        let found = groups(&roots, Path::new("workers")).unwrap();
+        let dirs: Vec<_> = found.iter().map(cgroup::Group::dir).collect();
+        assert_eq!(
+            dirs,
+            [cgroup.join("unified/b/c.service/workers"), cgroup.join("cpu/a/workers")]
+        );
+        assert!(groups(&roots, Path::new("../x")).is_err());
     }
 
     #[test]
