@@ -34,13 +34,19 @@ func run() error {
 	health := flag.String("health", ":9808", "where /healthz is served; empty for nowhere")
 	grace := flag.Duration("grace", 10*time.Minute, "how long a claim must have been gone before its loans are returned unasked")
 	reconcile := flag.Duration("reconcile", time.Minute, "how often is looked for claims that are gone")
+	allocatable := flag.Bool("node-allocatable", false, "publish which huge pages of the node a claim takes; the cluster needs the feature gate DRANodeAllocatableResources of Kubernetes 1.36")
+	placeholder := flag.Bool("placeholder", false, "do nothing until the end: for a pod that requests what the daemon's pools may have")
 	pod := flag.String("pod-uid", os.Getenv("POD_UID"), "the pod's uid, for rolling updates; default: $POD_UID")
 	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if *placeholder {
+		<-ctx.Done()
+		return nil
+	}
 	if *node == "" {
 		return errors.New("which node? --node NAME or $NODE_NAME")
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	if err != nil {
 		return err
@@ -99,7 +105,7 @@ func run() error {
 			}
 		}
 	}()
-	d.Publish(ctx, *node, helper, state)
+	d.Publish(ctx, *node, helper, state, *allocatable)
 	return d.Fatal()
 }
 

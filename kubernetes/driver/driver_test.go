@@ -22,7 +22,7 @@ func at(ready, total, block int64) agent.Supply {
 func TestTheSumOfBothDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 	name := deviceName(1, 2*mib, true)
 	sum := func(supply agent.Supply, taken int64) (ready, all int64) {
-		for _, device := range devices(levels([]agent.Supply{supply}, map[string]int64{name: taken}), false) {
+		for _, device := range devices(levels([]agent.Supply{supply}, map[string]int64{name: taken}), false, false) {
 			value := device.Capacity[Capacity].Value
 			all += value.Value()
 			if device.Name == name {
@@ -38,10 +38,10 @@ func TestTheSumOfBothDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 		t.Fatal(before, after, all, again)
 	}
 	// A device without room for two steps is left out: the API refuses it.
-	if got := devices(levels([]agent.Supply{at(8*mib, 256*mib, 8*mib)}, nil), false); len(got) != 1 || got[0].Name != deviceName(1, 2*mib, false) {
+	if got := devices(levels([]agent.Supply{at(8*mib, 256*mib, 8*mib)}, nil), false, false); len(got) != 1 || got[0].Name != deviceName(1, 2*mib, false) {
 		t.Fatalf("%+v", got)
 	}
-	for _, device := range devices(levels([]agent.Supply{at(64*mib, 256*mib, 8*mib)}, nil), true) {
+	for _, device := range devices(levels([]agent.Supply{at(64*mib, 256*mib, 8*mib)}, nil), true, false) {
 		step := device.Capacity[Capacity].RequestPolicy.ValidRange.Step
 		want := int64(2 * mib)
 		if strings.HasSuffix(device.Name, "-ready") {
@@ -50,6 +50,21 @@ func TestTheSumOfBothDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 		if step.Value() != want || len(device.Taints) != 1 {
 			t.Fatalf("%+v", device)
 		}
+	}
+}
+
+func TestWhereTheClusterCountsClaimsADeviceSaysWhichPagesItTakes(t *testing.T) {
+	supply := at(64<<30, 256<<30, 8<<30)
+	supply.PageBytes = 1 << 30
+	all := devices(levels([]agent.Supply{supply}, nil), false, true)
+	for _, device := range all {
+		mapping := device.NodeAllocatableResourceMappings["hugepages-1Gi"]
+		if len(device.NodeAllocatableResourceMappings) != 1 || mapping.CapacityKey == nil || *mapping.CapacityKey != Capacity {
+			t.Errorf("%+v", device.NodeAllocatableResourceMappings)
+		}
+	}
+	if len(all) != 2 || devices(levels([]agent.Supply{supply}, nil), false, false)[0].NodeAllocatableResourceMappings != nil {
+		t.Errorf("%+v", all)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
@@ -44,8 +45,9 @@ func levels(supplies []agent.Supply, taken map[string]int64) []level {
 	return all
 }
 
-// devices for the scheduler: per node and page size what is ready, and the rest.
-func devices(all []level, isDown bool) []resourceapi.Device {
+// devices for the scheduler: per node and page size what is ready, and the rest. With isMapped they say
+// which of the node's own resources a claim takes, so that the scheduler counts huge pages once.
+func devices(all []level, isDown, isMapped bool) []resourceapi.Device {
 	var devices []resourceapi.Device
 	for _, l := range all {
 		// What is ready is lent by blocks: a claim of less gets, and counts as, a whole one.
@@ -78,6 +80,13 @@ func devices(all []level, isDown bool) []resourceapi.Device {
 						ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &step, Step: &step},
 					},
 				}},
+			}
+			if isMapped {
+				pages := resource.NewQuantity(l.supply.PageBytes, resource.BinarySI)
+				name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + pages.String())
+				device.NodeAllocatableResourceMappings = map[corev1.ResourceName]resourceapi.NodeAllocatableResourceMapping{
+					name: {CapacityKey: ptr.To(resourceapi.QualifiedName(Capacity))},
+				}
 			}
 			if isDown {
 				device.Taints = []resourceapi.DeviceTaint{{Key: Name + "/daemon-down", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
@@ -130,7 +139,7 @@ type publisher interface {
 }
 
 // Publish tells the scheduler what there is, until the context ends. Health hears of every look.
-func (d *Driver) Publish(ctx context.Context, node string, to publisher, health *Health) {
+func (d *Driver) Publish(ctx context.Context, node string, to publisher, health *Health, isMapped bool) {
 	var g gate
 	var last []agent.Supply
 	for ; ctx.Err() == nil; pause(ctx, every) {
@@ -149,7 +158,7 @@ func (d *Driver) Publish(ctx context.Context, node string, to publisher, health 
 		if !g.opens(all, isDown, now) {
 			continue
 		}
-		slice := resourceslice.Slice{Devices: devices(all, isDown)}
+		slice := resourceslice.Slice{Devices: devices(all, isDown, isMapped)}
 		resources := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{node: {Slices: []resourceslice.Slice{slice}}}}
 		if err := to.PublishResources(ctx, resources); err != nil {
 			klog.FromContext(ctx).Error(err, "publish")
