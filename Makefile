@@ -17,7 +17,7 @@ ifeq ($(CI),true)
 export PREZERO_TEST_NO_SKIP = 1
 endif
 
-.PHONY: all deb demo test test-kubernetes test-here test-clear test-all check build-bin need-demo need-test need-consumers need-clear
+.PHONY: all deb demo test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-consumers need-clear
 
 all: build-bin
 
@@ -98,11 +98,18 @@ test-kubernetes:
 	$(CARGO) build --package prezero-cli
 	@command -v go >/dev/null || { echo "go 1.26 is missing: https://go.dev/doc/install" >&2; exit 1; }
 	cd kubernetes && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
+	cd kubernetes/cluster/helm && go vet ./... && go test -count=1 ./...
+
+# The same under a real Kubernetes of one node, in namespaces of this machine: docs/kubernetes.md has
+# the tests. Builds it from its modules at first, 10 minutes on 2 cores.
+test-cluster:
+	$(CARGO) xtask cluster
 
 # The slower matrices: every state of the book within bounds, a tenth of all failures of system
 # calls, a minute of each fuzzer, ten minutes of storm, databases, a JVM and others on lent memory,
-# the package on a Debian of its own, debug kernel, preemption models, cross builds.
-test-all: test test-clear need-consumers test-kubernetes
+# the package on a Debian of its own, a Kubernetes of one node, debug kernel, preemption models, cross
+# builds.
+test-all: test test-clear need-consumers test-kubernetes test-cluster
 	$(CARGO) test --release --package prezero-book --test explore -- --nocapture
 	PREZERO_FAILURES=500 $(CARGO) test --package prezero-tests --test failures -- --nocapture
 	crates/book/fuzz/run

@@ -2,6 +2,7 @@
 //! Repository automation: `cargo xtask kernel ...` builds, exports and checks
 //! the kernel series; `cargo xtask vm ...` runs tests under QEMU; `cargo
 //! xtask package ...` builds and tests the Debian packages; `cargo xtask
+//! cluster` runs the driver for Kubernetes under a real one; `cargo xtask
 //! perf` holds a benchmark's report against what is wanted.
 //!
 //! Everything here drives other programs (apt, git, make, QEMU) as processes;
@@ -11,7 +12,9 @@
 mod apt;
 mod cache;
 mod capi;
+mod cluster;
 mod command;
+mod image;
 mod kernel;
 mod package;
 mod perf;
@@ -35,6 +38,12 @@ enum Verb {
     /// Build, export, check and edit the kernel series.
     #[command(subcommand)]
     Kernel(kernel::Verb),
+    /// Run the driver for Kubernetes under a real one, in namespaces of this machine.
+    Cluster(cluster::Args),
+    #[command(hide = true)]
+    ClusterInside(cluster::InsideArgs),
+    /// Write the image of the driver for Kubernetes, an OCI archive, and print its path.
+    Image,
     /// Link libprezero.so, the C library.
     Capi(capi::Args),
     /// Build the Debian package, and test it on a machine of its own.
@@ -52,6 +61,9 @@ enum Verb {
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Kernel(verb) => kernel::run(verb),
+        Verb::Cluster(args) => cluster::run(&args),
+        Verb::ClusterInside(args) => cluster::run_inside(&args),
+        Verb::Image => image::run(),
         Verb::Capi(args) => capi::run(&args),
         Verb::Package(verb) => package::run(&verb),
         Verb::Man => package::documents().map(|to| {

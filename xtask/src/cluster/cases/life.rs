@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The life of a claim when nothing goes wrong.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{found, holds};
+use crate::cluster::{
+    bed::{Bed, MIB},
+    config,
+    kubectl::{text, wait_for},
+};
+
+pub(super) fn registered(bed: &mut Bed) -> Result<String> {
+    let pool = config::PAGES * 2 * MIB;
+    wait_for("the whole pool is published", || {
+        let mut sum = 0;
+        for device in bed.devices()? {
+            let memory = text(&device["capacity"]["memory"]["value"]).to_owned();
+            let mib: u64 = memory.strip_suffix("Mi").context(memory.clone())?.parse()?;
+            sum += mib * MIB;
+        }
+        Ok((sum == pool).then_some(()))
+    })?;
+    let devices = bed.devices()?;
+    let names: BTreeSet<_> = devices.iter().map(|device| text(&device["name"])).collect();
+    let wanted = BTreeSet::from(["node0-2048k-ready", "node0-2048k-rest"]);
+    ensure!(names == wanted, "the devices are {names:?}");
+    // No token, no shell, no capability: as the chart says.
+    let pods = bed.kubectl.list(&["pods", "-n", "prezero", "-l", "app=prezero-dra"])?;
+    ensure!(pods.len() == 1, "{} pods of the driver on one node", pods.len());
+    Ok(text(&pods[0]["spec"]["containers"][0]["image"]).to_owned())
+}
+
+pub(super) fn zeros(bed: &mut Bed) -> Result<String> {
+    // Not the first pod of its kind: what is read from disk once is not what a claim costs.
+    bed.run("default", "warm", 128, ["use", "1"])?;
+    bed.delete("default", "warm")?;
+    bed.is_clean()?;
+    let asked = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let pod = bed.run("default", "zeroed", 128, ["use", "1"])?;
+    let said = bed.said(&pod, 0)?;
+    holds(&said, 128 * MIB, 0)?;
+    let loan = bed.loan()?;
+    ensure!(loan["bytes"] == 128 * MIB, "lent was {loan}");
+    bed.delete("default", "zeroed")?;
+    bed.is_clean()?;
+    let number = |name: &str| -> Result<u64> {
+        let mut words = said.split_whitespace();
+        let value = words.find(|word| *word == name).and_then(|_| words.next());
+        Ok(value.with_context(|| format!("no {name} in {said:?}"))?.parse()?)
+    };
+    let at = Duration::from_micros(number("at_us")?);
+    Ok(format!(
+        "apply to first touched byte {:.2} s, 128 MiB touched in {:.2} ms",
+        at.saturating_sub(asked).as_secs_f64(),
+        Duration::from_micros(number("touched_us")?).as_secs_f64() * 1e3,
+    ))
+}
+
+pub(super) fn restart(bed: &mut Bed) -> Result<String> {
+    bed.ask("default", "crash", 64, ["crash", "7"])?;
+    let pod = wait_for("the pod is there", || {
+        let pod = bed.kubectl.get(&["pod", "-n", "default", "crash"])?;
+        Ok((!bed.said(&pod, 0)?.is_empty()).then_some(pod))
+    })?;
+    holds(&bed.said(&pod, 0)?, 64 * MIB, 0)?;
+    let said = bed.restarted(&pod, 1)?;
+    holds(&said, 64 * MIB, 7)?;
+    bed.loan()?;
+    Ok(String::new())
+}
+
+pub(super) fn isolation(bed: &mut Bed) -> Result<String> {
+    let one = bed.run("default", "one", 64, ["use", "1"])?;
+    let two = bed.run("default", "two", 64, ["use", "2"])?;
+    for pod in [&one, &two] {
+        holds(&bed.said(pod, 0)?, 64 * MIB, 0)?;
+    }
+    let paths: BTreeSet<_> = bed.loans()?.iter().map(|loan| loan["path"].to_string()).collect();
+    ensure!(paths.len() == 2, "two pods have {paths:?}");
+    // Each of them looks at all its memory five times a second, and ends if it was written to.
+    std::thread::sleep(Duration::from_secs(3));
+    for name in ["one", "two"] {
+        ensure!(bed.restarts("default", name)? == 0, "pod {name} found its memory written to");
+    }
+    bed.delete("default", "one")?;
+    // Every page that the first one has written to is among these, or in nobody's hands.
+    let third = bed.run("default", "three", 192, ["use", "3"])?;
+    holds(&bed.said(&third, 0)?, 192 * MIB, 0)?;
+    ensure!(bed.restarts("default", "two")? == 0, "pod two found its memory written to");
+    Ok(String::new())
+}
+
+pub(super) fn larger(bed: &mut Bed) -> Result<String> {
+    let block = config::BLOCK_PAGES * 2;
+    let pod = bed.run("default", "larger", 3 * block, ["use", "1"])?;
+    let said = bed.said(&pod, 0)?;
+    holds(&said, 3 * block * MIB, 0)?;
+    let (bytes, _) = found(&said)?;
+    Ok(format!("one file of {} MiB, of blocks of {block}", bytes / MIB))
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is to hold under a real Kubernetes. Each test begins with a node that lends nothing and ends
+//! with one, which is looked at after it.
+
+mod counts;
+mod failures;
+mod life;
+mod scale;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use super::bed::Bed;
+
+/// Says in a line what a person may want to know of it.
+pub(super) type Test = fn(&mut Bed) -> Result<String>;
+
+/// In the order in which they run; docs/kubernetes.md has them by name.
+pub(super) const ALL: &[(&str, Test)] = &[
+    ("a_real_kubelet_registers_the_driver_that_runs_in_a_pod", life::registered),
+    ("a_pod_on_lent_memory_reads_zeros", life::zeros),
+    ("a_container_that_restarts_finds_what_it_left", life::restart),
+    ("two_pods_have_each_their_own_memory_and_the_next_one_reads_zeros", life::isolation),
+    ("a_loan_larger_than_a_block_is_whole", life::larger),
+    ("a_pod_that_is_deleted_by_force_gives_its_memory_back", failures::forced),
+    ("a_kubelet_that_is_killed_changes_nothing_for_pods", failures::kubelet),
+    ("a_daemon_that_is_killed_leaves_pods_their_memory_and_is_tainted", failures::daemon),
+    (
+        "a_driver_that_is_killed_is_replaced_and_containers_restart_on_their_memory",
+        failures::driver,
+    ),
+    ("an_update_of_the_driver_leaves_loans_alone", failures::update),
+    ("a_node_that_lost_power_lends_again_to_the_same_pod", failures::power),
+    ("a_quota_refuses_with_its_numbers_in_an_event", counts::quota),
+    ("a_native_pod_that_does_not_fit_is_refused_with_the_placeholder", counts::placeholder),
+    ("a_native_pod_that_does_not_fit_is_refused_with_the_mapping", counts::mapping),
+    ("a_thousand_nodes_are_ranked_by_what_they_have_ready", scale::ranked),
+    ("a_hundred_pods_at_once_leave_the_ledger_exact", scale::ledger),
+];
+
+/// What the tenant has found in its memory: `bytes N content C ...`.
+fn found(said: &str) -> Result<(u64, &str)> {
+    let mut words = said.split_whitespace();
+    let mut after = |name: &str| words.find(|word| *word == name).and_then(|_| words.next());
+    let (bytes, content) = (after("bytes").and_then(|n| n.parse().ok()), after("content"));
+    match (bytes, content) {
+        (Some(bytes), Some(content)) => Ok((bytes, content)),
+        _ => anyhow::bail!("the tenant said {said:?}"),
+    }
+}
+
+/// Fails unless all of the file had this byte.
+fn holds(said: &str, bytes: u64, byte: u8) -> Result<()> {
+    let (had, content) = found(said)?;
+    ensure!(had == bytes, "the file has {had} bytes, and {bytes} were asked for");
+    ensure!(content == byte.to_string(), "its content is {content}, and {byte} was expected");
+    Ok(())
+}
+
+/// Fails unless both are the same loan: by name, path and size.
+fn same(before: &Value, after: &Value) -> Result<()> {
+    ensure!(before == after, "the loan was {before} and is {after}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_tenant_says_is_read_and_anything_else_is_an_error() {
+        let said = "bytes 4096 content 0 touched_us 12 at_us 3";
+        assert_eq!(found(said).unwrap(), (4096, "0"));
+        holds(said, 4096, 0).unwrap();
+        assert!(holds(said, 4096, 1).is_err());
+        assert!(holds(said, 8192, 0).is_err());
+        for said in ["", "bytes", "bytes x content 0", "content 0", "mmap of 5 bytes: no"] {
+            assert!(found(said).is_err(), "{said:?}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How the parts of the cluster are configured: one node, no secrets, and where this kernel or cgroup
+//! version wants something unusual, the reason.
+
+use std::{fs, path::Path};
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::node::HERE;
+use crate::command;
+
+pub(super) const NODE: &str = "node-1";
+/// The node's address, its way out (nobody is there), and the API server's as a service.
+pub(super) const ADDRESS: &str = "10.99.0.1";
+pub(super) const ROUTER: &str = "10.99.0.254";
+pub(super) const SERVICE: &str = "10.98.0.1";
+/// Of pods, by host-local.
+const PODS: &str = "10.97.0.0/24";
+/// Below which all containers are, so that they can be found and taken away.
+pub(super) const CGROUP: &str = "/prezero-cluster";
+/// The pool of the node's daemon: 2 MiB pages, and pages of a block.
+pub(super) const PAGES: u64 = 256;
+pub(super) const BLOCK_PAGES: u64 = 32;
+/// The namespace with a quota of one block.
+pub(super) const TIGHT: &str = "tight";
+
+/// What pods run: kubernetes/cluster/tenant.
+pub(super) const TENANT: &str = "localhost/tenant:1";
+
+const GATES: &str = "DRANodeAllocatableResources=true";
+const ETCD: &str = "http://127.0.0.1:2379";
+
+/// Writes all files into `dir`.
+pub(super) fn write(dir: &Path) -> Result<()> {
+    let put = |name: &str, text: String| fs::write(dir.join(name), text);
+    // The network is ours alone: a token need not be a secret.
+    put(
+        "tokens.csv",
+        format!("admin,admin,admin,system:masters\nnode,system:node:{NODE},node,system:nodes\n"),
+    )?;
+    for user in ["admin", "node"] {
+        put(&format!("{user}.conf"), kubeconfig(user).to_string())?;
+    }
+    let key = dir.join("accounts.key").display().to_string();
+    command::stdout(&mut command::new(dir, "openssl", ["genrsa", "-out", &key, "2048"]))?;
+    put("kubelet.json", kubelet_file().to_string())?;
+    put("containerd.toml", containerd_file())?;
+    fs::create_dir_all(dir.join("cni"))?;
+    put("cni/10-pods.conflist", cni().to_string())?;
+    put(
+        "prezero.toml",
+        format!(
+            "[tree]\nenabled = false\n[agent]\nquota_of = {{ {TIGHT} = \"{}M\" }}\n\
+             [[pool]]\npage_size = \"2M\"\npages_per_block = {BLOCK_PAGES}\n\
+             ready_low = {low}\nready_high = {high}\nmax = {PAGES}\nleave_free = 0\n",
+            BLOCK_PAGES * 2,
+            low = PAGES / 2,
+            high = PAGES / 4 * 3,
+        ),
+    )?;
+    Ok(())
+}
+
+fn kubeconfig(token: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:443", "insecure-skip-tls-verify": true}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    })
+}
+
+pub(super) fn etcd() -> Vec<String> {
+    // A cluster that ends with its process needs nothing written down.
+    words(&[
+        &format!("--listen-client-urls={ETCD}"),
+        &format!("--advertise-client-urls={ETCD}"),
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        "--data-dir=/var/lib/etcd",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ])
+}
+
+pub(super) fn apiserver() -> Vec<String> {
+    words(&[
+        "kube-apiserver",
+        &format!("--etcd-servers={ETCD}"),
+        // As a service's port is, since nobody translates.
+        "--secure-port=443",
+        &format!("--advertise-address={ADDRESS}"),
+        "--service-cluster-ip-range=10.98.0.0/24",
+        &format!("--cert-dir={HERE}/certs"),
+        &format!("--token-auth-file={HERE}/tokens.csv"),
+        "--service-account-issuer=https://kubernetes.default.svc",
+        &format!("--service-account-key-file={HERE}/accounts.key"),
+        &format!("--service-account-signing-key-file={HERE}/accounts.key"),
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--kubelet-preferred-address-types=InternalIP",
+        &format!("--feature-gates={GATES}"),
+    ])
+}
+
+pub(super) fn controllers() -> Vec<String> {
+    words(&[
+        "kube-controller-manager",
+        &format!("--kubeconfig={HERE}/admin.conf"),
+        "--leader-elect=false",
+        &format!("--service-account-private-key-file={HERE}/accounts.key"),
+        // What the API server has made for itself; pods find it beside their token.
+        &format!("--root-ca-file={HERE}/certs/apiserver.crt"),
+        &format!("--cert-dir={HERE}/certs"),
+        &format!("--feature-gates={GATES}"),
+    ])
+}
+
+pub(super) fn scheduler() -> Vec<String> {
+    words(&[
+        "kube-scheduler",
+        &format!("--kubeconfig={HERE}/admin.conf"),
+        "--leader-elect=false",
+        &format!("--feature-gates={GATES}"),
+    ])
+}
+
+pub(super) fn kubelet() -> Vec<String> {
+    words(&[
+        "kubelet",
+        &format!("--kubeconfig={HERE}/node.conf"),
+        &format!("--config={HERE}/kubelet.json"),
+        &format!("--hostname-override={NODE}"),
+        &format!("--node-ip={ADDRESS}"),
+        &format!("--cert-dir={HERE}/certs"),
+        "--v=2",
+    ])
+}
+
+fn kubelet_file() -> serde_json::Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        // Whoever is on the node's network is the test.
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        // A machine under systemd or with cgroup v1 is as good for this.
+        "cgroupDriver": "cgroupfs", "failCgroupV1": false, "cgroupsPerQOS": true,
+        "cgroupRoot": CGROUP, "enforceNodeAllocatable": [],
+        "failSwapOn": false, "resolvConf": "",
+        // What else is on this machine is no reason to evict.
+        "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%", "memory.available": "0%", "nodefs.inodesFree": "0%"},
+        "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
+        "nodeStatusUpdateFrequency": "5s", "syncFrequency": "10s",
+        "featureGates": {"DRANodeAllocatableResources": true},
+    })
+}
+
+fn containerd_file() -> String {
+    let cri = "plugins.\"io.containerd.cri.v1";
+    format!(
+        "version = 3\n\
+         disabled_plugins = [\"io.containerd.nri.v1.nri\"]\n\
+         [{cri}.images\".pinned_images]\nsandbox = \"{pause}\"\n\
+         [{cri}.runtime\"]\nenable_cdi = true\ncdi_spec_dirs = [\"/run/cdi\"]\n\
+         # Not every sandbox may lower a process's oom_score_adj, and runc fails where it can't.\n\
+         restrict_oom_score_adj = true\n\
+         [{cri}.runtime\".cni]\nconf_dir = \"{HERE}/cni\"\nbin_dirs = [\"/usr/lib/cni\"]\n\
+         [{cri}.runtime\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\
+         [{cri}.runtime\".containerd.runtimes.runc.options]\nSystemdCgroup = false\n",
+        pause = TENANT,
+    )
+}
+
+fn cni() -> serde_json::Value {
+    // Of the plugins the one that needs neither a bridge nor a packet filter.
+    json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
+        {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+    ]})
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The programs of a cluster, built from their modules: Debian has none of them new enough.
+//!
+//! Each directory of `kubernetes/cluster` with a go.mod is one build, cached by all that is in it, by
+//! Go's version and by what it is built with. Kubernetes alone is 9 minutes of one core, once.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{apt, cache, command, say};
+
+/// From Debian: what runs containers, and what gives pods a network.
+const PACKAGES: &[&str] =
+    &["runc", "containernetworking-plugins", "iproute2", "openssl", "util-linux"];
+
+/// One module, and the packages of it that are programs.
+struct Build {
+    module: &'static str,
+    tags: &'static str,
+    packages: &'static [&'static str],
+}
+
+const BUILDS: &[Build] = &[
+    Build { module: "etcd", tags: "", packages: &["."] },
+    Build {
+        module: "containerd",
+        // File systems that need C libraries.
+        tags: "no_btrfs,no_devmapper,no_zfs",
+        packages: &[
+            "github.com/containerd/containerd/v2/cmd/containerd",
+            "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+            "github.com/containerd/containerd/v2/cmd/ctr",
+        ],
+    },
+    Build { module: "helm", tags: "", packages: &["helm.sh/helm/v4/cmd/helm"] },
+    Build { module: "kube", tags: "", packages: &["."] },
+];
+
+/// Where the programs are.
+#[derive(Clone, Debug)]
+pub(super) struct Programs {
+    dirs: Vec<PathBuf>,
+}
+
+impl Programs {
+    /// All of them, from the cache if they are there.
+    pub(super) fn build() -> Result<Self> {
+        apt::need(PACKAGES)?;
+        let go = command::stdout(&mut command::new(Path::new("/"), "go", ["version"]))
+            .context("Go 1.26 is missing: https://go.dev/doc/install")?;
+        let dirs = BUILDS.iter().map(|build| build.made(&go)).collect::<Result<_>>()?;
+        Ok(Self { dirs })
+    }
+
+    /// For $PATH, as containerd looks for its shim there.
+    pub(super) fn path(&self) -> String {
+        let dirs = self.dirs.iter().map(|dir| format!("{}:", dir.display()));
+        dirs.collect::<String>() + "/usr/sbin:/usr/bin:/sbin:/bin"
+    }
+}
+
+impl Build {
+    fn made(&self, go: &str) -> Result<PathBuf> {
+        let source = cache::repo().join("kubernetes/cluster").join(self.module);
+        let flags = self.flags(&source)?;
+        let mut key = cache::Key::default();
+        key.add("go", go.as_bytes());
+        key.add("flags", format!("{flags} {} {:?}", self.tags, self.packages).as_bytes());
+        let mut names: Vec<_> =
+            fs::read_dir(&source)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+        names.sort();
+        for name in names.iter().filter(|name| !name.ends_with("chart_test.go")) {
+            key.add(&name.file_name().unwrap_or_default().to_string_lossy(), &fs::read(name)?);
+        }
+        let cached = cache::shared("cluster")?;
+        let dir = cached.join(format!("{}-{}", self.module, key.name()));
+        if dir.exists() {
+            return Ok(dir);
+        }
+        say::step(format_args!("building {} for the cluster, once", self.module));
+        let scratch = tempfile::tempdir_in(&cached)?;
+        let out = scratch.path().join("out");
+        fs::create_dir(&out)?;
+        let mut make = command::new(&source, "go", ["build", "-trimpath", "-buildvcs=false"]);
+        make.args(["-tags", self.tags, "-ldflags", &flags, "-o"]).arg(&out).args(self.packages);
+        command::run(make.env("CGO_ENABLED", "0"))?;
+        // The package of a module of our own is named as the module is.
+        let own = out.join(format!("prezero-cluster-{}", self.module));
+        if own.exists() {
+            fs::rename(&own, out.join(self.module))?;
+        }
+        fs::rename(&out, &dir)?;
+        Ok(dir)
+    }
+
+    /// For the linker: Kubernetes' parts refuse each other where they don't know their version.
+    fn flags(&self, source: &Path) -> Result<String> {
+        let strip = "-s -w".to_owned();
+        if self.module != "kube" {
+            return Ok(strip);
+        }
+        let version = kubernetes(&fs::read_to_string(source.join("go.mod"))?)?;
+        let (major, rest) = version.split_once('.').context("a version has a dot")?;
+        let minor = rest.split('.').next().unwrap_or_default();
+        let names = [
+            ("gitVersion", format!("v{version}")),
+            ("gitMajor", major.into()),
+            ("gitMinor", minor.into()),
+        ];
+        Ok(names.iter().fold(strip, |flags, (name, value)| {
+            format!("{flags} -X k8s.io/component-base/version.{name}={value}")
+        }))
+    }
+}
+
+/// The version of Kubernetes in a go.mod, without the `v`.
+fn kubernetes(module: &str) -> Result<String> {
+    let mut lines = module.lines().map(str::trim);
+    let version = lines.find_map(|line| line.split_once("k8s.io/kubernetes v").map(|(_, v)| v));
+    Ok(version.context("go.mod requires no k8s.io/kubernetes")?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_that_is_linked_in_is_the_one_that_is_required() {
+        assert_eq!(kubernetes("require k8s.io/kubernetes v1.36.3\n").unwrap(), "1.36.3");
+        assert_eq!(kubernetes("require (\n\tk8s.io/kubernetes v1.2.0\n)").unwrap(), "1.2.0");
+        assert!(kubernetes("require k8s.io/api v1.36.3").is_err());
+    }
+}
