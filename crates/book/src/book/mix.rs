@@ -5,14 +5,15 @@
 //! # Theory of operation
 //!
 //! Such a pool is kept as one pool per size of block, whose thresholds are this module's: so many
-//! blocks of each as [`Demand`] says. Everything else (zeroing, lending, returns) knows pools of one
-//! size only, and a file's name says the size as ever. What others see is one pool, whose
+//! blocks of each as [`Demand`] says. Everything else (zeroing, lending, returns) knows pools of
+//! one size only, and a file's name says the size as ever. What others see is one pool, whose
 //! `pages_per_block` is 0.
 //!
 //! When the sizes that are wanted change, blocks of the old ones are in the way. Dirty ones go back
-//! to the kernel as soon as another size lacks pages. Ready ones are *thrown away* only
-//! on credit: one part in [`CREDIT_PART`] of what was lent, and at first one in [`FIRST_CREDIT_PART`]
-//! of the pool, as its first blocks are a guess. The same credit pays for what is cut off a larger block for a loan.
+//! to the kernel as soon as another size lacks pages. Ready ones are *thrown away* only on credit:
+//! one part in [`CREDIT_PART`] of what was lent, and at first one in [`FIRST_CREDIT_PART`] of the
+//! pool, as its first blocks are a guess. The same credit pays for what is cut off a larger block
+//! for a loan.
 
 use std::collections::{BTreeMap, BTreeSet};
 

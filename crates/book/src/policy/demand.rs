@@ -13,11 +13,11 @@
 //! known of blocks of 512. Before anything is known there is a guess: one of each power of two, and
 //! pieces. It fades likewise.
 //!
-//! [`Demand::targets`] has so many blocks of each size as come at once: of a size with mean `m`
-//! in the window that is looked at, `m + z * sqrt(m)`, with the same `z` for all sizes, as large as the
-//! bytes allow. A rare size so gets its one block before a frequent small one gets its hundredth.
-//! The window is a quarter of the bytes: pools that are refilled faster than they are emptied need
-//! one of everything before they need many of anything.
+//! [`Demand::targets`] has so many blocks of each size as come at once: of a size with mean `m` in
+//! the window that is looked at, `m + z * sqrt(m)`, with the same `z` for all sizes, as large as
+//! the bytes allow. A rare size so gets its one block before a frequent small one gets its
+//! hundredth. The window is a quarter of the bytes: pools that are refilled faster than they are
+//! emptied need one of everything before they need many of anything.
 
 use std::collections::BTreeMap;
 

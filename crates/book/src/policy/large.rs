@@ -3,8 +3,8 @@
 //!
 //! # Theory of operation
 //!
-//! Of large blocks there is room for a few, and many sizes are asked for: a host that is to have
-//! 64 GiB ready cannot have one each of guests of 8, 16, 24, 32, 48 and 64 GiB. What is best depends
+//! Of large blocks there is room for a few, and many sizes are asked for: a host that is to have 64
+//! GiB ready cannot have one each of guests of 8, 16, 24, 32, 48 and 64 GiB. What is best depends
 //! on how often each comes, on what else comes, and on how far a block of another size serves: one
 //! that is larger is trimmed, one that is smaller grows by a hole. No formula says that, so the
 //! last loans are replayed, by the rules by which the book lends, against sets of blocks that grow
@@ -283,8 +283,8 @@ impl Replay<'_> {
         sizes.filter(|(_, (_, here))| **here).map(|(at, (size, _))| (at, *size))
     }
 
-    /// The smallest block of more than `left` pages of which the rest may be thrown away, for a loan
-    /// of `need`.
+    /// The smallest block of more than `left` pages of which the rest may be thrown away, for a
+    /// loan of `need`.
     fn trim(&mut self, left: Pages, need: Pages) -> bool {
         let Some((at, size)) = self.ready().find(|(_, size)| *size >= left) else { return false };
         let waste = size.saturating_sub(left);
