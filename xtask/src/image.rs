@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask image`: the image of the driver for Kubernetes, as an OCI archive.
 //!
-//! One static program and nothing else, so no tool for images is needed: an archive is a tar of JSON
-//! and one layer, which is a tar, too. The layer is not compressed (whoever pushes it does that), and
-//! nothing in it tells when or where it was made: the same program is the same image.
+//! One static program and nothing else, so no tool for images is needed: an archive is a tar of
+//! JSON and one layer, which is a tar, too. The layer is not compressed (whoever pushes it does
+//! that), and nothing in it tells when or where it was made: the same program is the same image.
 
 use std::{
     fs::{self, File},

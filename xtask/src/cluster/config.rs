@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the parts of the cluster are configured: one node, no secrets, and where this kernel or cgroup
-//! version wants something unusual, the reason.
+//! How the parts of the cluster are configured: one node, no secrets, and where this kernel or
+//! cgroup version wants something unusual, the reason.
 
 use std::{fs, path::Path};
 
@@ -163,7 +163,7 @@ fn containerd_file() -> String {
          disabled_plugins = [\"io.containerd.nri.v1.nri\"]\n\
          [{cri}.images\".pinned_images]\nsandbox = \"{pause}\"\n\
          [{cri}.runtime\"]\nenable_cdi = true\ncdi_spec_dirs = [\"/run/cdi\"]\n\
-         # Not every sandbox may lower a process's oom_score_adj, and runc fails where it can't.\n\
+         # Not every sandbox may lower a process's oom_score_adj, and runc fails where it cannot.\n\
          restrict_oom_score_adj = true\n\
          [{cri}.runtime\".cni]\nconf_dir = \"{HERE}/cni\"\nbin_dirs = [\"/usr/lib/cni\"]\n\
          [{cri}.runtime\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\

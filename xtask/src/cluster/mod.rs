@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask cluster`: the driver under a real Kubernetes of one node.
 //!
-//! `programs` builds Kubernetes, containerd, etcd and helm from their modules. Then this process makes
-//! namespaces (`inside`), in which `node` starts them with `config`, and `cases` says what is to
-//! hold; the daemon is this checkout's, the driver runs in a pod from its own image, installed by the
-//! chart. When the first process of the namespaces ends, by whatever, the kernel ends all others
-//! and takes mounts and network away; what it does not (control groups, huge pages) is put back here.
+//! `programs` builds Kubernetes, containerd, etcd and helm from their modules. Then this process
+//! makes namespaces (`inside`), in which `node` starts them with `config`, and `cases` says what is
+//! to hold; the daemon is this checkout's, the driver runs in a pod from its own image, installed
+//! by the chart. When the first process of the namespaces ends, by whatever, the kernel ends all
+//! others and takes mounts and network away; what it does not (control groups, huge pages) is put
+//! back here.
 
 mod bed;
 mod cases;
@@ -85,8 +86,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Runs the tests in namespaces of their own; whether all were good.
 fn contained(logs: &Path, only: &[String], is_over: &AtomicBool) -> Result<bool> {
-    // Whoever ends this process, by SIGKILL too, ends unshare, which ends the first process in there,
-    // upon which the kernel ends the rest.
+    // Whoever ends this process, by SIGKILL too, ends unshare, which ends the first process in
+    // there, upon which the kernel ends the rest.
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--ipc"])

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one node: what a machine has before a cluster is on it, and its programs, started and killed by
-//! their process numbers.
+//! The one node: what a machine has before a cluster is on it, and its programs, started and killed
+//! by their process numbers.
 //!
-//! All of it is in namespaces of its own: `/run` and `/var/lib` are memory, the network has a loopback
-//! and one address, and what is started cannot outlive the first process.
+//! All of it is in namespaces of its own: `/run` and `/var/lib` are memory, the network has a
+//! loopback and one address, and what is started cannot outlive the first process.
 
 use std::{
     collections::BTreeMap,
@@ -62,8 +62,8 @@ impl Node {
             fs::write(&copy, value)?;
             shell(&format!("mount --bind {} {}", copy.display(), from.display()))?;
         }
-        // Kernels without `dummy` have veth. The service's address is the API server's, so that pods
-        // need no proxy to reach it.
+        // Kernels without `dummy` have veth. The service's address is the API server's, so that
+        // pods need no proxy to reach it.
         shell(&format!(
             "ip link set lo up && ip link add eth0 type veth peer name eth1 && ip link set eth1 up && \
              ip address add {}/24 dev eth0 && ip link set eth0 up && \

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs of a cluster, built from their modules: Debian has none of them new enough.
 //!
-//! Each directory of `kubernetes/cluster` with a go.mod is one build, cached by all that is in it, by
-//! Go's version and by what it is built with. Kubernetes alone is 9 minutes of one core, once.
+//! Each directory of `kubernetes/cluster` with a go.mod is one build, cached by all that is in it,
+//! by Go's version and by what it is built with. Kubernetes alone is 9 minutes of one core, once.
 
 use std::{
     fs,

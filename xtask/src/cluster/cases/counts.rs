@@ -36,8 +36,8 @@ fn capacity(bed: &Bed) -> Result<u64> {
     quantity.strip_suffix("Mi").context(quantity.clone())?.parse().context("a quantity")
 }
 
-/// A pod that requests huge pages of its own and touches none of them; no container ever starts, since
-/// the image of that name is nowhere.
+/// A pod that requests huge pages of its own and touches none of them; no container ever starts,
+/// since the image of that name is nowhere.
 fn native(name: &str, mib: u64) -> Value {
     let pages = format!("{mib}Mi");
     let limits = json!({RESOURCE: pages, "memory": "32Mi"});

@@ -61,7 +61,8 @@ pub(super) fn driver(bed: &mut Bed) -> Result<String> {
     let loan = bed.loan()?;
     let killed = bed.kill_all("prezero-dra")?;
     ensure!(killed == 1, "{killed} drivers ran on one node");
-    // At once: whether the next driver is up yet, a container on a claim that is prepared starts again.
+    // At once: whether the next driver is up yet, a container on a claim that is prepared starts
+    // again.
     crash(bed)?;
     let said = bed.restarted(&pod, 1)?;
     holds(&said, 64 * MIB, 9)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is to hold under a real Kubernetes. Each test begins with a node that lends nothing and ends
-//! with one, which is looked at after it.
+//! What is to hold under a real Kubernetes. Each test begins with a node that lends nothing and
+//! ends with one, which is looked at after it.
 
 mod counts;
 mod failures;
