@@ -12,12 +12,13 @@
 
 use std::ops::Bound;
 
-use units::{BlockId, Bytes, Domain, LeaseId, LoanName, Node, PageSize, Pages, Uid};
+use units::{BlockId, Bytes, Domain, LeaseId, LoanName, Node, PageSize, Pages, PoolKey, Uid};
 use wire::agent::Supply;
 
 use super::lend::{Asked, Refusal};
 use super::{Book, Effect};
 use crate::block::{Block, Part, State, StateName};
+use crate::policy::piece;
 
 /// A loan by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,8 +108,13 @@ impl Book {
             let owned: Pages = pools().map(|p| self.owned(p.config.key())).sum();
             let leave = pools().map(|p| p.config.leave_free).max().unwrap_or_default();
             let all = owned + self.available(domain).saturating_sub(leave);
-            let bound: Option<Pages> = pools().map(|p| p.config.max).sum();
-            let block = pools().map(|p| p.config.pages_per_block).max().unwrap_or_default();
+            let told = || self.told_pools().filter(|key| key.domain() == domain);
+            let bound = |key| self.pool_config(key).and_then(|config| config.max);
+            let bound: Option<Pages> = told().map(bound).sum();
+            // Where blocks are of all sizes, what loans in several are made of.
+            let of_all = |key: PoolKey| key.is_mixed().then(|| piece(key.page_size));
+            let block = |key: PoolKey| of_all(key).unwrap_or(key.pages_per_block);
+            let block = told().map(block).max().unwrap_or_default();
             let named = self.named_loans("", None);
             let here =
                 |loan: &HeldByName| (loan.node, loan.page_size) == (domain.node, domain.page_size);

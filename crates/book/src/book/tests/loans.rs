@@ -314,3 +314,19 @@ fn a_loan_of_which_a_block_is_not_back_yet_is_not_its_content() {
     let (other, _) = lend(&mut book, &mine.with(|request| request.bytes = bytes(2)));
     assert!(!other.kept, "first and last of three are not two in a row");
 }
+
+#[test]
+fn agents_are_told_of_a_pool_of_all_sizes_as_of_one() {
+    let domain = Domain { node: Node(0), page_size: PAGE };
+    let config = PoolConfig::new(PoolKey::mixed(domain));
+    let mut book = book([PoolConfig {
+        ready_high: Pages(1000),
+        max: Some(Pages(4000)),
+        leave_free: Pages(10),
+        ..config
+    }]);
+    book.has_free(Node(0), PAGE, Pages(100_000));
+    let [supply] = &book.supply_by_domain()[..] else { panic!("one domain") };
+    assert_eq!(supply.total_bytes, Pages(4000).bytes(PAGE).0);
+    assert_eq!(supply.block_bytes, crate::policy::piece(PAGE).bytes(PAGE).0);
+}
