@@ -12,7 +12,7 @@
 //! is taken for a liquid: the rest of the pool in small ones.
 //!
 //! What was zeroed between two loans is noted with each, so that a storm finds in the replay as
-//! little as it found. [`LOANS`] loans against some [`SIZES`] sizes are replayed in 0.4 ms.
+//! little as it found. [`LOANS`] loans against some [`SIZES`] sizes are replayed in 0.1 ms.
 
 use std::collections::{BTreeMap, VecDeque};
 
