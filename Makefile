@@ -46,6 +46,7 @@ demo: need-demo build-bin
 check: need-test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --package prezero-tests --test hostile -- -D warnings
 
 # Everything that fits into 20 minutes on 2 cores from a fresh clone.
 #

@@ -58,7 +58,7 @@ fn many_loans(scene: &mut Scene<'_>) -> Got {
     as_many_as_can_be();
     let mut client = scene.client();
     let mut held = Vec::new();
-    while held.len() < PARTS as usize {
+    while (held.len() as u64) < PARTS {
         match client.lend(&LendRequest::new(Page::Mib2.times(1))) {
             Ok(loan) => held.push(loan),
             Err(error) => return Err(format!("after {} loans: {error}", held.len())),

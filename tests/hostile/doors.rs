@@ -100,7 +100,7 @@ fn ask_oddly(scene: &mut Scene<'_>) -> Got {
         json!({ "name": "n", "bytes": page, "uid": u32::MAX }),
         json!({ "name": "n", "bytes": page, "gid": u32::MAX }),
         json!({ "name": "n", "bytes": u64::MAX }),
-        json!({ "name": "n", "bytes": u64::MAX & !(page - 1), "whole": true }),
+        json!({ "name": "n", "bytes": !(page - 1), "whole": true }),
         json!({ "name": "n", "bytes": 0 }),
         json!({ "name": "n", "bytes": 1 }),
         json!({ "name": "n", "bytes": page, "page_bytes": 3 }),
