@@ -9,19 +9,25 @@
 //! news, however many connections that user has and however many calls it has sent ahead. A turn is
 //! reading as well as answering: both wake whoever watches the peer's socket, which can be a
 //! hundred thousand epoll sets of the peer's. So a user is charged with the CPU time of its
-//! connections, whatever it went into, and rests after what takes long ([`charged`]).
+//! connections, whatever it went into, and rests after what takes long ([`charged`]); and once a
+//! call on one of its sockets took long, they are read, written and closed beside the daemon's
+//! thread ([`Place::aside`]), where nobody else waits for it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
+use units::Uid;
+
+use crate::lanes::Lanes;
 
 /// The most connections of all users but masters, and as many again of masters, if the limit on
 /// descriptors is no tighter. A connection takes one descriptor and about 10 KiB.
@@ -41,6 +47,9 @@ const LOOKS: usize = 8;
 const LONG: Duration = Duration::from_millis(1);
 /// A user whose steps are long has one part in so many of the daemon's time.
 const PART: u32 = 10;
+/// So long after a long call on a user's socket the next is made beside the daemon's thread: with
+/// rests alone, and 120,000 watchers, others waited up to 60 ms for one call in ten.
+const CROWDED: Duration = Duration::from_secs(60);
 
 /// How many connections there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +86,8 @@ pub(crate) struct Users {
     others: Cell<usize>,
     ended: Cell<usize>,
     table: RefCell<BTreeMap<u32, Rc<User>>>,
+    /// Where calls on sockets are made that wake many.
+    lanes: Lanes,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +96,8 @@ struct User {
     turn: Mutex<()>,
     /// When the rest after its long steps is over.
     rested: Cell<Option<Instant>>,
+    /// Until when its sockets are taken to wake many.
+    crowded: Cell<Option<Instant>>,
 }
 
 /// One connection's place; dropped, it is free.
@@ -99,7 +112,8 @@ pub(crate) struct Place {
 impl Users {
     pub(crate) fn new(bounds: Bounds) -> Rc<Self> {
         let (masters, others, ended) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        Rc::new(Self { bounds, masters, others, ended, table: RefCell::default() })
+        let (table, lanes) = (RefCell::default(), Lanes::new());
+        Rc::new(Self { bounds, masters, others, ended, table, lanes })
     }
 
     /// How many connections have ended since the last call.
@@ -109,7 +123,7 @@ impl Users {
 
     /// Forgets users who have rested and have no connection any more.
     pub(crate) fn forget_rested(&self) {
-        self.table.borrow_mut().retain(|_, user| user.connections.get() > 0 || user.rests());
+        self.table.borrow_mut().retain(|_, user| user.connections.get() > 0 || user.is_known());
     }
 
     fn kind(&self, is_master: bool) -> &Cell<usize> {
@@ -133,9 +147,22 @@ impl Users {
     }
 }
 
+fn is_ahead(at: &Cell<Option<Instant>>) -> bool {
+    at.get().is_some_and(|at| at > Instant::now())
+}
+
 impl User {
     fn rests(&self) -> bool {
-        self.rested.get().is_some_and(|at| at > Instant::now())
+        is_ahead(&self.rested)
+    }
+
+    fn wakes_many(&self) -> bool {
+        is_ahead(&self.crowded)
+    }
+
+    /// Whether it would come back as somebody else if it were forgotten.
+    fn is_known(&self) -> bool {
+        self.rests() || self.wakes_many()
     }
 
     async fn rest(&self) {
@@ -152,6 +179,34 @@ impl User {
             let begin = self.rested.get().map_or(now, |at| at.max(now));
             self.rested.set(Some(begin + spent * (PART - 1)));
         }
+    }
+
+    /// Notes a call on one of its sockets that took so much CPU time.
+    fn note_call(&self, spent: Duration) {
+        if spent >= LONG {
+            self.crowded.set(Some(Instant::now() + CROWDED));
+        }
+    }
+}
+
+/// What is done beside the daemon's thread. Dropped, it is done all the same.
+#[derive(Debug)]
+pub(crate) struct Aside<T> {
+    done: oneshot::Receiver<(T, Duration)>,
+    user: Rc<User>,
+}
+
+impl<T> Aside<T> {
+    /// Waits for it, and charges its user. Can be cancelled and waited for again.
+    ///
+    /// # Errors
+    /// There is no thread to do it.
+    pub(crate) async fn done(&mut self) -> io::Result<T> {
+        let done = (&mut self.done).await;
+        let (value, spent) = done.map_err(|_| io::Error::other("no thread for a user's socket"))?;
+        self.user.charge(spent);
+        self.user.note_call(spent);
+        Ok(value)
     }
 }
 
@@ -188,6 +243,36 @@ impl Place {
             yield_now().await;
         }
     }
+
+    /// Whether calls on its user's sockets are to be made [aside](Self::aside).
+    pub(crate) fn wakes_many(&self) -> bool {
+        self.user.wakes_many()
+    }
+
+    /// Makes a call on its user's socket, and notes whether it takes long. A master's may.
+    pub(crate) fn here<T>(&self, call: impl FnOnce() -> T) -> T {
+        let begin = cpu_time();
+        let value = call();
+        if !self.is_master {
+            self.user.note_call(cpu_time().saturating_sub(begin));
+        }
+        value
+    }
+
+    /// Has a call that waits for nobody made by a thread of its user's, after those before it.
+    pub(crate) fn aside<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Aside<T> {
+        let (tell, done) = oneshot::channel();
+        self.users.lanes.submit(Some(Uid(self.uid)), move || {
+            let begin = cpu_time();
+            let value = call();
+            // Nobody may wait any more.
+            drop(tell.send((value, cpu_time().saturating_sub(begin))));
+        });
+        Aside { done, user: Rc::clone(&self.user) }
+    }
 }
 
 impl Drop for Place {
@@ -198,7 +283,7 @@ impl Drop for Place {
         let left = self.user.connections.get() - 1;
         self.user.connections.set(left);
         // Nobody comes back rested.
-        if left == 0 && !self.user.rests() {
+        if left == 0 && !self.user.is_known() {
             self.users.table.borrow_mut().remove(&self.uid);
         }
     }
@@ -266,6 +351,43 @@ mod tests {
             users.forget_rested();
             assert_eq!(users.table.borrow().len(), 0);
         });
+    }
+
+    #[test]
+    fn after_a_long_call_on_its_socket_a_users_calls_are_made_in_its_own_thread() {
+        let users = Users::new(Bounds { all: 100, user: 100 });
+        let busy = || {
+            let begin = cpu_time();
+            while cpu_time() - begin < 2 * LONG {}
+        };
+        let (place, other) = (users.enter(1, false).unwrap(), users.enter(2, false).unwrap());
+        let root = users.enter(ROOT, true).unwrap();
+        other.here(|| ());
+        root.here(busy);
+        place.here(busy);
+        let crowded = [&place, &other, &root].map(Place::wakes_many);
+        assert_eq!(crowded, [true, false, false]);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let (release, held) = std::sync::mpsc::channel::<()>();
+            let mut first = place.aside(move || held.recv().is_ok());
+            let mut long = place.aside(busy);
+            // Waited for and given up.
+            tokio::select! {
+                biased;
+                done = first.done() => panic!("nobody has let it: {done:?}"),
+                () = yield_now() => {}
+            }
+            release.send(()).unwrap();
+            assert!(first.done().await.unwrap());
+            assert!(!place.user.rests());
+            long.done().await.unwrap();
+            assert!(place.user.rests(), "it is charged for what its thread does");
+        });
+        // Nobody comes back as somebody else.
+        drop(place);
+        users.forget_rested();
+        assert!(users.enter(1, false).unwrap().wakes_many());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! Who has no right at all is told so and hung up on before anything else is done for it.
 
 use std::cell::Cell;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net;
 use std::rc::Rc;
 use std::time::Duration;
@@ -214,13 +214,20 @@ async fn serve(
 ) -> zlink::Result<()> {
     let stream = UnixStream::from_std(net::UnixStream::from(stream))?;
     let (stream, broken) = (Rc::new(stream), Rc::new(Notify::new()));
-    let socket = Socket::new(Rc::clone(&stream), place, Rc::clone(&broken), long);
+    let socket = Socket::new(Rc::clone(&stream), Rc::clone(&place), Rc::clone(&broken), long);
     let server = Server::new(ReadyListener::new(socket), service);
-    tokio::select! {
+    let result = tokio::select! {
         result = server.run() => result,
         () = gone(&stream) => Ok(()),
         () = broken.notified() => Ok(()),
+    };
+    // The last descriptor's end wakes whoever watches the other end, as well.
+    let last = place.wakes_many().then(|| stream.as_fd().try_clone_to_owned());
+    drop(stream);
+    if let Some(Ok(last)) = last {
+        drop(place.aside(move || drop(last)));
     }
+    result
 }
 
 /// Waits until the peer is gone.

@@ -5,18 +5,21 @@
 //!   control messages has its descriptors closed by the kernel (`read(2)` on a unix socket).
 //! - A message longer than [`LONGEST_MESSAGE`] ends the connection.
 //! - One message is read and handed on at a time, when it is its user's turn ([`Place::turn`]).
+//! - Where calls on its user's sockets take long, they are made by a thread of that user's
+//!   ([`Place::aside`]): what wakes whoever watches the peer's end holds up nobody else.
 //! - A reply that is not taken within [`DEAF`] ends the connection, and no more than
 //!   [`SEND_BUFFER`] of replies wait in the kernel.
 
 use std::future::pending;
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_send_buffer_size;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
@@ -26,7 +29,7 @@ use zlink::connection::PassedCredentials;
 use zlink::connection::socket::{self, ReadResult};
 
 use super::long::Long;
-use crate::users::Place;
+use crate::users::{Aside, Place};
 
 /// The longest message a peer may send. The longest that the interface has, all numbers at their
 /// largest and each character of the owner's name escaped, is below 1 KiB.
@@ -55,6 +58,8 @@ pub(super) struct ReadHalf {
     /// Read and not handed on yet.
     ahead: Vec<u8>,
     unfinished: usize,
+    /// What is being read beside the daemon's thread.
+    aside: Option<Aside<io::Result<Vec<u8>>>>,
 }
 
 #[derive(Debug)]
@@ -96,17 +101,32 @@ impl socket::Socket for Socket {
             broken,
             long: long.clone(),
         };
-        (ReadHalf { stream, place, long, ahead: Vec::new(), unfinished: 0 }, write)
+        let (ahead, unfinished, aside) = (Vec::new(), 0, None);
+        (ReadHalf { stream, place, long, ahead, unfinished, aside }, write)
     }
 }
 
 impl ReadHalf {
     /// Reads once, if there is anything. Returns whether the peer has hung up.
-    fn fill(&mut self) -> io::Result<bool> {
-        let mut piece = [0_u8; PIECE];
-        let read = self.stream.try_read(&mut piece)?;
-        self.ahead.extend_from_slice(&piece[..read]);
-        Ok(read == 0)
+    async fn fill(&mut self) -> io::Result<bool> {
+        if self.aside.is_none() {
+            if !self.place.wakes_many() {
+                let mut piece = [0_u8; PIECE];
+                let read = self.place.here(|| self.stream.try_read(&mut piece))?;
+                self.ahead.extend_from_slice(&piece[..read]);
+                return Ok(read == 0);
+            }
+            // Nobody else reads it: what is there now is there then.
+            self.stream.try_io(Interest::READABLE, || is_ready(&self.stream, PollFlags::IN))?;
+            let stream = self.stream.as_fd().try_clone_to_owned()?;
+            self.aside = Some(self.place.aside(move || read(stream)));
+        }
+        let Some(aside) = &mut self.aside else { return Ok(false) };
+        let done = aside.done().await;
+        self.aside = None;
+        let piece = done??;
+        self.ahead.extend_from_slice(&piece);
+        Ok(piece.is_empty())
     }
 
     /// Hands on what was read, up to the end of the first message in it.
@@ -131,7 +151,7 @@ impl socket::ReadHalf for ReadHalf {
     // Can be cancelled anywhere: what was read is in `self` before anything is waited for.
     async fn read(&mut self, buf: &mut [u8]) -> zlink::Result<ReadResult> {
         loop {
-            if self.ahead.is_empty() {
+            if self.ahead.is_empty() && self.aside.is_none() {
                 self.stream.readable().await?;
             }
             // Also to read: that wakes whoever waits for room at the other end.
@@ -139,7 +159,7 @@ impl socket::ReadHalf for ReadHalf {
             if !self.ahead.is_empty() {
                 break;
             }
-            match self.fill() {
+            match self.fill().await {
                 Ok(true) => return Ok(ReadResult::new(0)),
                 Ok(false) => break,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -155,6 +175,25 @@ impl socket::ReadHalf for ReadHalf {
 }
 
 impl WriteHalf {
+    /// Sends once, if there is room.
+    async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        if !self.place.wakes_many() {
+            let send = || send(&*self.stream, bytes, fds);
+            return self.place.here(|| self.stream.try_io(Interest::WRITABLE, send));
+        }
+        // Nobody else writes to it: the room there is now is there then.
+        self.stream.try_io(Interest::WRITABLE, || is_ready(&self.stream, PollFlags::OUT))?;
+        let stream = self.stream.as_fd().try_clone_to_owned()?;
+        let fds: io::Result<Vec<OwnedFd>> =
+            fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        let (bytes, fds) = (bytes.to_vec(), fds?);
+        let send = move || {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            send(stream, &bytes, &fds)
+        };
+        self.place.aside(send).done().await?
+    }
+
     async fn send_all(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let (mut sent, mut fds) = (0, fds);
         while sent < bytes.len() {
@@ -162,10 +201,7 @@ impl WriteHalf {
             // one message, each but the last has one byte: who reads it adds them up.
             let (now, later) = fds.split_at(fds.len().min(MESSAGE_FDS));
             let end = if later.is_empty() { bytes.len() } else { sent + 1 };
-            let result = self
-                .stream
-                .try_io(Interest::WRITABLE, || send(&*self.stream, &bytes[sent..end], now));
-            match result {
+            match self.send(&bytes[sent..end], now).await {
                 Ok(bytes) => {
                     sent += bytes;
                     fds = later;
@@ -199,6 +235,21 @@ impl socket::WriteHalf for WriteHalf {
         }
         Ok(())
     }
+}
+
+/// Whether a call that does so would do something: looking wakes nobody.
+fn is_ready(stream: &UnixStream, flags: PollFlags) -> io::Result<()> {
+    let mut fds = [PollFd::new(stream, flags)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut fds, Some(&now))? == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(()) }
+}
+
+/// Reads once, without room for descriptors.
+fn read(stream: OwnedFd) -> io::Result<Vec<u8>> {
+    let mut piece = vec![0; PIECE];
+    let (read, _) = recv(stream, &mut piece[..], RecvFlags::DONTWAIT)?;
+    piece.truncate(read);
+    Ok(piece)
 }
 
 /// Sends bytes and descriptors, as much as there is room for.
