@@ -108,7 +108,8 @@ fn a_program_finds_under_the_shim_what_it_finds_without() {
     assert_same("without a daemon", &text(&found), &expected);
     assert_eq!(served(&log("dead")), 0);
 
-    let config = format!("{}[workers]\nmax = 1\n", PAGE.pool(POOL));
+    // Whether calls find ready memory is not for a busy machine to decide.
+    let config = format!("{}[workers]\nmax = 1\nsched_idle = false\n", PAGE.pool(POOL));
     let daemon = Daemon::start_with(Some(pages), &config, &[]);
     for private in ["copy", "no"] {
         wait_until_filled(&daemon);
@@ -116,12 +117,15 @@ fn a_program_finds_under_the_shim_what_it_finds_without() {
         let options = ["--shm", "--private", private];
         let found = shimmed(&daemon.socket(), &log, &options, &[program, "--shm"]);
         assert_same(private, &text(&found), &expected);
-        let least = if private == "copy" { 80 } else { 40 };
-        assert!(served(&log) > least, "{private}: only {} calls were served", served(&log));
+        // Each call that is alone, and some of the crowd's: those pass by while another thread forks.
+        let alone = if private == "copy" { 29 } else { 17 };
+        assert!(served(&log) > alone, "{private}: only {} calls were served", served(&log));
     }
-    let gone = daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
     // Of one page each, ready or about to be.
-    assert!(gone.kernel_free_pages + gone.blocks >= PAGES - 1, "{gone:?}");
+    daemon.wait_for("all is returned", |pool| {
+        let there = pool.kernel_free_pages + pool.blocks;
+        pool.lent_pages + pool.lingering_pages == 0 && there >= PAGES - 1
+    });
 
     let others =
         shimmed(&daemon.socket(), &log("only"), &["--only", "no-such-program,another"], &[program]);
@@ -282,7 +286,8 @@ fn children_have_private_memory_as_the_option_says() {
     let found = Command::new(program).stdin(Stdio::null()).output().expect("the program runs");
     assert_same("untouched", &text(&found), &untouched);
 
-    let config = format!("{}[workers]\nmax = 1\n", PAGE.pool(POOL));
+    // Whether calls find ready memory is not for a busy machine to decide.
+    let config = format!("{}[workers]\nmax = 1\nsched_idle = false\n", PAGE.pool(POOL));
     let daemon = Daemon::start_with(Some(pages), &config, &[]);
     for (private, expected) in [
         ("copy", private_lines(true, ("ENOMEM", -1))),
