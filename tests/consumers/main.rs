@@ -19,6 +19,7 @@ mod postgres;
 mod qemu;
 mod restart;
 mod selftests;
+mod slurm;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

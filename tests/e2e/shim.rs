@@ -117,7 +117,7 @@ fn a_program_finds_under_the_shim_what_it_finds_without() {
         let options = ["--shm", "--private", private];
         let found = shimmed(&daemon.socket(), &log, &options, &[program, "--shm"]);
         assert_same(private, &text(&found), &expected);
-        // Each call that is alone, and some of the crowd's: those pass by while another thread forks.
+        // Each call that is alone, and some of the crowd's: those pass by while a thread forks.
         let alone = if private == "copy" { 29 } else { 17 };
         assert!(served(&log) > alone, "{private}: only {} calls were served", served(&log));
     }

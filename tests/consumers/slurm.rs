@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Slurm: huge pages that are counted by a generic resource and lent to a job.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use linux::testkit::hugepages;
+use nix::sys::signal::Signal;
+use prezero_tests::daemon::binary;
+use prezero_tests::{Daemon, Page};
+
+use super::{Program, assert_returned, is_wanted, succeeded, until};
+
+const PAGE: Page = Page::Mib2;
+/// 64 MiB, of which a job has a quarter.
+const PAGES: u64 = 32;
+
+/// Slurm of one node, on ports and in directories of its own. Dropped, its daemons are killed; the
+/// steps of a job end with theirs.
+struct Slurm {
+    conf: String,
+    _daemons: [Program; 3],
+}
+
+impl Slurm {
+    /// `scripts` are further lines of slurm.conf.
+    fn start(dir: &Path, scripts: &str) -> Self {
+        let at = |name: &str| dir.join(name).display().to_string();
+        for name in ["state", "spool"] {
+            fs::create_dir(dir.join(name)).expect("a directory");
+        }
+        let key = Command::new("mungekey").args(["--create", "--keyfile"]).arg(at("key")).output();
+        succeeded(&key.expect("mungekey runs"));
+        let node = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+        let node = node.trim().split('.').next().expect("a first part").to_owned();
+        let [control, work] = [free_port(), free_port()];
+        let conf = format!(
+            "ClusterName=prezero\nSlurmctldHost={node}(127.0.0.1)\nSlurmUser=root\n\
+             SlurmctldPort={control}\nSlurmdPort={work}\n\
+             AuthType=auth/munge\nAuthInfo=socket={munge}\nCredType=cred/munge\n\
+             StateSaveLocation={state}\nSlurmdSpoolDir={spool}\n\
+             SlurmctldPidFile={ctld_pid}\nSlurmdPidFile={slurmd_pid}\n\
+             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\n\
+             JobAcctGatherType=jobacct_gather/none\nSelectType=select/cons_tres\n\
+             SelectTypeParameters=CR_Core\nReturnToService=2\n\
+             {scripts}\
+             GresTypes=prezero\nNodeName={node} NodeAddr=127.0.0.1 CPUs=2 Gres=prezero:64M\n\
+             PartitionName=all Nodes=ALL Default=YES State=UP\n",
+            munge = at("munge"),
+            state = at("state"),
+            spool = at("spool"),
+            ctld_pid = at("slurmctld.pid"),
+            slurmd_pid = at("slurmd.pid"),
+        );
+        fs::write(dir.join("slurm.conf"), conf).expect("a file");
+        let gres = format!("NodeName={node} Name=prezero Count=64M\n");
+        fs::write(dir.join("gres.conf"), gres).expect("a file");
+        let mut munged = Command::new("munged");
+        // --force: what is above a temporary directory is writable by all.
+        munged.args(["--foreground", "--force", "--num-threads=2"]);
+        for (flag, name) in [("socket", "munge"), ("key-file", "key"), ("pid-file", "munge.pid")] {
+            munged.arg(format!("--{flag}={}", at(name)));
+        }
+        munged.arg(format!("--seed-file={}", at("seed"))).arg("--log-file=/dev/stderr");
+        let munged = Program::start(&mut munged, &dir.join("munged.log"));
+        until("munge's socket", || dir.join("munge").exists().then_some(()));
+        let conf = at("slurm.conf");
+        let start = |program: &str, words: &[&str]| {
+            let log = dir.join(format!("{program}.log"));
+            Program::start(Command::new(program).args(["-D", "-f", &conf]).args(words), &log)
+        };
+        let daemons = [start("slurmctld", &[]), start("slurmd", &["-N", &node]), munged];
+        let slurm = Self { conf: conf.clone(), _daemons: daemons };
+        until("the node is idle", || {
+            let said = slurm.ask("sinfo", &["--noheader", "--format=%t"]).output().ok()?;
+            (String::from_utf8_lossy(&said.stdout).trim() == "idle").then_some(())
+        });
+        slurm
+    }
+
+    fn ask(&self, program: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.env("SLURM_CONF", &self.conf).args(words);
+        command
+    }
+}
+
+/// A port that nobody has now.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+fn script(path: &Path, text: &str) -> String {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("a file");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our own");
+    path.display().to_string()
+}
+
+#[test]
+fn slurm_counts_what_jobs_borrow_and_a_job_reads_zeros() {
+    if is_wanted("slurmctld", "slurm-wlm").is_none() {
+        return;
+    }
+    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
+    let daemon = Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 8"), &[]);
+    daemon.zero("max");
+    let dir = tempfile::tempdir().expect("a directory");
+    let slurm = Slurm::start(dir.path(), "");
+    let prezero = binary().display().to_string();
+    let socket = daemon.socket().display().to_string();
+    let job = |gres: &str, program: &str| {
+        let words = ["--immediate=30", gres, &prezero, "lend", "16M", "--socket", &socket, "--"];
+        let mut command = slurm.ask("srun", &words);
+        command.args(["sh", "-c", program, "sh", "{path}"]).output().expect("srun runs")
+    };
+    let zero = "cmp -n 16777216 \"$1\" /dev/zero && echo all zero";
+    let said = succeeded(&job("--gres=prezero:16M", zero));
+    assert_eq!(said.trim(), "all zero");
+    assert_returned(&daemon);
+    // More than the node has is refused by Slurm, before anything is asked of the daemon.
+    let refused = job("--gres=prezero:128M", "echo ran");
+    assert!(!refused.status.success(), "{refused:?}");
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(why.contains("not available") || why.contains("Invalid generic resource"), "{why}");
+    assert_returned(&daemon);
+}
+
+#[test]
+fn a_prolog_lends_to_a_job_and_the_epilog_returns_it_though_the_job_is_killed() {
+    if is_wanted("slurmctld", "slurm-wlm").is_none() {
+        return;
+    }
+    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
+    let daemon = Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 8"), &[]);
+    daemon.zero("max");
+    let dir = tempfile::tempdir().expect("a directory");
+    let (prezero, socket) = (binary().display().to_string(), daemon.socket().display().to_string());
+    let name = "slurm/$SLURM_JOB_ID";
+    let to = dir.path().join("path").display().to_string();
+    let prolog = format!(
+        "{prezero} lend 16M --socket {socket} --name {name} --whole --uid $SLURM_JOB_UID > {to}"
+    );
+    let epilog = format!("{prezero} return --socket {socket} {name}");
+    let prolog = script(&dir.path().join("prolog"), &prolog);
+    let epilog = script(&dir.path().join("epilog"), &epilog);
+    let scripts = format!("PrologFlags=Alloc\nProlog={prolog}\nEpilog={epilog}\n");
+    let slurm = Slurm::start(dir.path(), &scripts);
+    let mut job = slurm.ask("srun", &["--gres=prezero:16M", "sh", "-c"]);
+    job.arg(format!("cmp -n 16777216 $(cat {to}) /dev/zero && echo all zero && sleep 600"));
+    let log = dir.path().join("job.log");
+    let mut job = Program::start(&mut job, &log);
+    until("the job has read zeros", || {
+        fs::read_to_string(&log).is_ok_and(|said| said.contains("all zero")).then_some(())
+    });
+    assert_eq!(daemon.pool().lent_pages, 8);
+    let cancel = slurm.ask("scancel", &["--user=root", "--signal=KILL"]).output();
+    succeeded(&cancel.expect("scancel runs"));
+    assert_returned(&daemon);
+    if job.is_running() {
+        job.end(Signal::SIGKILL);
+    }
+}
