@@ -197,8 +197,9 @@ static void beside_an_allocator(void)
 		pid_t pid = fork();
 		if (!pid)
 			_exit(memory[PAGE]);
-		if (pid < 0 || child_end(pid) != 4)
-			wrong = 2;
+		long end = pid < 0 ? -1000 - errno : child_end(pid);
+		if (end != 4)
+			wrong = end ? (int)end : 2;
 		forks++;
 		clock_gettime(CLOCK_MONOTONIC, &to);
 	} while (forks < 20 && to.tv_sec - from.tv_sec < 30);

@@ -651,6 +651,48 @@ static void on_alarm(int signal)
 	wind(2000);
 }
 
+static volatile sig_atomic_t forks_left;
+
+static void *unmap_all_the_time(void *unused)
+{
+	while (forks_left > 0) {
+		unsigned char *memory = map(NULL, 1, RW, MAP_PRIVATE);
+
+		memory[PAGE - 1] = 3;
+		munmap(memory, PAGE);
+	}
+	return unused;
+}
+
+static void *fork_often(void *ended)
+{
+	for (int i = 0; i < 40; i++) {
+		pid_t pid = child();
+
+		if (!pid)
+			_exit(4);
+		*(long *)ended += child_end(pid) == 4;
+	}
+	forks_left--;
+	return NULL;
+}
+
+/* A munmap that has waited for one fork may come in the middle of the next one's copy. */
+static void forks_beside_munmap(void)
+{
+	pthread_t threads[14];
+	long ended[2] = { 0, 0 };
+
+	forks_left = 2;
+	for (int i = 0; i < 14; i++)
+		if (pthread_create(&threads[i], NULL, i < 2 ? fork_often : unmap_all_the_time,
+				   i < 2 ? &ended[i] : NULL))
+			die("pthread_create");
+	for (int i = 0; i < 14; i++)
+		pthread_join(threads[i], NULL);
+	say("forks beside threads that unmap", ended[0] + ended[1]);
+}
+
 static void crowds(void)
 {
 	subject = "crowd";
@@ -670,6 +712,7 @@ static void crowds(void)
 	}
 	signal(SIGALRM, SIG_IGN);
 	say("signals came", alarms > 0);
+	forks_beside_munmap();
 }
 
 int main(int argc, char **argv)

@@ -21,7 +21,8 @@ fn compare(word: &str, least: usize, look: impl FnOnce(&std::path::Path)) {
     daemon.wait_for("ready", |pool| pool.ready_pages == 100);
     let log = dir.path().join("log");
     let found = shimmed(&daemon.socket(), &log, &[], &[program, word]);
-    assert_same(word, &text(&found), &expected);
+    let why = std::fs::read_to_string(&log).unwrap_or_default();
+    assert_same(&format!("{word}: {why}"), &text(&found), &expected);
     assert!(served(&log) >= least, "{word}: only {} calls were served", served(&log));
     daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
     look(&log);
