@@ -18,7 +18,7 @@ use libc::{c_int, c_long, c_uint, c_ulong, c_void, key_t, off64_t, pid_t, shmid_
 
 use crate::anonymous::{self, Request};
 use crate::config::{AtFork, config, is_off};
-use crate::counts::{FOPEN, OPEN, OPENAT};
+use crate::counts::{FOPEN, OPEN, OPEN_2, OPENAT, OPENAT_2};
 use crate::guard::{Guard, State, WAIT, WAIT_LONG};
 use crate::maps::Piece;
 use crate::memfd_calls::{FALLOCATE, FCNTL, POSIX_FALLOCATE};
@@ -74,7 +74,7 @@ static FORK: Next = Next::new(c"fork");
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = {
     extern "C" fn start() {
-        let passing = [&SENDMSG, &SENDMMSG, &OPEN, &OPENAT, &FOPEN];
+        let passing = [&SENDMSG, &SENDMMSG, &OPEN, &OPEN_2, &OPENAT, &OPENAT_2, &FOPEN];
         for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE].into_iter().chain(passing) {
             next.get();
         }

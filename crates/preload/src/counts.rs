@@ -3,10 +3,10 @@
 //! ready among them.
 //!
 //! Pages that are ready are the daemon's, and not free to the kernel. A program that reads
-//! `HugePages_Free` in `/proc/meminfo`, or `free_hugepages` in sysfs, and asks for no more than
-//! that (DPDK's `-m`), would never ask for them. So whoever opens one of these files for reading
-//! gets a file with the kernel's text, in which that count is larger by what is ready. All other
-//! counts are the kernel's, and so are the files of who asks past these functions.
+//! `HugePages_Free` in `/proc/meminfo` or a node's, or `free_hugepages` in sysfs, and asks for no
+//! more than that (DPDK's `-m`), would never ask for them. So whoever opens one of these files for
+//! reading gets a file with the kernel's text, in which that count is larger by what is ready. All
+//! other counts are the kernel's, and so are the files of who asks past these functions.
 //!
 //! # Safety
 //!
@@ -28,7 +28,7 @@ use crate::{maps, say};
 /// What is counted in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
-    /// The pages' size; the default one in `/proc/meminfo`.
+    /// The pages' size, where the file is of one; the default one in a `meminfo`.
     page: Option<u64>,
     /// The node, where it is one's.
     node: Option<u32>,
@@ -37,7 +37,7 @@ struct Counted {
 const MEMINFO: &str = "/proc/meminfo";
 const OF_ALL: &str = "/sys/kernel/mm/";
 const OF_NODE: &str = "/sys/devices/system/node/node";
-/// The line in `/proc/meminfo`.
+/// The line in `/proc/meminfo` and in a node's.
 const FREE: &str = "HugePages_Free:";
 
 impl Counted {
@@ -58,6 +58,9 @@ impl Counted {
                 (Some(node.parse().ok()?), pool)
             }
         };
+        if node.is_some() && pool == "meminfo" {
+            return Some(Self { page: None, node });
+        }
         let size = pool.strip_prefix("hugepages/hugepages-")?.strip_suffix("kB/free_hugepages")?;
         let page = size.parse::<u64>().ok()?.checked_mul(1024)?;
         Some(Self { page: Some(page), node })
@@ -70,9 +73,10 @@ impl Counted {
         }
         let (before, rest) = text.split_once(FREE)?;
         let (count, after) = rest.split_once('\n')?;
-        let count = count.trim().parse::<u64>().ok()?.checked_add(more)?;
         // As wide as the kernel writes it.
-        Some(format!("{before}{FREE}    {count:5}\n{after}"))
+        let width = count.len();
+        let count = count.trim().parse::<u64>().ok()?.checked_add(more)?;
+        Some(format!("{before}{FREE}{count:width$}\n{after}"))
     }
 }
 
@@ -189,6 +193,74 @@ pub unsafe extern "C" fn openat64(
 ) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { openat(dir, path, flags, mode) }
+}
+
+pub(crate) static OPEN_2: Next = Next::new(c"__open64_2");
+pub(crate) static OPENAT_2: Next = Next::new(c"__openat64_2");
+
+type Open2 = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
+type Openat2 = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
+
+/// `open` without a mode, as a program calls it that was built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    if let Some(fd) = unsafe { path_of(path) }.and_then(|path| answer(path, flags)) {
+        return fd;
+    }
+    match OPEN_2.get() {
+        0 => c_int_result(Err(Errno(libc::ENOSYS))),
+        at => {
+            // SAFETY: the C library's function of that name has this type.
+            let next = unsafe { std::mem::transmute::<usize, Open2>(at) };
+            // SAFETY: the caller's contract.
+            unsafe { next(path, flags) }
+        }
+    }
+}
+
+/// The same where `off_t` has 64 bits.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { __open_2(path, flags) }
+}
+
+/// `openat` without a mode, likewise.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    if let Some(fd) = unsafe { path_of(path) }.and_then(|path| answer(path, flags)) {
+        return fd;
+    }
+    match OPENAT_2.get() {
+        0 => c_int_result(Err(Errno(libc::ENOSYS))),
+        at => {
+            // SAFETY: the C library's function of that name has this type.
+            let next = unsafe { std::mem::transmute::<usize, Openat2>(at) };
+            // SAFETY: the caller's contract.
+            unsafe { next(dir, path, flags) }
+        }
+    }
+}
+
+/// The same where `off_t` has 64 bits.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { __openat_2(dir, path, flags) }
 }
 
 /// What `fopen` would open the file with, for reading alone.
