@@ -198,10 +198,10 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     }
     // The guard is there for a fork beside it, which must inherit no descriptor of the shim's; it
     // is not needed for what is done, and a fork that is under way is not waited for.
-    let guard = Guard::enter(WAIT_LONG);
+    let entered = Guard::enter_or_pass(WAIT_LONG);
     // SAFETY: the caller's contract.
     let done = unsafe { private::unmap(start, bytes) };
-    drop(guard);
+    drop(entered);
     c_int_result(done)
 }
 
@@ -225,10 +225,10 @@ pub unsafe extern "C" fn mremap(
         // SAFETY: the caller's contract.
         return pointer(unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) });
     }
-    let guard = Guard::enter(WAIT_LONG);
+    let entered = Guard::enter_or_pass(WAIT_LONG);
     // SAFETY: the caller's contract.
     let done = unsafe { private::remap(old, old_bytes, new_bytes, flags, new) };
-    drop(guard);
+    drop(entered);
     pointer(done)
 }
 
@@ -244,17 +244,17 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
     if !private::may_be_in(start, bytes) {
         return c_int_result(untouched());
     }
-    let mut guard = Guard::enter(WAIT_LONG);
-    let known = guard.as_mut().map(|guard| &mut guard.state().stays);
+    let mut entered = Guard::enter_or_pass(WAIT_LONG);
+    let known = entered.guard.as_mut().map(|guard| &mut guard.state().stays);
     // SAFETY: the caller's contract.
     let mut done = unsafe { private::advise(known, start, bytes, advice) };
     if done == Err(Errno(libc::EMFILE)) {
-        let known = guard.as_mut().map(|guard| &mut guard.state().stays);
+        let known = entered.guard.as_mut().map(|guard| &mut guard.state().stays);
         // SAFETY: the caller's contract.
         let body = || unsafe { private::advise(known, start, bytes, advice) };
         done = raw::with_descriptors(body).unwrap_or(done);
     }
-    drop(guard);
+    drop(entered);
     c_int_result(done)
 }
 

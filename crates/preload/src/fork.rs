@@ -245,10 +245,21 @@ type Have = fn(usize, usize) -> raw::Result<()>;
 /// Fills a copy and returns it, or unmaps it where a page of it cannot be had.
 fn fill(memory: c_int, range: &Range, at: usize, have: Have) -> raw::Result<usize> {
     let piece = &range.piece;
-    let mut words = vec![0; AT_ONCE];
     for from in (piece.start..piece.end).step_by(range.page) {
         let to = at + (from - piece.start);
-        if let Err(error) = fill_page(memory, from, to, range.page, have, &mut words) {
+        let is_there = piece.prot & libc::PROT_READ != 0 && raw::is_resident(from);
+        let copied = if is_there {
+            // SAFETY: a page of the original that is readable and there.
+            if unsafe { raw::is_zero(from, range.page) } {
+                continue;
+            }
+            // SAFETY: the same, and its place in the copy, which is as long, nobody else's, and
+            // has its memory.
+            have(to, range.page).map(|()| unsafe { raw::copy_unless_zero(from, to, range.page) })
+        } else {
+            through_kernel(memory, from, to, range.page, have)
+        };
+        if let Err(error) = copied {
             // SAFETY: this file's own mapping.
             let _ = unsafe { raw::munmap(at, range.bytes()) };
             return Err(error);
@@ -262,59 +273,28 @@ fn fill(memory: c_int, range: &Range, at: usize, have: Have) -> raw::Result<usiz
     Ok(at)
 }
 
-/// What of a page is copied at once: 64 KiB, which stay in the cache between the two copies.
-const AT_ONCE: usize = (64 << 10) / size_of::<u64>();
-
-/// Copies a page through the kernel, which is asked for what it can read and never signals: another
-/// thread may unmap the page just now, as its calls wait for no fork (a plain read ended a program
-/// so, once in fifty with four threads on a busy machine); it may be without rights; or the program
-/// gave it up and the kernel has no new one, and then it is zero.
-fn fill_page(
+/// Copies a page that this thread could not read, or not without a signal: one without rights, or
+/// one that the program gave up and the kernel has no new one for, which is zero.
+fn through_kernel(
     memory: c_int,
     from: usize,
     to: usize,
-    page: usize,
+    bytes: usize,
     have: Have,
-    words: &mut [u64],
 ) -> raw::Result<()> {
+    let mut buffer = vec![0_u8; 64 << 10];
     let mut populated = false;
-    let bytes = page.min(size_of_val(words));
-    for offset in (0..page).step_by(bytes) {
-        let words = &mut words[..bytes / size_of::<u64>()];
-        read(memory, from + offset, words)?;
-        if words.iter().any(|word| *word != 0) {
+    for offset in (0..bytes).step_by(buffer.len()) {
+        let read = raw::pread(memory, &mut buffer, (from + offset) as u64).unwrap_or(0);
+        if buffer[..read].iter().any(|byte| *byte != 0) {
             if !std::mem::replace(&mut populated, true) {
-                have(to, page)?;
+                have(to, bytes)?;
             }
-            let copied = words.as_ptr().addr();
-            // SAFETY: from this thread's own words into this file's own copy, whose page is longer
-            // and aligned to more than that.
-            unsafe { raw::copy_unless_zero(copied, to + offset, bytes) };
+            // SAFETY: into this file's own copy, whose page is longer than what was read.
+            unsafe { raw::put(&buffer[..read], to + offset) };
         }
     }
     Ok(())
-}
-
-/// Reads a part of a page: zeros if the page is not there, or not any more.
-///
-/// # Errors
-/// `ENOMEM` where the kernel has the page, and will not let it be read: no zeros for a child then.
-fn read(memory: c_int, from: usize, words: &mut [u64]) -> raw::Result<()> {
-    const LOOKS: usize = 100;
-    for _ in 0..LOOKS {
-        // The former takes two thirds of the time; the latter reads what the program may not.
-        if raw::get_words(from, words).is_ok()
-            || raw::pread_words(memory, words, from as u64) == Ok(size_of_val(words))
-        {
-            return Ok(());
-        }
-        if !raw::is_resident(from) {
-            words.fill(0);
-            return Ok(());
-        }
-        raw::nap(Duration::from_micros(100));
-    }
-    Err(Errno(libc::ENOMEM))
 }
 
 /// Address space for huge pages of the kernel's that can be moved later.

@@ -8,7 +8,8 @@
 //! While the process forks the lock is nobody's to wait for: the thread that forks may itself be
 //! waiting, in somebody's handler of `pthread_atfork`, for a lock whose holder is in one of these
 //! calls. Whoever comes then makes the untouched call at once; what private memory promises is kept
-//! without the lock ([`crate::private`]).
+//! without the lock ([`crate::private`]). But the next fork waits for those who pass so: it copies
+//! what they may be about to unmap, and a plain read of that ended a program by SIGSEGV.
 //!
 //! The lock knows its holder's process and thread. A child of a plain `clone` inherits a lock whose
 //! holder does not exist there, and memory that may be half changed: it never gets the lock, so the
@@ -45,6 +46,8 @@ static HOLDER_PROCESS: AtomicU32 = AtomicU32::new(0);
 static HOLDER_THREAD: AtomicU32 = AtomicU32::new(0);
 /// Whether the holder keeps the lock over a fork, and what it then restores.
 static FORKING: AtomicBool = AtomicBool::new(false);
+/// Calls that are being made without the lock because of a fork.
+static PASSING: AtomicU32 = AtomicU32::new(0);
 static KEPT_SIGNALS: AtomicU64 = AtomicU64::new(0);
 static KEPT_CANCELLATION: AtomicI32 = AtomicI32::new(0);
 static STATE: Cell = Cell(UnsafeCell::new(State::new()));
@@ -73,6 +76,36 @@ impl State {
             segments: Segments::new(),
         }
     }
+}
+
+/// A call that passes by a fork; the next one waits until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Passing(());
+
+impl Passing {
+    /// Whether the process forks, so that a call is to pass.
+    fn begin() -> Option<Self> {
+        PASSING.fetch_add(1, Ordering::SeqCst);
+        let passing = Self(());
+        // Looked at after it is counted: the fork's end, and the next one's look at the count, come
+        // after that, or nobody passes.
+        FORKING.load(Ordering::SeqCst).then_some(passing)
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        // Not below 0: in a child that a handler made in the middle of such a call it is 0 already.
+        let less = |passing: u32| passing.checked_sub(1);
+        let _ = PASSING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    }
+}
+
+/// How somebody goes on who wanted the lock.
+pub(crate) struct Entered {
+    /// With it, or without.
+    pub(crate) guard: Option<Guard>,
+    _passing: Option<Passing>,
 }
 
 /// The lock, held.
@@ -109,20 +142,34 @@ impl Guard {
     /// Takes the lock, waiting at most so long. `None` if that was not enough, if this very thread
     /// has it, if the process forks, or if its holder is not of this process.
     pub(crate) fn enter(patience: Duration) -> Option<Self> {
-        Self::enter_if(patience, false)
+        Self::enter_or_pass(patience).guard
     }
 
-    /// The same for a fork, which waits for another thread's.
+    /// The same for what is done without the lock, too, and takes memory away.
+    pub(crate) fn enter_or_pass(patience: Duration) -> Entered {
+        let mut passing = None;
+        let guard = Self::enter_if(patience, Some(&mut passing));
+        Entered { guard, _passing: passing }
+    }
+
+    /// The same for a fork, which waits for another thread's, and for those who passed that by.
     pub(crate) fn enter_for_fork(patience: Duration) -> Option<Self> {
-        Self::enter_if(patience, true)
+        let guard = Self::enter_if(patience, None)?;
+        // Not for ever: this may be a handler's fork in the middle of such a call.
+        let deadline = Instant::now() + WAIT;
+        while PASSING.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            raw::nap(Duration::from_micros(20));
+        }
+        Some(guard)
     }
 
-    fn enter_if(patience: Duration, also_forking: bool) -> Option<Self> {
+    /// `passing` says that somebody goes on without the lock while the process forks.
+    fn enter_if(patience: Duration, passing: Option<&mut Option<Passing>>) -> Option<Self> {
         // Signals first: a handler between the two would find the lock held by its own thread.
         let signals = raw::signal_mask(!SYNCHRONOUS, false);
         let guard =
             Self { signals, cancellation: set_cancellation(NOT_NOW), errno: raw::swap_errno(0) };
-        if lock(patience, also_forking) {
+        if lock(patience, passing) {
             HOLDER_PROCESS.store(raw::process(), Ordering::Relaxed);
             HOLDER_THREAD.store(raw::thread(), Ordering::Relaxed);
             return Some(guard);
@@ -149,7 +196,7 @@ impl Guard {
     pub(crate) fn keep(self) {
         KEPT_SIGNALS.store(self.signals, Ordering::Relaxed);
         KEPT_CANCELLATION.store(self.cancellation, Ordering::Relaxed);
-        FORKING.store(true, Ordering::Release);
+        FORKING.store(true, Ordering::SeqCst);
         // Who waits already looks again, and goes.
         raw::futex_wake(&LOCK, true);
         std::mem::forget(self);
@@ -159,6 +206,8 @@ impl Guard {
     /// child; `None` if it kept none.
     pub(crate) fn kept(in_child: bool) -> Option<Self> {
         if in_child {
+            // Whoever passed by is not here.
+            PASSING.store(0, Ordering::SeqCst);
             // The parent's numbers are in there. The lock is free, or another thread's, which is
             // not here: or it is this thread's, which is the one that forked.
             if LOCK.load(Ordering::Relaxed) == FREE || !FORKING.load(Ordering::Relaxed) {
@@ -169,7 +218,7 @@ impl Guard {
         } else if !Self::is_mine() {
             return None;
         }
-        FORKING.store(false, Ordering::Relaxed);
+        FORKING.store(false, Ordering::SeqCst);
         Some(Self {
             signals: KEPT_SIGNALS.load(Ordering::Relaxed),
             cancellation: KEPT_CANCELLATION.load(Ordering::Relaxed),
@@ -196,7 +245,7 @@ impl Drop for Guard {
     }
 }
 
-fn lock(patience: Duration, also_forking: bool) -> bool {
+fn lock(patience: Duration, mut passing: Option<&mut Option<Passing>>) -> bool {
     if LOCK.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
         return true;
     }
@@ -206,8 +255,11 @@ fn lock(patience: Duration, also_forking: bool) -> bool {
     let deadline = Instant::now() + patience;
     while LOCK.swap(AWAITED, Ordering::Acquire) != FREE {
         let holder = HOLDER_PROCESS.load(Ordering::Relaxed);
-        if !also_forking && FORKING.load(Ordering::Acquire) {
-            return false;
+        if let Some(passing) = passing.as_deref_mut() {
+            *passing = Passing::begin();
+            if passing.is_some() {
+                return false;
+            }
         }
         // 0 is one that has just got it and not yet said so.
         if holder != 0 && holder != raw::process() {

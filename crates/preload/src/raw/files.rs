@@ -112,13 +112,6 @@ pub(crate) fn pread(fd: c_int, buffer: &mut [u8], offset: u64) -> Result<usize> 
     unsafe { call(libc::SYS_pread64, args) }
 }
 
-/// The same into words.
-pub(crate) fn pread_words(fd: c_int, words: &mut [u64], offset: u64) -> Result<usize> {
-    let args = [int(fd), words.as_mut_ptr().addr(), size_of_val(words), offset as usize, 0, 0];
-    // SAFETY: the kernel writes at most so many bytes to the words, and any bytes are words.
-    unsafe { call(libc::SYS_pread64, args) }
-}
-
 /// Opens a file of that absolute path for reading, closed on exec.
 pub(crate) fn open(path: &CStr) -> Result<c_int> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;

@@ -24,8 +24,8 @@ pub(crate) unsafe fn is_zero(from: usize, bytes: usize) -> bool {
 /// copied in its old or its new state.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `bytes`, a multiple of 4096, and both are aligned to 8;
-/// they do not overlap.
+/// `from` is readable and `to` writable for `bytes`, a multiple of 4096, and both are aligned to
+/// that; they do not overlap.
 pub(crate) unsafe fn copy_unless_zero(from: usize, to: usize, bytes: usize) {
     const STEP: usize = 4096;
     for offset in (0..bytes).step_by(STEP) {
@@ -54,6 +54,15 @@ pub(crate) unsafe fn clear(at: usize, bytes: usize) {
     }
 }
 
+/// Writes bytes to an address.
+///
+/// # Safety
+/// `to` is writable for so many bytes, and no Rust value lies there.
+pub(crate) unsafe fn put(bytes: &[u8], to: usize) {
+    // SAFETY: the caller's contract; the slice is a value of Rust's, so they do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+}
+
 /// Writes a value to an address of the program's, or says `EFAULT` where nothing may be written.
 pub(crate) fn put_checked<T: Copy>(value: &T, to: usize) -> Result<()> {
     copy_checked(libc::SYS_process_vm_writev, (&raw const *value).addr(), to, size_of::<T>())
@@ -62,13 +71,6 @@ pub(crate) fn put_checked<T: Copy>(value: &T, to: usize) -> Result<()> {
 /// Reads a value from an address of the program's, or says `EFAULT`. Any bytes must be a `T`.
 pub(crate) fn get_checked<T: Copy>(from: usize, value: &mut T) -> Result<()> {
     copy_checked(libc::SYS_process_vm_readv, (&raw mut *value).addr(), from, size_of::<T>())
-}
-
-/// Reads words from an address of the program's, all of them, or says `EFAULT`: also where another
-/// thread unmaps them meanwhile.
-pub(crate) fn get_words(from: usize, words: &mut [u64]) -> Result<()> {
-    let (at, bytes) = (words.as_mut_ptr().addr(), size_of_val(words));
-    copy_checked(libc::SYS_process_vm_readv, at, from, bytes)
 }
 
 /// Between a value of this library's and the program's memory, as the kernel finds it.
