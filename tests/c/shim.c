@@ -651,11 +651,11 @@ static void on_alarm(int signal)
 	wind(2000);
 }
 
-static volatile sig_atomic_t forks_left;
+static int forks_left;
 
 static void *unmap_all_the_time(void *unused)
 {
-	while (forks_left > 0) {
+	while (__atomic_load_n(&forks_left, __ATOMIC_SEQ_CST)) {
 		unsigned char *memory = map(NULL, 1, RW, MAP_PRIVATE);
 
 		memory[PAGE - 1] = 3;
@@ -673,11 +673,11 @@ static void *fork_often(void *ended)
 			_exit(4);
 		*(long *)ended += child_end(pid) == 4;
 	}
-	forks_left--;
+	__atomic_sub_fetch(&forks_left, 1, __ATOMIC_SEQ_CST);
 	return NULL;
 }
 
-/* A munmap that has waited for one fork may come in the middle of the next one's copy. */
+/* A munmap that passed by one fork must not come in the middle of the next one's copy. */
 static void forks_beside_munmap(void)
 {
 	pthread_t threads[14];
