@@ -99,14 +99,18 @@ fn script(path: &Path, text: &str) -> String {
     path.display().to_string()
 }
 
-#[test]
-fn slurm_counts_what_jobs_borrow_and_a_job_reads_zeros() {
-    if is_wanted("slurmctld", "slurm-wlm").is_none() {
-        return;
-    }
-    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
+/// A daemon with everything ready, where there is a Slurm to use it.
+fn lender() -> Option<Daemon> {
+    is_wanted("slurmctld", "slurm-wlm")?;
+    let reserved = hugepages::reserve(PAGE.size(), PAGES)?;
     let daemon = Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 8"), &[]);
     daemon.zero("max");
+    Some(daemon)
+}
+
+#[test]
+fn slurm_counts_what_jobs_borrow_and_a_job_reads_zeros() {
+    let Some(daemon) = lender() else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let slurm = Slurm::start(dir.path(), "");
     let prezero = binary().display().to_string();
@@ -130,12 +134,7 @@ fn slurm_counts_what_jobs_borrow_and_a_job_reads_zeros() {
 
 #[test]
 fn a_prolog_lends_to_a_job_and_the_epilog_returns_it_though_the_job_is_killed() {
-    if is_wanted("slurmctld", "slurm-wlm").is_none() {
-        return;
-    }
-    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
-    let daemon = Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 8"), &[]);
-    daemon.zero("max");
+    let Some(daemon) = lender() else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let (prezero, socket) = (binary().display().to_string(), daemon.socket().display().to_string());
     let name = "slurm/$SLURM_JOB_ID";
