@@ -79,8 +79,7 @@ impl State {
 }
 
 /// A call that passes by a fork; the next one waits until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Passing(());
+struct Passing(());
 
 impl Passing {
     /// Whether the process forks, so that a call is to pass.

@@ -109,19 +109,21 @@ impl socket::Socket for Socket {
 impl ReadHalf {
     /// Reads once, if there is anything. Returns whether the peer has hung up.
     async fn fill(&mut self) -> io::Result<bool> {
-        if self.aside.is_none() {
-            if !self.place.wakes_many() {
+        let aside = match &mut self.aside {
+            Some(aside) => aside,
+            None if !self.place.wakes_many() => {
                 let mut piece = [0_u8; PIECE];
                 let read = self.place.here(|| self.stream.try_read(&mut piece))?;
                 self.ahead.extend_from_slice(&piece[..read]);
                 return Ok(read == 0);
             }
-            // Nobody else reads it: what is there now is there then.
-            self.stream.try_io(Interest::READABLE, || is_ready(&self.stream, PollFlags::IN))?;
-            let stream = self.stream.as_fd().try_clone_to_owned()?;
-            self.aside = Some(self.place.aside(move || read(stream)));
-        }
-        let Some(aside) = &mut self.aside else { return Ok(false) };
+            None => {
+                // Nobody else reads it: what is there now is there then.
+                self.stream.try_io(Interest::READABLE, || is_ready(&self.stream, PollFlags::IN))?;
+                let stream = self.stream.as_fd().try_clone_to_owned()?;
+                self.aside.insert(self.place.aside(move || read(stream)))
+            }
+        };
         let done = aside.done().await;
         self.aside = None;
         let piece = done??;
