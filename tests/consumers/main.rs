@@ -16,6 +16,7 @@ mod libvirt;
 mod mariadb;
 mod ovs;
 mod postgres;
+mod python;
 mod qemu;
 mod restart;
 mod selftests;
@@ -123,6 +124,12 @@ fn succeeded(output: &Output) -> String {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}:\n{stdout}\n{stderr}", output.status);
     stdout.into_owned()
+}
+
+/// A port that nobody has now.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    listener.local_addr().expect("an address").port()
 }
 
 /// A program that is ended with the test.

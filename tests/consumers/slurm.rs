@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
 
-use super::{Program, assert_returned, is_wanted, succeeded, until};
+use super::{Program, assert_returned, free_port, is_wanted, succeeded, until};
 
 const PAGE: Page = Page::Mib2;
 /// 64 MiB, of which a job has a quarter.
@@ -84,12 +84,6 @@ impl Slurm {
         command.env("SLURM_CONF", &self.conf).args(words);
         command
     }
-}
-
-/// A port that nobody has now.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 fn script(path: &Path, text: &str) -> String {

@@ -21,6 +21,7 @@ mod connection;
 mod error;
 mod loan;
 mod socket;
+mod waiting;
 
 pub use agent::{AGENT_TIMEOUT, AgentClient};
 pub use connection::{ANSWER_TIMEOUT, Client, Watch};

@@ -9,12 +9,11 @@
 //! gone.
 
 use std::ffi::OsString;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use client::{Client, LendRequest, Loan};
+use client::LendRequest;
 use units::Bytes;
 use units::Owner;
-use wire::PoolStatus;
 use worker::Which;
 
 use crate::exit::Outcome;
@@ -22,9 +21,6 @@ use crate::inherited::{Inherited, become_command};
 use crate::output;
 use crate::shared::Daemon;
 use crate::verbs::named::NamedArgs;
-
-/// How often is looked whether memory is ready, with --wait.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Run a command on borrowed memory
 ///
@@ -77,48 +73,6 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// Borrows once a block has enough ready, or when the time is over.
-fn lend_within(
-    client: &mut Client,
-    request: &LendRequest,
-    end: Instant,
-) -> Result<Loan, client::Error> {
-    loop {
-        let in_time = Instant::now() < end;
-        if !in_time || is_ready(&client.status()?.pools, request) {
-            match client.lend(request) {
-                Err(client::Error::Refused(wire::Error::NotEnough { .. })) if in_time => {}
-                result => return result,
-            }
-        }
-        std::thread::sleep(LOOK);
-    }
-}
-
-/// Whether one block has all of it: a loan of one file comes from one. Where no pool's blocks are
-/// large enough, as much as one has.
-fn is_ready(pools: &[PoolStatus], request: &LendRequest) -> bool {
-    let fits = |pool: &&PoolStatus| {
-        request.node.is_none_or(|node| node.0 == pool.node)
-            && request.page_size.is_none_or(|size| size.bytes() == pool.page_bytes)
-            && request.bytes.0.is_multiple_of(pool.page_bytes)
-    };
-    let block = |pool: &PoolStatus| {
-        let sizes = pool.sizes.iter().map(|size| size.pages_per_block);
-        pool.page_bytes.saturating_mul(sizes.max().unwrap_or(pool.pages_per_block))
-    };
-    let largest = pools.iter().filter(fits).map(block).max().unwrap_or_default();
-    let enough = request.bytes.0.min(largest);
-    let has = |pool: &PoolStatus| {
-        let of_size = |pages: u64| pages.saturating_mul(pool.page_bytes) >= enough;
-        match pool.pages_per_block {
-            0 => pool.sizes.iter().any(|one| one.ready_blocks > 0 && of_size(one.pages_per_block)),
-            pages => of_size(pages) && of_size(pool.ready_pages),
-        }
-    };
-    pools.iter().filter(fits).any(has)
-}
-
 pub(crate) fn run(args: &Args) -> Outcome {
     if let Some(name) = &args.named.name {
         return args.named.lend(&args.daemon, &args.which, name, args.size);
@@ -135,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         most_blocks: None,
     };
     let loan = match args.wait {
-        Some(time) => lend_within(&mut client, &request, Instant::now() + time)?,
+        Some(time) => client.lend_within(&request, time)?,
         None => client.lend(&request)?,
     };
     let (ready, size) = (loan.ready_bytes(), loan.bytes());
