@@ -406,6 +406,42 @@ static void handle(void)
 	say("an error is told once", dlerror() == NULL);
 }
 
+/* By number: what ZGC does with its heap, and that everything else passes as it came. */
+static void by_number(void)
+{
+	unsigned char *views[3];
+
+	subject = "by number";
+	int fd = (int)syscall(SYS_memfd_create, "java_heap", MFD_HUGETLB | MFD_CLOEXEC);
+	say_errno("ftruncate", ftruncate(fd, 2 * PAGE));
+	for (int i = 0; i < 3; i++)
+		views[i] = mmap(NULL, 2 * PAGE, RW, MAP_SHARED, fd, 0);
+	say("zero", is_zero(views[0], 2 * PAGE));
+	fill(views[1], 2 * PAGE, 3);
+	say("the same in each view", views[0][0] + views[2][2 * PAGE - 1]);
+	say_errno("a hole", syscall(SYS_fallocate, fd,
+	    FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)0, (off_t)PAGE));
+	say("zero after it", is_zero(views[2], PAGE));
+	say("behind it", views[2][PAGE]);
+	for (int i = 0; i < 3; i++)
+		munmap(views[i], 2 * PAGE);
+	close(fd);
+
+	say_errno("unknown flags", syscall(SYS_memfd_create, "test", 0x40000000));
+	say_errno("no name", syscall(SYS_memfd_create, NULL, MFD_HUGETLB));
+	/* Six arguments, the last of them on the stack. */
+	fd = memfd_create("small", 0);
+	if (ftruncate(fd, 8192) || pwrite(fd, "x", 1, 4096) != 1)
+		die("a file");
+	char *second = (char *)syscall(SYS_mmap, NULL, (size_t)4096, PROT_READ, MAP_SHARED, fd, (off_t)4096);
+	say("the sixth argument", *second);
+	munmap(second, 4096);
+	close(fd);
+	say_errno("an error", syscall(SYS_close, -1));
+	say_errno("no such number", syscall(100000));
+	say("a value", syscall(SYS_getpid) == getpid());
+}
+
 /* Detached by munmap and removed: nothing of it is left while the program goes on. */
 static void gone(void)
 {
@@ -439,7 +475,7 @@ int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } parts[] = {
 		{ "probe", probe }, { "promise", promise }, { "code", code }, { "handle", handle },
-		{ "gone", gone }, { "sealed", sealed },
+		{ "gone", gone }, { "sealed", sealed }, { "by_number", by_number },
 	};
 
 	for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! OpenJDK with `-XX:+UseLargePages`: private anonymous memory, committed by `MAP_FIXED`.
+//! OpenJDK with `-XX:+UseLargePages`: private anonymous memory, committed by `MAP_FIXED`, and the
+//! memfd of ZGC.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,6 +38,13 @@ public class Work {
 }
 "#;
 
+fn compile(java: &Path, dir: &Path) {
+    std::fs::write(dir.join("Work.java"), PROGRAM).expect("a file");
+    let compiled =
+        Command::new(java.with_file_name("javac")).current_dir(dir).arg("Work.java").output();
+    succeeded(&compiled.expect("javac runs"));
+}
+
 fn java(command: &mut Command, dir: &Path, words: &[&str]) -> (String, Duration) {
     command.current_dir(dir).args(["-XX:+UseLargePages", "-Xms1g", "-Xmx1g"]).args(words);
     let begin = Instant::now();
@@ -51,12 +59,7 @@ fn a_heap_of_large_pages_is_lent_used_collected_and_returned() {
     let Some(program) = is_wanted("java", "openjdk-17-jdk-headless") else { return };
     let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("Work.java"), PROGRAM).expect("a file");
-    let compiled = Command::new(program.with_file_name("javac"))
-        .current_dir(dir.path())
-        .arg("Work.java")
-        .output();
-    succeeded(&compiled.expect("javac runs"));
+    compile(&program, dir.path());
     let touch = ["-XX:+AlwaysPreTouch", "-version"];
     let daemon =
         Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 64\nmax = 640"), &[]);
@@ -76,6 +79,38 @@ fn a_heap_of_large_pages_is_lent_used_collected_and_returned() {
 
     daemon.zero("max");
     let words = ["-XX:+AlwaysPreTouch", "Work"];
+    assert_eq!(java(&mut shimmed(), dir.path(), &words).0.trim(), "4560 5");
+    assert_returned(&daemon);
+}
+
+#[test]
+fn a_heap_of_zgc_is_lent_used_collected_and_returned() {
+    let Some(program) = is_wanted("java", "openjdk-17-jdk-headless") else { return };
+    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    compile(&program, dir.path());
+    // One file of the heap's size, which is one block's.
+    let daemon =
+        Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 512\nmax = 512"), &[]);
+    warm(&daemon);
+    let touch = ["-XX:+UseZGC", "-XX:+AlwaysPreTouch", "-version"];
+    let (_, cold) = java(&mut Command::new(&program), dir.path(), &touch);
+    zero_all(&daemon, PAGE, PAGES);
+    let log = dir.path().join("shim.log");
+    let shimmed = || {
+        let mut command = run(&daemon, &log, &["--only", "java"]);
+        command.arg(&program);
+        command
+    };
+    let (_, ready) = java(&mut shimmed(), dir.path(), &touch);
+    measured("java -Xms1g -XX:+UseZGC -XX:+AlwaysPreTouch -version", cold, ready);
+    let served = assert_served(&log);
+    let heap = format!("a memfd of {} bytes", 1 << 30);
+    assert!(served.iter().any(|line| line.contains(&heap)), "{served:#?}");
+    assert_returned(&daemon);
+
+    daemon.zero("max");
+    let words = ["-XX:+UseZGC", "Work"];
     assert_eq!(java(&mut shimmed(), dir.path(), &words).0.trim(), "4560 5");
     assert_returned(&daemon);
 }

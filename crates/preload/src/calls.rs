@@ -25,7 +25,7 @@ use crate::memfd_calls::{FALLOCATE, FCNTL, POSIX_FALLOCATE};
 use crate::passing::{SENDMMSG, SENDMSG};
 use crate::raw::{self, Errno, c_int_result, c_result};
 use crate::unlinked::{self, Unlinked};
-use crate::{defect, lookup, memfd, places, private, rebind, say, segment};
+use crate::{bare, defect, lookup, memfd, places, private, rebind, say, segment};
 
 /// Runs `body` behind the lock; `None` if that cannot be had.
 pub(crate) fn guarded<T>(
@@ -80,6 +80,7 @@ static START: extern "C" fn() = {
         }
         unlinked::parts();
         defect::install();
+        bare::find_real();
         lookup::start();
         // SAFETY: three functions that live as long as the process.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };

@@ -11,8 +11,8 @@
 //! - [`private`] keeps what private memory promises, [`fork`] its copies for a child; [`stays`] is
 //!   what no child is to have.
 //! - [`places`] knows which files are lent, and moves rows of them.
-//! - [`memfd`] serves `memfd_create(MFD_HUGETLB)` when its size becomes known.
-//!   [`exchange`] gives it up again, with its content.
+//! - [`memfd`] serves `memfd_create(MFD_HUGETLB)` when its size becomes known. [`bare`] has those
+//!   that are made by number, and [`exchange`] gives a served one up again, with its content.
 //! - [`rebind`] puts other memory in the place of what `mbind` wants elsewhere.
 //! - [`lookup`] finds them for those who ask the C library's own handle.
 //! - [`passing`] notices what is passed on to other processes.
@@ -31,6 +31,7 @@
 //! and `munmap`, `exec`, exit and SIGKILL end a loan without the shim's help.
 
 mod anonymous;
+pub mod bare;
 pub mod calls;
 mod config;
 pub mod counts;

@@ -6,8 +6,8 @@
 //!
 //! Both hand out the address of a mapping. Whoever gets it also has a share of the [`Memory`] (a
 //! tensor) or is counted by it (a view, which keeps the loan's object alive besides), and
-//! [`Memory::alone`] gives it to be unmapped only where nobody has either. What programs write there
-//! is theirs: no reference into the memory is ever made here.
+//! [`Memory::alone`] gives it to be unmapped only where nobody has either. What programs write
+//! there is theirs: no reference into the memory is ever made here.
 #![expect(unsafe_code, reason = "Python's buffers are raw pointers")]
 
 use std::ffi::c_int;

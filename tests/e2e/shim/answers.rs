@@ -69,6 +69,14 @@ fn calls_looked_up_in_the_c_librarys_handle_are_served() {
     assert_eq!((text(&found).as_str(), served(&log)), ("True\n", 1));
 }
 
+/// As ZGC and others do that are older than the C library's `memfd_create`.
+#[test]
+fn a_memfd_made_by_number_is_served_and_other_calls_by_number_pass() {
+    compare("by_number", 1, |log| {
+        assert_eq!(logged(log, "a memfd of 4194304 bytes is served"), 1);
+    });
+}
+
 /// Detached by `munmap`, before or after its removal, a segment is the daemon's again while its
 /// program goes on.
 #[test]
