@@ -37,13 +37,36 @@ func main() {
 		// As a runtime starts what holds a pod's namespaces.
 		<-ends
 	case (verb == "use" || verb == "crash") && len(os.Args) == 4:
-		mark, err := strconv.ParseUint(os.Args[3], 10, 8)
-		if err != nil || mark == 0 {
-			die(usage, "%q is no byte but 0", os.Args[3])
+		use(os.Args[2], markOf(os.Args[3]), verb == "crash", ends)
+	case verb == "make" && len(os.Args) == 5:
+		length, err := strconv.ParseInt(os.Args[4], 10, 64)
+		if err != nil || length <= 0 {
+			die(usage, "%q is no length", os.Args[4])
 		}
-		use(os.Args[2], byte(mark), verb == "crash", ends)
+		create(os.Args[2], length)
+		use(os.Args[2], markOf(os.Args[3]), false, ends)
 	default:
-		die(usage, "tenant [use FILE BYTE | crash FILE BYTE]")
+		die(usage, "tenant [use FILE BYTE | crash FILE BYTE | make FILE BYTE LENGTH]")
+	}
+}
+
+func markOf(word string) byte {
+	mark, err := strconv.ParseUint(word, 10, 8)
+	if err != nil || mark == 0 {
+		die(usage, "%q is no byte but 0", word)
+	}
+	return byte(mark)
+}
+
+// create makes a file of that length, as a pod does that has huge pages of its own instead of a claim.
+func create(path string, length int64) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		die(failed, "create: %v", err)
+	}
+	defer file.Close()
+	if err := file.Truncate(length); err != nil {
+		die(failed, "truncate to %d: %v", length, err)
 	}
 }
 

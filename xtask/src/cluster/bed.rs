@@ -117,10 +117,14 @@ impl Bed {
             .collect())
     }
 
+    /// What prezero says to these words.
+    pub(super) fn prezero(&self, words: &[&str]) -> Result<String> {
+        command::stdout(Command::new(cache::target("debug")?.join("prezero")).args(words))
+    }
+
     /// The loans by name of the node's daemon.
     pub(super) fn loans(&self) -> Result<Vec<Value>> {
-        let mut prezero = Command::new(cache::target("debug")?.join("prezero"));
-        let all = command::stdout(prezero.args(["loans", "--json"]))?;
+        let all = self.prezero(&["loans", "--json"])?;
         let mut all: Value = serde_json::from_str(&all)?;
         match all["loans"].take() {
             Value::Array(loans) => Ok(loans),

@@ -19,6 +19,7 @@ pub(super) type Test = fn(&mut Bed) -> Result<String>;
 pub(super) const ALL: &[(&str, Test)] = &[
     ("a_real_kubelet_registers_the_driver_that_runs_in_a_pod", life::registered),
     ("a_pod_on_lent_memory_reads_zeros", life::zeros),
+    ("a_pod_on_native_huge_pages_is_what_a_claim_is_measured_by", life::measured),
     ("a_container_that_restarts_finds_what_it_left", life::restart),
     ("two_pods_have_each_their_own_memory_and_the_next_one_reads_zeros", life::isolation),
     ("a_loan_larger_than_a_block_is_whole", life::larger),
