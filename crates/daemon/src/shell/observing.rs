@@ -13,6 +13,10 @@ use super::Shell;
 /// sysfs, about 10 us; a loan from ready memory needs none.
 const OBSERVE_EVERY: Duration = Duration::from_millis(20);
 
+/// So often the counts are read until no page was taken meanwhile: one that was is missing twice,
+/// and a loan may be refused for it.
+const LOOKS: u32 = 8;
+
 impl Shell {
     /// Wakes whenever a count changed.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
@@ -39,19 +43,7 @@ impl Shell {
         self.observed = Some(Instant::now());
         let domains: Vec<_> = self.book.domains().collect();
         for domain in domains {
-            // Promises before counts: a page that a job takes in between is counted as taken
-            // twice, which the next look mends, and never as free.
-            let promised = self.promised(domain);
-            let seen = match self.provider.look(&mut self.meters, domain) {
-                Ok(seen) => {
-                    self.kernel.insert(domain, seen);
-                    seen
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot see the kernel's free pages");
-                    Counts::default()
-                }
-            };
+            let (promised, seen) = self.look(domain);
             self.holes.promised(domain.page_size, seen.reserved);
             let waiting = self.holes.waiting(domain);
             let left = Counts {
@@ -62,6 +54,31 @@ impl Shell {
             if self.book.observe(domain, &left) {
                 self.wake();
             }
+        }
+    }
+
+    /// What is promised of a domain, and what the kernel has there besides: of one instant, unless
+    /// it changes all the time.
+    fn look(&mut self, domain: Domain) -> (Pages, Counts) {
+        let mut promised = self.promised(domain);
+        let mut looks = LOOKS;
+        loop {
+            // Promises before counts: a page that a job takes in between is counted as taken twice,
+            // and never as free.
+            let seen = match self.provider.look(&mut self.meters, domain) {
+                Ok(seen) => seen,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot see the kernel's free pages");
+                    return (promised, Counts::default());
+                }
+            };
+            self.kernel.insert(domain, seen);
+            looks -= 1;
+            let now = self.promised(domain);
+            if now == promised || looks == 0 {
+                return (promised, seen);
+            }
+            promised = now;
         }
     }
 
