@@ -97,6 +97,23 @@ fn former_content_is_nobodys() {
 }
 
 #[test]
+fn a_mapping_outlives_its_lease_and_so_do_its_pages() {
+    let page = Page::Mib2;
+    let Some(daemon) = support::daemon(page, 4, "") else { return };
+    daemon.zero("2");
+    let memory = daemon.lend(page, 4).map().expect("a mapping");
+    soil(&memory, 9);
+    // On a kernel that shows no descriptor it lingers nowhere: its pages are free when it is gone.
+    let lingers = |blocks| blocks == u64::from(support::shows_descriptors(&daemon));
+    daemon.wait_for("returned", |p| p.lent_pages == 0 && lingers(p.blocks));
+    assert_soiled(&memory, 9);
+    assert_eq!(daemon.kernel_free(page), 0);
+    drop(memory);
+    daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == 4);
+    assert_eq!(daemon.kernel_free(page), 4);
+}
+
+#[test]
 fn kept_content_holds_its_file_and_goes_to_its_owner() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 8, "") else { return };
@@ -105,6 +122,15 @@ fn kept_content_holds_its_file_and_goes_to_its_owner() {
     let loan = daemon.lend_to("db", hour, page, 4);
     soil(&loan.map().expect("a mapping"), 7);
     drop(loan);
+    if !support::shows_descriptors(&daemon) {
+        // Who else has it cannot be told: it is given up, and its owner gets zeros as anybody does.
+        daemon.wait_for("given up", |p| (p.blocks, p.kept_pages) == (0, 0));
+        assert_eq!(daemon.kernel_free(page), 8);
+        let other = daemon.lend_to("db", hour, page, 4);
+        assert!(!other.is_kept());
+        assert_zero(&other.map().expect("other memory"));
+        return;
+    }
     let pool = daemon.wait_for("kept", |p| p.kept_pages == 4);
     assert_eq!((pool.blocks, daemon.kernel_free(page)), (1, 4));
     assert_zero(&daemon.lend(page, 4).map().expect("other memory"));

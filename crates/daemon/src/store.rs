@@ -45,6 +45,17 @@ struct Place {
 /// Blocks that nobody knows any more, and whose pages the kernel has yet to get.
 const GONE: &str = "gone";
 
+/// What becomes of whoever still has a file that is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Users {
+    /// Its pages are taken away, so that nothing outlives the name except pages that the kernel
+    /// itself pins.
+    LoseIt,
+    /// The kernel frees its pages with the last of them: nobody can tell who that is, and a loan
+    /// lasts as long as a mapping of it.
+    KeepIt,
+}
+
 /// How long the end waits for files that their borrowers hold up.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -73,7 +84,7 @@ pub(crate) struct Store {
     mounts: Vec<HugetlbMount>,
     places: BTreeMap<BlockId, Place>,
     /// Files that nobody needs and that could not be removed yet: tried again until they are.
-    unremoved: BTreeSet<BlockId>,
+    unremoved: BTreeMap<BlockId, Users>,
     tables: Option<Tables>,
     proofs: Proofs,
     lanes: Lanes,
@@ -116,7 +127,7 @@ impl Store {
             dirs: BTreeMap::new(),
             mounts: Vec::new(),
             places: BTreeMap::new(),
-            unremoved: BTreeSet::new(),
+            unremoved: BTreeMap::new(),
             tables: if share_tables && !plain { Some(Tables::start()?) } else { None },
             proofs: if plain { Proofs::of_leases() } else { Proofs::load() },
             lanes: Lanes::new(),
@@ -226,17 +237,24 @@ impl Store {
     }
 
     /// Gives the pages of a block to the kernel that has been moved to [`GONE`].
-    fn free(&self, page_size: PageSize, dir: &Arc<BlockDir>, name: String, slot: Option<Slot>) {
+    fn free(
+        &self,
+        page_size: PageSize,
+        dir: &Arc<BlockDir>,
+        name: String,
+        slot: Option<Slot>,
+        users: Users,
+    ) {
         let lane = lane_of(&name, page_size, StateName::Lingering);
         let dir = Arc::clone(dir);
         let (freed, flag) = (Arc::clone(&self.freed), Arc::clone(&self.has_freed));
         self.lanes.submit(lane, move || {
             drop(slot);
-            // Whoever still has the file gets its pages taken away, so that nothing outlives the
-            // name except pages that the kernel itself pins.
-            let emptied = dir.open_block(GONE, &name).and_then(|file| file.set_len(0));
-            if let Err(error) = emptied {
-                tracing::warn!(%error, "pages are free only when their last user is gone");
+            if users == Users::LoseIt {
+                let emptied = dir.open_block(GONE, &name).and_then(|file| file.set_len(0));
+                if let Err(error) = emptied {
+                    tracing::warn!(%error, "pages are free only when their last user is gone");
+                }
             }
             if let Err(error) = dir.unlink(GONE, &name) {
                 tracing::error!(%error, "a file stays until the next start");
@@ -303,24 +321,25 @@ impl Store {
                 }
                 Ok(None)
             }
-            Effect::Remove(block) => self.remove(*block).map(|()| None),
+            Effect::Remove(block) => self.remove(*block, Users::LoseIt).map(|()| None),
+            Effect::Unlink(block) => self.remove(*block, Users::KeepIt).map(|()| None),
         }
     }
 
     /// Removes a file. One that cannot be removed now keeps its place, and is tried again.
-    fn remove(&mut self, block: BlockId) -> Result<()> {
+    fn remove(&mut self, block: BlockId, users: Users) -> Result<()> {
         let Some(place) = self.places.get(&block).cloned() else { return Ok(()) };
         let dir = Arc::clone(self.dir(place.page_size)?);
         // A name that says whose it was, and that no other block ever has.
         match dir.rename(&place.name, place.state.as_str(), &place.name, GONE) {
             Ok(()) => {
                 let slot = self.tables.as_ref().and_then(|tables| tables.take(block));
-                self.free(place.page_size, &dir, place.name, slot);
+                self.free(place.page_size, &dir, place.name, slot, users);
             }
             // It was never made.
             Err(error) if error.errno() == Some(linux::Errno::NOENT) => {}
             Err(error) => {
-                self.unremoved.insert(block);
+                self.unremoved.insert(block, users);
                 return Err(error.into());
             }
         }
@@ -334,8 +353,9 @@ impl Store {
     /// Tries again to remove what could not be removed, so many files at most. Returns whether one
     /// was.
     pub(crate) fn remove_again(&mut self, most: usize) -> bool {
-        let blocks: Vec<_> = self.unremoved.iter().copied().take(most).collect();
-        blocks.into_iter().filter(|block| self.remove(*block).is_ok()).count() > 0
+        let blocks: Vec<_> =
+            self.unremoved.iter().map(|(block, users)| (*block, *users)).take(most).collect();
+        blocks.into_iter().filter(|(block, users)| self.remove(*block, *users).is_ok()).count() > 0
     }
 
     /// A block that is neither ready nor lent is nobody's to map: the lease proof must not see it.
@@ -391,7 +411,7 @@ impl Store {
             for state in StateName::ALL {
                 for name in dir.list(state.as_str())? {
                     dir.rename(&name, state.as_str(), &name, GONE)?;
-                    self.free(page_size, &dir, name, None);
+                    self.free(page_size, &dir, name, None, Users::LoseIt);
                 }
             }
         }

@@ -75,6 +75,9 @@ pub enum Effect {
     },
     /// Truncate and unlink the file; the book has forgotten the block.
     Remove(BlockId),
+    /// Unlink the file with all that it has: nobody can tell who reaches it, and whoever does keeps
+    /// its pages, which the kernel frees with the last of them. The book has forgotten the block.
+    Unlink(BlockId),
 }
 
 /// A file found at start.

@@ -69,6 +69,7 @@ impl Book {
         now: u64,
     ) -> Option<(Settled, Vec<Effect>)> {
         let recycle = self.recycling(self.blocks.get(block)?.pool());
+        let is_unknown = matches!(reach, Reach::Unknown);
         let settled = self.blocks.change(block, |b| b.settle(reach, recycle, now))?.ok()?;
         let effects = match settled {
             Settled::Lingering => Vec::new(),
@@ -79,7 +80,7 @@ impl Book {
             }
             Settled::Gone => {
                 self.blocks.remove(block);
-                vec![Effect::Remove(block)]
+                vec![if is_unknown { Effect::Unlink(block) } else { Effect::Remove(block) }]
             }
         };
         Some((settled, effects))

@@ -163,7 +163,8 @@ fn block_of(effect: &book::Effect) -> units::BlockId {
         Effect::Create { block, .. }
         | Effect::Move(block)
         | Effect::Resize { block, .. }
-        | Effect::Remove(block) => *block,
+        | Effect::Remove(block)
+        | Effect::Unlink(block) => *block,
     }
 }
 

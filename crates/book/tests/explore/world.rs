@@ -227,7 +227,7 @@ impl World {
                 let freed = before - file.memory();
                 self.free += freed;
             }
-            Effect::Remove(block) => {
+            Effect::Remove(block) | Effect::Unlink(block) => {
                 self.file_mut(*block).place = None;
                 self.reap();
             }

@@ -80,7 +80,9 @@ impl Shell {
         if !effects.is_empty() {
             self.wake();
         }
-        let pages = |e: &Effect| matches!(e, Effect::Remove(_) | Effect::Resize { .. });
+        let pages = |effect: &Effect| {
+            matches!(effect, Effect::Remove(_) | Effect::Unlink(_) | Effect::Resize { .. })
+        };
         if effects.iter().any(pages) {
             // The kernel has more free pages than it was seen to have.
             self.observed = None;

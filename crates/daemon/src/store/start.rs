@@ -11,7 +11,7 @@ use book::journal;
 use linux::BlockFile;
 use units::{Bytes, LeaseId, PageSize, Uid};
 
-use super::{GONE, Place, Store, lane_of};
+use super::{GONE, Place, Store, Users, lane_of};
 use crate::error::Result;
 use crate::proof::Proofs;
 
@@ -65,7 +65,7 @@ impl Store {
         let mut found = Vec::new();
         for (page_size, dir) in self.dirs.clone() {
             for name in dir.list(GONE)? {
-                self.free(page_size, &dir, name, None);
+                self.free(page_size, &dir, name, None, Users::LoseIt);
             }
             for state in StateName::ALL {
                 let late = dir.bare(state.as_str())?;

@@ -199,7 +199,7 @@ impl Host {
                     let was = self.files.insert(*block, *pages).unwrap_or_default();
                     self.held = self.held.saturating_sub(was) + *pages;
                 }
-                Effect::Remove(block) => {
+                Effect::Remove(block) | Effect::Unlink(block) => {
                     let was = self.files.remove(block).unwrap_or_default();
                     self.held = self.held.saturating_sub(was);
                 }

@@ -169,7 +169,7 @@ impl Host {
                 Effect::Create { block, pages, .. } | Effect::Resize { block, pages } => {
                     (block, Some(*pages))
                 }
-                Effect::Remove(block) => (block, None),
+                Effect::Remove(block) | Effect::Unlink(block) => (block, None),
                 Effect::Move(_) => continue,
             };
             let was = match now {

@@ -185,7 +185,8 @@ impl World {
             let (Effect::Create { block, .. }
             | Effect::Move(block)
             | Effect::Resize { block, .. }
-            | Effect::Remove(block)) = effect;
+            | Effect::Remove(block)
+            | Effect::Unlink(block)) = effect;
             match fate {
                 Fate::Crash { after, how } if after == n => {
                     self.note("crash between effects");
@@ -241,7 +242,7 @@ impl World {
                 let no = self.kernel.find(*block).expect("a resized block has a file");
                 self.kernel.resize(no, pages.0);
             }
-            Effect::Remove(block) => {
+            Effect::Remove(block) | Effect::Unlink(block) => {
                 let no = self.kernel.find(*block).expect("a removed block has a file");
                 let file = self.kernel.file(no);
                 if file.is_reachable() || !file.pinners.is_empty() {
