@@ -3,9 +3,10 @@
  * Nobody gets memory with content: every way to a huge page, after the pages
  * have been made dirty, touched at several places, every byte looked at.
  *
- *	folio_zero [thp] [mthp] [2M] [1G] [stress[=SECONDS]]
+ *	folio_zero [thp] [mthp] [SIZE...] [stress[=SECONDS]]
  *
- * Without arguments everything is tested; what the machine lacks is skipped.
+ * SIZE is one of hugetlb's: 64K, 2M, 32M, 1G, ... Without arguments everything
+ * is tested, of hugetlb 2M and 1G; what the machine lacks is skipped.
  * The pools are expected to be filled by whoever calls.
  */
 #define _GNU_SOURCE
@@ -407,11 +408,25 @@ static void test_stress(unsigned int seconds)
 			 "zero while others fault, fork and unmap\n");
 }
 
+/* 64K, 2M, 1G: bytes; 0 if it is none of these. */
+static size_t parse_size(const char *text)
+{
+	char *unit;
+	size_t size = strtoul(text, &unit, 10);
+
+	if (!strcmp(unit, "K"))
+		return size * kib;
+	if (!strcmp(unit, "M"))
+		return size * mib;
+	return strcmp(unit, "G") ? 0 : size * gib;
+}
+
 int main(int argc, char **argv)
 {
-	bool all = argc == 1, do_thp = all, do_mthp = all, do_2m = all, do_1g = all;
-	unsigned int stress = all ? 10 : 0, plan = 0;
-	size_t pmd, size;
+	bool all = argc == 1, do_thp = all, do_mthp = all;
+	unsigned int stress = all ? 10 : 0, plan = 0, nr_sizes = 0;
+	size_t pmd, size, sizes[8];
+	unsigned int n;
 	int i;
 
 	page = sysconf(_SC_PAGESIZE);
@@ -421,31 +436,31 @@ int main(int argc, char **argv)
 			do_thp = true;
 		else if (!strcmp(argv[i], "mthp"))
 			do_mthp = true;
-		else if (!strcmp(argv[i], "2M"))
-			do_2m = true;
-		else if (!strcmp(argv[i], "1G"))
-			do_1g = true;
 		else if (!strncmp(argv[i], "stress", 6))
 			stress = argv[i][6] == '=' ? atoi(argv[i] + 7) : 10;
+		else if (nr_sizes < ARRAY_SIZE(sizes) && parse_size(argv[i]))
+			sizes[nr_sizes++] = parse_size(argv[i]);
 		else
 			ksft_exit_fail_msg("unknown argument %s\n", argv[i]);
+	}
+	if (all) {
+		sizes[nr_sizes++] = 2 * mib;
+		sizes[nr_sizes++] = gib;
 	}
 
 	ksft_print_header();
 	for (size = 4 * page; do_mthp && size < pmd; size *= 2)
 		plan += TOUCHES;
 	plan += do_thp * TOUCHES + !!stress;
-	plan += (do_2m + do_1g) * TOUCHES * ARRAY_SIZE(hugetlb);
+	plan += nr_sizes * TOUCHES * ARRAY_SIZE(hugetlb);
 	ksft_set_plan(plan);
 
 	if (do_thp)
 		test_thp(pmd);
 	if (do_mthp)
 		test_mthp();
-	if (do_2m)
-		test_hugetlb(2 * mib);
-	if (do_1g)
-		test_hugetlb(gib);
+	for (n = 0; n < nr_sizes; n++)
+		test_hugetlb(sizes[n]);
 	if (stress)
 		test_stress(stress);
 	ksft_finished();
