@@ -33,6 +33,11 @@ impl HugetlbCounters {
     pub fn unreserved_free(&self) -> u64 {
         self.free.saturating_sub(self.reserved.unwrap_or(0))
     }
+
+    /// The size that the pool is configured to have, without surplus pages.
+    pub fn configured(&self) -> u64 {
+        self.total.saturating_sub(self.surplus)
+    }
 }
 
 /// The hugetlb page sizes of this kernel, smallest first; empty where it was built without them.
@@ -63,6 +68,15 @@ pub fn page_sizes(roots: &Roots) -> Result<Vec<PageSize>> {
 /// [`Error::is_not_found`] where the kernel has no such page size or node.
 pub fn counters(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<HugetlbCounters> {
     Meter::open(roots, page, node)?.read()
+}
+
+/// The size that the pool of `node`, or of the machine, is configured to have: what
+/// [`set_total`] sets. Surplus pages are programs' own, and vanish with them.
+///
+/// # Errors
+/// Those of [`counters`].
+pub fn configured(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<u64> {
+    counters(roots, page, node).map(|now| now.configured())
 }
 
 /// The counters of one page size, by files that stay open: whoever opens or closes a file of sysfs

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How much memory there is, and how much of it could still become huge pages.
 
-use units::{Node, PageSize};
+use std::path::Path;
+
+use units::{Bytes, Node, PageSize};
 
 use crate::error::{Error, Result};
 use crate::files;
@@ -71,14 +73,30 @@ pub fn node_memory(roots: &Roots, node: Node) -> Result<NodeMemory> {
         let Memory { total_bytes, free_bytes, .. } = memory(roots)?;
         return Ok(NodeMemory { total_bytes, free_bytes });
     };
-    // `Node 0 MemTotal:       24684084 kB`
-    let bytes = |name: &str| {
-        let value = text.lines().find_map(|line| line.split_once(name)?.1.strip_prefix(':'));
-        let value = value.ok_or_else(|| Error::malformed(&path, "MemTotal, MemFree", ""))?;
-        let kib: u64 = files::parse(&path, "N kB", value.trim().trim_end_matches(" kB"))?;
-        kib.checked_mul(1024).ok_or_else(|| Error::malformed(&path, "N kB", value))
-    };
+    let bytes = |name| node_field(&path, &text, name);
     Ok(NodeMemory { total_bytes: bytes(" MemTotal")?, free_bytes: bytes(" MemFree")? })
+}
+
+/// How much of a node's memory programs could still have without swapping: no more than
+/// `MemAvailable` says for the machine, and than the node has free, in its page cache and in slabs
+/// that can be reclaimed.
+pub fn available_on(roots: &Roots, node: Node) -> Result<Bytes> {
+    let available = memory(roots)?.available_bytes;
+    let path = roots.sys.join(format!("devices/system/node/node{node}/meminfo"));
+    let Some(text) = files::read_if_there(&path)? else { return Ok(Bytes(available)) };
+    let bytes = |name| node_field(&path, &text, name);
+    // Shared memory is in the cache and cannot be dropped.
+    let cache = bytes(" FilePages")?.saturating_sub(bytes(" Shmem")?);
+    let here = bytes(" MemFree")?.saturating_add(cache).saturating_add(bytes(" SReclaimable")?);
+    Ok(Bytes(available.min(here)))
+}
+
+/// A line as in `Node 0 MemTotal:       24684084 kB`, in bytes.
+fn node_field(path: &Path, text: &str, name: &str) -> Result<u64> {
+    let value = text.lines().find_map(|line| line.split_once(name)?.1.strip_prefix(':'));
+    let value = value.ok_or_else(|| Error::malformed(path, "MemTotal, MemFree", ""))?;
+    let kib: u64 = files::parse(path, "N kB", value.trim().trim_end_matches(" kB"))?;
+    kib.checked_mul(1024).ok_or_else(|| Error::malformed(path, "N kB", value))
 }
 
 /// The buddy allocator's free blocks on one node, all zones together.

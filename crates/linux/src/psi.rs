@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPU pressure: how much of the time somebody who could run had to wait (the kernel's
-//! `accounting/psi.rst`; 4.20, and 5.13 for the `full` line of cpu).
+//! Pressure: how much of the time somebody who could run had to wait for a CPU, or for memory (the
+//! kernel's `accounting/psi.rst`; 4.20, and 5.13 for the `full` line of cpu).
 
 use std::path::Path;
 
@@ -34,6 +34,12 @@ pub struct Pressure {
 /// The machine's CPU pressure; `None` where the kernel has none (built without, or `psi=0`).
 pub fn cpu(roots: &Roots) -> Result<Option<Pressure>> {
     read(&roots.proc.join("pressure/cpu"))
+}
+
+/// The machine's memory pressure; `None` where the kernel has none. Whoever makes room for huge
+/// pages by moving memory waits for memory, too, and is in it.
+pub fn memory(roots: &Roots) -> Result<Option<Pressure>> {
+    read(&roots.proc.join("pressure/memory"))
 }
 
 /// The CPU pressure inside one group; `None` on v1, and where the kernel has none.

@@ -36,11 +36,7 @@ pub(crate) fn grow(
     mut go_on: impl FnMut(Progress) -> bool,
 ) -> Result<Progress> {
     let (size, at) = (wanted.page_size, Some(wanted.node));
-    let look = || {
-        let now = hugetlb::counters(roots, size, at)?;
-        // Surplus pages are programs' own and vanish with them.
-        Ok::<_, linux::Error>(now.total.saturating_sub(now.surplus))
-    };
+    let look = || hugetlb::configured(roots, size, at);
     let step = (STEP_BYTES / size.bytes()).max(1);
     let mut progress = Progress { pages: Pages(look()?), is_short: false };
     while go_on(progress) && !progress.is_short && progress.pages < wanted.pages {

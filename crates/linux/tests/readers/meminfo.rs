@@ -27,6 +27,27 @@ fn reads_a_nodes_memory_and_without_numa_the_machines() {
 }
 
 #[test]
+fn what_a_node_has_for_programs_is_in_no_shared_memory_and_within_the_machines() {
+    let machine = "MemTotal: 90 kB\nMemFree: 3 kB\nMemAvailable: 50 kB\n";
+    let node = |free| {
+        format!(
+            "Node 1 MemTotal: 60 kB\nNode 1 MemFree: {free} kB\nNode 1 FilePages: 20 kB\n\
+             Node 1 Shmem: 15 kB\nNode 1 ShmemHugePages: 9 kB\nNode 1 SReclaimable: 4 kB\n"
+        )
+    };
+    let available = |free, number| {
+        let tree = tree(&[
+            ("proc/meminfo", machine),
+            ("sys/devices/system/node/node1/meminfo", &node(free)),
+        ]);
+        meminfo::available_on(&tree.roots(), Node(number)).unwrap().0
+    };
+    assert_eq!(available(1, 1), (1 + 20 - 15 + 4) << 10);
+    assert_eq!(available(45, 1), 50 << 10, "the machine has no more");
+    assert_eq!(available(1, 0), 50 << 10, "without NUMA the machine's");
+}
+
+#[test]
 fn reads_memory_in_bytes() {
     let tree = tree(&[(
         "proc/meminfo",

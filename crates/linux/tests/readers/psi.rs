@@ -11,6 +11,7 @@ fn reads_the_machine_and_a_group() {
             "some avg10=2.04 avg60=0.75 avg300=0.40 total=157622151\n\
              full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
         ),
+        ("proc/pressure/memory", "some avg10=7.50 avg60=0.75 avg300=0.40 total=1\n"),
         ("cgroup/cgroup.controllers", "cpu\n"),
         ("cgroup/a/cpu.pressure", "some avg10=99.99 avg60=1.00 avg300=0.00 total=7\n"),
     ]);
@@ -22,6 +23,9 @@ fn reads_the_machine_and_a_group() {
     assert_eq!(machine.some.total_us, 157_622_151);
     assert_eq!(machine.full.unwrap().total_us, 0);
 
+    let memory = psi::memory(&roots).unwrap().unwrap();
+    assert!((memory.some.avg10_percent - 7.5).abs() < 1e-9);
+
     let group = Group::at(&roots, Kind::V2, "/a").unwrap().unwrap();
     let pressure = psi::cpu_of(&group).unwrap().unwrap();
     assert!((pressure.some.avg10_percent - 99.99).abs() < 1e-9);
@@ -31,6 +35,7 @@ fn reads_the_machine_and_a_group() {
 #[test]
 fn a_kernel_without_pressure_has_none() {
     assert_eq!(psi::cpu(&tree(&[]).roots()).unwrap(), None);
+    assert_eq!(psi::memory(&tree(&[]).roots()).unwrap(), None);
 }
 
 #[test]
