@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When to zero, what, and with how many workers. Pure functions of counts.
+//! When to zero, what, and with how many workers, and how large the kernel's pool is to be. Pure
+//! functions of counts.
 
 mod demand;
+mod elastic;
 mod large;
 
 use units::Pages;
 
 pub use demand::{Demand, piece};
+pub use elastic::{Limits, Memory, Move, Record, Scarce, Seen, Sizing, affordable};
 
 /// One part in so many of what is lent may be thrown away, of pools with blocks of several sizes.
 pub const CREDIT_PART: u64 = 24;

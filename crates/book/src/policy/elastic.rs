@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How large the kernel's pool is to be. Pure: counts and times go in, a size comes out.
+//!
+//! # Theory of operation
+//!
+//! *Needed* are the pages that somebody has or was promised, and those that are to be ready and to
+//! stay free; a loan that was refused for want of pages is needed, too, until there is room for it
+//! or the time is over. A pool that has less grows to exactly that. It shrinks to the most that was
+//! needed within the time that the operator gives, so that a pool that shrank grows again within
+//! that time only if more is needed than was at any moment of it.
+//!
+//! *Others.* The pool is the operator's. What was there, or is added by others, is never taken away:
+//! the pool shrinks by what it was grown by here, and no further. Where somebody takes away more
+//! than others have added, nothing is added above what is left, until somebody adds again: two who
+//! both set a size would otherwise take turns for ever.
+//!
+//! *Crashes.* What is begun is noted before ([`Sizing::record`]), and pages move one way at a time:
+//! so the size that is found afterwards says how far it came ([`Sizing::resume`]).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use units::{Bytes, PageSize, Pages};
+
+/// The first pause after a change that came to less than it was to.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest one: memory that has become free is found within it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// What was needed is known to one part in so many of the time for which it is heeded.
+const PARTS: u32 = 16;
+/// Above so many percent of the last ten seconds in which somebody waited for memory (PSI, *some*)
+/// nothing more is taken from it.
+const MOST_PRESSURE: f64 = 10.0;
+
+/// How far the size may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// So many pages at least.
+    pub min: Pages,
+    /// ... and at most, by the daemon's own doing.
+    pub max: Pages,
+    /// For so long pages are kept that nobody needs.
+    pub idle: Duration,
+}
+
+/// What there is of one kernel's pool, at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// A time that goes on across restarts.
+    pub now: Duration,
+    /// Its size, without surplus pages.
+    pub total: Pages,
+    /// Pages that nobody has or was promised: free ones, and those of blocks that are nobody's.
+    pub spare: Pages,
+    /// Of those so many are to be ready, or to stay free.
+    pub wanted: Pages,
+    /// Whether pages that nobody needs now are kept for later.
+    pub keeps: bool,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    /// Add so many pages.
+    Grow(Pages),
+    /// Take so many away.
+    Shrink(Pages),
+    /// Nothing; before that time nothing else, unless counts change.
+    Wait(Option<Duration>),
+}
+
+/// A change that came to less than it was to is tried again later, and then later still.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pause {
+    length: Duration,
+    until: Duration,
+}
+
+impl Pause {
+    fn note(&mut self, now: Duration, wanted: Pages, done: Pages) {
+        self.length = match () {
+            () if done >= wanted => Duration::ZERO,
+            () if done > Pages::ZERO => FIRST_PAUSE,
+            () => (self.length * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE),
+        };
+        self.until = now + self.length;
+    }
+}
+
+/// What is known of the size of one kernel's pool. See the module's documentation.
+#[derive(Debug, Clone, Default)]
+pub struct Sizing {
+    /// Pages that are there by our doing.
+    ours: Pages,
+    /// Its size when it was seen last, or changed here.
+    last: Option<Pages>,
+    /// What others have added since the first look.
+    added: Pages,
+    /// Somebody has taken pages away: no more than that.
+    held: Option<Pages>,
+    /// A loan was refused for want of so many pages, which is heeded until then.
+    asked: Option<(Duration, Pages)>,
+    /// What was needed, from the time on that is said: the largest first.
+    needs: VecDeque<(Duration, Pages)>,
+    growth: Pause,
+    shrinking: Pause,
+}
+
+/// What a restart must know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Pages that were there by our doing.
+    pub ours: Pages,
+    /// The size before a change that may have been begun since.
+    pub from: Pages,
+    /// The size after it.
+    pub to: Pages,
+}
+
+impl Sizing {
+    /// Goes on where a daemon has ended, whose last record it is.
+    #[must_use]
+    pub fn resume(record: &Record, total: Pages) -> Self {
+        let Record { ours, from, to } = *record;
+        let added = total.saturating_sub(from).min(to.saturating_sub(from));
+        // By a change that was under way, or by others meanwhile.
+        let taken = from.saturating_sub(total);
+        let ours = (ours + added).saturating_sub(taken).min(total);
+        Self { ours, last: Some(total), ..Self::default() }
+    }
+
+    /// What a restart must know once `next` is begun.
+    #[must_use]
+    pub fn record(&self, next: Move) -> Record {
+        let from = self.last.unwrap_or_default();
+        let to = match next {
+            Move::Grow(pages) => from + pages,
+            Move::Shrink(pages) => from.saturating_sub(pages),
+            Move::Wait(_) => from,
+        };
+        Record { ours: self.ours, from, to }
+    }
+
+    /// Pages that are there by our doing.
+    #[must_use]
+    pub fn ours(&self) -> Pages {
+        self.ours
+    }
+
+    /// The size that somebody has set, above which nothing is added.
+    #[must_use]
+    pub fn held(&self) -> Option<Pages> {
+        self.held
+    }
+
+    /// Forgets that somebody has taken pages away: the operator has said anew what is to be.
+    pub fn let_go(&mut self) {
+        self.held = None;
+        (self.growth, self.shrinking) = (Pause::default(), Pause::default());
+    }
+
+    /// A loan was refused that takes so many pages that nobody has.
+    pub fn ask(&mut self, now: Duration, pages: Pages, limits: &Limits) {
+        let more = self.asked.map_or(pages, |(_, before)| before.max(pages));
+        self.asked = Some((now + limits.idle, more));
+    }
+
+    /// What is to be done now.
+    pub fn next(&mut self, limits: &Limits, seen: &Seen) -> Move {
+        let is_added_to = self.note_others(seen.total);
+        let most = self.held.map_or(limits.max, |held| held.min(limits.max));
+        let taken = seen.total.saturating_sub(seen.spare);
+        // What can never be served is no reason to grow.
+        let is_open = |(until, pages): &(Duration, Pages)| {
+            seen.now < *until && *pages > seen.spare && taken + *pages <= most
+        };
+        self.asked = self.asked.filter(is_open);
+        let wanted = self.asked.map_or(seen.wanted, |(_, pages)| pages.max(seen.wanted));
+        let needed = taken + wanted;
+        if !seen.keeps {
+            self.needs.clear();
+        }
+        // Who adds pages wants them, and must not see them go the same moment.
+        let kept = if is_added_to { needed.max(seen.total) } else { needed };
+        let lately = self.note_need(seen.now, kept, limits.idle);
+        let goal = needed.max(limits.min).min(most);
+        if goal > seen.total {
+            return match seen.now < self.growth.until {
+                true => Move::Wait(Some(self.growth.until)),
+                false => Move::Grow(goal.saturating_sub(seen.total)),
+            };
+        }
+        let unneeded = seen.total.saturating_sub(lately.max(limits.min));
+        let unneeded = unneeded.min(seen.spare.saturating_sub(wanted)).min(self.ours);
+        if unneeded > Pages::ZERO {
+            return match seen.now < self.shrinking.until {
+                true => Move::Wait(Some(self.shrinking.until)),
+                false => Move::Shrink(unneeded),
+            };
+        }
+        let next = self.needs.front().map(|(from, _)| *from + limits.idle);
+        Move::Wait(next.filter(|_| self.ours > Pages::ZERO && lately > needed))
+    }
+
+    /// What was begun is over, and came to so many pages.
+    pub fn note_done(&mut self, now: Duration, begun: Move, done: Pages) {
+        let last = self.last.unwrap_or_default();
+        match begun {
+            Move::Grow(wanted) => {
+                self.ours += done;
+                self.last = Some(last + done);
+                self.growth.note(now, wanted, done);
+            }
+            Move::Shrink(wanted) => {
+                self.ours = self.ours.saturating_sub(done);
+                self.last = Some(last.saturating_sub(done));
+                self.shrinking.note(now, wanted, done);
+            }
+            Move::Wait(_) => {}
+        }
+    }
+
+    /// Returns whether others have added pages.
+    fn note_others(&mut self, total: Pages) -> bool {
+        let last = self.last.replace(total).unwrap_or(total);
+        if total > last {
+            self.added += total.saturating_sub(last);
+            self.let_go();
+            return true;
+        }
+        let taken = last.saturating_sub(total);
+        let beyond = taken.saturating_sub(self.added);
+        self.added = self.added.saturating_sub(taken);
+        if beyond > Pages::ZERO {
+            self.ours = self.ours.saturating_sub(beyond);
+            self.held = Some(total);
+        }
+        false
+    }
+
+    /// Notes what is needed, and says what was within the time.
+    fn note_need(&mut self, now: Duration, needed: Pages, idle: Duration) -> Pages {
+        while self.needs.front().is_some_and(|(from, _)| *from + idle <= now) {
+            self.needs.pop_front();
+        }
+        // The last moment of the part that it is in: it is heeded a little longer than the time,
+        // and there is one entry for each part at most.
+        let part = (idle / PARTS).as_millis().max(1);
+        let parts = now.as_millis().div_ceil(part).saturating_mul(part);
+        let end = Duration::from_millis(u64::try_from(parts).unwrap_or(u64::MAX));
+        while self.needs.back().is_some_and(|(_, before)| *before <= needed) {
+            self.needs.pop_back();
+        }
+        match self.needs.back() {
+            // More was needed in the same part: that is heeded as long.
+            Some((at, _)) if *at == end => {}
+            _ => self.needs.push_back((end, needed)),
+        }
+        self.needs.front().map_or(needed, |(_, most)| *most)
+    }
+}
+
+/// The memory that a pool would grow by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Memory {
+    /// What programs could still have of the node's.
+    pub available: Bytes,
+    /// Per cent of the last ten seconds in which somebody waited for memory, if the kernel says.
+    pub pressure: Option<f64>,
+}
+
+/// Why a pool does not grow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scarce {
+    /// So much is available, and no page more than is to stay so.
+    Memory(Bytes),
+    /// Somebody waits for memory already, so many percent of the time.
+    Pressure(f64),
+}
+
+/// How many of `pages` may be taken from memory, of which `free` is to stay available: at least
+/// one.
+///
+/// # Errors
+/// Why it is none.
+pub fn affordable(
+    pages: Pages,
+    size: PageSize,
+    free: Bytes,
+    memory: &Memory,
+) -> Result<Pages, Scarce> {
+    if let Some(percent) = memory.pressure.filter(|percent| *percent > MOST_PRESSURE) {
+        return Err(Scarce::Pressure(percent));
+    }
+    let spare = Bytes(memory.available.0.saturating_sub(free.0)).whole_pages(size);
+    match pages.min(spare) {
+        Pages::ZERO => Err(Scarce::Memory(memory.available)),
+        some => Ok(some),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A kernel's pool, its users, an operator and a clock, against what the policy says.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SIZE: PageSize = PageSize::MIB_2;
+const IDLE: Duration = Duration::from_secs(10);
+const LIMITS: Limits = Limits { min: Pages(8), max: Pages(64), idle: IDLE };
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn seen(now: u64, total: u64, spare: u64, wanted: u64) -> Seen {
+    Seen {
+        now: seconds(now),
+        total: Pages(total),
+        spare: Pages(spare),
+        wanted: Pages(wanted),
+        keeps: true,
+    }
+}
+
+/// Has the whole of what is next done, and says what it was.
+fn step(sizing: &mut Sizing, at: &Seen) -> Move {
+    let next = sizing.next(&LIMITS, at);
+    if let Move::Grow(pages) | Move::Shrink(pages) = next {
+        sizing.note_done(at.now, next, pages);
+    }
+    next
+}
+
+#[test]
+fn a_pool_has_its_least_size_then_what_is_needed_and_gives_that_back_after_a_while() {
+    let mut sizing = Sizing::default();
+    assert_eq!(step(&mut sizing, &seen(0, 0, 0, 0)), Move::Grow(Pages(8)));
+    assert_eq!(step(&mut sizing, &seen(1, 8, 8, 0)), Move::Wait(None));
+    // All of it is lent, and 16 are to be ready.
+    assert_eq!(step(&mut sizing, &seen(2, 8, 0, 16)), Move::Grow(Pages(16)));
+    assert!(matches!(step(&mut sizing, &seen(3, 24, 24, 16)), Move::Wait(Some(_))));
+    assert!(matches!(step(&mut sizing, &seen(11, 24, 24, 16)), Move::Wait(Some(_))));
+    assert_eq!(step(&mut sizing, &seen(14, 24, 24, 16)), Move::Shrink(Pages(8)));
+    assert_eq!(step(&mut sizing, &seen(15, 16, 16, 16)), Move::Wait(None));
+    assert_eq!(sizing.ours(), Pages(16));
+}
+
+#[test]
+fn no_more_is_taken_than_the_operator_allows() {
+    let mut sizing = Sizing::default();
+    assert_eq!(step(&mut sizing, &seen(0, 0, 0, 500)), Move::Grow(Pages(64)));
+    assert_eq!(step(&mut sizing, &seen(1, 64, 64, 500)), Move::Wait(None));
+}
+
+#[test]
+fn a_refused_loan_is_needed_until_there_is_room_and_what_can_never_be_is_not() {
+    let mut sizing = Sizing::default();
+    step(&mut sizing, &seen(0, 8, 0, 0));
+    sizing.ask(seconds(1), Pages(57), &LIMITS);
+    assert_eq!(step(&mut sizing, &seen(1, 8, 0, 0)), Move::Wait(None), "8 and 57 are above 64");
+    sizing.ask(seconds(2), Pages(56), &LIMITS);
+    assert_eq!(step(&mut sizing, &seen(2, 8, 0, 0)), Move::Grow(Pages(56)));
+    assert!(matches!(step(&mut sizing, &seen(3, 64, 56, 0)), Move::Wait(Some(_))));
+    assert_eq!(step(&mut sizing, &seen(14, 64, 56, 0)), Move::Shrink(Pages(56)));
+}
+
+#[test]
+fn growth_that_finds_nothing_is_tried_ever_later_and_anew_once_somebody_adds() {
+    let mut sizing = Sizing::default();
+    let (mut now, mut tries) = (Duration::ZERO, Vec::new());
+    while tries.len() < 8 {
+        let next = sizing.next(&LIMITS, &Seen { now, ..seen(0, 0, 0, 0) });
+        match next {
+            Move::Wait(until) => now = until.expect("it is tried again"),
+            tried => {
+                tries.push(now.as_secs());
+                sizing.note_done(now, tried, Pages::ZERO);
+            }
+        }
+    }
+    assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123]);
+    assert!(matches!(sizing.next(&LIMITS, &seen(124, 1, 1, 0)), Move::Grow(Pages(7))));
+}
+
+#[test]
+fn what_others_take_away_stays_away_until_somebody_adds() {
+    let mut sizing = Sizing::default();
+    step(&mut sizing, &seen(0, 10, 0, 20));
+    assert_eq!(step(&mut sizing, &seen(1, 12, 2, 20)), Move::Wait(None), "18 went at once");
+    assert_eq!((sizing.held(), sizing.ours()), (Some(Pages(12)), Pages(2)));
+    assert_eq!(step(&mut sizing, &seen(2, 12, 2, 20)), Move::Wait(None));
+    assert_eq!(step(&mut sizing, &seen(3, 13, 3, 20)), Move::Grow(Pages(17)));
+    // What others add and take away again is theirs.
+    step(&mut sizing, &seen(4, 40, 20, 20));
+    step(&mut sizing, &seen(5, 30, 10, 10));
+    assert_eq!((sizing.held(), sizing.ours()), (None, Pages(19)));
+}
+
+#[test]
+fn what_was_there_or_is_added_by_others_is_not_taken_away() {
+    let mut sizing = Sizing::default();
+    step(&mut sizing, &seen(0, 30, 0, 10));
+    assert!(matches!(step(&mut sizing, &seen(1, 45, 45, 0)), Move::Wait(Some(_))));
+    assert_eq!(step(&mut sizing, &seen(30, 45, 45, 0)), Move::Shrink(Pages(10)));
+    assert_eq!(step(&mut sizing, &seen(60, 35, 35, 0)), Move::Wait(None));
+}
+
+#[test]
+fn what_is_not_kept_for_later_goes_at_once() {
+    let mut sizing = Sizing::default();
+    step(&mut sizing, &seen(0, 0, 0, 40));
+    let drained = Seen { keeps: false, ..seen(1, 40, 38, 0) };
+    assert_eq!(step(&mut sizing, &drained), Move::Shrink(Pages(32)));
+}
+
+#[test]
+fn memory_that_is_to_stay_free_and_pressure_end_growth() {
+    let memory = |pages: u64, pressure| Memory { available: Pages(pages).bytes(SIZE), pressure };
+    let of = |memory| affordable(Pages(8), SIZE, Pages(100).bytes(SIZE), &memory);
+    assert_eq!(of(memory(200, None)), Ok(Pages(8)));
+    assert_eq!(of(memory(103, Some(9.9))), Ok(Pages(3)));
+    assert_eq!(of(memory(100, Some(0.0))), Err(Scarce::Memory(Pages(100).bytes(SIZE))));
+    assert_eq!(of(memory(200, Some(10.1))), Err(Scarce::Pressure(10.1)));
+}
+
+/// What happens to a pool.
+#[derive(Debug, Clone)]
+enum Event {
+    /// So much time passes.
+    Time(u64),
+    /// Somebody takes so many of the pages that nobody has, if there are as many.
+    Take(u64),
+    /// ... or returns them.
+    Return(u64),
+    /// So much is to be ready and free.
+    Want(u64),
+    /// A loan is refused.
+    Refuse(u64),
+    /// The operator adds pages.
+    Add(u64),
+    /// ... or takes some away that nobody has.
+    Remove(u64),
+    /// The kernel finds so many pages for the next growth, and no more.
+    Find(u64),
+    /// The daemon is killed when so many pages of the next change are done.
+    Kill(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        8 => (1u64..4000).prop_map(Event::Time),
+        3 => (0u64..30).prop_map(Event::Take),
+        3 => (0u64..30).prop_map(Event::Return),
+        2 => (0u64..40).prop_map(Event::Want),
+        1 => (1u64..90).prop_map(Event::Refuse),
+        1 => (1u64..20).prop_map(Event::Add),
+        1 => (1u64..20).prop_map(Event::Remove),
+        2 => (0u64..20).prop_map(Event::Find),
+        1 => (0u64..20).prop_map(Event::Kill),
+    ];
+    proptest::collection::vec(event, 1..120)
+}
+
+/// A kernel's pool, and what is known of it independently of the policy.
+struct World {
+    sizing: Sizing,
+    now: Duration,
+    total: u64,
+    taken: u64,
+    wanted: u64,
+    asked: u64,
+    asked_until: Duration,
+    finds: u64,
+    kill_after: Option<u64>,
+    /// Memory that is no huge page, in pages.
+    memory: u64,
+    /// What was there and what others have added, without what they have taken away.
+    theirs: u64,
+    /// By our doing.
+    ours: u64,
+    held: Option<u64>,
+    /// All that was needed, and when.
+    needs: Vec<(Duration, u64)>,
+}
+
+/// So much memory is to stay available.
+const FREE: u64 = 40;
+
+impl World {
+    fn new(total: u64, memory: u64) -> Self {
+        Self {
+            sizing: Sizing::default(),
+            now: seconds(1000),
+            total,
+            taken: 0,
+            wanted: 0,
+            asked: 0,
+            asked_until: Duration::ZERO,
+            finds: u64::MAX,
+            kill_after: None,
+            memory,
+            theirs: total,
+            ours: 0,
+            held: None,
+            needs: Vec::new(),
+        }
+    }
+
+    fn happen(&mut self, event: &Event) {
+        let spare = self.total - self.taken;
+        match *event {
+            Event::Time(millis) => self.now += Duration::from_millis(millis),
+            Event::Take(pages) => self.taken += pages.min(spare),
+            Event::Return(pages) => self.taken -= pages.min(self.taken),
+            Event::Want(pages) => self.wanted = pages,
+            Event::Refuse(pages) => {
+                self.sizing.ask(self.now, Pages(pages), &LIMITS);
+                self.asked = self.asked.max(pages);
+                self.asked_until = self.now + IDLE;
+            }
+            Event::Add(pages) => {
+                self.total += pages;
+                self.theirs += pages;
+                self.memory = self.memory.saturating_sub(pages);
+                self.held = None;
+            }
+            Event::Remove(pages) => {
+                let pages = pages.min(spare);
+                self.total -= pages;
+                self.memory += pages;
+            }
+            Event::Find(pages) => self.finds = pages,
+            Event::Kill(pages) => self.kill_after = Some(pages),
+        }
+        // What others take away the policy attributes; that it adds nothing to it is checked.
+        if matches!(event, Event::Remove(_)) {
+            self.look(true);
+        } else {
+            self.look(false);
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        Seen {
+            now: self.now,
+            total: Pages(self.total),
+            spare: Pages(self.total - self.taken),
+            wanted: Pages(self.wanted),
+            keeps: true,
+        }
+    }
+
+    fn look(&mut self, removed: bool) {
+        let was_ours = self.sizing.ours().0;
+        let next = self.sizing.next(&LIMITS, &self.seen());
+        if removed {
+            // What was ours and is gone is what others did not have beyond what was there.
+            let ours = self.sizing.ours().0;
+            assert!(ours <= was_ours && ours <= self.total);
+            self.ours = ours;
+            self.theirs = self.total - ours;
+            self.held = self.sizing.held().map(|pages| pages.0);
+        }
+        assert_eq!(self.sizing.ours().0, self.ours);
+        let spare = self.total - self.taken;
+        self.needs.push((self.now, self.taken + self.wanted));
+        match next {
+            Move::Grow(pages) => self.grow(next, pages.0),
+            Move::Shrink(pages) => {
+                assert!(pages.0 <= self.ours, "others' pages");
+                assert!(pages.0 <= spare - self.wanted, "what is to be ready");
+                assert!(self.total - pages.0 >= LIMITS.min.0, "below reserve_min");
+                let lately = self.needs.iter().filter(|(at, _)| *at + IDLE > self.now);
+                let most = lately.map(|(_, needed)| *needed).max().expect("now");
+                assert!(self.total - pages.0 >= most, "what was needed lately");
+                self.change(next, pages.0, false);
+            }
+            Move::Wait(until) => assert!(until.is_none_or(|until| until > self.now)),
+        }
+    }
+
+    fn grow(&mut self, next: Move, pages: u64) {
+        let after = self.total + pages;
+        assert!(after <= LIMITS.max.0, "above reserve_max");
+        assert!(self.held.is_none_or(|held| after <= held), "somebody took that away");
+        let asked = if self.now < self.asked_until { self.asked } else { 0 };
+        let needed = (self.taken + self.wanted.max(asked)).max(LIMITS.min.0);
+        assert!(after <= needed, "more than is needed");
+        let memory = Memory { available: Pages(self.memory).bytes(SIZE), pressure: None };
+        let free = Pages(FREE).bytes(SIZE);
+        let affordable = affordable(Pages(pages), SIZE, free, &memory).map_or(0, |pages| pages.0);
+        let done = affordable.min(self.finds);
+        self.finds = u64::MAX;
+        self.change(next, done, true);
+        if done > 0 {
+            assert!(self.memory >= FREE, "memory that was to stay free");
+        }
+    }
+
+    /// So many pages of a change are done, or fewer and the daemon is killed.
+    fn change(&mut self, next: Move, pages: u64, grows: bool) {
+        let killed = self.kill_after.take();
+        let done = killed.map_or(pages, |after| after.min(pages));
+        let record = self.sizing.record(next);
+        if grows {
+            (self.total, self.ours) = (self.total + done, self.ours + done);
+            self.memory -= done;
+        } else {
+            (self.total, self.ours) = (self.total - done, self.ours - done);
+            self.memory += done;
+        }
+        if killed.is_none() {
+            self.sizing.note_done(self.now, next, Pages(done));
+            return;
+        }
+        self.sizing = Sizing::resume(&record, Pages(self.total));
+        assert_eq!(self.sizing.ours().0, self.ours, "a crash loses count");
+        // What was needed, asked and taken away before a restart is forgotten with it.
+        self.needs.clear();
+        (self.held, self.asked) = (None, 0);
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_a_pool_keeps_its_bounds_and_takes_nothing_from_anybody(
+        total in 0u64..80, memory in 0u64..200, events in events(),
+    ) {
+        let mut world = World::new(total, memory);
+        for event in &events {
+            world.happen(event);
+        }
+    }
+
+    #[test]
+    fn what_is_needed_all_the_time_is_never_given_back_and_nothing_is_done_twice(
+        total in 0u64..80, taken in 0u64..40, wanted in 0u64..40, steps in 1u64..200,
+    ) {
+        let mut world = World::new(total, u64::MAX / (4 << 20));
+        world.taken = taken.min(total);
+        world.wanted = wanted;
+        world.look(false);
+        let size = world.total;
+        for _ in 0..steps {
+            world.now += Duration::from_millis(700);
+            world.look(false);
+            prop_assert_eq!(world.total, size);
+        }
+    }
+}
