@@ -8,6 +8,7 @@
 mod conformance;
 mod crash;
 mod crowds;
+mod elastic;
 mod isolation;
 mod keep;
 mod laboratory;

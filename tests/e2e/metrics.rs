@@ -194,6 +194,19 @@ fn every_metric_moves_when_what_it_counts_happens() {
     });
     check(reloads, &[(r#"prezero_reloads_total{result="refused"}"#, 1.0)]);
 
+    let grown = change(&daemon, || {
+        reload(&daemon, &page.pool("reserve_min = 10\nreserve_max = 10"));
+        let has_grown = |e: &wire::ElasticStatus| (e.total_pages, e.growing_pages) == (10, 0);
+        daemon.wait_for("grown", |pool| pool.elastic.as_ref().is_some_and(has_grown));
+    });
+    check(
+        grown,
+        &[
+            (r#"prezero_reserve_pages{node="0",page_size="2M"}"#, 10.0),
+            (r#"prezero_reserve_grown_pages{node="0",page_size="2M"}"#, 2.0),
+        ],
+    );
+
     // A user that holds nothing has no line.
     let _held = daemon.lend(page, 1);
     // Those that say what is, and those that only a longer wait moves.

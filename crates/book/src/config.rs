@@ -3,6 +3,7 @@
 
 mod agent;
 mod by_name;
+mod elastic;
 mod listen;
 mod pool;
 mod reserve;
@@ -18,6 +19,7 @@ use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey, Uid};
 pub use wire::Recycle;
 
 pub use agent::Agent;
+pub use elastic::Elastic;
 pub use listen::{BadListen, Listen};
 pub(crate) use pool::check_apart;
 pub use pool::{Amount, PoolConfig};
@@ -67,6 +69,34 @@ pub enum ConfigError {
         high: Pages,
         /// The most pages it may own.
         max: Pages,
+    },
+    /// A bound of the kernel's pool without the one that lets the daemon change it.
+    #[error("pool {0}: {1} says nothing without reserve_max: add it, or leave {1} away")]
+    ReserveAlone(Domain, &'static str),
+    /// Two sizes of one pool of the kernel's.
+    #[error(
+        "pools {0}: reserve_max is of the kernel's pool, which they share: leave it to one of them"
+    )]
+    ReserveMaxTwice(Domain),
+    /// A kernel's pool that could never be large enough.
+    #[error("pool {domain}: reserve_max {max} is not enough, as {what} is {more}: raise it")]
+    ReserveMax {
+        /// The kernel's pool.
+        domain: Domain,
+        /// The most that it may have.
+        max: Bytes,
+        /// What is more.
+        what: &'static str,
+        /// So much.
+        more: Bytes,
+    },
+    /// Pages that are given back as soon as they are there.
+    #[error("pool {domain}: reserve_idle {idle} is too short: write at least 1s")]
+    ReserveIdle {
+        /// The kernel's pool.
+        domain: Domain,
+        /// For how long pages were to be kept.
+        idle: String,
     },
     /// A pressure that is no percentage.
     #[error("pause_above_pressure is {0}: it is a percentage, from 1 to 100")]

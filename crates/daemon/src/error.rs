@@ -38,6 +38,16 @@ pub enum Error {
         /// What there is instead.
         found: &'static str,
     },
+    /// A pool of the kernel's that cannot be made larger.
+    #[error(
+        "pool {domain}: reserve_max is for provider stock, and this one is {provider}: leave the reserve keys away, or use --set provider=stock"
+    )]
+    NotElastic {
+        /// Whose it is.
+        domain: units::Domain,
+        /// The provider.
+        provider: wire::Provider,
+    },
     /// A pool's node is not there.
     #[error("pool of node {node}: this machine has memory on nodes {known}")]
     NoSuchNode {

@@ -15,6 +15,8 @@ const IDLE_TICK: Duration = Duration::from_millis(250);
 /// The same where the kernel tells of its pool: CPU pressure, and workers that achieved nothing,
 /// are looked at again then, and whatever an event did not reach us for.
 const TOLD_TICK: Duration = Duration::from_secs(1);
+/// The same while the size of the kernel's pool changes: what was added is zeroed meanwhile.
+const RESIZING_TICK: Duration = Duration::from_millis(20);
 /// The first look at a lingering block after its return; doubles up to [`IDLE_TICK`].
 const FIRST_LOOK: Duration = Duration::from_millis(2);
 /// Blocks, loans and files that are looked at in one go, each 10 us. Whoever leaves more of them
@@ -69,14 +71,15 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
             }
         }
         let begin = Instant::now();
-        let (lingering, expiry) = {
+        let (lingering, expiry, is_resizing) = {
             let mut shell = shell.borrow_mut();
             let lingering = shell.settle_some(LOOKS);
             let expiry = shell.expire();
             shell.observe();
             shell.relieve();
+            let is_resizing = shell.tend_sizes();
             shell.keep_learnt(false);
-            (lingering, expiry)
+            (lingering, expiry, is_resizing)
         };
         events.tend(shell);
         workers.tend(shell);
@@ -86,6 +89,9 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
         if lingering > 0 {
             wait = look;
             look = (look * 2).min(IDLE_TICK);
+        }
+        if is_resizing {
+            wait = wait.min(RESIZING_TICK);
         }
         if let Some(second) = expiry {
             wait = wait

@@ -28,6 +28,7 @@ mod metrics;
 mod patience;
 mod proof;
 mod provider;
+mod resizing;
 mod rights;
 mod run;
 mod shell;

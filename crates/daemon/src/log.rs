@@ -55,6 +55,17 @@ impl Log {
                 reserved_in_kernel = pool.kernel_reserved_pages,
                 "a pool"
             );
+            if let Some(elastic) = &pool.elastic {
+                let wire::ElasticStatus { min_pages, max_pages, total_pages, .. } = elastic;
+                tracing::info!(
+                    pool = %key_of(pool),
+                    min = min_pages,
+                    max = max_pages,
+                    now = total_pages,
+                    "the kernel's pool grows and shrinks"
+                );
+                continue;
+            }
             let owned = pool.ready_pages + pool.lent_pages + pool.kept_pages;
             let page = Bytes(pool.page_bytes);
             if pool.kernel_free_pages == 0 && owned == 0 && pool.kernel_reserved_pages > 0 {

@@ -104,10 +104,23 @@ impl Provider {
     pub(crate) fn check(&self, config: &Config, roots: &Roots) -> Result<Vec<PageSize>> {
         let sizes = self.page_sizes(config, roots)?;
         config.pools.iter().try_for_each(|pool| self.has_node(pool.node, roots))?;
+        self.can_resize(config)?;
         let config::Workers { cpus, cgroup, .. } = config.workers.clone();
         let context = worker::Context { cpus, cgroup, ..worker::Context::default() };
         context.check(roots).map_err(Error::Workers)?;
         Ok(sizes)
+    }
+
+    /// Fails for a pool that is to change the size of the kernel's, where that is not done: a
+    /// kernel that knows its zeroed pages would have to choose which of them go.
+    fn can_resize(&self, config: &Config) -> Result<()> {
+        match config.pools.iter().find(|pool| pool.elastic.is_on()) {
+            Some(pool) if !matches!(self, Self::Stock) => {
+                let (domain, provider) = (pool.key().domain(), self.name());
+                Err(Error::NotElastic { domain, provider })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Fails for a node that the machine does not have.
@@ -209,6 +222,7 @@ impl Meters {
         })?;
         Ok(Counts {
             total: Pages(here.total),
+            surplus: Pages(here.surplus),
             free: Pages(here.free),
             reserved: Pages(all.reserved.unwrap_or_default()),
             available: Pages(here.free.min(all.unreserved_free())),

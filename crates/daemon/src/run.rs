@@ -37,6 +37,10 @@ use crate::{house, watchers};
 /// memory that the machine itself has yet to get from its host.
 const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a drained daemon takes to give back what it has added to the kernel's pool: 0.4 us a
+/// page.
+const SIZES_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long draining without a daemon waits for pages to be free: 256 GiB take 50 ms.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -201,6 +205,10 @@ async fn main(options: Options, until: Until) -> Result<()> {
         tree.stop(WORKERS_PATIENCE).await;
     }
     workers.drain(WORKERS_PATIENCE).await;
+    let end = Instant::now() + SIZES_PATIENCE;
+    while shell.borrow_mut().gives_sizes_back() && Instant::now() < end {
+        sleep(Duration::from_millis(10)).await;
+    }
     drop((socket, agent_socket));
     shell.borrow_mut().keep_learnt(true);
     if is_embedded {

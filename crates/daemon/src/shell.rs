@@ -9,6 +9,7 @@
 
 mod draining;
 mod effects;
+mod elastic;
 mod holes;
 mod learning;
 mod lending;
@@ -33,6 +34,7 @@ use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, Pool
 use wire::{Level, PoolChange};
 
 use self::draining::Draining;
+use self::elastic::Sizes;
 use self::holes::Holes;
 use self::learning::Learning;
 use crate::borrowers::Borrowers;
@@ -142,6 +144,7 @@ pub(crate) struct Shell {
     kernel: BTreeMap<Domain, Counts>,
     borrowers: Borrowers,
     draining: Draining,
+    sizes: Sizes,
     changed: watch::Sender<u64>,
     pub(crate) workers: OwnWorkers,
     /// Deputies that nobody waits for any more, by process: they get no more work.
@@ -221,6 +224,7 @@ impl Shell {
             looked_at: None,
             waiting: Rc::default(),
             meters: Meters::new(roots.clone()),
+            sizes: Sizes::of(run_dir, &roots),
             roots,
             config,
             provider,
@@ -281,6 +285,7 @@ impl Shell {
             );
         }
         self.config = config;
+        self.let_sizes_go();
         self.observed = None;
         self.wake();
         Ok(())
@@ -355,6 +360,7 @@ impl Shell {
             return Err(bad(reason));
         }
         self.book.configure(pool).map_err(|e| bad(e.to_string()))?;
+        self.let_sizes_go();
         self.wake();
         Ok(())
     }

@@ -59,11 +59,12 @@ pub struct Query {
 }
 
 impl Query {
-    /// What it says; `lent` is not among it.
+    /// What it says; `lent` and `surplus` are not among it.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
             total: Pages(self.total),
+            surplus: Pages::ZERO,
             free: Pages(self.free),
             reserved: Pages(self.reserved),
             available: Pages(self.free.saturating_sub(self.reserved)),

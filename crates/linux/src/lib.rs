@@ -18,6 +18,7 @@
 
 pub mod block_dir;
 pub mod block_file;
+pub mod boot;
 pub mod cgroup;
 pub mod closings;
 pub mod cpu;

@@ -11,6 +11,8 @@ use crate::Pages;
 pub struct Counts {
     /// Pages of the pool, in use or not.
     pub total: Pages,
+    /// Those of them that are beyond its configured size, and vanish when they are freed.
+    pub surplus: Pages,
     /// Pages nobody uses: dirty, being zeroed, and ready.
     pub free: Pages,
     /// Free pages promised to mappings that have not touched them, of all nodes together.

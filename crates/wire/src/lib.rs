@@ -23,7 +23,8 @@ pub use methods::{
     PoolChange, Revoke, TakeZeroing, Watch,
 };
 pub use status::{
-    BlockHolder, BlockSize, Counters, Held, Level, LoanStatus, PoolStatus, Status, UserStatus,
+    BlockHolder, BlockSize, Counters, ElasticStatus, Held, Level, LoanStatus, PoolStatus, Status,
+    UserStatus,
 };
 pub use words::{Provider, Recycle, StateName, Unknown};
 

@@ -54,6 +54,29 @@ pub struct PoolStatus {
     /// The sizes of its blocks, where there are several: those that are wanted or ready.
     #[serde(default)]
     pub sizes: Vec<BlockSize>,
+    /// The size of the kernel's pool, where the daemon may change it for this pool.
+    #[serde(default)]
+    pub elastic: Option<ElasticStatus>,
+}
+
+/// The size of one pool of the kernel's, which the daemon may change.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
+pub struct ElasticStatus {
+    /// It keeps the kernel's pool at so many pages at least.
+    pub min_pages: u64,
+    /// ... and makes it no larger than this.
+    pub max_pages: u64,
+    /// Pages of the kernel's pool, in use or not, without surplus ones.
+    pub total_pages: u64,
+    /// Of those the daemon has added so many, and not yet taken away again.
+    pub grown_pages: u64,
+    /// It is adding so many at this moment.
+    pub growing_pages: u64,
+    /// Somebody else made the kernel's pool smaller, to this size: it does not grow beyond that
+    /// before somebody adds pages, or the configuration is read again.
+    pub held_pages: Option<u64>,
+    /// Why the last growth came to less than it was to, in one line.
+    pub short_because: Option<String>,
 }
 
 /// The blocks of one size of a pool that has several.

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use units::{Bytes, Node, PageSize};
 use wire::{
-    BlockHolder, BlockSize, Counters, Drained, Error, Finished, GivenBack, Held, Holders,
-    INTERFACE, Job, LendRequest, Lent, LentPart, Level, LoanStatus, PoolChange, PoolStatus,
-    Provider, Recycle, Revoked, StateName, Status, UserStatus, WatchReply, ZeroBy,
+    BlockHolder, BlockSize, Counters, Drained, ElasticStatus, Error, Finished, GivenBack, Held,
+    Holders, INTERFACE, Job, LendRequest, Lent, LentPart, Level, LoanStatus, PoolChange,
+    PoolStatus, Provider, Recycle, Revoked, StateName, Status, UserStatus, WatchReply, ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -51,6 +51,15 @@ fn pool_status() -> (PoolStatus, Value) {
         kernel_free_pages: 20,
         kernel_reserved_pages: 23,
         sizes: vec![BlockSize { pages_per_block: 24, ready_blocks: 25, wanted_blocks: 26 }],
+        elastic: Some(ElasticStatus {
+            min_pages: 27,
+            max_pages: 28,
+            total_pages: 29,
+            grown_pages: 30,
+            growing_pages: 31,
+            held_pages: Some(32),
+            short_because: Some("memory".into()),
+        }),
     };
     let wire = json!({
         "node": 1, "page_bytes": 1_073_741_824_u64, "pages_per_block": 8, "recycle": "in-place",
@@ -59,6 +68,10 @@ fn pool_status() -> (PoolStatus, Value) {
         "max_pages": 18, "leave_free": 19, "kernel_free_pages": 20,
         "kernel_reserved_pages": 23,
         "sizes": [{ "pages_per_block": 24, "ready_blocks": 25, "wanted_blocks": 26 }],
+        "elastic": {
+            "min_pages": 27, "max_pages": 28, "total_pages": 29, "grown_pages": 30,
+            "growing_pages": 31, "held_pages": 32, "short_because": "memory",
+        },
     });
     (pool, wire)
 }

@@ -22,7 +22,7 @@ use wire::{BlockSize, LendRequest, PoolStatus};
 
 use super::{Book, Effect, Pool};
 use crate::block::{Block, StateName};
-use crate::config::{ConfigError, PoolConfig};
+use crate::config::{ConfigError, Elastic, PoolConfig};
 use crate::policy::{CREDIT_PART, Demand, piece};
 
 /// A large block is made where one part in so many of the pool stays free beside it: else a loan
@@ -85,8 +85,13 @@ impl Mix {
     /// The pool of one size of its blocks.
     fn class(&self, pages_per_block: Pages, blocks: u64) -> Pool {
         let ready_high = pages_per_block * blocks;
-        let config =
-            PoolConfig { pages_per_block, ready_high, ready_low: None, ..self.config.clone() };
+        let config = PoolConfig {
+            pages_per_block,
+            ready_high,
+            ready_low: None,
+            elastic: Elastic::default(),
+            ..self.config.clone()
+        };
         Pool { config, refilling: false, configured: true }
     }
 

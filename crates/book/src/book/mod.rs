@@ -19,6 +19,7 @@
 
 mod configure;
 mod domain;
+mod elastic;
 mod index;
 mod job;
 mod lend;
@@ -441,6 +442,7 @@ impl Book {
             kernel_free_pages: kernel.available.0,
             kernel_reserved_pages: kernel.free.saturating_sub(kernel.available).0,
             sizes: Vec::new(),
+            elastic: None,
         }
     }
 

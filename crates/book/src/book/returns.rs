@@ -133,13 +133,22 @@ impl Book {
             .collect();
         // Dirty before ready, small before large: give back no more than is needed.
         candidates.sort_unstable();
+        self.remove_some(pages, candidates.into_iter().map(|(.., id)| id))
+    }
+
+    /// Removes unlent blocks, in this order, until the kernel has so many pages more.
+    pub(super) fn remove_some(
+        &mut self,
+        pages: Pages,
+        unlent: impl IntoIterator<Item = BlockId>,
+    ) -> (Bytes, Vec<Effect>) {
         let (mut given, mut bytes, mut effects) = (Pages::ZERO, 0, Vec::new());
-        for (_, size, id) in candidates {
+        for id in unlent {
             if given >= pages {
                 break;
             }
             let Some(block) = self.blocks.remove(id) else { continue };
-            let domain = block.pool().domain();
+            let (domain, size) = (block.pool().domain(), block.memory());
             given += size;
             bytes += size.bytes(domain.page_size).0;
             if let Some(available) = self.available.get_mut(&domain) {

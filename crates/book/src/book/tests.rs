@@ -12,6 +12,7 @@ mod agents;
 mod borrowing;
 mod checks;
 mod day;
+mod elastic;
 mod events;
 mod kernel;
 mod kernel_pools;

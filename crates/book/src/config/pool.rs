@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use units::{Bytes, Domain, Node, PageSize, Pages, ParseError, PoolKey, as_text};
 use wire::{PoolChange, Recycle, Unknown};
 
-use super::{ConfigError, syntax};
+use super::elastic::{Keys, Time};
+use super::{ConfigError, Elastic, optional_text, syntax};
 
 /// How much, as people write it: `"16G"` is bytes, a plain number pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +84,9 @@ pub struct PoolConfig {
     pub leave_free: Pages,
     /// How returned blocks become zero again.
     pub recycle: Recycle,
+    /// How far the kernel's pool of its node and page size is made larger and smaller for it.
+    #[serde(flatten)]
+    pub elastic: Elastic,
 }
 
 /// A pool as the file has it.
@@ -105,6 +109,11 @@ struct Written {
     leave_free: Option<Amount>,
     #[serde(default)]
     recycle: Recycle,
+    reserve_min: Option<Amount>,
+    reserve_max: Option<Amount>,
+    reserve_idle: Option<Time>,
+    #[serde(default, with = "optional_text")]
+    reserve_free: Option<Bytes>,
 }
 
 impl TryFrom<Written> for PoolConfig {
@@ -127,6 +136,12 @@ impl TryFrom<Written> for PoolConfig {
         if pages_per_block == Some(Pages::ZERO) {
             return Err(ConfigError::EmptyBlock(domain));
         }
+        let keys = Keys {
+            min: in_pages("reserve_min", written.reserve_min)?,
+            max: in_pages("reserve_max", written.reserve_max)?,
+            idle: written.reserve_idle,
+            free: written.reserve_free,
+        };
         let default = if ready.is_some() { Pages::ZERO } else { Pages(1) };
         Ok(Self {
             node,
@@ -137,6 +152,7 @@ impl TryFrom<Written> for PoolConfig {
             max: in_pages("max", written.max)?,
             leave_free: in_pages("leave_free", written.leave_free)?.unwrap_or_default(),
             recycle,
+            elastic: Elastic::of(&keys, domain)?,
         })
     }
 }
@@ -154,6 +170,7 @@ impl PoolConfig {
             max: None,
             leave_free: Pages::ZERO,
             recycle: Recycle::default(),
+            elastic: Elastic::default(),
         }
     }
 
@@ -202,6 +219,7 @@ impl PoolConfig {
         if low > high {
             return Err(ConfigError::Thresholds { pool, low, high });
         }
+        self.elastic.check(self)?;
         match self.max {
             Some(max) if high > max => Err(ConfigError::AboveMax { pool, high, max }),
             _ => Ok(()),
@@ -211,12 +229,15 @@ impl PoolConfig {
 
 /// Checks pools, and that no two of them are for the same.
 pub(crate) fn check_apart(pools: &[PoolConfig]) -> Result<(), ConfigError> {
-    let (mut seen, mut domains) = (BTreeSet::new(), BTreeSet::new());
+    let (mut seen, mut domains, mut elastic) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for pool in pools {
         pool.check()?;
         let key = pool.key();
         if !seen.insert(key) {
             return Err(ConfigError::Twice(key));
+        }
+        if pool.elastic.is_on() && !elastic.insert(key.domain()) {
+            return Err(ConfigError::ReserveMaxTwice(key.domain()));
         }
         let is_first = domains.insert(key.domain());
         let mixed = seen.contains(&PoolKey::mixed(key.domain()));

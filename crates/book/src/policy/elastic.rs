@@ -9,10 +9,10 @@
 //! needed within the time that the operator gives, so that a pool that shrank grows again within
 //! that time only if more is needed than was at any moment of it.
 //!
-//! *Others.* The pool is the operator's. What was there, or is added by others, is never taken away:
-//! the pool shrinks by what it was grown by here, and no further. Where somebody takes away more
-//! than others have added, nothing is added above what is left, until somebody adds again: two who
-//! both set a size would otherwise take turns for ever.
+//! *Others.* The pool is the operator's. What was there, or is added by others, is never taken
+//! away: the pool shrinks by what it was grown by here, and no further. Where somebody takes away
+//! more than others have added, nothing is added above what is left, until somebody adds again: two
+//! who both set a size would otherwise take turns for ever.
 //!
 //! *Crashes.* What is begun is noted before ([`Sizing::record`]), and pages move one way at a time:
 //! so the size that is found afterwards says how far it came ([`Sizing::resume`]).
@@ -113,6 +113,8 @@ pub struct Sizing {
 pub struct Record {
     /// Pages that were there by our doing.
     pub ours: Pages,
+    /// What others had added.
+    pub added: Pages,
     /// The size before a change that may have been begun since.
     pub from: Pages,
     /// The size after it.
@@ -123,12 +125,14 @@ impl Sizing {
     /// Goes on where a daemon has ended, whose last record it is.
     #[must_use]
     pub fn resume(record: &Record, total: Pages) -> Self {
-        let Record { ours, from, to } = *record;
-        let added = total.saturating_sub(from).min(to.saturating_sub(from));
-        // By a change that was under way, or by others meanwhile.
-        let taken = from.saturating_sub(total);
-        let ours = (ours + added).saturating_sub(taken).min(total);
-        Self { ours, last: Some(total), ..Self::default() }
+        let Record { ours, added, from, to } = *record;
+        // As far as the change came that was under way; the rest was others.
+        let came = total.clamp(from.min(to), from.max(to));
+        let ours = (ours + came.saturating_sub(from)).saturating_sub(from.saturating_sub(came));
+        let mut sizing = Self { ours, added, last: Some(came), ..Self::default() };
+        sizing.note_others(total);
+        sizing.held = None;
+        sizing
     }
 
     /// What a restart must know once `next` is begun.
@@ -140,7 +144,7 @@ impl Sizing {
             Move::Shrink(pages) => from.saturating_sub(pages),
             Move::Wait(_) => from,
         };
-        Record { ours: self.ours, from, to }
+        Record { ours: self.ours, added: self.added, from, to }
     }
 
     /// Pages that are there by our doing.
@@ -169,7 +173,7 @@ impl Sizing {
 
     /// What is to be done now.
     pub fn next(&mut self, limits: &Limits, seen: &Seen) -> Move {
-        let is_added_to = self.note_others(seen.total);
+        self.note_others(seen.total);
         let most = self.held.map_or(limits.max, |held| held.min(limits.max));
         let taken = seen.total.saturating_sub(seen.spare);
         // What can never be served is no reason to grow.
@@ -182,9 +186,7 @@ impl Sizing {
         if !seen.keeps {
             self.needs.clear();
         }
-        // Who adds pages wants them, and must not see them go the same moment.
-        let kept = if is_added_to { needed.max(seen.total) } else { needed };
-        let lately = self.note_need(seen.now, kept, limits.idle);
+        let lately = self.note_need(seen.now, needed, limits.idle);
         let goal = needed.max(limits.min).min(most);
         if goal > seen.total {
             return match seen.now < self.growth.until {
@@ -192,7 +194,9 @@ impl Sizing {
                 false => Move::Grow(goal.saturating_sub(seen.total)),
             };
         }
-        let unneeded = seen.total.saturating_sub(lately.max(limits.min));
+        // Who adds pages wants them beside all that is needed.
+        let kept = lately.max(limits.min) + self.added;
+        let unneeded = seen.total.saturating_sub(kept);
         let unneeded = unneeded.min(seen.spare.saturating_sub(wanted)).min(self.ours);
         if unneeded > Pages::ZERO {
             return match seen.now < self.shrinking.until {
@@ -222,13 +226,11 @@ impl Sizing {
         }
     }
 
-    /// Returns whether others have added pages.
-    fn note_others(&mut self, total: Pages) -> bool {
+    fn note_others(&mut self, total: Pages) {
         let last = self.last.replace(total).unwrap_or(total);
         if total > last {
             self.added += total.saturating_sub(last);
             self.let_go();
-            return true;
         }
         let taken = last.saturating_sub(total);
         let beyond = taken.saturating_sub(self.added);
@@ -237,7 +239,6 @@ impl Sizing {
             self.ours = self.ours.saturating_sub(beyond);
             self.held = Some(total);
         }
-        false
     }
 
     /// Notes what is needed, and says what was within the time.
@@ -264,7 +265,7 @@ impl Sizing {
 
 /// The memory that a pool would grow by.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Memory {
+pub struct MemoryLeft {
     /// What programs could still have of the node's.
     pub available: Bytes,
     /// Per cent of the last ten seconds in which somebody waited for memory, if the kernel says.
@@ -289,7 +290,7 @@ pub fn affordable(
     pages: Pages,
     size: PageSize,
     free: Bytes,
-    memory: &Memory,
+    memory: &MemoryLeft,
 ) -> Result<Pages, Scarce> {
     if let Some(percent) = memory.pressure.filter(|percent| *percent > MOST_PRESSURE) {
         return Err(Scarce::Pressure(percent));

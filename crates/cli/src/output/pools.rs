@@ -24,6 +24,37 @@ pub(crate) fn block(pool: &PoolStatus) -> String {
     }
 }
 
+/// What becomes of the kernel's pool of each that may change it.
+pub(crate) fn elastic(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
+    for pool in pools {
+        let Some(of) = &pool.elastic else { continue };
+        let (node, page) = (pool.node, Bytes(pool.page_bytes));
+        let size = |pages: u64| Bytes(pages.saturating_mul(pool.page_bytes));
+        let (total, grown) = (size(of.total_pages), size(of.grown_pages));
+        let (min, max) = (size(of.min_pages), size(of.max_pages));
+        writeln!(out)?;
+        write!(
+            out,
+            "elastic, node {node}, {page}: the kernel's pool has {total}, {grown} of it added by the daemon; {min} to {max}"
+        )?;
+        if of.growing_pages > 0 {
+            write!(out, "; adding {}", size(of.growing_pages))?;
+        }
+        if let Some(held) = of.held_pages {
+            write!(
+                out,
+                "; somebody made it smaller: it stays within {} until pages are added, or a reload",
+                size(held)
+            )?;
+        }
+        if let Some(why) = &of.short_because {
+            write!(out, "; smaller than wanted: {why}")?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
 /// The sizes of blocks that pools have ready and want, where they have several.
 pub(crate) fn sizes(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     use Align::Right;

@@ -31,12 +31,15 @@ Examples:
   prezero serve --config /etc/prezero/prezero.toml --set workers.max=4 --set workers.cpus=0-3
   prezero serve --config /etc/prezero/prezero.toml --check && systemctl reload prezero
   prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096
+  prezero serve --pool page_size=2M,ready=4G,reserve_max=64G,reserve_idle=10m
 
 Fields of a pool, with their defaults:
   node=0, page_size, pages_per_block=1, leave_free=0, max (none)
   ready_high=0       zero in the background up to so many pages; 0 only on request
   ready_low          ... as soon as fewer than this are ready; default ready_high
-  recycle=fresh      or in-place: several times as fast, for one trust domain")]
+  recycle=fresh      or in-place: several times as fast, for one trust domain
+  reserve_max        the kernel's pool grows as far as this; none: it is left alone
+  reserve_min=0, reserve_idle=10m, reserve_free (1/16 of the node's memory)")]
 pub(crate) struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]

@@ -211,6 +211,7 @@ mod tests {
             kernel_free_pages: 0,
             kernel_reserved_pages: 0,
             sizes: Vec::new(),
+            elastic: None,
         }
     }
 

@@ -101,6 +101,7 @@ impl Record for Report {
         pools::sizes(out, pools)?;
         lingering(out, pools)?;
         reserved(out, pools)?;
+        pools::elastic(out, pools)?;
         if let Some(reason) = fresh_because {
             writeln!(out)?;
             writeln!(out, "auto recycles fresh: {reason}")?;
@@ -305,6 +306,7 @@ mod tests {
                 kernel_free_pages: 2,
                 kernel_reserved_pages: 0,
                 sizes: Vec::new(),
+                elastic: None,
             }],
             levels: Vec::new(),
             loans: vec![LoanStatus {
@@ -366,12 +368,22 @@ since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 
         status.pools[0].pinned_pages = 3;
         status.pools[0].kernel_reserved_pages = 1539;
         status.fresh_because = Some("no BTF".into());
+        status.pools[0].elastic = Some(wire::ElasticStatus {
+            max_pages: 64,
+            total_pages: 18,
+            grown_pages: 16,
+            held_pages: Some(18),
+            short_because: Some("memory".into()),
+            ..wire::ElasticStatus::default()
+        });
         let text = text(&Report(status));
         assert!(
             text.contains("\nlingering, node 0, 1G: 3 pinned, 1 mapped, 2 open: `prezero"),
             "{text}"
         );
         assert!(text.contains("\nreserved, node 0, 1G: 1539 pages free"), "{text}");
+        let elastic = "\nelastic, node 0, 1G: the kernel's pool has 18G, 16G of it added by the daemon; 0 to 64G; somebody made it smaller: it stays within 18G until pages are added, or a reload; smaller than wanted: memory\n";
+        assert!(text.contains(elastic), "{text}");
         assert!(text.contains("\nauto recycles fresh: no BTF\n"), "{text}");
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Metrics {
     ready_low: Family<PoolLabels, Gauge>,
     ready_high: Family<PoolLabels, Gauge>,
     kernel_free: Family<Shape, Gauge>,
+    reserve: Family<Shape, Gauge>,
+    reserve_grown: Family<Shape, Gauge>,
     page_bytes: Family<PageSizeLabel, Gauge>,
     user_held: Family<UserLabels, Gauge>,
     leases: Gauge,
@@ -67,6 +69,8 @@ impl Metrics {
             ready_low: Family::default(),
             ready_high: Family::default(),
             kernel_free: Family::default(),
+            reserve: Family::default(),
+            reserve_grown: Family::default(),
             page_bytes: Family::default(),
             user_held: Family::default(),
             leases: Gauge::default(),
@@ -104,6 +108,10 @@ impl Metrics {
             "Free pages of the kernel's pool",
             self.kernel_free.clone(),
         );
+        let help = "Pages of the kernel's pool, where its size changes";
+        r.register("reserve_pages", help, self.reserve.clone());
+        let help = "Pages that the daemon has added to the kernel's pool";
+        r.register("reserve_grown_pages", help, self.reserve_grown.clone());
         r.register("page_size_bytes", "Bytes of a page of that size", self.page_bytes.clone());
         let help = "Bytes that count against a user's quota: lent, lingering, kept and added";
         r.register_with_unit("user_held", help, Unit::Bytes, self.user_held.clone());
@@ -200,6 +208,8 @@ impl Metrics {
         self.ready_low.clear();
         self.ready_high.clear();
         self.kernel_free.clear();
+        self.reserve.clear();
+        self.reserve_grown.clear();
         for pool in &status.pools {
             let labels = PoolLabels::of(pool);
             for (state, pages) in [
@@ -216,6 +226,10 @@ impl Metrics {
             set(&self.ready_low.get_or_create(&labels), pool.ready_low);
             set(&self.ready_high.get_or_create(&labels), pool.ready_high);
             set(&self.kernel_free.get_or_create(&Shape::of(pool)), pool.kernel_free_pages);
+            if let Some(elastic) = &pool.elastic {
+                set(&self.reserve.get_or_create(&Shape::of(pool)), elastic.total_pages);
+                set(&self.reserve_grown.get_or_create(&Shape::of(pool)), elastic.grown_pages);
+            }
             let size = PageSizeLabel { page_size: Bytes(pool.page_bytes).to_string() };
             set(&self.page_bytes.get_or_create(&size), pool.page_bytes);
         }

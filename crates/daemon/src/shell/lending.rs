@@ -74,7 +74,9 @@ impl Shell {
         if asked.quota.is_some() {
             self.measure(asked.account);
         }
-        self.tried(|shell| shell.try_lend(asked, borrower)).map_err(|error| failed(&error))
+        let lent = self.tried(|shell| shell.try_lend(asked, borrower));
+        let lent = lent.map_err(|error| failed(&error))?;
+        Ok(lent.inspect_err(|refusal| self.note_refusal(asked, refusal)))
     }
 
     /// Tries until no block turns out to be reached by somebody, a few times at most.

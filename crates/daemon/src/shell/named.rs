@@ -85,7 +85,8 @@ impl Shell {
         self.observe();
         self.measure(asked.account);
         let pending = self.tried(|shell| shell.try_begin(asked, borrower));
-        Ok(pending.map_err(|error| failed(&error))?.map(Step::Begun))
+        let pending = pending.map_err(|error| failed(&error))?;
+        Ok(pending.inspect_err(|refusal| self.note_refusal(asked, refusal)).map(Step::Begun))
     }
 
     fn try_begin(

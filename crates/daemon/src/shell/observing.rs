@@ -69,6 +69,7 @@ impl Shell {
                 Ok(seen) => seen,
                 Err(error) => {
                     tracing::warn!(%error, "cannot see the kernel's free pages");
+                    self.kernel.remove(&domain);
                     return (promised, Counts::default());
                 }
             };
@@ -83,7 +84,7 @@ impl Shell {
     }
 
     /// Pages that jobs in workers' hands, and loans' new files, have yet to take from the kernel.
-    fn promised(&self, domain: Domain) -> Pages {
+    pub(super) fn promised(&self, domain: Domain) -> Pages {
         let taken = |block| self.store.allocated(block, domain.page_size).unwrap_or_default();
         let here = |b: &&book::block::Block| b.pool().domain() == domain;
         let zeroing = self.book.in_state(StateName::Zeroing).filter(here);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use book::block::StateName;
 use units::{Counts, Domain, Pages, PoolKey, Uid};
-use wire::{LoanStatus, Status, UserStatus};
+use wire::{LoanStatus, PoolStatus, Status, UserStatus};
 
 use super::{Shell, since_boot};
 use crate::error::Result;
@@ -18,8 +18,11 @@ impl Shell {
         self.by_groups.retain(|account, _| accounts.contains(account));
         accounts.into_iter().for_each(|account| self.measure(account));
         let kernel = |key: &PoolKey| self.kernel.get(&key.domain()).copied().unwrap_or_default();
-        let pools =
-            self.book.pool_keys().filter_map(|key| self.book.pool_status(key, &kernel(&key)));
+        let pool = |key| {
+            let status = self.book.pool_status(key, &kernel(&key))?;
+            Some(PoolStatus { elastic: self.elastic_status(key), ..status })
+        };
+        let pools = self.book.pool_keys().filter_map(pool);
         let mut loans = self.book.loans();
         self.borrowers.tell(&mut loans, since_boot());
         let users = self.users(&loans);

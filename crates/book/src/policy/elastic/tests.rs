@@ -116,7 +116,8 @@ fn what_is_not_kept_for_later_goes_at_once() {
 
 #[test]
 fn memory_that_is_to_stay_free_and_pressure_end_growth() {
-    let memory = |pages: u64, pressure| Memory { available: Pages(pages).bytes(SIZE), pressure };
+    let memory =
+        |pages: u64, pressure| MemoryLeft { available: Pages(pages).bytes(SIZE), pressure };
     let of = |memory| affordable(Pages(8), SIZE, Pages(100).bytes(SIZE), &memory);
     assert_eq!(of(memory(200, None)), Ok(Pages(8)));
     assert_eq!(of(memory(103, Some(9.9))), Ok(Pages(3)));
@@ -177,6 +178,8 @@ struct World {
     memory: u64,
     /// What was there and what others have added, without what they have taken away.
     theirs: u64,
+    /// What others have added and not taken away again.
+    added: u64,
     /// By our doing.
     ours: u64,
     held: Option<u64>,
@@ -201,6 +204,7 @@ impl World {
             kill_after: None,
             memory,
             theirs: total,
+            added: 0,
             ours: 0,
             held: None,
             needs: Vec::new(),
@@ -222,12 +226,14 @@ impl World {
             Event::Add(pages) => {
                 self.total += pages;
                 self.theirs += pages;
+                self.added += pages;
                 self.memory = self.memory.saturating_sub(pages);
                 self.held = None;
             }
             Event::Remove(pages) => {
                 let pages = pages.min(spare);
                 self.total -= pages;
+                self.added = self.added.saturating_sub(pages);
                 self.memory += pages;
             }
             Event::Find(pages) => self.finds = pages,
@@ -274,6 +280,7 @@ impl World {
                 let lately = self.needs.iter().filter(|(at, _)| *at + IDLE > self.now);
                 let most = lately.map(|(_, needed)| *needed).max().expect("now");
                 assert!(self.total - pages.0 >= most, "what was needed lately");
+                assert!(self.total - pages.0 >= most + self.added, "what others have added");
                 self.change(next, pages.0, false);
             }
             Move::Wait(until) => assert!(until.is_none_or(|until| until > self.now)),
@@ -287,7 +294,7 @@ impl World {
         let asked = if self.now < self.asked_until { self.asked } else { 0 };
         let needed = (self.taken + self.wanted.max(asked)).max(LIMITS.min.0);
         assert!(after <= needed, "more than is needed");
-        let memory = Memory { available: Pages(self.memory).bytes(SIZE), pressure: None };
+        let memory = MemoryLeft { available: Pages(self.memory).bytes(SIZE), pressure: None };
         let free = Pages(FREE).bytes(SIZE);
         let affordable = affordable(Pages(pages), SIZE, free, &memory).map_or(0, |pages| pages.0);
         let done = affordable.min(self.finds);
@@ -328,6 +335,8 @@ proptest! {
         total in 0u64..80, memory in 0u64..200, events in events(),
     ) {
         let mut world = World::new(total, memory);
+        // What others add before anybody looks was there.
+        world.look(false);
         for event in &events {
             world.happen(event);
         }

@@ -127,9 +127,14 @@ fn pool_lines(pool: &PoolStatus, chosen: bool, width: u16) -> [Line<'static>; 3]
     // Up to 999999 pages of each state, 2 TiB of 2 MiB pages, fit into 80 columns.
     let counts = STATES.iter().map(|(name, _, _, pages)| format!("{name} {:<6}", pages(pool)));
     let max = pool.max_pages.map_or_else(|| "none".to_owned(), |max| max.to_string());
+    let kernel = match &pool.elastic {
+        None => format!(", max {max}; {} free in the kernel", pool.kernel_free_pages),
+        // Of 4 TiB in pages of 2 MiB it still fits.
+        Some(of) => format!("; kernel {} ({} to {})", of.total_pages, of.min_pages, of.max_pages),
+    };
     let thresholds = format!(
-        " ready_low {}, ready_high {}, leave_free {}, max {max}; {} free in the kernel",
-        pool.ready_low, pool.ready_high, pool.leave_free, pool.kernel_free_pages
+        " ready_low {}, ready_high {}, leave_free {}{kernel}",
+        pool.ready_low, pool.ready_high, pool.leave_free
     );
     let counts = format!(" {}", counts.collect::<String>());
     [Line::from(bar), Line::from(counts), Line::from(thresholds).dark_gray()]

@@ -120,6 +120,7 @@ pub(super) mod tests {
             kernel_free_pages: 18,
             kernel_reserved_pages: 0,
             sizes: Vec::new(),
+            elastic: None,
         }
     }
 

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the size of the kernel's pool depends on: what nobody needs of it, what is wanted, and what
+//! the book gives back so that it can become smaller.
+
+use std::collections::BTreeMap;
+
+use units::{BlockId, Domain, Pages, PoolKey};
+
+use super::{Asked, Book, Effect};
+use crate::block::{Block, StateName};
+use crate::config::{Elastic, PoolConfig};
+
+impl Book {
+    /// The configured pools that are in their own sizes, or in the one that was told.
+    fn told_configs(&self) -> impl Iterator<Item = &PoolConfig> {
+        let fixed = self.pools.values().filter(|pool| pool.configured).map(|pool| &pool.config);
+        let fixed = fixed.filter(|config| !self.is_mixed(config.key().domain()));
+        fixed.chain(self.mixes.values().map(|mix| &mix.config))
+    }
+
+    /// The domains whose kernel's pool may be made larger and smaller, and how far.
+    #[must_use]
+    pub fn elastic(&self) -> BTreeMap<Domain, Elastic> {
+        let elastic = self.told_configs().filter(|config| config.elastic.is_on());
+        elastic.map(|config| (config.key().domain(), config.elastic.clone())).collect()
+    }
+
+    /// Pages that are in blocks that are nobody's, or that workers have in hand or were promised.
+    #[must_use]
+    pub fn idle(&self, domain: Domain) -> Pages {
+        let here = |b: &&Block| b.pool().domain() == domain;
+        let of = |state, pages: fn(&Block) -> Pages| {
+            self.in_state(state).filter(here).map(pages).sum::<Pages>()
+        };
+        of(StateName::Ready, Block::memory)
+            + of(StateName::Zeroable, Block::memory)
+            + of(StateName::Zeroing, Block::pages)
+    }
+
+    /// Lent blocks of which pages are missing: their borrowers' faults take them, or have.
+    pub fn holes(&self, domain: Domain) -> impl Iterator<Item = &Block> {
+        let here = move |b: &&Block| b.pool().domain() == domain && b.missing() > Pages::ZERO;
+        self.in_state(StateName::Lent).filter(here)
+    }
+
+    /// So many pages are to be ready, and to stay free.
+    #[must_use]
+    pub fn wanted(&self, domain: Domain) -> Pages {
+        let here = || self.told_configs().filter(|config| config.key().domain() == domain);
+        let ready: Pages = here().map(|config| self.wanted_ready(config)).sum();
+        ready + here().map(|config| config.leave_free).max().unwrap_or_default()
+    }
+
+    /// So many pages a pool has ready when it is full.
+    fn wanted_ready(&self, config: &PoolConfig) -> Pages {
+        let key = config.key();
+        let taken = |key: PoolKey| {
+            let states = [StateName::Lent, StateName::Kept, StateName::Lingering];
+            states.into_iter().map(|state| self.pages_in(key, state)).sum::<Pages>()
+        };
+        let (taken, block) = match key.is_mixed() {
+            true => (self.sum_of(key.domain(), taken), Pages(1)),
+            false => (taken(key), key.pages_per_block),
+        };
+        // Blocks are whole.
+        let high = block * config.ready_high.0.div_ceil(block.0);
+        config.max.map_or(high, |max| max.saturating_sub(taken).min(high))
+    }
+
+    /// Has so many pages of the kernel's be free beside those that are to stay so, as far as there
+    /// are blocks that nobody needs: dirty ones, and ready ones beyond what is to be.
+    pub fn release(&mut self, domain: Domain, pages: Pages) -> Vec<Effect> {
+        let leave = self.told_configs().filter(|config| config.key().domain() == domain);
+        let leave = leave.map(|config| config.leave_free).max().unwrap_or_default();
+        let missing = (pages + leave).saturating_sub(self.available(domain));
+        if missing == Pages::ZERO {
+            return Vec::new();
+        }
+        let here = |b: &&Block| b.pool().domain() == domain;
+        let sorted = |state| {
+            let blocks = self.in_state(state).filter(here).map(|b| (b.memory(), b.pool(), b.id()));
+            let mut blocks: Vec<_> = blocks.collect();
+            blocks.sort_unstable();
+            blocks
+        };
+        let dirty = sorted(StateName::Zeroable).into_iter().map(|(.., id)| id);
+        let mut spared = self.ready_beyond(domain);
+        let told = |key| if self.is_mixed(domain) { PoolKey::mixed(domain) } else { key };
+        let beyond = sorted(StateName::Ready).into_iter().filter_map(|(pages, key, id)| {
+            let spared = spared.get_mut(&told(key))?;
+            let left = spared.0.checked_sub(pages.0)?;
+            *spared = Pages(left);
+            Some(id)
+        });
+        let unneeded: Vec<BlockId> = dirty.chain(beyond).collect();
+        self.remove_some(missing, unneeded).1
+    }
+
+    /// What each pool has ready beyond what it is to have.
+    fn ready_beyond(&self, domain: Domain) -> BTreeMap<PoolKey, Pages> {
+        let here = self.told_configs().filter(|config| config.key().domain() == domain);
+        let beyond = here.map(|config| {
+            let key = config.key();
+            let ready = match key.is_mixed() {
+                true => self.sum_of(domain, |key| self.ready(key)),
+                false => self.ready(key),
+            };
+            (key, ready.saturating_sub(self.wanted_ready(config)))
+        });
+        beyond.collect()
+    }
+
+    /// Where a loan that was refused for want of pages of this size could be served, were the
+    /// kernel's pool larger, and how many pages it takes there that nobody has.
+    #[must_use]
+    pub fn served_if_larger(&self, asked: &Asked, sizes: &[Domain]) -> Option<(Domain, Pages)> {
+        let request = &asked.request;
+        let fits = |domain: &&Domain| domain.fits(request.node, request.page_size);
+        // Whoever named no size is served in any that divides what it asks for.
+        let fits = |domain: &&Domain| {
+            fits(domain) && request.bytes.0.is_multiple_of(domain.page_size.bytes())
+        };
+        let spare = |domain: &&Domain| self.available(**domain) + self.idle(**domain);
+        let domain = *sizes.iter().filter(fits).max_by_key(spare)?;
+        let need = request.bytes.whole_pages(domain.page_size);
+        let elsewhere = match request.single {
+            true => Pages::ZERO,
+            false => {
+                let others = self.domains().filter(|d| *d != domain && fits(&d));
+                let others = others.filter(|d| d.page_size == domain.page_size);
+                others.map(|d| self.room(d, &[])).sum()
+            }
+        };
+        Some((domain, need.saturating_sub(elsewhere)))
+    }
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How large the daemon may make the kernel's pool, how small, and at whose expense.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use units::{Bytes, Domain, Pages};
+
+use super::{ConfigError, PoolConfig};
+
+/// How long pages that nobody needs are kept: a guest's restart, a night's last job and the next.
+const IDLE: Duration = Duration::from_secs(600);
+/// The shortest time: whoever returns pages and asks for others finds them.
+const LEAST_IDLE: Duration = Duration::from_secs(1);
+
+/// How far the daemon may change the size of the kernel's pool; of all of its pools of one node
+/// and page size one says so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Elastic {
+    /// The daemon keeps the kernel's pool at so many pages at least, in use or not; default 0.
+    pub reserve_min: Pages,
+    /// ... and makes it no larger than this; default: it leaves the kernel's pool alone.
+    pub reserve_max: Option<Pages>,
+    /// For so long pages are kept that nobody needs; default 10 minutes.
+    #[serde(serialize_with = "idle_text")]
+    pub reserve_idle: Duration,
+    /// So much memory of the node stays available to programs that have no huge pages; default:
+    /// one part in 16 of it.
+    pub reserve_free: Option<Bytes>,
+}
+
+impl Default for Elastic {
+    fn default() -> Self {
+        Self { reserve_min: Pages::ZERO, reserve_max: None, reserve_idle: IDLE, reserve_free: None }
+    }
+}
+
+fn idle_text<S: serde::Serializer>(idle: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(&humantime::format_duration(*idle))
+}
+
+/// A time as it is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Time(Duration);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected a time, as in \"10m\"")]
+        enum Either {
+            Text(String),
+        }
+        let Either::Text(text) = Either::deserialize(deserializer)?;
+        let bad = |error| {
+            serde::de::Error::custom(format!("`{text}` is not a time, as in 10m or 30s: {error}"))
+        };
+        humantime::parse_duration(&text).map(Self).map_err(bad)
+    }
+}
+
+/// The keys as they are written, in pages.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    pub(super) min: Option<Pages>,
+    pub(super) max: Option<Pages>,
+    pub(super) idle: Option<Time>,
+    pub(super) free: Option<Bytes>,
+}
+
+impl Elastic {
+    pub(super) fn of(keys: &Keys, domain: Domain) -> Result<Self, ConfigError> {
+        let given = [
+            ("reserve_min", keys.min.is_some()),
+            ("reserve_idle", keys.idle.is_some()),
+            ("reserve_free", keys.free.is_some()),
+        ];
+        if keys.max.is_none()
+            && let Some((key, _)) = given.iter().find(|(_, is_given)| *is_given)
+        {
+            return Err(ConfigError::ReserveAlone(domain, key));
+        }
+        Ok(Self {
+            reserve_min: keys.min.unwrap_or_default(),
+            reserve_max: keys.max,
+            reserve_idle: keys.idle.map_or(IDLE, |Time(idle)| idle),
+            reserve_free: keys.free,
+        })
+    }
+
+    /// Whether the daemon may change the size of the kernel's pool.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.reserve_max.is_some()
+    }
+
+    /// Checks what types cannot say, for a pool of which so much is to be ready or free.
+    pub(super) fn check(&self, pool: &PoolConfig) -> Result<(), ConfigError> {
+        let Some(max) = self.reserve_max else { return Ok(()) };
+        let domain = pool.key().domain();
+        let size = pool.page_size;
+        let too_small = |what, more: Pages| ConfigError::ReserveMax {
+            domain,
+            max: max.bytes(size),
+            what,
+            more: more.bytes(size),
+        };
+        if self.reserve_min > max {
+            return Err(too_small("reserve_min", self.reserve_min));
+        }
+        if pool.ready_high + pool.leave_free > max {
+            let both = pool.ready_high + pool.leave_free;
+            return Err(too_small("what is to be ready and to stay free", both));
+        }
+        if self.reserve_idle < LEAST_IDLE {
+            let idle = humantime::format_duration(self.reserve_idle).to_string();
+            return Err(ConfigError::ReserveIdle { domain, idle });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(text: &str) -> Result<PoolConfig, String> {
+        text.parse::<PoolConfig>().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_pool_without_the_keys_leaves_the_kernels_alone() {
+        let config = pool("page_size=2M,ready=1G").expect("a good pool");
+        assert!(!config.elastic.is_on());
+        assert_eq!(config.elastic, Elastic::default());
+    }
+
+    #[test]
+    fn amounts_are_sizes_or_pages_and_times_have_a_unit() {
+        let text =
+            "page_size=2M,ready=1G,reserve_min=512,reserve_max=4G,reserve_idle=90s,reserve_free=2G";
+        let elastic = pool(text).expect("a good pool").elastic;
+        let expected = Elastic {
+            reserve_min: Pages(512),
+            reserve_max: Some(Pages(2048)),
+            reserve_idle: Duration::from_secs(90),
+            reserve_free: Some(Bytes(2 << 30)),
+        };
+        assert_eq!(elastic, expected);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_value_and_what_to_do() {
+        for (fields, parts) in [
+            ("reserve_min=1G", &["reserve_min", "reserve_max"][..]),
+            ("reserve_idle=1m", &["reserve_idle", "reserve_max"]),
+            ("reserve_max=1G,reserve_min=2G", &["reserve_max 1G", "reserve_min is 2G"]),
+            ("ready=2G,reserve_max=1G", &["reserve_max 1G", "ready", "2G", "raise"]),
+            ("ready=1G,leave_free=2M,reserve_max=1G", &["stay free is 1.0G"]),
+            ("reserve_max=1G,reserve_idle=0s", &["reserve_idle 0s", "1s"]),
+            ("reserve_max=1G,reserve_idle=soon", &["`soon`", "10m"]),
+            ("reserve_max=1G,reserve_idle=600", &["10m"]),
+            ("reserve_max=3M", &["reserve_max: 3M is not a whole number of 2M pages"]),
+            ("reserve_max=1G,reserve_free=much", &["`much`"]),
+        ] {
+            let error = pool(&format!("page_size=2M,{fields}")).unwrap_err();
+            for part in parts {
+                assert!(error.contains(part), "{fields}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_pool_of_a_node_and_page_size_says_how_large_the_kernels_is() {
+        let one = |pages| pool(&format!("page_size=2M,pages_per_block={pages},reserve_max=1G"));
+        let pools = [one(1).expect("good"), one(2).expect("good")];
+        let error = super::super::check_apart(&pools).unwrap_err().to_string();
+        assert!(error.contains("node 0 2M") && error.contains("one of them"), "{error}");
+    }
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pools that make the kernel's larger and smaller.
+
+use std::time::{Duration, Instant};
+
+use client::LendRequest;
+use linux::testkit::hugepages;
+use linux::{BlockFile, Mapping, Roots, hugetlb};
+use nix::sys::signal::Signal;
+use prezero_tests::daemon::PATIENCE;
+use prezero_tests::{Daemon, Page};
+use units::Node;
+use wire::ElasticStatus;
+
+const PAGE: Page = Page::Mib2;
+/// Longer than what the tests' pools keep pages for, and what a look takes.
+const AFTER_IDLE: Duration = Duration::from_millis(1600);
+
+/// The size of the kernel's pool.
+fn total() -> u64 {
+    hugetlb::configured(&Roots::default(), PAGE.size(), Some(Node(0))).expect("2M pages")
+}
+
+/// What an operator does by hand.
+fn set_total(pages: u64) {
+    hugetlb::set_total(&Roots::default(), PAGE.size(), Some(Node(0)), pages).expect("root");
+}
+
+/// A daemon that may add so many pages to the kernel's pool, of which none is free, and the size
+/// of that. `{most}` and `{least}` are sizes of the kernel's pool: what it has, and so many more.
+fn start(most: u64, least: u64, fields: &str) -> Option<(Daemon, u64)> {
+    let guard = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 0)])?;
+    let before = total();
+    Some((Daemon::start_with(Some(guard), &config(before, most, least, fields), &[]), before))
+}
+
+fn config(before: u64, most: u64, least: u64, fields: &str) -> String {
+    let (most, least) = (before + most, if least == 0 { 0 } else { before + least });
+    PAGE.pool(&format!(
+        "reserve_max = {most}\nreserve_min = {least}\nreserve_idle = \"1s\"\n{fields}"
+    ))
+}
+
+fn elastic(daemon: &Daemon) -> ElasticStatus {
+    daemon.pool().elastic.expect("its pool is elastic")
+}
+
+/// Waits until the kernel's pool has that size.
+fn wait_for_total(daemon: &Daemon, pages: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    while total() != pages {
+        let (now, pool) = (total(), daemon.pool());
+        assert!(Instant::now() < deadline, "{now}, never {pages}: {pool:?}\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sees that the kernel's pool keeps that size for longer than unneeded pages are kept.
+fn stays(pages: u64) {
+    let end = Instant::now() + AFTER_IDLE;
+    while Instant::now() < end {
+        assert_eq!(total(), pages);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_needs_it() {
+    let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
+    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    assert_eq!(total(), before + 8);
+    let loan = daemon.lend(PAGE, 8);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
+    assert_eq!(total(), before + 16);
+    // A loan that is refused is a demand, too: it is served when it comes again.
+    let request = LendRequest::new(PAGE.times(30));
+    daemon.client().lend(&request).expect_err("there are 8 pages");
+    let deadline = Instant::now() + PATIENCE;
+    let large = loop {
+        if let Ok(large) = daemon.client().lend(&request) {
+            break large;
+        }
+        assert!(Instant::now() < deadline, "{:?}\n{}", daemon.pool(), daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    daemon.client().lend(&request).expect_err("that would be 68 pages");
+    wait_for_total(&daemon, before + 40);
+    stays(before + 40);
+    let status = elastic(&daemon);
+    assert_eq!((status.max_pages, status.total_pages), (before + 40, before + 40));
+    assert_eq!(status.grown_pages, 40);
+    let returned = Instant::now();
+    drop((loan, large));
+    wait_for_total(&daemon, before + 8);
+    assert!(returned.elapsed() >= Duration::from_secs(1), "{:?}", returned.elapsed());
+    daemon.wait_for("filled to the end", |pool| pool.ready_pages == 8);
+    stays(before + 8);
+    let log = daemon.log();
+    assert!(log.contains("made the kernel's pool larger"), "{log}");
+    assert!(log.contains("made the kernel's pool smaller"), "{log}");
+    drop(daemon);
+}
+
+#[test]
+fn a_pool_of_all_sizes_of_blocks_gets_what_it_needs_of_the_kernel() {
+    let Some((daemon, before)) = start(1024, 0, "ready = \"512M\"") else { return };
+    daemon.wait_for("filled", |pool| pool.ready_pages == 256);
+    let loan = daemon.lend(PAGE, 128);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == 256);
+    drop(loan);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    let deadline = Instant::now() + PATIENCE;
+    // What large blocks need beside them stays.
+    while total() > before + 256 + 32 {
+        assert!(Instant::now() < deadline, "{:?}\n{}", daemon.pool(), daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    daemon.wait_for("still full", |pool| pool.ready_pages == 256);
+}
+
+#[test]
+fn the_kernels_pool_has_its_least_size_whatever_is_needed() {
+    let Some((daemon, before)) = start(20, 6, "") else { return };
+    wait_for_total(&daemon, before + 6);
+    let loan = daemon.lend(PAGE, 6);
+    daemon.client().lend(&LendRequest::new(PAGE.times(4))).expect_err("all is lent");
+    wait_for_total(&daemon, before + 10);
+    drop(loan);
+    wait_for_total(&daemon, before + 6);
+    stays(before + 6);
+}
+
+#[test]
+fn what_an_operator_writes_is_respected_and_not_fought() {
+    let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
+    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    // What is added stays.
+    set_total(before + 13);
+    stays(before + 13);
+    assert_eq!(elastic(&daemon).grown_pages, 8);
+    // What is taken away is not added again, whatever is needed. The blocks have their pages: those
+    // are surplus now.
+    set_total(before + 2);
+    daemon.wait_for("held", |pool| {
+        pool.elastic.as_ref().is_some_and(|elastic| elastic.held_pages == Some(before + 2))
+    });
+    let loan = daemon.lend(PAGE, 8);
+    stays(before + 2);
+    daemon.wait_for_log("somebody made the kernel's pool smaller");
+    // Until the operator says anew what is to be.
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
+    assert!(total() >= before + 16, "{}", total());
+    drop(loan);
+}
+
+#[test]
+fn pages_that_others_were_promised_are_not_taken_away() {
+    let Some((daemon, before)) = start(40, 0, "") else { return };
+    daemon.client().lend(&LendRequest::new(PAGE.times(12))).expect_err("there are none");
+    wait_for_total(&daemon, before + 12);
+    let flags = rustix::fs::MemfdFlags::HUGETLB | rustix::fs::MemfdFlags::HUGE_2MB;
+    let file = BlockFile::from(rustix::fs::memfd_create("other", flags).expect("a memfd"));
+    file.set_len(PAGE.times(5).0).expect("five pages");
+    let other = Mapping::map(&file, PAGE.times(5).0, PAGE.size()).expect("five are free");
+    wait_for_total(&daemon, before + 5);
+    stays(before + 5);
+    other.populate().expect("what was promised is there");
+    drop((other, file));
+    wait_for_total(&daemon, before);
+}
+
+#[test]
+fn memory_that_is_to_stay_free_ends_growth_and_a_reload_lets_it_go_on() {
+    let fields = "ready_high = 8\nreserve_free = \"1T\"";
+    let Some((daemon, before)) = start(40, 0, fields) else { return };
+    daemon.wait_for_log("the kernel's pool is smaller than it is wanted");
+    stays(before);
+    let why = elastic(&daemon).short_because.expect("a reason");
+    assert!(why.contains("of memory are available"), "{why}");
+    let output = daemon.command(&["status"]).output().expect("prezero runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("of memory are available"), "{text}");
+    let lines = daemon.log().matches("the kernel's pool is smaller than it is wanted").count();
+    assert_eq!(lines, 1, "{}", daemon.log());
+    daemon.write_config(&config(before, 40, 0, "ready_high = 8\nreserve_free = \"1G\""));
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    assert_eq!(total(), before + 8);
+    assert_eq!(elastic(&daemon).short_because, None);
+}
+
+#[test]
+fn a_stop_leaves_the_pool_as_it_is_and_draining_takes_back_what_was_added() {
+    let Some((mut daemon, before)) = start(40, 3, "ready_high = 8") else { return };
+    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    daemon.terminate();
+    assert_eq!(total(), before + 8);
+    daemon.launch();
+    assert_eq!((daemon.pool().ready_pages, total()), (8, before + 8));
+    daemon.wait_for("known", |pool| pool.elastic.as_ref().is_some_and(|e| e.grown_pages == 8));
+    let drained = Instant::now();
+    assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
+    wait_for_total(&daemon, before + 3);
+    assert!(drained.elapsed() < Duration::from_secs(1), "{:?}", drained.elapsed());
+    assert!(daemon.command(&["drain", "--end"]).output().expect("prezero runs").status.success());
+    daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
+    assert_eq!(total(), before + 8);
+}
+
+#[test]
+fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_added() {
+    let fields = "ready_high = 600\npages_per_block = 4";
+    let Some((mut daemon, before)) = start(700, 0, fields) else { return };
+    for millis in [5, 20, 40, 80, 160] {
+        std::thread::sleep(Duration::from_millis(millis));
+        daemon.kill();
+        daemon.launch();
+    }
+    daemon.wait_for("filled", |pool| pool.ready_pages == 600);
+    // Each start takes a page for a moment, to see that pins show, and may add one for that.
+    wait_for_total(&daemon, before + 600);
+    stays(before + 600);
+    for millis in [5, 50, 400] {
+        assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
+        std::thread::sleep(Duration::from_millis(millis));
+        daemon.kill();
+        daemon.launch();
+        daemon.command(&["drain", "--end"]).output().expect("prezero runs");
+        daemon.wait_for("filled", |pool| pool.ready_pages == 600);
+    }
+    daemon.command(&["drain"]).output().expect("prezero runs");
+    wait_for_total(&daemon, before);
+    assert_eq!(daemon.status().unknown_files, 0);
+}
+
+#[test]
+fn keys_that_cannot_be_are_refused_by_a_check() {
+    for (fields, parts) in [
+        ("ready=2G,reserve_max=1G", &["reserve_max 1G", "2G"][..]),
+        ("reserve_min=1G", &["reserve_min", "add it"]),
+        ("reserve_max=1G,reserve_idle=0s", &["reserve_idle 0s"]),
+    ] {
+        let pool = format!("page_size=2M,{fields}");
+        let check = std::process::Command::new(prezero_tests::daemon::binary())
+            .args(["serve", "--check", "--pool", &pool])
+            .output()
+            .expect("prezero runs");
+        let error = String::from_utf8_lossy(&check.stderr).into_owned();
+        assert_eq!(check.status.code(), Some(2), "{error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{fields}: {error}");
+    }
+    let plain = std::process::Command::new(prezero_tests::daemon::binary())
+        .args(["serve", "--check", "--plain", "--pool", "page_size=2M,reserve_max=1G"])
+        .output()
+        .expect("prezero runs");
+    let error = String::from_utf8_lossy(&plain.stderr).into_owned();
+    assert!(!plain.status.success() && error.contains("provider stock"), "{error}");
+}
