@@ -33,8 +33,6 @@ fn keys_of_the_daemon() -> BTreeSet<Key> {
         };
         keys.extend(table.keys().map(|key| (section.clone(), key.clone())));
     }
-    // In the place of three others, and not written.
-    keys.insert(("[[pool]]".to_owned(), "ready".to_owned()));
     keys
 }
 

@@ -9,7 +9,7 @@ mod large;
 use units::Pages;
 
 pub use demand::{Demand, piece};
-pub use elastic::{Limits, MemoryLeft, Move, Record, Scarce, Seen, Sizing, affordable};
+pub use elastic::{Grown, Limits, MemoryLeft, Move, Scarce, Seen, Sizing, affordable};
 
 /// One part in so many of what is lent may be thrown away, of pools with blocks of several sizes.
 pub const CREDIT_PART: u64 = 24;

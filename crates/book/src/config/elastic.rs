@@ -15,14 +15,13 @@ const LEAST_IDLE: Duration = Duration::from_secs(1);
 
 /// How far the daemon may change the size of the kernel's pool; of all of its pools of one node
 /// and page size one says so.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elastic {
     /// The daemon keeps the kernel's pool at so many pages at least, in use or not; default 0.
     pub reserve_min: Pages,
     /// ... and makes it no larger than this; default: it leaves the kernel's pool alone.
     pub reserve_max: Option<Pages>,
     /// For so long pages are kept that nobody needs; default 10 minutes.
-    #[serde(serialize_with = "idle_text")]
     pub reserve_idle: Duration,
     /// So much memory of the node stays available to programs that have no huge pages; default:
     /// one part in 16 of it.
@@ -35,13 +34,15 @@ impl Default for Elastic {
     }
 }
 
-fn idle_text<S: serde::Serializer>(idle: &Duration, s: S) -> Result<S::Ok, S::Error> {
-    s.collect_str(&humantime::format_duration(*idle))
-}
-
 /// A time as it is written.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Time(Duration);
+pub(super) struct Time(pub(super) Duration);
+
+impl Serialize for Time {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&humantime::format_duration(self.0))
+    }
+}
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

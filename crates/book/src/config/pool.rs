@@ -45,6 +45,15 @@ impl FromStr for Amount {
     }
 }
 
+impl Serialize for Amount {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Pages(pages) => s.serialize_u64(pages.0),
+            Self::Bytes(bytes) => s.collect_str(&bytes.0),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -65,12 +74,11 @@ impl<'de> Deserialize<'de> for Amount {
 /// With `pages_per_block` 0 it has blocks of all sizes, as its loans ask for, and `ready_high` are
 /// the pages that it is to have ready. In the file that is `ready`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "Written", into = "Written")]
 pub struct PoolConfig {
     /// The node.
     pub node: Node,
     /// The page size.
-    #[serde(with = "as_text")]
     pub page_size: PageSize,
     /// The pages of one block.
     pub pages_per_block: Pages,
@@ -85,12 +93,11 @@ pub struct PoolConfig {
     /// How returned blocks become zero again.
     pub recycle: Recycle,
     /// How far the kernel's pool of its node and page size is made larger and smaller for it.
-    #[serde(flatten)]
     pub elastic: Elastic,
 }
 
 /// A pool as the file has it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     /// Default 0.
@@ -114,6 +121,31 @@ struct Written {
     reserve_idle: Option<Time>,
     #[serde(default, with = "optional_text")]
     reserve_free: Option<Bytes>,
+}
+
+/// As `ready` or as a fixed shape, whichever it is, and with the keys of a kernel's pool that
+/// changes only where one does: so it can be read again.
+impl From<PoolConfig> for Written {
+    fn from(pool: PoolConfig) -> Self {
+        let is_fixed = !pool.key().is_mixed();
+        let high = Amount::Pages(pool.ready_high);
+        let elastic = pool.elastic.is_on().then_some(&pool.elastic);
+        Self {
+            node: pool.node,
+            page_size: pool.page_size,
+            ready: (!is_fixed).then_some(high),
+            pages_per_block: is_fixed.then_some(Amount::Pages(pool.pages_per_block)),
+            ready_low: pool.ready_low.map(Amount::Pages),
+            ready_high: is_fixed.then_some(high),
+            max: pool.max.map(Amount::Pages),
+            leave_free: Some(Amount::Pages(pool.leave_free)),
+            recycle: pool.recycle,
+            reserve_min: elastic.map(|of| Amount::Pages(of.reserve_min)),
+            reserve_max: pool.elastic.reserve_max.map(Amount::Pages),
+            reserve_idle: elastic.map(|of| Time(of.reserve_idle)),
+            reserve_free: elastic.and_then(|of| of.reserve_free),
+        }
+    }
 }
 
 impl TryFrom<Written> for PoolConfig {
@@ -290,6 +322,23 @@ mod tests {
         assert!(config.key().is_mixed());
         assert_eq!((config.ready_high, config.leave_free), (Pages(32768), Pages(512)));
         assert_eq!(config.key().to_string(), "node 0 2M");
+    }
+
+    /// A fuzzer found that one with `ready` was written so that it could not be read.
+    #[test]
+    fn a_pool_that_is_written_means_the_same_when_it_is_read() {
+        for text in [
+            "page_size=2M",
+            "page_size=2M,ready=2",
+            "page_size=2M,ready=64G,max=128G,leave_free=1G",
+            "node=1,page_size=1G,pages_per_block=8,ready_low=8,ready_high=16,recycle=fresh",
+            "page_size=2M,ready=1G,reserve_max=4G",
+            "page_size=2M,ready_high=4,reserve_min=1G,reserve_max=4G,reserve_idle=90s,reserve_free=2G",
+        ] {
+            let pool = pool(text);
+            let written = toml::to_string(&pool).unwrap();
+            assert_eq!(toml::from_str(&written), Ok(pool), "{text}: {written}");
+        }
     }
 
     #[test]

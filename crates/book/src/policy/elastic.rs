@@ -110,7 +110,7 @@ pub struct Sizing {
 /// What a restart must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
+pub struct Grown {
     /// Pages that were there by our doing.
     pub ours: Pages,
     /// What others had added.
@@ -124,8 +124,8 @@ pub struct Record {
 impl Sizing {
     /// Goes on where a daemon has ended, whose last record it is.
     #[must_use]
-    pub fn resume(record: &Record, total: Pages) -> Self {
-        let Record { ours, added, from, to } = *record;
+    pub fn resume(record: &Grown, total: Pages) -> Self {
+        let Grown { ours, added, from, to } = *record;
         // As far as the change came that was under way; the rest was others.
         let came = total.clamp(from.min(to), from.max(to));
         let ours = (ours + came.saturating_sub(from)).saturating_sub(from.saturating_sub(came));
@@ -137,14 +137,14 @@ impl Sizing {
 
     /// What a restart must know once `next` is begun.
     #[must_use]
-    pub fn record(&self, next: Move) -> Record {
+    pub fn record(&self, next: Move) -> Grown {
         let from = self.last.unwrap_or_default();
         let to = match next {
             Move::Grow(pages) => from + pages,
             Move::Shrink(pages) => from.saturating_sub(pages),
             Move::Wait(_) => from,
         };
-        Record { ours: self.ours, added: self.added, from, to }
+        Grown { ours: self.ours, added: self.added, from, to }
     }
 
     /// Pages that are there by our doing.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use book::config::Elastic;
-use book::policy::{Limits, Move, Record, Seen, Sizing};
+use book::policy::{Grown, Limits, Move, Seen, Sizing};
 use book::{Asked, Refusal};
 use linux::Roots;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ const QUIET: Duration = Duration::from_secs(60);
 struct Written {
     /// The kernel's pools begin anew with each boot.
     boot: String,
-    pools: Vec<(Domain, Record)>,
+    pools: Vec<(Domain, Grown)>,
 }
 
 /// One kernel's pool.
@@ -42,7 +42,7 @@ struct Pool {
     /// A change that goes on.
     resizing: Option<Resizing>,
     /// What is written down of it.
-    record: Option<Record>,
+    record: Option<Grown>,
     /// Why the last change came to less than it was to.
     short: Option<String>,
     /// When that was told.
