@@ -159,9 +159,9 @@ impl Shell {
         self.sizes.write();
     }
 
-    /// What there is of a domain now. Counts before promises: a page that a job takes in between is
-    /// counted as nobody's twice, and never as a demand.
-    fn seen(&mut self, domain: Domain) -> Option<Seen> {
+    /// What there is of a domain now, and what jobs have yet to take of it. Counts before promises: a
+    /// page that a job has taken in between is counted as nobody's twice, and never as a demand.
+    fn seen(&mut self, domain: Domain) -> Option<(Seen, Pages)> {
         let kernel = self.provider.look(&mut self.meters, domain).ok()?;
         let jobs = self.promised(domain);
         let missing = |b: &book::block::Block| {
@@ -174,17 +174,18 @@ impl Shell {
         let available = available.min(kernel.free.saturating_sub(holes)).saturating_sub(jobs);
         let is_drained = self.draining.is_on();
         let wanted = if is_drained { Pages::ZERO } else { self.book.wanted(domain) };
-        Some(Seen {
+        let seen = Seen {
             now: since_boot(),
             total: kernel.total.saturating_sub(kernel.surplus),
             spare: available + self.book.idle(domain),
             wanted,
             keeps: !is_drained,
-        })
+        };
+        Some((seen, jobs))
     }
 
     fn tend_size(&mut self, domain: Domain, elastic: &Elastic, limits: &Limits) {
-        let Some(seen) = self.seen(domain) else { return };
+        let Some((seen, _)) = self.seen(domain) else { return };
         let is_drained = !seen.keeps;
         let pool = self.sizes.pool(domain, seen.total);
         if let Some(resizing) = &pool.resizing {
@@ -208,8 +209,14 @@ impl Shell {
         if !matches!(next, Move::Wait(_)) {
             // The counts are no snapshot: what somebody changed between two of them looks like a
             // demand. What is there twice is true.
-            let Some(seen) = self.seen(domain) else { return };
+            let Some((seen, jobs)) = self.seen(domain) else { return };
             next = self.sizes.pool(domain, seen.total).sizing.next(limits, &seen);
+            // A page that the kernel clears for a job is neither free nor in the job's file, and
+            // missing twice. What else is missing is found when the jobs are done.
+            if let Move::Grow(pages) = next {
+                let pages = pages.saturating_sub(jobs);
+                next = if pages > Pages::ZERO { Move::Grow(pages) } else { Move::Wait(None) };
+            }
         }
         if let Move::Shrink(pages) = next {
             self.look_again();
@@ -273,7 +280,7 @@ impl Shell {
         let elastic = self.book.elastic();
         let domains: Vec<_> = elastic.keys().copied().collect();
         let Some((domain, pages)) = self.book.served_if_larger(asked, &domains) else { return };
-        let (Some(limits), Some(seen)) = (limits(&elastic[&domain]), self.seen(domain)) else {
+        let (Some(limits), Some((seen, _))) = (limits(&elastic[&domain]), self.seen(domain)) else {
             return;
         };
         self.sizes.pool(domain, seen.total).sizing.ask(seen.now, pages, &limits);
