@@ -159,8 +159,8 @@ impl Shell {
         self.sizes.write();
     }
 
-    /// What there is of a domain now, and what jobs have yet to take of it. Counts before promises: a
-    /// page that a job has taken in between is counted as nobody's twice, and never as a demand.
+    /// What there is of a domain now, and what jobs have yet to take of it. Counts before promises:
+    /// a page that a job has taken in between is counted as nobody's twice, and never as a demand.
     fn seen(&mut self, domain: Domain) -> Option<(Seen, Pages)> {
         let kernel = self.provider.look(&mut self.meters, domain).ok()?;
         let jobs = self.promised(domain);
