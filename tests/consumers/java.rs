@@ -54,16 +54,16 @@ fn java(command: &mut Command, dir: &Path, words: &[&str]) -> (String, Duration)
     (succeeded(&output), took)
 }
 
-#[test]
-fn a_heap_of_large_pages_is_lent_used_collected_and_returned() {
-    let Some(program) = is_wanted("java", "openjdk-17-jdk-headless") else { return };
-    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
+/// Cold, lent, and at work on lent memory, with the flags of one collector: what was served of it.
+fn heap(collector: &[&str], pool: &str) -> Option<Vec<String>> {
+    let program = is_wanted("java", "openjdk-17-jdk-headless")?;
+    let reserved = hugepages::reserve(PAGE.size(), PAGES)?;
     let dir = tempfile::tempdir().expect("a directory");
     compile(&program, dir.path());
-    let touch = ["-XX:+AlwaysPreTouch", "-version"];
-    let daemon =
-        Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 64\nmax = 640"), &[]);
+    let daemon = Daemon::start_with(Some(reserved), &PAGE.pool(pool), &[]);
     warm(&daemon);
+    let flags = [collector, &["-XX:+AlwaysPreTouch"]].concat();
+    let touch = [&flags[..], &["-version"]].concat();
     let (_, cold) = java(&mut Command::new(&program), dir.path(), &touch);
     zero_all(&daemon, PAGE, PAGES);
     let log = dir.path().join("shim.log");
@@ -73,44 +73,27 @@ fn a_heap_of_large_pages_is_lent_used_collected_and_returned() {
         command
     };
     let (_, ready) = java(&mut shimmed(), dir.path(), &touch);
-    measured("java -Xms1g -XX:+AlwaysPreTouch -version", cold, ready);
-    assert_served(&log);
+    measured(&format!("java -Xms1g {}", touch.join(" ")), cold, ready);
+    let served = assert_served(&log);
     assert_returned(&daemon);
 
     daemon.zero("max");
-    let words = ["-XX:+AlwaysPreTouch", "Work"];
+    let words = [&flags[..], &["Work"]].concat();
     assert_eq!(java(&mut shimmed(), dir.path(), &words).0.trim(), "4560 5");
     assert_returned(&daemon);
+    Some(served)
+}
+
+#[test]
+fn a_heap_of_large_pages_is_lent_used_collected_and_returned() {
+    heap(&[], "pages_per_block = 64\nmax = 640");
 }
 
 #[test]
 fn a_heap_of_zgc_is_lent_used_collected_and_returned() {
-    let Some(program) = is_wanted("java", "openjdk-17-jdk-headless") else { return };
-    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
-    let dir = tempfile::tempdir().expect("a directory");
-    compile(&program, dir.path());
     // One file of the heap's size, which is one block's.
-    let daemon =
-        Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 512\nmax = 512"), &[]);
-    warm(&daemon);
-    let touch = ["-XX:+UseZGC", "-XX:+AlwaysPreTouch", "-version"];
-    let (_, cold) = java(&mut Command::new(&program), dir.path(), &touch);
-    zero_all(&daemon, PAGE, PAGES);
-    let log = dir.path().join("shim.log");
-    let shimmed = || {
-        let mut command = run(&daemon, &log, &["--only", "java"]);
-        command.arg(&program);
-        command
-    };
-    let (_, ready) = java(&mut shimmed(), dir.path(), &touch);
-    measured("java -Xms1g -XX:+UseZGC -XX:+AlwaysPreTouch -version", cold, ready);
-    let served = assert_served(&log);
+    let pool = "pages_per_block = 512\nmax = 512";
+    let Some(served) = heap(&["-XX:+UseZGC"], pool) else { return };
     let heap = format!("a memfd of {} bytes", 1 << 30);
     assert!(served.iter().any(|line| line.contains(&heap)), "{served:#?}");
-    assert_returned(&daemon);
-
-    daemon.zero("max");
-    let words = ["-XX:+UseZGC", "Work"];
-    assert_eq!(java(&mut shimmed(), dir.path(), &words).0.trim(), "4560 5");
-    assert_returned(&daemon);
 }

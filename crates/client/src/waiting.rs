@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans for who would rather wait for ready memory than have the kernel zero it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use wire::{LendRequest, PoolStatus};
@@ -13,8 +14,8 @@ use crate::loan::Loan;
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Client {
-    /// Borrows memory once all of it is ready, or what there is after `wait`. Blocks for as long;
-    /// another thread that shuts the program down does not end it sooner.
+    /// Borrows memory once all of it is ready, or what there is after `wait`. Blocks for as long,
+    /// and cannot be cancelled.
     ///
     /// # Errors
     /// As [`Client::lend`]; that there is not enough memory only after `wait`.
@@ -39,8 +40,14 @@ fn is_ready(pools: &[PoolStatus], request: &LendRequest) -> bool {
     if request.single {
         return has_block(fit, request.bytes.0);
     }
-    let ready = |pool: &PoolStatus| pool.ready_pages.saturating_mul(pool.page_bytes);
-    fit.map(ready).any(|ready| ready >= request.bytes.0)
+    // Of one page size, wherever they lie.
+    let mut ready = BTreeMap::<u64, u64>::new();
+    for pool in fit {
+        let bytes = pool.ready_pages.saturating_mul(pool.page_bytes);
+        let sum = ready.entry(pool.page_bytes).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    ready.values().any(|ready| *ready >= request.bytes.0)
 }
 
 fn fits(pool: &PoolStatus, request: &LendRequest) -> bool {
@@ -65,4 +72,30 @@ fn has_block<'a>(pools: impl Iterator<Item = &'a PoolStatus> + Clone, bytes: u64
         }
     };
     pools.into_iter().any(has)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use units::{Bytes, Node};
+
+    const MIB: u64 = 1 << 20;
+
+    fn pool(node: u32, page_bytes: u64, pages_per_block: u64, ready_pages: u64) -> PoolStatus {
+        PoolStatus { node, page_bytes, pages_per_block, ready_pages, ..PoolStatus::default() }
+    }
+
+    #[test]
+    fn several_blocks_of_one_page_size_are_ready_together_and_one_file_by_itself() {
+        let pools = [pool(0, 2 * MIB, 4, 6), pool(1, 2 * MIB, 4, 2), pool(0, 1 << 30, 1, 1)];
+        let rows = |bytes| LendRequest::new(Bytes(bytes));
+        assert!(is_ready(&pools, &rows(16 * MIB)), "on two nodes");
+        assert!(!is_ready(&pools, &rows(18 * MIB)));
+        assert!(!is_ready(&pools, &LendRequest { node: Some(Node(1)), ..rows(8 * MIB) }));
+        let single = |bytes| LendRequest { single: true, ..rows(bytes) };
+        assert!(is_ready(&pools, &single(8 * MIB)), "one block has it");
+        assert!(is_ready(&pools, &single(16 * MIB)), "of a larger file as much as one block has");
+        assert!(!is_ready(&pools[1..2], &single(8 * MIB)), "that block is ready in part");
+        assert!(is_ready(&pools, &single(1 << 30)));
+    }
 }
