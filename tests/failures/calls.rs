@@ -63,7 +63,8 @@ pub(crate) const FAILING: &[(&str, &[&str])] = &[
     ("read", &["EINTR", "EIO", "ENOMEM"]),
     ("readlink", &["EIO", "ENOMEM"]),
     ("readlinkat", &["EIO", "ENOMEM"]),
-    ("recvfrom", &["EINTR", "ENOMEM"]),
+    // tokio's own: a byte in a pair of sockets that do not block, which no kernel refuses so.
+    ("recvfrom", &[]),
     ("recvmsg", &["EINTR", "ENOMEM"]),
     ("rename", &["ENOSPC", "ENOMEM", "EIO"]),
     ("renameat", &["ENOSPC", "ENOMEM", "EIO"]),
@@ -72,7 +73,7 @@ pub(crate) const FAILING: &[(&str, &[&str])] = &[
     ("sched_setaffinity", &["ENOMEM"]),
     ("sched_setscheduler", &["ENOMEM"]),
     ("sendmsg", &["EINTR", "ENOMEM", "ENOBUFS"]),
-    ("sendto", &["EINTR", "ENOMEM", "ENOBUFS"]),
+    ("sendto", &[]),
     ("set_mempolicy", &["ENOMEM"]),
     ("setsockopt", &["ENOMEM"]),
     ("sigaltstack", &["ENOMEM"]),

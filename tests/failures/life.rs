@@ -149,8 +149,11 @@ impl Life {
         if took > HUNG {
             return Err(format!("the next daemon took {took:?} to serve"));
         }
+        let injected = match failed_calls(&injected) {
+            Ok(injected) => injected,
+            Err(Impossible) => return Ok(Outcome::Missed),
+        };
         ended?;
-        let injected = failed_calls(&injected);
         if injected.is_empty() {
             return Ok(Outcome::Missed);
         }
@@ -236,9 +239,11 @@ impl From<client::Error> for Felt {
     }
 }
 
-/// The calls that failed. None where one of them is what no kernel refuses, as the write that
-/// wakes an event loop: then nothing was learnt.
-fn failed_calls(trace: &str) -> Vec<String> {
+/// A call failed that no kernel refuses, as the write that wakes an event loop: nothing was learnt.
+struct Impossible;
+
+/// The calls that failed.
+fn failed_calls(trace: &str) -> Result<Vec<String>, Impossible> {
     let mut begun: BTreeMap<&str, &str> = BTreeMap::new();
     let mut failed = Vec::new();
     for line in trace.lines() {
@@ -252,12 +257,12 @@ fn failed_calls(trace: &str) -> Vec<String> {
         }
     }
     if failed.iter().any(|call| call.contains("[eventfd]")) {
-        return Vec::new();
+        return Err(Impossible);
     }
     // Of the many things that fcntl(2) does, few can fail so.
     let may_fail = ["F_DUPFD", "F_SETLEASE", "F_ADD_SEALS", "F_SETLK", "F_NOTIFY"];
     failed.retain(|call| !call.contains("fcntl(") || may_fail.iter().any(|of| call.contains(of)));
-    failed
+    Ok(failed)
 }
 
 /// Whether a line tells of that error.

@@ -10,23 +10,40 @@ mod polled;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
+use linux::DaemonEnd;
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::sleep;
 use units::{JobId, LeaseId};
+
+use self::polled::{Polled, try_register};
 
 use crate::leases::FoundLease;
 use crate::shell::{ReturnedBlocks, Shared};
 
+/// How often what cannot be watched is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Ends a lease when its last holder is gone.
-pub(crate) fn lease(shell: &Shared, lease: LeaseId, end: linux::DaemonEnd) {
+pub(crate) fn lease(shell: &Shared, lease: LeaseId, end: DaemonEnd) {
     let shell = Rc::clone(shell);
     tokio::task::spawn_local(async move {
-        match unheld(end).await {
-            Ok(end) => shell.borrow_mut().close_lease(lease, Some(end)),
-            Err(error) => tracing::error!(%error, %lease, "a lease cannot be watched"),
-        }
+        let end = match unheld(end).await {
+            Ok(end) => end,
+            // Short of memory, or of what its user may watch (epoll's max_user_watches): its pages
+            // would be lent until a restart.
+            Err((end, error)) => {
+                tracing::warn!(%error, %lease, "a lease cannot be watched: looks at it now and then");
+                while !end.has_ended().unwrap_or(false) {
+                    sleep(LOOK).await;
+                }
+                end
+            }
+        };
+        shell.borrow_mut().close_lease(lease, Some(end.into()));
     });
 }
 
@@ -44,12 +61,26 @@ pub(crate) fn leases(shell: &Shared, mut later: UnboundedReceiver<FoundLease>) {
     });
 }
 
-/// Waits until nobody has the other end of a lease. Returns this one.
-async fn unheld(end: linux::DaemonEnd) -> io::Result<OwnedFd> {
-    let end = pipe::Sender::from_owned_fd(end.into())?;
-    // The pipe has no reader any more: that, and nothing else, is an error of its write end.
-    while !end.ready(Interest::ERROR).await?.is_error() {}
-    end.into_nonblocking_fd()
+/// Waits until nobody has the other end of a lease. Returns this one, also if it cannot be waited
+/// for.
+async fn unheld(end: DaemonEnd) -> Result<DaemonEnd, (DaemonEnd, io::Error)> {
+    let end = try_register(end, Interest::ERROR)?;
+    loop {
+        // The pipe has no reader any more: that, and nothing else, is an error of its write end.
+        let failed = match end.ready(Interest::ERROR).await {
+            Ok(ready) if ready.ready().is_error() => None,
+            Ok(mut ready) => {
+                ready.clear_ready();
+                continue;
+            }
+            Err(error) => Some(error),
+        };
+        let Polled(end) = end.into_inner();
+        return match failed {
+            None => Ok(end),
+            Some(error) => Err((end, error)),
+        };
+    }
 }
 
 /// Has blocks looked at when a description of them goes.

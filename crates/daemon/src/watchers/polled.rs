@@ -8,8 +8,10 @@
 //! dropped, and `AsyncFd` ends the registration first.
 #![expect(unsafe_code, reason = "registers a descriptor with tokio")]
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
+use linux::DaemonEnd;
 use linux::kernel::Device;
 use linux::kernel::files::CountFile;
 use tokio::io::Interest;
@@ -33,11 +35,24 @@ impl KeepsFd for Device {}
 impl KeepsFd for CountFile {}
 impl KeepsFd for OwnedFd {}
 
+impl KeepsFd for DaemonEnd {}
+
 /// Has tokio poll it.
 pub(super) fn register<T: KeepsFd>(file: T, interest: Interest) -> Result<AsyncFd<Polled<T>>> {
+    let what = "cannot wait for the kernel's events";
+    try_register(file, interest).map_err(|(_, source)| Error::Runtime { what, source })
+}
+
+/// The same; what cannot be polled comes back.
+pub(super) fn try_register<T: KeepsFd>(
+    file: T,
+    interest: Interest,
+) -> std::result::Result<AsyncFd<Polled<T>>, (T, io::Error)> {
     // SAFETY: `file` owns its descriptor, keeps it until it is dropped (`KeepsFd`), and moves into
     // the `AsyncFd`, which deregisters before it drops what it has.
     let registered = unsafe { AsyncFd::register_with_interest(Polled(file), interest) };
-    let what = "cannot wait for the kernel's events";
-    registered.map_err(|error| Error::Runtime { what, source: error.into() })
+    registered.map_err(|error| {
+        let (Polled(file), error) = error.into_parts();
+        (file, error)
+    })
 }
