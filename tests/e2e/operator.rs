@@ -2,6 +2,7 @@
 //! The operator in control: who has what, taking it back, and counts that are true.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -417,6 +418,37 @@ fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
     // A daemon that was killed has locked nothing.
     daemon.kill();
     daemon.launch();
+}
+
+#[test]
+fn a_socket_that_a_dead_daemon_left_to_others_is_replaced_and_a_living_ones_is_not() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
+    daemon.terminate();
+    let listener = UnixListener::bind(daemon.socket()).expect("our own directory");
+    daemon.spawn();
+    let deadline = Instant::now() + PATIENCE;
+    while !daemon.has_ended() {
+        assert!(Instant::now() < deadline, "it does not give up:\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    daemon.forget_process();
+    assert!(daemon.log().contains("another daemon already listens at"), "{}", daemon.log());
+    // As a daemon that is killed between making a worker and the worker's first instruction.
+    let forerunner = fork(|_| i32::from(rustix::net::listen(&listener, 8).is_err()));
+    assert_eq!(forerunner.wait(), Some(0));
+    daemon.spawn();
+    // Before that a client would knock at the old one.
+    let deadline = Instant::now() + PATIENCE;
+    while daemon.log().matches("serves socket").count() < 2 {
+        assert!(Instant::now() < deadline, "it does not serve:\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    daemon.wait_until_up();
+    daemon.zero("max");
+    assert_eq!(daemon.pool().ready_pages, 2);
+    drop(listener);
 }
 
 #[test]

@@ -4,8 +4,13 @@
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::error::{Error, Result};
 
@@ -45,18 +50,19 @@ pub(crate) fn restrict(path: &Path, group: Option<u32>) -> Result<()> {
     }
 }
 
-/// Binds the socket, replacing one that nobody listens at any more.
+/// Binds the socket, replacing one that nobody listens at any more. Blocks for `patience` where
+/// somebody does.
 ///
 /// Everybody may connect: who may do what is decided by the peer's credentials, so that a refusal
 /// can say why.
-pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
+pub(crate) fn listen(path: &Path, patience: Duration) -> Result<UnixListener> {
     let failed = |source: io::Error| Error::Listen { path: path.to_owned(), source };
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed)?;
     }
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => {
-            if UnixStream::connect(path).is_ok() {
+            if is_served(path, patience)? {
                 return Err(Error::Running(path.to_owned()));
             }
             fs::remove_file(path).map_err(failed)?;
@@ -73,4 +79,28 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(listener)
+}
+
+/// Whether a socket is that of a process that lives on. A daemon that was killed while it started a
+/// worker leaves its socket to that one, until that has become another program: on a busy machine
+/// longer than a restart takes.
+fn is_served(path: &Path, patience: Duration) -> Result<bool> {
+    let failed = |error: Errno| Error::Listen { path: path.to_owned(), source: error.into() };
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    let end = Instant::now() + patience;
+    loop {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let socket = socket.map_err(failed)?;
+        match connect(&socket, &address) {
+            Ok(()) => {
+                let patience = end.saturating_duration_since(Instant::now());
+                return Ok(!linux::peer::has_ended(&socket, patience)?);
+            }
+            // So many have knocked already that nobody knows whose it is.
+            Err(Errno::AGAIN) if Instant::now() < end => sleep(Duration::from_millis(20)),
+            Err(Errno::AGAIN) => return Ok(true),
+            Err(_) => return Ok(false),
+        }
+    }
 }

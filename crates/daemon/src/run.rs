@@ -44,8 +44,9 @@ const SIZES_PATIENCE: Duration = Duration::from_secs(5);
 /// How long draining without a daemon waits for pages to be free: 256 GiB take 50 ms.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a start waits for a daemon before it to be gone.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a start waits for a daemon before it to be gone, and what it has open with it: a worker
+/// that it was about to start has copies of that, until it runs.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How to run a daemon.
 #[derive(Debug, Clone)]
@@ -229,7 +230,7 @@ fn listen(
             listener.set_nonblocking(true).map_err(failed)?;
             (listener, OwnPath(None))
         }
-        None => (crate::files::listen(path)?, OwnPath(Some(path.to_owned()))),
+        None => (crate::files::listen(path, LOCK_PATIENCE)?, OwnPath(Some(path.to_owned()))),
     };
     Ok((UnixListener::from_std(listener).map_err(failed)?, own))
 }

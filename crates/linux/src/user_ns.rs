@@ -6,15 +6,14 @@
 //!
 //! Needs CAP_SYS_PTRACE for processes of other users, as everything in `/proc/PID/ns` does.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::error::{Context, Errno, Error, Result};
-use crate::peer::Peer;
+use crate::error::{Context, Errno, Result};
+use crate::peer::{self, Peer};
 use crate::raw;
 use crate::roots::Roots;
 
@@ -27,10 +26,10 @@ use crate::roots::Roots;
 /// ESRCH if the process that connected has ended; EACCES or EPERM without the right to look.
 pub fn maker(roots: &Roots, socket: impl AsFd, peer: &Peer) -> Result<Option<u32>> {
     let Some(pid) = peer.pid else { return Ok(None) };
-    let pidfd = pidfd(socket.as_fd(), pid)?;
+    let process = peer::process(socket.as_fd(), pid)?;
     let mut namespace = open(&roots.proc.join(format!("{pid}/ns/user")))?;
     // It lived when the file had been opened, so that the number was still its own.
-    if has_ended(&pidfd)? {
+    if peer::ends_within(&process, Duration::ZERO)? {
         return Err(Errno::SRCH).or_call(|| format!("pidfd_open({pid}, 0)"));
     }
     let own = identity(&open(&roots.proc.join("self/ns/user"))?)?;
@@ -49,29 +48,6 @@ pub fn maker(roots: &Roots, socket: impl AsFd, peer: &Peer) -> Result<Option<u32
         };
     }
     Ok(outermost)
-}
-
-fn pidfd(socket: BorrowedFd<'_>, pid: u32) -> Result<OwnedFd> {
-    match raw::peer_pidfd(socket) {
-        // Before Linux 6.5. A number that was given away since it connected is not noticed.
-        Err(Errno::NOPROTOOPT) => {
-            let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            let number = number.ok_or_else(|| Error::invalid("process", pid, "is none"))?;
-            pidfd_open(number, PidfdFlags::empty()).or_call(|| format!("pidfd_open({pid}, 0)"))
-        }
-        Ok(pidfd) => Ok(pidfd),
-        // What kernels say of a process that nobody waits for any more.
-        Err(Errno::INVAL | Errno::NODATA) => {
-            Err(Errno::SRCH).or_call(|| format!("getsockopt(SO_PEERPIDFD) of process {pid}"))
-        }
-        Err(errno) => Err(errno).or_call(|| format!("getsockopt(SO_PEERPIDFD) of process {pid}")),
-    }
-}
-
-fn has_ended(pidfd: &OwnedFd) -> Result<bool> {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    let ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    ready.map(|count| count > 0).or_call(|| "poll(pidfd)".to_owned())
 }
 
 fn open(path: &Path) -> Result<OwnedFd> {

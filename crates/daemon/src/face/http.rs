@@ -66,7 +66,7 @@ impl Endpoint {
                 ))
             }
             Listen::Unix(path) => {
-                let listener = crate::files::listen(path)?;
+                let listener = crate::files::listen(path, Duration::ZERO)?;
                 let listener = UnixListener::from_std(listener).map_err(failed)?;
                 tokio::task::spawn_local(serve(
                     async move || {

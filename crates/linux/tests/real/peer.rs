@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
 use linux::peer::{self, Peer};
 use linux::testkit::{child, skip};
@@ -50,11 +51,31 @@ fn another_user_is_seen_with_all_its_groups() {
     assert_eq!(peer.groups, groups);
     assert!(peer.in_group(1999) && peer.in_group(2099) && !peer.in_group(2100));
 
-    let Some(pidfd) = peer::pidfd(&stream).unwrap() else {
-        return skip("SO_PEERPIDFD needs Linux 6.5");
-    };
-    rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL).unwrap();
-    assert_eq!(client.wait(), None, "the descriptor is the client's process");
+    assert!(!peer::has_ended(&stream, Duration::ZERO).unwrap());
+    client.kill();
+    assert!(peer::has_ended(&stream, Duration::ZERO).unwrap());
+}
+
+#[test]
+fn of_a_socket_that_is_handed_on_the_listener_is_who_listened() {
+    let _alone = child::alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let stream = UnixStream::connect(&path).unwrap();
+    assert!(!peer::has_ended(&stream, Duration::ZERO).unwrap(), "this process has it");
+    // Who listens last is whose it is.
+    let heir = child::fork(|ready| {
+        rustix::net::listen(&listener, 8).unwrap();
+        ready.signal();
+        ready.hold()
+    });
+    heir.wait_ready();
+    let stream = UnixStream::connect(&path).unwrap();
+    assert!(!peer::has_ended(&stream, Duration::from_millis(10)).unwrap(), "the child has it");
+    heir.kill();
+    let stream = UnixStream::connect(&path).unwrap();
+    assert!(peer::has_ended(&stream, Duration::ZERO).unwrap(), "though it is open here");
 }
 
 #[test]
