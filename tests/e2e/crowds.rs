@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use prezero_tests::daemon::PATIENCE;
+use prezero_tests::process::{descriptors, resident_kib};
 use prezero_tests::user::{NOBODY, on_a_thread_of};
 use prezero_tests::{Daemon, Page};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -73,18 +74,6 @@ fn ask(stream: &mut UnixStream) -> Option<Value> {
     hear(stream)
 }
 
-fn descriptors(daemon: &Daemon) -> usize {
-    let dir = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("our own child");
-    dir.count()
-}
-
-fn resident_kib(daemon: &Daemon) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()));
-    let status = status.expect("our own child");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process");
-    line.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number of KiB")
-}
-
 /// How much the daemon works between a new connection's first byte and the loan of a ready page, by
 /// root: the second most of 60.
 ///
@@ -131,7 +120,7 @@ fn assert_not_slower<T>(daemon: &Daemon, mut attack: impl FnMut() -> T) {
 #[test]
 fn a_stranger_is_told_why_and_hung_up_on() {
     let Some(daemon) = shared() else { return };
-    let before = descriptors(&daemon);
+    let before = descriptors(daemon.pid());
     let mut strangers = crowd(&daemon, SOMEBODY - 1, 500);
     for stranger in &mut strangers {
         let refusal = hear(stranger).expect("a reason before it has said anything");
@@ -141,7 +130,7 @@ fn a_stranger_is_told_why_and_hung_up_on() {
     }
     daemon.client().status().expect("the daemon serves");
     let deadline = Instant::now() + PATIENCE;
-    while descriptors(&daemon) > before {
+    while descriptors(daemon.pid()) > before {
         assert!(Instant::now() < deadline, "strangers that stay keep descriptors");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -187,7 +176,7 @@ fn descriptors_in_a_message_without_end_never_arrive() {
     for stream in &mut streams {
         ask(stream).expect("served");
     }
-    let before = descriptors(&daemon);
+    let before = descriptors(daemon.pid());
     let null = std::fs::File::open("/dev/null").expect("there is one");
     let mut most = before;
     for _ in 0..100 {
@@ -200,7 +189,7 @@ fn descriptors_in_a_message_without_end_never_arrive() {
             rustix::net::sendmsg(stream, &pieces, &mut control, SendFlags::NOSIGNAL)
                 .expect("the daemon reads");
         }
-        most = most.max(descriptors(&daemon));
+        most = most.max(descriptors(daemon.pid()));
     }
     for stream in &mut streams {
         ask(stream).expect("a message that begins with blanks is one");
@@ -219,11 +208,11 @@ fn memory_comes_back_when_a_crowd_is_gone() {
     for stream in &mut crowd {
         ask(stream).expect("served");
     }
-    let during = resident_kib(&daemon);
+    let during = resident_kib(daemon.pid());
     drop(crowd);
     let deadline = Instant::now() + PATIENCE;
-    while resident_kib(&daemon) > 20 << 10 {
-        let now = resident_kib(&daemon);
+    while resident_kib(daemon.pid()) > 20 << 10 {
+        let now = resident_kib(daemon.pid());
         assert!(Instant::now() < deadline, "{during} KiB with the crowd, {now} KiB after it");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -232,12 +221,12 @@ fn memory_comes_back_when_a_crowd_is_gone() {
 #[test]
 fn a_client_that_never_reads_is_hung_up_on() {
     let Some(daemon) = shared() else { return };
-    let before = descriptors(&daemon);
+    let before = descriptors(daemon.pid());
     let mut deaf = connect(&daemon);
     deaf.set_write_timeout(Some(Duration::from_millis(200))).expect("a socket");
     while deaf.write_all(GET_STATUS).is_ok() {}
     let deadline = Instant::now() + PATIENCE;
-    while descriptors(&daemon) > before {
+    while descriptors(daemon.pid()) > before {
         assert!(Instant::now() < deadline, "it keeps its connection for ever");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -307,7 +296,7 @@ fn without_descriptors_no_page_is_lost() {
     let limit = |current: Option<u64>| {
         prlimit(pid, Resource::Nofile, Rlimit { current, ..own }).expect("our own child")
     };
-    let before = limit(Some(u64::try_from(descriptors(&daemon)).expect("a count")));
+    let before = limit(Some(u64::try_from(descriptors(daemon.pid())).expect("a count")));
     let request = client::LendRequest::new(page.times(1));
     let refused = client.lend(&request).expect_err("there is no descriptor for a loan");
     assert!(matches!(refused, client::Error::Refused(wire::Error::Failed { .. })), "{refused}");

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use linux::testkit::child::alone;
 use linux::testkit::hugepages;
-use linux::{Roots, hugetlb};
-use prezero_tests::{Daemon, Page};
+pub(crate) use prezero_tests::counters::Kernel;
+use prezero_tests::{Daemon, Page, process};
 use units::Node;
 use wire::{PoolChange, PoolStatus};
 
@@ -24,25 +24,6 @@ use crate::victim::Victim;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Memory of the daemon that an attack may leave it with: its malloc's, which it uses again.
 const LEFT_KIB: i64 = 4 << 10;
-
-/// The kernel's own count of pages of 2 MiB on the whole machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kernel {
-    total: u64,
-    free: u64,
-    reserved: Option<u64>,
-    surplus: u64,
-}
-
-impl Kernel {
-    /// As it is now.
-    pub(crate) fn now() -> Self {
-        let counters = hugetlb::counters(&Roots::default(), Page::Mib2.size(), None);
-        let hugetlb::HugetlbCounters { total, free, surplus, reserved } =
-            counters.expect("2 MiB pages");
-        Self { total, free, reserved, surplus }
-    }
-}
 
 /// What an attack has left.
 #[derive(Debug, Clone, Copy)]
@@ -147,16 +128,12 @@ impl Stage {
     }
 
     fn descriptors(&self) -> usize {
-        let fds = fs::read_dir(format!("/proc/{}/fd", self.daemon.pid()));
-        fds.expect("our own child").count()
+        process::descriptors(self.daemon.pid())
     }
 
     /// Its resident memory.
     pub(crate) fn memory_kib(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.daemon.pid()));
-        let status = status.expect("our own child");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        line.and_then(|l| l.trim().trim_end_matches(" kB").parse().ok()).expect("a size")
+        process::resident_kib(self.daemon.pid())
     }
 
     fn files(&self) -> usize {

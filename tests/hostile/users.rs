@@ -2,9 +2,8 @@
 //! The kinds of users there are. Their numbers belong to nobody on a usual machine.
 
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
+pub(crate) use prezero_tests::storm::LEND_GROUP;
 
-/// Members may borrow.
-pub(crate) const LEND_GROUP: u32 = 65_521;
 /// Members may zero.
 pub(crate) const ZERO_GROUP: u32 = 65_522;
 

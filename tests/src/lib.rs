@@ -2,9 +2,12 @@
 //! What the end-to-end tests share: a real daemon on real huge pages, and borrowers to kill.
 
 pub mod c;
+pub mod counters;
 pub mod daemon;
 pub mod memory;
 pub mod pins;
+pub mod process;
+pub mod storm;
 pub mod user;
 
 pub use daemon::{Daemon, Page};
