@@ -108,9 +108,9 @@ test-cluster:
 	$(CARGO) xtask cluster
 
 # The slower matrices: every state of the book within bounds, a tenth of all failures of system
-# calls, a minute of each fuzzer, ten minutes of storm, databases, a JVM and others on lent memory,
-# the package on a Debian of its own, the crates as they would be published, a Kubernetes of one
-# node, debug kernel, preemption models, cross builds.
+# calls, a minute of each fuzzer, ten minutes of storm and half an hour of everything, databases, a
+# JVM and others on lent memory, the package on a Debian of its own, the crates as they would be
+# published, a Kubernetes of one node, debug kernel, preemption models, cross builds.
 test-all: test test-clear need-consumers test-kubernetes test-cluster
 	$(CARGO) test --release --package prezero-book --test explore -- --nocapture
 	PREZERO_FAILURES=500 $(CARGO) test --package prezero-tests --test failures -- --nocapture
@@ -118,6 +118,7 @@ test-all: test test-clear need-consumers test-kubernetes test-cluster
 	PREZERO_TEST_STORM_SECONDS=180 $(CARGO) test --package prezero-tests --test e2e storm_of_pins
 	$(CARGO) test --package prezero-tests --test hostile -- --test-threads 1 --skip storm::
 	PREZERO_HOSTILE_STORM_SECONDS=600 $(CARGO) test --package prezero-tests --test hostile storm::
+	$(CARGO) xtask soak --hours 0.5
 	PREZERO_TEST_CONSUMERS=1 $(CARGO) test --package prezero-tests --test consumers -- --test-threads 1
 	$(CARGO) xtask package test
 	$(CARGO) publish --workspace --dry-run --allow-dirty

@@ -3,7 +3,8 @@
 //! the kernel series; `cargo xtask vm ...` runs tests under QEMU; `cargo
 //! xtask package ...` builds and tests the Debian packages; `cargo xtask
 //! cluster` runs the driver for Kubernetes under a real one; `cargo xtask
-//! perf` holds a benchmark's report against what is wanted.
+//! perf` holds a benchmark's report against what is wanted; `cargo xtask
+//! soak` lets everything happen to a daemon for hours.
 //!
 //! Everything here drives other programs (apt, git, make, QEMU) as processes;
 //! what a program needs is installed by name when it is missing and we are
@@ -19,6 +20,7 @@ mod kernel;
 mod package;
 mod perf;
 mod say;
+mod soak;
 mod tap;
 mod vm;
 
@@ -53,6 +55,8 @@ enum Verb {
     Man,
     /// Hold a report of `prezero bench --json` against tests/perf.toml.
     Perf(perf::Args),
+    /// Let everything happen to a daemon for hours, and see that nothing is lost and nothing grows.
+    Soak(soak::Args),
     /// Run tests in virtual machines.
     #[command(subcommand)]
     Vm(vm::Verb),
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Verb::Perf(args) => perf::run(&args),
+        Verb::Soak(args) => soak::run(&args),
         Verb::Vm(verb) => vm::run(verb),
     };
     match done {
