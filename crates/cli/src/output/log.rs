@@ -10,6 +10,9 @@ use tracing_subscriber::fmt::MakeWriter;
 /// From now on whatever is at least as bad as `level` is logged.
 pub(crate) fn to_standard_error(level: LevelFilter) {
     let lines = tracing_subscriber::fmt().compact().with_target(false).with_max_level(level);
+    // What is logged of a line that could not be written panics where it cannot be written either:
+    // a full disk under the log, or a reader that has ended, would end the daemon.
+    let lines = lines.log_internal_errors(false);
     if is_journal() {
         // The journal has its own clock and its own levels.
         lines.without_time().with_level(false).with_ansi(false).with_writer(Journal).init();
