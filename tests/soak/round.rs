@@ -48,14 +48,15 @@ impl std::fmt::Display for Done {
     }
 }
 
-/// Everything.
+/// Everything, in the order in which it has to end: the elder has the machine's pages and puts
+/// the pool back, after which nobody may change it any more.
 #[derive(Debug)]
 pub(crate) struct Soak {
-    elder: Daemon,
-    mortal: Daemon,
     crowds: [Crowd; 2],
     operators: Operators,
     machine: Machine,
+    mortal: Daemon,
+    elder: Daemon,
     builds: Vec<PathBuf>,
     build: usize,
     random: StdRng,
@@ -102,7 +103,7 @@ impl Soak {
         let operators = Operators::new(elder.scratch());
         let crowds = [Crowd::new(1), Crowd::new(2)];
         let done = Done::default();
-        Self { elder, mortal, crowds, operators, machine, builds, build: 0, random, done }
+        Self { crowds, operators, machine, mortal, elder, builds, build: 0, random, done }
     }
 
     /// The daemon that lives to the end.

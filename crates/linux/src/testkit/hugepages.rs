@@ -9,8 +9,9 @@
 //!
 //! Pages that are free already are used: a runner that reserves what its tests need before it
 //! compiles them finds 1 GiB pages on machines where later none can be made. What is free beyond a
-//! test's own pages is promised to a mapping that nobody touches, so that a test has exactly as
-//! many as it asked for, whatever the machine has in its pools. Such a promise knows no node: a
+//! test's own pages leaves the pool until the test is over, so that a test has exactly as many as
+//! it asked for, whatever the machine has in its pools. Pages of 1 GiB, which might not be found
+//! again, are promised to a mapping that nobody touches instead. Such a promise knows no node: a
 //! machine of several runs the tests with empty pools.
 
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ pub struct Guard {
     before: Vec<Before>,
     /// What others had of every size when the lock was taken.
     held: Vec<Held>,
-    /// Free pages that are not this test's, how many of each size.
+    /// Free pages that are not this test's but stay in their pool, how many of each size.
     excess: Vec<(PageSize, u64, Mapping)>,
     lock: Lock,
 }
@@ -98,7 +99,7 @@ pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
     }
     for page in hugetlb::page_sizes(&Roots::default()).expect("the sizes that were just grown") {
         let pages = wanted.iter().filter(|w| w.0 == page).map(|w| w.2).sum();
-        guard.set_aside_beyond(page, pages).expect("free pages can be promised");
+        guard.keep_from_the_test(page, pages).expect("free pages can be taken away");
     }
     Some(guard)
 }
@@ -192,9 +193,21 @@ impl Guard {
         Ok(false)
     }
 
-    fn set_aside_beyond(&mut self, page: PageSize, pages: u64) -> Result<()> {
-        let free = hugetlb::counters(&Roots::default(), page, None)?.unreserved_free();
-        let excess = free.saturating_sub(pages);
+    fn keep_from_the_test(&mut self, page: PageSize, pages: u64) -> Result<()> {
+        let roots = Roots::default();
+        let excess = || {
+            let free = hugetlb::counters(&roots, page, None)?.unreserved_free();
+            Ok(free.saturating_sub(pages))
+        };
+        let before: Vec<_> = self.before.iter().filter(|before| before.page == page).collect();
+        if let ([Before { node, .. }], true) = (&before[..], page.bytes() < GIB_1.bytes()) {
+            // The elastic pool's tests found that a promise is not nothing: the probes for pins
+            // find no page, and the pool does not become smaller as it would.
+            let there = hugetlb::counters(&roots, page, *node)?;
+            let gone = there.free.saturating_sub(pages).min(excess()?);
+            hugetlb::set_total(&roots, page, *node, there.total - gone)?;
+        }
+        let excess = excess()?;
         if excess > 0 {
             let size = MemfdFlags::from_bits_retain(page.bytes().trailing_zeros() << 26);
             let file = rustix::fs::memfd_create(
