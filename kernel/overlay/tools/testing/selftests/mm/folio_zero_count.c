@@ -182,14 +182,47 @@ static int huge_memfd(size_t size)
 			    MFD_HUGETLB | (__builtin_ctzl(size) << HUGE_SHIFT));
 }
 
-static bool have_page(size_t size)
+static size_t free_pages(size_t size)
 {
 	char path[128], text[32];
 
 	snprintf(path, sizeof(path),
 		 "/sys/kernel/mm/hugepages/hugepages-%zukB/free_hugepages",
 		 size / 1024);
-	return read_text(path, text, sizeof(text)) && atol(text) > 0;
+	return read_text(path, text, sizeof(text)) ? strtoul(text, NULL, 10) : 0;
+}
+
+static bool have_page(size_t size)
+{
+	return free_pages(size) > 0;
+}
+
+static char *map_huge(size_t bytes, size_t size)
+{
+	char *mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE |
+			 MAP_ANONYMOUS | MAP_HUGETLB |
+			 (__builtin_ctzl(size) << HUGE_SHIFT), -1, 0);
+
+	if (mem == MAP_FAILED)
+		ksft_exit_fail_perror("mmap of hugetlb");
+	return mem;
+}
+
+/*
+ * Use every free page: a pool that knows which of its pages are zero, as
+ * those that init_on_alloc cleared, has nothing left to clear at a fault.
+ */
+static void soil(size_t size)
+{
+	size_t i, bytes = free_pages(size) * size;
+	char *mem;
+
+	if (!bytes)
+		return;
+	mem = map_huge(bytes, size);
+	for (i = 0; i < bytes; i += size)
+		mem[i] = 1;
+	munmap(mem, bytes);
 }
 
 /* How many ranges a gigantic page is, whoever asks for it. */
@@ -212,11 +245,7 @@ static void test_hugetlb_fault(size_t size, bool is_gigantic)
 			ksft_test_result_skip("hugetlb fault: no page\n");
 			continue;
 		}
-		mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE |
-			   MAP_ANONYMOUS | MAP_HUGETLB |
-			   (__builtin_ctzl(size) << HUGE_SHIFT), -1, 0);
-		if (mem == MAP_FAILED)
-			ksft_exit_fail_perror("mmap of hugetlb");
+		mem = map_huge(size, size);
 		start();
 		((volatile char *)mem)[offset] = 1;
 		counts = stop();
@@ -288,10 +317,12 @@ int main(int argc, char **argv)
 	if (do_mthp)
 		test_mthp(pmd);
 	if (do_2m) {
+		soil(2UL << 20);
 		test_hugetlb_fault(2UL << 20, false);
 		test_fallocate(2UL << 20, false);
 	}
 	if (do_1g) {
+		soil(1UL << 30);
 		test_hugetlb_fault(1UL << 30, true);
 		test_fallocate(1UL << 30, true);
 	}
