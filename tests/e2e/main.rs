@@ -9,6 +9,7 @@ mod conformance;
 mod crash;
 mod crowds;
 mod elastic;
+mod inherited;
 mod isolation;
 mod keep;
 mod laboratory;

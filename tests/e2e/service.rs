@@ -2,7 +2,6 @@
 //! As a service: readiness, reloads, the watchdog, sockets and descriptors that outlive a daemon.
 //! The tests are the service manager.
 
-use std::fs::File;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +17,7 @@ use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use wire::{LendRequest, Status};
+use wire::Status;
 
 /// The socket that a daemon tells things through, as systemd has one.
 struct Ear {
@@ -84,7 +83,7 @@ fn with_descriptors(command: &Command, fds: Vec<(&str, OwnedFd)>, log: &Path) ->
     let mut fds = fds.into_iter().map(|(_, fd)| Stdio::from(fd));
     shell.stdin(fds.next().expect("one at least"));
     shell.stdout(fds.next().unwrap_or_else(Stdio::null));
-    shell.stderr(File::options().append(true).create(true).open(log).expect("a log"));
+    shell.stderr(std::fs::File::options().append(true).create(true).open(log).expect("a log"));
     shell
 }
 
@@ -365,39 +364,6 @@ fn the_log_names_pools_fillings_refusals_and_what_is_missing() {
     drop(daemon);
     let daemon = Daemon::start_with(None, "", &[]);
     daemon.wait_for_log("there is nothing to lend");
-}
-
-#[test]
-fn a_log_that_cannot_be_written_stops_nobody() {
-    let page = Page::Mib2;
-    let config = page.pool("ready_high = 2");
-    let Some(mut daemon) = unstarted(page, 2, &config) else { return };
-    let full = || OwnedFd::from(File::options().append(true).open("/dev/full").expect("a device"));
-    // The reader has ended, as that of `prezero serve 2>&1 | tee log` may.
-    let broken = || OwnedFd::from(std::io::pipe().expect("a pipe").1);
-    for journal in [false, true] {
-        for log in [full(), broken()] {
-            let stat = rustix::fs::fstat(&log).expect("an open file");
-            let stream = journal.then(|| format!("{}:{}", stat.st_dev, stat.st_ino));
-            daemon.write_config(&config);
-            daemon.spawn_as(|mut command| {
-                command.env("JOURNAL_STREAM", stream.unwrap_or_default()).stderr(log);
-                command
-            });
-            daemon.wait_until_up();
-            daemon.wait_for("filled", |pool| pool.ready_pages == 2);
-            drop(daemon.lend(page, 1));
-            // A line of every level: a refused configuration, a killed worker, a refused loan.
-            daemon.write_config("pol = 1");
-            daemon.signal(Signal::SIGHUP);
-            for worker in prezero_tests::process::children(daemon.pid()) {
-                nix::sys::signal::kill(worker, Signal::SIGKILL).ok();
-            }
-            daemon.client().lend(&LendRequest::new(page.times(3))).expect_err("there are two");
-            daemon.wait_for("filled again", |pool| pool.ready_pages == 2);
-            daemon.terminate();
-        }
-    }
 }
 
 #[test]

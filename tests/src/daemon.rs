@@ -388,7 +388,11 @@ impl Daemon {
         self.pages.as_mut().expect("reserved pages").lose(page.size(), pages);
     }
 
-    fn unmount(&self) {
+    /// Takes away what a daemon that has ended leaves mounted: every block is gone then.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn unmount(&self) {
         let trees = linux::fuse::find(&Roots::default(), &self.tree(), "prezero");
         for tree in trees.unwrap_or_default() {
             tree.detach().expect("our own mount");

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
-use crate::run::{Options, Until, run};
+use crate::run::{Options, Until, event_loop, run};
 
 /// A daemon on a thread of its own. Dropping it stops it; [`Embedded::stop`] says how that went.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Embedded {
         let socket = options.socket.clone();
         let (stop, stopped) = oneshot::channel();
         let (listens, listening) = mpsc::channel();
-        let body = move || run(options, Until::Told { stopped, listens });
+        let body = move || run(&event_loop()?, options, Until::Told { stopped, listens });
         let thread = std::thread::Builder::new()
             .name("prezero".to_owned())
             .spawn(body)

@@ -2,7 +2,7 @@
 //! Directories and the socket's place.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -21,6 +21,18 @@ pub(crate) fn make_dir(path: &Path) -> Result<()> {
         .mode(0o700)
         .create(path)
         .map_err(|source| Error::Runtime { what: "cannot make the run directory", source })
+}
+
+/// Writes a file of the daemon's own: a reader finds all of what was in it or all of `content`.
+pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    // Left by a daemon that was killed right here.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::options().create_new(true).write(true).mode(0o600).open(&new)?.write_all(content)?;
+    fs::rename(new, path)
 }
 
 /// Makes a run directory the caller's alone, until the file is closed; `None` if it is another's.

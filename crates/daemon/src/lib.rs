@@ -32,6 +32,7 @@ mod resizing;
 mod rights;
 mod run;
 mod shell;
+mod signals;
 mod store;
 mod tables;
 mod users;

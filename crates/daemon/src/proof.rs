@@ -185,7 +185,7 @@ fn recalled(left: &Path, size: PageSize) -> Option<Rest> {
 
 fn remember(left: &Path, rest: Rest) {
     let Some(boot) = boot() else { return };
-    if let Err(error) = std::fs::write(left, boot + &rest.to_text()) {
+    if let Err(error) = crate::files::replace(left, (boot + &rest.to_text()).as_bytes()) {
         tracing::debug!(%error, "the next start measures again");
     }
 }

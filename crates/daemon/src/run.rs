@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use book::config::{Config, PoolConfig};
 use linux::Roots;
+use rustix::fs::Mode;
 use tokio::net::UnixListener;
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
@@ -30,6 +30,7 @@ use crate::manager::{Inherited, Manager};
 use crate::provider::Provider;
 use crate::rights::{Groups, SharedGroups};
 use crate::shell::{Shared, Shell};
+use crate::signals::{self, Signals};
 use crate::workers::Workers;
 use crate::{house, watchers};
 
@@ -97,7 +98,14 @@ impl Default for Options {
 /// # Errors
 /// Those of starting; nothing is left behind then but directories.
 pub fn serve(options: Options) -> Result<()> {
-    run(options, Until::Signal)
+    // What it makes has a mode said for it; an inherited umask could take the daemon's own part.
+    rustix::process::umask(Mode::WGRP | Mode::WOTH);
+    let runtime = event_loop()?;
+    let signals = {
+        let _runs = runtime.enter();
+        Signals::of_a_start()?
+    };
+    run(&runtime, options, Until::Signal(signals))
 }
 
 /// Says whether a daemon would start with these options, by what a start asks itself, and changes
@@ -131,10 +139,7 @@ pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
     let sizes = linux::hugetlb::page_sizes(roots)?;
     let pools = sizes.into_iter().filter(left).map(pool).collect();
     let config = Config { pools, ..Config::default() };
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|source| Error::Runtime { what: "cannot make an event loop", source })?;
+    let runtime = event_loop()?;
     let _runs = runtime.enter();
     let mut shell = Shell::start(config, run_dir, roots.clone(), false, BTreeMap::new())?.shell;
     let drained = shell.drain(true).map_err(|error| Error::Drain(error.to_string()))?;
@@ -145,19 +150,23 @@ pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
 /// How long a daemon runs.
 pub(crate) enum Until {
     /// Until a signal; its files and mounts stay.
-    Signal,
+    Signal(Signals),
     /// Until somebody else says so, who is told when it listens; nothing of it stays.
     Told { stopped: oneshot::Receiver<()>, listens: mpsc::Sender<()> },
 }
 
 /// Runs a daemon on this thread.
-pub(crate) fn run(options: Options, until: Until) -> Result<()> {
+pub(crate) fn run(runtime: &Runtime, options: Options, until: Until) -> Result<()> {
     raise_descriptor_limit();
-    let runtime = Builder::new_current_thread()
+    LocalSet::new().block_on(runtime, main(options, until))
+}
+
+/// What a daemon runs on: one thread, its caller's.
+pub(crate) fn event_loop() -> Result<Runtime> {
+    Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| Error::Runtime { what: "cannot make an event loop", source })?;
-    LocalSet::new().block_on(&runtime, main(options, until))
+        .map_err(|source| Error::Runtime { what: "cannot make an event loop", source })
 }
 
 /// Each loan takes one descriptor and each connection two: a thousand of both are common.
@@ -173,6 +182,7 @@ fn raise_descriptor_limit() {
 /// From start to end, step by step. What fails leaves nothing behind but directories.
 async fn main(options: Options, until: Until) -> Result<()> {
     let is_embedded = matches!(until, Until::Told { .. });
+    signals::keep_children()?;
     let inherited = if options.managed { Inherited::take() } else { Inherited::default() };
     let groups = Rc::new(RefCell::new(Groups::of(&options.config)?));
     let tree = Settings::of(&options.config, &options.run_dir, is_embedded)?;
@@ -313,26 +323,17 @@ async fn plant(
 /// Says that the daemon serves, and waits for its end.
 async fn end(until: Until, control: &Control, socket: &Path) -> Result<()> {
     let (stopped, listens) = match until {
-        Until::Signal => return signalled(control, socket).await,
+        Until::Signal(signals) => {
+            let serves = || {
+                tracing::info!(socket = %socket.display(), "serves");
+                control.ready();
+            };
+            return signals.end(control, serves).await;
+        }
         Until::Told { stopped, listens } => (stopped, listens),
     };
     // Whoever started it may be gone already; then `stopped` says so at once.
     let _ = listens.send(());
     let _ = stopped.await;
-    Ok(())
-}
-
-async fn signalled(control: &Control, socket: &Path) -> Result<()> {
-    let failed = |source| Error::Runtime { what: "cannot wait for signals", source };
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let hangup = signal(SignalKind::hangup()).map_err(failed)?;
-    tracing::info!(socket = %socket.display(), "serves");
-    control.ready();
-    tokio::select! {
-        () = control.reload_at(hangup) => {}
-        _ = terminate.recv() => tracing::info!("SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("SIGINT"),
-    }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! Draining: all that is not lent goes back to the kernel, and nothing is zeroed, until somebody
 //! says otherwise. A file in the run directory says so to the next daemon; both end with the boot.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Draining {
 
     fn set(&mut self, on: bool) -> std::io::Result<()> {
         match on {
-            true => drop(File::create(&self.marker)?),
+            true => crate::files::replace(&self.marker, b"")?,
             false => match fs::remove_file(&self.marker) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}

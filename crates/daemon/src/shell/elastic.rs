@@ -99,11 +99,7 @@ impl Sizes {
         if new == self.written {
             return;
         }
-        let written = || {
-            let temporary = self.path.with_extension("new");
-            fs::write(&temporary, serde_json::to_vec(&new)?)?;
-            fs::rename(temporary, &self.path)
-        };
+        let written = || crate::files::replace(&self.path, &serde_json::to_vec(&new)?);
         if let Err(error) = written() {
             let path = self.path.display();
             tracing::warn!(%error, %path, "what is added cannot be written: it stays after a crash");

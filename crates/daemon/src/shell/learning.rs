@@ -45,9 +45,7 @@ impl Learning {
     }
 
     fn write(&mut self, learnt: Vec<Learnt>) -> std::io::Result<()> {
-        let new = self.path.with_extension("new");
-        fs::write(&new, serde_json::to_vec(&learnt)?)?;
-        fs::rename(new, &self.path)?;
+        crate::files::replace(&self.path, &serde_json::to_vec(&learnt)?)?;
         self.written = learnt;
         Ok(())
     }

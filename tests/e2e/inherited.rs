@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a daemon has from whoever starts it: descriptors, signals, limits, a umask.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use prezero_tests::{Daemon, Page, process};
+use wire::LendRequest;
+
+const PAGE: Page = Page::Mib2;
+
+/// A daemon that was not started yet, and its configuration.
+fn unstarted() -> Option<(Daemon, String)> {
+    let config = PAGE.pool("ready_high = 2");
+    let mut daemon = Daemon::start(PAGE, 2, &config)?;
+    daemon.terminate();
+    Some((daemon, config))
+}
+
+/// Sees a daemon that was just started do all that there is to do, and end as one does.
+fn lives(daemon: &mut Daemon, config: &str) {
+    daemon.wait_until_up();
+    daemon.wait_for("filled", |pool| pool.ready_pages == 2);
+    let loan = daemon.lend(PAGE, 1);
+    for worker in process::children(daemon.pid()) {
+        kill(worker, Signal::SIGKILL).ok();
+    }
+    // A line of every level: a refused configuration, a killed worker, a refused loan.
+    daemon.write_config("pol = 1");
+    daemon.signal(Signal::SIGHUP);
+    daemon.client().lend(&LendRequest::new(PAGE.times(3))).expect_err("there are two");
+    drop(loan);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == 2);
+    daemon.write_config(&format!("{config}leave_free = 1\n"));
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for("read again", |pool| pool.leave_free == 1);
+    daemon.write_config(config);
+    daemon.terminate();
+}
+
+/// `command` as another program starts it.
+fn by(starter: &[&str], command: &Command) -> Command {
+    let mut other = Command::new(starter[0]);
+    other.args(&starter[1..]).arg(command.get_program()).args(command.get_args());
+    other
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nobody() {
+    let Some((mut daemon, config)) = unstarted() else { return };
+    let full = || OwnedFd::from(File::options().append(true).open("/dev/full").expect("a device"));
+    // The reader has ended, as that of `prezero serve 2>&1 | tee log` may.
+    let broken = || OwnedFd::from(std::io::pipe().expect("a pipe").1);
+    for journal in [false, true] {
+        for log in [full(), broken()] {
+            let stat = rustix::fs::fstat(&log).expect("an open file");
+            let stream = journal.then(|| format!("{}:{}", stat.st_dev, stat.st_ino));
+            daemon.spawn_as(|mut command| {
+                command.env("JOURNAL_STREAM", stream.unwrap_or_default()).stderr(log);
+                command
+            });
+            lives(&mut daemon, &config);
+        }
+    }
+}
+
+#[test]
+fn whatever_a_daemon_inherits_it_works() {
+    let Some((mut daemon, config)) = unstarted() else { return };
+    let sh = |line| ["sh", "-c", line, "sh"];
+    let starters: [&[&str]; 9] = [
+        &["env", "--ignore-signal"],
+        &["env", "--block-signal"],
+        &["env", "--ignore-signal", "--block-signal"],
+        &["env", "-i"],
+        &["prlimit", "--nofile=64:64", "--memlock=0:0", "--stack=524288:524288"],
+        &sh("exec \"$@\" 0<&- 1>&- 2>&-"),
+        // A child that it did not start, and that ends.
+        &sh("sleep 0.05 & exec \"$@\""),
+        &sh("mkdir gone; cd gone; rmdir ../gone; exec \"$@\""),
+        &sh("umask 777; exec \"$@\""),
+    ];
+    for starter in starters {
+        eprintln!("{starter:?}");
+        let dir = daemon.scratch().to_owned();
+        daemon.spawn_as(|command| {
+            let mut command = by(starter, &command);
+            command.current_dir(dir);
+            command
+        });
+        lives(&mut daemon, &config);
+    }
+}
+
+/// What is below a directory, but for what is mounted there: its kind, mode and owner.
+fn modes(dir: &Path) -> BTreeSet<String> {
+    let device = fs::metadata(dir).expect("a directory").dev();
+    let entries = fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry"));
+    let mut found = BTreeSet::new();
+    for path in entries.map(|entry| entry.path()) {
+        let meta = fs::symlink_metadata(&path).expect("nobody removes it");
+        let socket = if meta.file_type().is_socket() { " socket" } else { "" };
+        found.insert(format!("{} {:o}{socket}", path.display(), meta.mode()));
+        if meta.is_dir() && meta.dev() == device {
+            found.extend(modes(&path));
+        }
+    }
+    found
+}
+
+#[test]
+fn what_a_daemon_makes_has_its_mode_whatever_the_umask() {
+    let Some((mut daemon, _)) = unstarted() else { return };
+    let mut seen = |umask: &str| {
+        daemon.unmount();
+        fs::remove_dir_all(daemon.run_dir()).expect("nobody uses it");
+        daemon.spawn_as(|command| {
+            by(&["sh", "-c", &format!("umask {umask}; exec \"$@\""), "sh"], &command)
+        });
+        daemon.wait_until_up();
+        daemon.wait_for("filled", |pool| pool.ready_pages == 2);
+        let modes = modes(daemon.scratch());
+        daemon.terminate();
+        modes
+    };
+    let usual = seen("022");
+    for umask in ["0", "077", "777"] {
+        assert_eq!(seen(umask), usual, "umask {umask}");
+    }
+}
