@@ -18,7 +18,8 @@ use crate::raw;
 use crate::roots::Roots;
 
 /// The user who made the outermost user namespace that a socket's peer is in, below the caller's
-/// own and those that root made; `None` if there is none such, so that its number is its own.
+/// own and those that root made; `None` if there is none such, so that its number is its own. A
+/// kernel without user namespaces (`CONFIG_USER_NS`) has none.
 ///
 /// Namespaces that root made are containers, and their users as different as any.
 ///
@@ -26,13 +27,17 @@ use crate::roots::Roots;
 /// ESRCH if the process that connected has ended; EACCES or EPERM without the right to look.
 pub fn maker(roots: &Roots, socket: impl AsFd, peer: &Peer) -> Result<Option<u32>> {
     let Some(pid) = peer.pid else { return Ok(None) };
+    let own = match open(&roots.proc.join("self/ns/user")) {
+        // Not of the peer's: that one is missing as well once the peer has ended.
+        Err(error) if error.is_not_found() => return Ok(None),
+        own => identity(&own?)?,
+    };
     let process = peer::process(socket.as_fd(), pid)?;
     let mut namespace = open(&roots.proc.join(format!("{pid}/ns/user")))?;
     // It lived when the file had been opened, so that the number was still its own.
     if peer::ends_within(&process, Duration::ZERO)? {
         return Err(Errno::SRCH).or_call(|| format!("pidfd_open({pid}, 0)"));
     }
-    let own = identity(&open(&roots.proc.join("self/ns/user"))?)?;
     let mut outermost = None;
     while identity(&namespace)? != own {
         let maker = raw::owner_of_namespace(namespace.as_fd())

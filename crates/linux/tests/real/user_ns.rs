@@ -70,3 +70,14 @@ fn a_process_beside_ours_is_its_own() {
     let peer = Peer::of(&one).unwrap();
     assert_eq!(user_ns::maker(&Roots::default(), &one, &peer).unwrap(), None);
 }
+
+#[test]
+fn where_the_kernel_has_no_user_namespaces_everybody_is_his_own() {
+    let _alone = child::alone();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("self/ns")).unwrap();
+    let roots = Roots { proc: dir.path().to_owned(), ..Roots::default() };
+    let (one, _two) = UnixStream::pair().unwrap();
+    let peer = Peer::of(&one).unwrap();
+    assert_eq!(user_ns::maker(&roots, &one, &peer).unwrap(), None);
+}

@@ -158,7 +158,9 @@ async fn serve_all(
         let rights = match accounts.of(&stream, rights.peer()) {
             Ok(account) => rights.on_account(account),
             Err(error) => {
-                tracing::debug!(%error, uid = own.0, "whose a peer is cannot be known any more");
+                tracing::debug!(%error, uid = own.0, "whose a peer is cannot be known");
+                let what = format!("whose quota your loans count against cannot be known: {error}");
+                face.tell(farewells, stream, wire::Error::Failed { what });
                 continue;
             }
         };
