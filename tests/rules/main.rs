@@ -4,6 +4,7 @@
 mod arrows;
 mod daemon;
 mod floors;
+mod machines;
 mod manual;
 mod providers;
 mod sources;

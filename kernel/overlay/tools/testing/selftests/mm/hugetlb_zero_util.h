@@ -300,11 +300,8 @@ static inline long units(void)
 
 static inline void count_clears(void)
 {
-	char filter[64];
-
-	snprintf(filter, sizeof(filter), "!(pfn & %d)",
-		 (2 << 20) / getpagesize() - 1);
-	clears_counter = open_counter("folio_zero/folio_zero_range", filter);
+	clears_counter = open_counter("folio_zero/folio_zero_range",
+				      "!(pfn & 511)");
 	units_counter = open_counter("hugetlb_zero/hugetlb_zero_unit", NULL);
 }
 
