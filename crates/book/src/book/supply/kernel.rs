@@ -8,9 +8,10 @@
 //! lent, lingers, is kept, and goes.
 //!
 //! *Limits*: between two looks the book subtracts what it has promised to loans. Jobs in workers'
-//! hands count as ready to come, so that own workers do not zero beyond the high threshold; that
-//! the kernel has done part of them already is not known until they are reported, which errs on the
-//! side of zeroing less.
+//! hands count as ready to come, as what they have reported does until the kernel is looked at
+//! again, so that nobody zeroes beyond `max`, nor own workers beyond the high threshold. That the
+//! kernel has done part of a job already is not known until it is reported, which errs on the side
+//! of zeroing less.
 //!
 //! A block's size has no meaning before the block is made, so pools of one node and page size are
 //! one here: thresholds and bounds are added up ([`merged`]).
@@ -22,6 +23,7 @@ use units::{BlockId, Bytes, Counts, Domain, JobId, Node, PageSize, Pages, PoolKe
 use crate::block::{Block, StateName};
 use crate::book::job::{JobOrder, Who, Work};
 use crate::book::lend::{Plan, Taken};
+use crate::book::supply::Supply;
 use crate::book::{Book, Pool};
 use crate::config::{ConfigError, PoolConfig, Recycle};
 
@@ -33,6 +35,8 @@ const JOB_BYTES: Bytes = Bytes(256 << 20);
 #[derive(Debug, Default)]
 pub(in crate::book) struct KernelPools {
     seen: BTreeMap<Domain, Counts>,
+    /// Zeroed by jobs that were reported since. Nobody is lent them before the kernel has said so.
+    reported: BTreeMap<Domain, Pages>,
 }
 
 impl KernelPools {
@@ -46,6 +50,7 @@ impl KernelPools {
     /// Returns whether pages became or stopped being zero, or zeroable, since the last look.
     pub(super) fn observe(&mut self, domain: Domain, seen: Counts) -> bool {
         let states = |counts: Counts| (counts.ready, counts.zeroing, counts.zeroable);
+        self.reported.remove(&domain);
         self.seen.insert(domain, seen).map(states) != Some(states(seen))
     }
 
@@ -54,6 +59,17 @@ impl KernelPools {
         if let Some(counts) = self.seen.get_mut(&domain) {
             counts.ready = counts.ready.saturating_sub(pages);
         }
+    }
+}
+
+impl KernelPools {
+    fn reported(&self, key: PoolKey) -> Pages {
+        self.reported.get(&key.domain()).copied().unwrap_or_default()
+    }
+
+    /// A job's report: so many pages are zero now.
+    fn report(&mut self, domain: Domain, pages: Pages) {
+        *self.reported.entry(domain).or_default() += pages;
     }
 }
 
@@ -150,14 +166,15 @@ impl Book {
         fits: impl Fn(PoolKey) -> bool,
     ) -> Option<JobOrder> {
         let wanted = |key: PoolKey, pool: &Pool| {
-            let zeroable = self.zeroable_in_kernel(pools, key);
+            let reported = pools.reported(key);
+            let coming = self.ready(key) + reported + self.in_hand(key);
+            let bound = pool.config.max.map(|max| max.saturating_sub(coming + self.owned(key)));
+            let zeroable = self.zeroable_in_kernel(pools, key).saturating_sub(reported);
+            let zeroable = zeroable.min(bound.unwrap_or(zeroable));
             match who {
                 Who::User => zeroable,
                 Who::Background if !pool.refilling => Pages::ZERO,
-                Who::Background => {
-                    let coming = self.ready(key) + self.in_hand(key);
-                    zeroable.min(pool.config.ready_high.saturating_sub(coming))
-                }
+                Who::Background => zeroable.min(pool.config.ready_high.saturating_sub(coming)),
             }
         };
         let (pool, wanted) = self
@@ -176,7 +193,11 @@ impl Book {
 
     /// A worker says how many pages of its job it has zeroed. What is ready, the kernel says.
     pub(super) fn finish_pages(&mut self, order: &JobOrder, done: Pages) -> StateName {
-        self.counters.zeroed_bytes += done.min(order.pages).bytes(order.pool.page_size).0;
+        let zeroed = done.min(order.pages);
+        self.counters.zeroed_bytes += zeroed.bytes(order.pool.page_size).0;
+        if let Supply::Kernel(pools) = &mut self.supply {
+            pools.report(order.pool.domain(), zeroed);
+        }
         if done >= order.pages { StateName::Ready } else { StateName::Zeroable }
     }
 

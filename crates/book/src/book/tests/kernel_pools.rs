@@ -6,7 +6,7 @@ use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, Pages, Uid};
 
 use super::{PAGE, ask, ask_one_file, bring_back, bytes, key, lend, pool, refusal};
 use crate::block::{Block, Part, Reach, StateName};
-use crate::book::{Asked, Book, Effect, Found, JobOrder, Refusal, Who, Work};
+use crate::book::{Asked, Book, Effect, Found, JobOrder, Loan, Refusal, Who, Work};
 use crate::config::PoolConfig;
 use crate::journal;
 
@@ -133,7 +133,15 @@ fn max_bounds_zeroed_and_lent_pages() {
     lend(&mut book, &ask(1));
     assert_eq!(ready(&book), 3, "one is promised to the loan");
     kernel_has(&mut book, 0, 19, 3);
-    assert_eq!(take(&mut book, Who::User).expect("two more").pages, Pages(2));
+    let job = take(&mut book, Who::User).expect("two more");
+    assert_eq!(job.pages, Pages(2));
+    assert_eq!(take(&mut book, Who::User), None, "they are in somebody's hands");
+    finish(&mut book, job.job, 2);
+    assert_eq!(take(&mut book, Who::User), None, "the kernel has not said yet that they are zero");
+    kernel_has(&mut book, 0, 19, 5);
+    assert_eq!(take(&mut book, Who::User), None);
+    kernel_has(&mut book, 0, 19, 4);
+    assert_eq!(take(&mut book, Who::User).expect("somebody had one").pages, Pages(1));
 }
 
 #[test]
@@ -255,7 +263,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 proptest! {
     /// No sequence makes the book own a page that it has not lent, promise a page twice between
-    /// two looks, zero beyond the high threshold, or lose count of what it lent.
+    /// two looks, zero beyond the high threshold or `max`, or lose count of what it lent.
     #[test]
     fn every_sequence_keeps_the_kernels_pages_the_kernels(
         events in proptest::collection::vec(event(), 1..60),
@@ -268,12 +276,14 @@ proptest! {
         // What the kernel had at the last look, and what was promised since.
         let mut seen = [(0_u64, 0_u64); 2];
         let mut promised = [(0_u64, 0_u64); 2];
+        let mut reported = [0_u64; 2];
         for event in events {
             match event {
                 Event::Look { node, free, zeroed } => {
                     kernel_has(&mut book, node, free, zeroed);
                     seen[node as usize] = (free, zeroed);
                     promised[node as usize] = (0, 0);
+                    reported[node as usize] = 0;
                 }
                 Event::Take { background } => {
                     book.wanted_workers(4);
@@ -282,12 +292,14 @@ proptest! {
                         let node = order.pool.node.0 as usize;
                         prop_assert!(order.pages > Pages::ZERO);
                         prop_assert!(order.pages.0 <= seen[node].0 - seen[node].1);
-                        if background {
-                            let mine = |o: &&JobOrder| o.pool == order.pool;
-                            let coming: u64 = jobs.iter().filter(mine).map(|o| o.pages.0).sum();
-                            let ready = seen[node].1 - promised[node].1;
-                            prop_assert!(ready + coming + order.pages.0 <= 16);
-                        }
+                        let mine = |o: &&JobOrder| o.pool == order.pool;
+                        let in_hand: u64 = jobs.iter().filter(mine).map(|o| o.pages.0).sum();
+                        let ready = seen[node].1 - promised[node].1 + reported[node];
+                        let coming = ready + in_hand + order.pages.0;
+                        prop_assert!(!background || coming <= 16);
+                        let parts = loans.iter().flat_map(|loan: &Loan| &loan.parts);
+                        let here = parts.filter(|part| part.node == order.pool.node);
+                        prop_assert!(coming + here.map(|part| part.pages.0).sum::<u64>() <= 30);
                         jobs.push(order);
                     }
                 }
@@ -295,6 +307,7 @@ proptest! {
                     let order = jobs.remove(nth);
                     let before = book.counters().zeroed_bytes;
                     prop_assert!(finish(&mut book, order.job, done).is_some());
+                    reported[order.pool.node.0 as usize] += done.min(order.pages.0);
                     let counted = book.counters().zeroed_bytes - before;
                     prop_assert_eq!(counted, bytes(done.min(order.pages.0)).0);
                 }
