@@ -300,8 +300,11 @@ static inline long units(void)
 
 static inline void count_clears(void)
 {
-	clears_counter = open_counter("folio_zero/folio_zero_range",
-				      "!(pfn & 511)");
+	char filter[64];
+
+	snprintf(filter, sizeof(filter), "!(pfn & %d)",
+		 (2 << 20) / getpagesize() - 1);
+	clears_counter = open_counter("folio_zero/folio_zero_range", filter);
 	units_counter = open_counter("hugetlb_zero/hugetlb_zero_unit", NULL);
 }
 
