@@ -18,7 +18,7 @@ ifeq ($(CI),true)
 export PREZERO_TEST_NO_SKIP = 1
 endif
 
-.PHONY: all deb demo test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-consumers need-clear
+.PHONY: all deb demo test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-consumers need-clear say-room
 
 all: build-bin
 
@@ -35,6 +35,12 @@ need-demo need-test need-consumers need-clear:
 	  else \
 	    echo "missing packages: run 'sudo apt-get install --no-install-recommends$$missing'" >&2; exit 1; \
 	  fi; }
+
+# A linker that finds no space left ends by SIGBUS and says nothing of it.
+ROOM_GIB = 10
+say-room:
+	@free=$$(df --output=avail -BG . | tail -1 | tr -dc 0-9); [ "$$free" -ge $(ROOM_GIB) ] || \
+	  echo "only $$free GiB are free here: from a fresh clone the build and the tests' kernels take $(ROOM_GIB)" >&2
 
 build-bin: need-demo
 	$(CARGO) build --release --package prezero-cli --package prezero-preload --package prezero-lab
@@ -57,7 +63,7 @@ check: need-test
 # VM=1 all tests that take huge pages do: for machines where other programs take them, too.
 GIB_PAGES = /sys/kernel/mm/hugepages/hugepages-1048576kB
 VM ?=
-test: need-test
+test: need-test say-room
 	@if [ -n "$(VM)" ]; then PREZERO_TEST_IN_VM=1 $(MAKE) test-here; exit; fi; \
 	if [ "$$(id -u)" != 0 ] || ! [ -w $(GIB_PAGES)/nr_hugepages ]; then $(MAKE) test-here; exit; fi; \
 	$(CARGO) build --package prezero-cli; \
