@@ -311,7 +311,8 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let late = daemon.command(&["wait", "--timeout", "300ms"]).output().expect("prezero runs");
     let why = text(&late.stderr);
     assert_eq!(late.status.code(), Some(5), "{why}");
-    assert!(why.contains("node 0 2M x 2 has 0 of 4 pages ready"), "{why}");
+    let pool = if daemon.has_blocks() { "node 0 2M x 2" } else { "node 0 2M x 1" };
+    assert!(why.contains(&format!("{pool} has 0 of 4 pages ready")), "{why}");
     let late = daemon.command(&["wait", "--ready", "1G", "--timeout", "50ms"]).output();
     assert!(text(&late.expect("prezero runs").stderr).contains("0 of 1G are ready"));
     // All of it comes while they wait, of a daemon that is not there yet.
@@ -338,7 +339,11 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let output = lend.wait_with_output().expect("our own child");
     assert_eq!(text(&output.stdout), "lent\n");
     assert_eq!(text(&output.stderr), "", "all of it was ready");
-    // What never becomes ready is lent as it is, when the time is over.
+    // What never becomes ready is lent as it is, when the time is over. Pages that are zero in the
+    // kernel's pool are there already, and stay.
+    if !daemon.has_blocks() {
+        return;
+    }
     daemon.command(&["give-back", "all"]).output().expect("prezero runs");
     let begin = Instant::now();
     let late = daemon.command(&["lend", "4M", "--wait", "400ms", "--", "true"]).output();

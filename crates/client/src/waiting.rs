@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use wire::{LendRequest, PoolStatus};
+use wire::{LendRequest, PoolStatus, Provider};
 
 use crate::connection::Client;
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ impl Client {
         let end = Instant::now().checked_add(wait);
         loop {
             let in_time = end.is_none_or(|end| Instant::now() < end);
-            if !in_time || is_ready(&self.status()?.pools, request) {
+            if !in_time || self.has_ready(request)? {
                 match self.lend(request) {
                     Err(Error::Refused(wire::Error::NotEnough { .. })) if in_time => {}
                     result => return result,
@@ -32,13 +32,24 @@ impl Client {
             std::thread::sleep(LOOK);
         }
     }
+
+    fn has_ready(&mut self, request: &LendRequest) -> Result<bool> {
+        let status = self.status()?;
+        Ok(is_ready(status.provider, &status.pools, request))
+    }
 }
 
-/// Whether all of it can be had at once: one file comes from one block, several from any.
-fn is_ready(pools: &[PoolStatus], request: &LendRequest) -> bool {
-    let fit = pools.iter().filter(|pool| fits(pool, request));
+/// Whether all of it can be had at once: one file comes from one block, several from any. Where the
+/// kernel keeps the pages a file takes as many as one node has.
+fn is_ready(provider: Provider, pools: &[PoolStatus], request: &LendRequest) -> bool {
+    let mut fit = pools.iter().filter(|pool| fits(pool, request));
     if request.single {
-        return has_block(fit, request.bytes.0);
+        return match provider {
+            Provider::Kernel => {
+                fit.any(|pool| pool.ready_pages.saturating_mul(pool.page_bytes) >= request.bytes.0)
+            }
+            _ => has_block(fit, request.bytes.0),
+        };
     }
     // Of one page size, wherever they lie.
     let mut ready = BTreeMap::<u64, u64>::new();
@@ -89,13 +100,32 @@ mod tests {
     fn several_blocks_of_one_page_size_are_ready_together_and_one_file_by_itself() {
         let pools = [pool(0, 2 * MIB, 4, 6), pool(1, 2 * MIB, 4, 2), pool(0, 1 << 30, 1, 1)];
         let rows = |bytes| LendRequest::new(Bytes(bytes));
-        assert!(is_ready(&pools, &rows(16 * MIB)), "on two nodes");
-        assert!(!is_ready(&pools, &rows(18 * MIB)));
-        assert!(!is_ready(&pools, &LendRequest { node: Some(Node(1)), ..rows(8 * MIB) }));
+        assert!(is_ready(Provider::Stock, &pools, &rows(16 * MIB)), "on two nodes");
+        assert!(!is_ready(Provider::Stock, &pools, &rows(18 * MIB)));
+        assert!(!is_ready(
+            Provider::Stock,
+            &pools,
+            &LendRequest { node: Some(Node(1)), ..rows(8 * MIB) }
+        ));
         let single = |bytes| LendRequest { single: true, ..rows(bytes) };
-        assert!(is_ready(&pools, &single(8 * MIB)), "one block has it");
-        assert!(is_ready(&pools, &single(16 * MIB)), "of a larger file as much as one block has");
-        assert!(!is_ready(&pools[1..2], &single(8 * MIB)), "that block is ready in part");
-        assert!(is_ready(&pools, &single(1 << 30)));
+        assert!(is_ready(Provider::Stock, &pools, &single(8 * MIB)), "one block has it");
+        assert!(
+            is_ready(Provider::Stock, &pools, &single(16 * MIB)),
+            "of a larger file as much as one block has"
+        );
+        assert!(
+            !is_ready(Provider::Stock, &pools[1..2], &single(8 * MIB)),
+            "that block is ready in part"
+        );
+        assert!(is_ready(Provider::Stock, &pools, &single(1 << 30)));
+    }
+
+    #[test]
+    fn one_file_takes_as_many_of_the_kernels_pages_as_a_node_has() {
+        let pools = [pool(0, 2 * MIB, 1, 3), pool(1, 2 * MIB, 1, 3)];
+        let single = |bytes| LendRequest { single: true, ..LendRequest::new(Bytes(bytes)) };
+        assert!(is_ready(Provider::Kernel, &pools, &single(6 * MIB)));
+        assert!(!is_ready(Provider::Kernel, &pools, &single(8 * MIB)), "of two nodes");
+        assert!(is_ready(Provider::Kernel, &pools, &LendRequest::new(Bytes(12 * MIB))));
     }
 }
