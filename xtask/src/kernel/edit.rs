@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     linux::Linux,
+    made::Made,
     overlay::Overlay,
     series::{self, Entry, Index, Series, join_mail},
     source::Source,
@@ -53,6 +54,7 @@ pub(crate) fn make_tree(linux: Linux, dir: &Path) -> Result<()> {
         git(dir, &["commit", "-q", "-m", &commit.message])?;
         Ok(())
     })?;
+    Made::of(linux)?.write(dir)?;
     say::result(dir.display());
     Ok(())
 }
@@ -64,8 +66,10 @@ struct Taken {
     added: Vec<String>,
 }
 
-/// Replaces `patches/`, the overlay's files and `series.toml` by the commits of `dir`.
+/// Replaces `patches/`, the overlay's files and `series.toml` by the commits of `dir`, unless that
+/// would undo what came to them since `dir` was made.
 pub(crate) fn import(linux: Linux, dir: &Path) -> Result<()> {
+    Made::of(linux)?.refuse_older(dir)?;
     let range = format!("{PRISTINE}..HEAD");
     let commits = git(dir, &["log", "--reverse", "--format=%H", &range])?;
     if commits.is_empty() {
@@ -95,6 +99,7 @@ pub(crate) fn import(linux: Linux, dir: &Path) -> Result<()> {
     let head = "# The commits of the series, in order: a patch with the message and the edits to\n\
                 # existing files, and the files of overlay/ that the commit adds.\n\n";
     fs::write(home.join("series.toml"), head.to_owned() + &toml::to_string_pretty(&index)?)?;
+    Made::of(linux)?.write(dir)?;
     say::result(format_args!("{} commits in {}", index.commits.len(), home.display()));
     Ok(())
 }

@@ -16,6 +16,7 @@ mod deb;
 mod edit;
 mod export;
 mod linux;
+mod made;
 mod overlay;
 mod selftest;
 mod series;
