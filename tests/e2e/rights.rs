@@ -172,7 +172,9 @@ fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
     });
     daemon.wait_for("all of it back", |p| p.lent_pages + p.lingering_pages == 0);
     daemon.zero("max");
-    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (3, 5));
+    // Pages that are ready in the kernel's pool are free in it.
+    let free = if daemon.has_blocks() { 5 } else { 8 };
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (3, free));
 }
 
 #[test]
