@@ -211,6 +211,34 @@ fn a_stop_leaves_the_pool_as_it_is_and_draining_takes_back_what_was_added() {
 }
 
 #[test]
+fn draining_without_a_daemon_takes_back_what_the_last_one_added() {
+    let Some((mut daemon, before)) = start(40, 0, "ready_high = 8") else { return };
+    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    let drain = |daemon: &Daemon| {
+        let run_dir = daemon.run_dir();
+        let mut drain = daemon.command(&["drain", "--run-dir"]);
+        drain.arg(run_dir).output().expect("prezero runs")
+    };
+    // What is lent stays, and the pages that it has.
+    let loan = daemon.lend(PAGE, 3);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
+    daemon.terminate();
+    assert_eq!(total(), before + 11);
+    let drained = drain(&daemon);
+    assert!(drained.status.success(), "{drained:?}");
+    assert_eq!(total(), before + 3);
+    drop(loan);
+    let drained = drain(&daemon);
+    assert!(drained.status.success(), "{drained:?}");
+    assert_eq!(total(), before);
+    // A page more is an operator's, and no second drain takes it.
+    set_total(before + 1);
+    assert!(drain(&daemon).status.success());
+    assert_eq!(total(), before + 1);
+    set_total(before);
+}
+
+#[test]
 fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_added() {
     // Two steps and a half of 128 MiB; idle workers zero them beside whatever else runs.
     let fields = "ready_high = 160\npages_per_block = 4";

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use book::config::{Config, PoolConfig};
+use book::config::{Config, Elastic, PoolConfig};
 use linux::Roots;
 use rustix::fs::Mode;
 use tokio::net::UnixListener;
@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
-use units::{Node, PageSize, Pages, PoolKey};
+use units::{Domain, Node, PageSize, Pages, PoolKey};
 use wire::DEFAULT_SOCKET;
 
 use crate::control::{ConfigSource, Control};
@@ -124,8 +124,8 @@ pub fn check(options: &Options) -> Result<()> {
 }
 
 /// Does without a daemon what the interface's `Drain` asks one for: all that is
-/// below `run_dir` and nobody's goes back to the kernel, and the next daemon keeps nothing ready.
-/// Blocks until the pages are free, at most 10 s.
+/// below `run_dir` and nobody's goes back to the kernel, whose pools lose what daemons have added,
+/// and the next daemon keeps nothing ready. Blocks until the pages are free, at most 15 s.
 ///
 /// # Errors
 /// [`Error::Locked`] where a daemon runs; those of a start.
@@ -135,15 +135,27 @@ pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
     // A pool for each size of pages that an earlier daemon left; its blocks may be of any shape.
     let node = linux::numa::nodes(roots)?.first().copied().unwrap_or(Node(0));
     let left = |size: &PageSize| run_dir.join(crate::store::directory_name(*size)).exists();
-    let pool = |page_size| PoolConfig::new(PoolKey { node, page_size, pages_per_block: Pages(1) });
     let sizes = linux::hugetlb::page_sizes(roots)?;
-    let pools = sizes.into_iter().filter(left).map(pool).collect();
-    let config = Config { pools, ..Config::default() };
+    let blocks = sizes.into_iter().filter(left).map(|page_size| Domain { node, page_size });
+    let mut pools: BTreeMap<_, _> = blocks.map(|domain| (domain, Elastic::default())).collect();
+    // And for each of the kernel's that it made larger, which goes back to what it was.
+    for (domain, total) in Shell::enlarged(run_dir, roots) {
+        pools.entry(domain).or_default().reserve_max = Some(total);
+    }
+    let pool = |(Domain { node, page_size }, elastic)| {
+        let key = PoolKey { node, page_size, pages_per_block: Pages(1) };
+        PoolConfig { elastic, ..PoolConfig::new(key) }
+    };
+    let config = Config { pools: pools.into_iter().map(pool).collect(), ..Config::default() };
     let runtime = event_loop()?;
     let _runs = runtime.enter();
     let mut shell = Shell::start(config, run_dir, roots.clone(), false, BTreeMap::new())?.shell;
     let drained = shell.drain(true).map_err(|error| Error::Drain(error.to_string()))?;
     shell.wait_until_freed(DRAIN_PATIENCE);
+    let end = Instant::now() + SIZES_PATIENCE;
+    while shell.gives_sizes_back() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     Ok(drained)
 }
 

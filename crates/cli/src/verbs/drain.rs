@@ -18,7 +18,8 @@ use crate::shared::Daemon;
 /// Ready and zeroable pages go back at once, lent ones when they are returned, kept content when
 /// its time is over. Nothing is zeroed until --end, whatever the thresholds say, also after a
 /// restart of the daemon; a boot of the machine ends it, too. Loans are served meanwhile, from the
-/// kernel's free pages. Without a daemon this gives back what an earlier one has left, as root.
+/// kernel's free pages. Without a daemon this gives back what an earlier one has left, and
+/// takes from the kernel's pools what it has added to them (reserve_max), as root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -113,6 +113,14 @@ fn limits(of: &Elastic) -> Option<Limits> {
 }
 
 impl Shell {
+    /// The kernel's pools to which daemons before this one have added pages, or began to, with the
+    /// most that they made them.
+    pub(crate) fn enlarged(run_dir: &Path, roots: &Roots) -> Vec<(Domain, Pages)> {
+        let known = Sizes::of(run_dir, roots).written.pools.into_iter();
+        let ours = known.filter(|(_, of)| of.ours > Pages::ZERO || of.from != of.to);
+        ours.map(|(domain, of)| (domain, of.from.max(of.to))).collect()
+    }
+
     /// Looks whether the kernel's pools have the sizes that they should, begins what is to change,
     /// and tells what came of it.
     ///

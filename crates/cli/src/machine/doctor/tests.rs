@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+use super::*;
+use std::fs;
+
+fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let roots = Roots {
+        sys: dir.path().join("sys"),
+        proc: dir.path().join("proc"),
+        cgroup: dir.path().join("cgroup"),
+        dev: dir.path().join("dev"),
+    };
+    (dir, roots)
+}
+
+const POOL: &str = "sys/devices/system/node/node0/hugepages/hugepages-2048kB";
+
+#[test]
+fn an_old_kernel_is_bad_and_a_new_one_is_not() {
+    for (release, level) in
+        [("5.13.19-generic", Level::Bad), ("5.14.0", Level::Ok), ("6.18.5+deb13", Level::Ok)]
+    {
+        let (_dir, roots) = tree(&[
+            ("proc/cpuinfo", "model name : x\n"),
+            ("proc/sys/kernel/osrelease", release),
+            ("sys/devices/system/node/has_memory", "0\n"),
+        ]);
+        assert_eq!(kernel(&roots).unwrap()[0].level, level, "{release}");
+    }
+}
+
+#[test]
+fn a_kernel_that_loses_pages_is_warned_of_where_it_does() {
+    for (release, on, level) in [
+        ("6.12.117+deb13-amd64", "1\n", Level::Warn),
+        ("6.12.117+deb13-amd64", "0\n", Level::Ok),
+        ("6.18.5", "1\n", Level::Ok),
+    ] {
+        let (_dir, roots) = tree(&[
+            ("proc/cpuinfo", "model name : x\n"),
+            ("proc/sys/kernel/osrelease", release),
+            ("proc/sys/vm/hugetlb_optimize_vmemmap", on),
+        ]);
+        assert_eq!(struct_pages(&roots).unwrap()[0].level, level, "{release} {on}");
+    }
+    let (_dir, roots) =
+        tree(&[("proc/cpuinfo", "model name : x\n"), ("proc/sys/kernel/osrelease", "6.12.117")]);
+    assert_eq!(struct_pages(&roots).unwrap()[0].level, Level::Ok, "not built in");
+}
+
+#[test]
+fn an_empty_pool_is_bad_and_names_the_command_that_fills_it() {
+    let (_dir, roots) = tree(&[
+        ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"),
+        ("sys/devices/system/node/has_memory", "0\n"),
+        (&format!("{POOL}/nr_hugepages"), "0"),
+        (&format!("{POOL}/free_hugepages"), "0"),
+        (&format!("{POOL}/surplus_hugepages"), "0"),
+    ]);
+    let findings = pools(&roots).unwrap();
+    let bad = findings.iter().find(|f| f.level == Level::Bad).unwrap();
+    let command = bad.command.as_deref().unwrap();
+    assert!(command.starts_with("echo 512 | sudo tee "), "{command}");
+    assert!(command.ends_with("node0/hugepages/hugepages-2048kB/nr_hugepages"), "{command}");
+}
+
+#[test]
+fn fragmented_memory_is_warned_about() {
+    let line = |counts: &str| format!("Node 0, zone   Normal {counts}\n");
+    for (counts, level) in
+        [("512 0 0 0 0 0 0 0 0 512 512", Level::Ok), ("262144 0 0 0 0 0 0 0 0 1 0", Level::Warn)]
+    {
+        let (_dir, roots) = tree(&[
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"),
+            ("proc/buddyinfo", &line(counts)),
+        ]);
+        assert_eq!(fragmentation(&roots).unwrap()[0].level, level, "{counts}");
+    }
+}
+
+#[test]
+fn a_check_that_fails_is_a_finding() {
+    let (dir, roots) = tree(&[("proc/self/mountinfo", "nonsense")]);
+    let findings = examine(&roots, dir.path());
+    let kernel = findings.iter().find(|f| f.subject == "kernel").unwrap();
+    assert_eq!(kernel.level, Level::Warn);
+    assert!(kernel.found.contains("cpuinfo"), "{}", kernel.found);
+}
