@@ -31,6 +31,7 @@ pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {
         Kernel::Patched => ("default", true),
         Kernel::PatchedDebug => ("debug", true),
         Kernel::PatchedRt => ("rt", true),
+        Kernel::PatchedKcsan => ("kcsan", true),
         Kernel::Patched64k => ("64k", true),
         Kernel::Pristine => ("default", false),
     };

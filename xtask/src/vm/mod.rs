@@ -14,6 +14,7 @@ mod initramfs;
 mod machine;
 mod matrix;
 mod programs;
+mod races;
 mod requirements;
 mod table;
 mod verdict;
@@ -171,9 +172,13 @@ impl Runner {
         let kernel = match self.images.entry((kernel, linux, arch)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(match (&self.instead, kernel) {
-                (Some(path), Kernel::Patched | Kernel::PatchedDebug | Kernel::PatchedRt) => {
-                    Image { kernel: path.clone(), modules: None }
-                }
+                (
+                    Some(path),
+                    Kernel::Patched
+                    | Kernel::PatchedDebug
+                    | Kernel::PatchedRt
+                    | Kernel::PatchedKcsan,
+                ) => Image { kernel: path.clone(), modules: None },
                 _ => image::of(&kernel, linux, arch)?,
             }),
         };
@@ -188,7 +193,7 @@ impl Runner {
                 vm = vm.with_program(made);
             }
         }
-        let mut verdict = Verdict::new(name, &requirements.expect_log, compared, self.verbose);
+        let mut verdict = Verdict::new(name, requirements, compared, self.verbose);
         cells.keys().for_each(|program| verdict.keep_output_of(program));
         let init = self.builder.init(arch)?;
         vm.run(kernel, &init, &self.logs.join(name), |event| verdict.see(event))?;

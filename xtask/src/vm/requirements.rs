@@ -21,6 +21,8 @@ pub(crate) enum Kernel {
     PatchedDebug,
     /// The same with locks that sleep.
     PatchedRt,
+    /// The same with the sanitizer of concurrent accesses.
+    PatchedKcsan,
     /// Ours with base pages of 64 KiB, on arm64.
     #[serde(rename = "patched-64k")]
     #[value(name = "patched-64k")]
@@ -99,6 +101,10 @@ pub(crate) struct Requirements {
     /// Complaints of the kernel that contain one of these are no failure.
     #[serde(default)]
     pub(crate) expect_log: Vec<String>,
+    /// Parts of names of functions: of the data races that KCSAN reports, those of others are no
+    /// failure; all are where none is named.
+    #[serde(default)]
+    pub(crate) races_of: Vec<String>,
 }
 
 fn two_cpus() -> u32 {

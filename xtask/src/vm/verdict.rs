@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, fmt, ops::AddAssign};
 
 use vm_guest::{Event, MARK, Outcome};
 
+use super::{races::Races, requirements::Requirements};
 use crate::{
     say,
     tap::{self, Ending},
@@ -92,6 +93,7 @@ pub(crate) struct Verdict {
     running: Option<Running>,
     /// Which program the kernel's log is at; it may lag behind the events.
     log_of: Option<String>,
+    races: Races,
     off: bool,
 }
 
@@ -103,14 +105,13 @@ struct Running {
 }
 
 impl Verdict {
-    /// `expected`: parts of lines of the kernel log that are no failure.
     /// `compared`: what fails is not called a failure yet.
-    pub(crate) fn new(machine: &str, expected: &[String], compared: bool, verbose: bool) -> Self {
+    pub(crate) fn new(machine: &str, of: &Requirements, compared: bool, verbose: bool) -> Self {
         say::result(format_args!("vm {machine}"));
         Self {
             machine: machine.to_owned(),
             verbose,
-            expected: expected.to_vec(),
+            expected: of.expect_log.clone(),
             compared,
             total: Count::default(),
             results: Vec::new(),
@@ -118,6 +119,7 @@ impl Verdict {
             wanted: BTreeSet::new(),
             running: None,
             log_of: None,
+            races: Races::of(&of.races_of),
             off: false,
         }
     }
@@ -199,16 +201,31 @@ impl Verdict {
             self.log_of = mark.trim().strip_prefix("begin ").map(str::to_owned);
             return;
         }
-        let complains = COMPLAINTS.iter().any(|complaint| line.contains(complaint));
-        if complains && !self.expected.iter().any(|part| line.contains(part.as_str())) {
-            self.total.failed += 1;
-            let during = self.log_of.as_deref().unwrap_or("no program");
-            say::result(format_args!("   FAIL kernel log during {during}: {line}"));
+        if let Some(race) = self.races.see(line) {
+            self.complain(&race);
         }
+        let complains = COMPLAINTS.iter().any(|complaint| line.contains(complaint));
+        let expected = self.expected.iter().any(|part| line.contains(part.as_str()));
+        if complains && !expected && !Races::is_headline(line) {
+            self.complain(line);
+        }
+    }
+
+    fn complain(&mut self, line: &str) {
+        self.total.failed += 1;
+        let during = self.log_of.as_deref().unwrap_or("no program");
+        say::result(format_args!("   FAIL kernel log during {during}: {line}"));
     }
 
     /// The sum and the results; a machine that did not end as it should is a failure.
     pub(crate) fn finish(mut self) -> (Count, Vec<(String, Count)>) {
+        if let Some(race) = self.races.end() {
+            self.complain(&race);
+        }
+        if self.races.others() > 0 {
+            let others = self.races.others();
+            say::result(format_args!("   {others} races of others: the log has them"));
+        }
         if let Some(running) = self.running.take() {
             self.total.failed += 1;
             say::result(format_args!("   FAIL {}: the machine ended in it", running.name));
