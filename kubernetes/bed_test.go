@@ -334,10 +334,12 @@ type api struct {
 	version  int
 	watchers map[chan []byte]bool
 	writes   int
+	// Closed at the end: a watch that is begun after the others were cut would keep Close waiting.
+	over chan struct{}
 }
 
 func newAPI(t *testing.T) *api {
-	a := &api{claims: map[string]*resourceapi.ResourceClaim{}, slices: map[string]*resourceapi.ResourceSlice{}, watchers: map[chan []byte]bool{}, version: 1}
+	a := &api{claims: map[string]*resourceapi.ResourceClaim{}, slices: map[string]*resourceapi.ResourceSlice{}, watchers: map[chan []byte]bool{}, version: 1, over: make(chan struct{})}
 	mux := http.NewServeMux()
 	const root = "/apis/resource.k8s.io/v1"
 	mux.HandleFunc("GET "+root+"/namespaces/{ns}/resourceclaims/{name}", func(w http.ResponseWriter, r *http.Request) {
@@ -365,7 +367,7 @@ func newAPI(t *testing.T) *api {
 		answer(w, 200, metav1.Status{Status: "Success"})
 	})
 	a.Server = httptest.NewServer(mux)
-	t.Cleanup(func() { a.CloseClientConnections(); a.Close() })
+	t.Cleanup(func() { close(a.over); a.CloseClientConnections(); a.Close() })
 	return a
 }
 
@@ -439,6 +441,8 @@ func (a *api) list(w http.ResponseWriter, r *http.Request) {
 	for {
 		select {
 		case <-r.Context().Done():
+			return
+		case <-a.over:
 			return
 		case event := <-events:
 			w.Write(append(event, '\n'))
