@@ -71,7 +71,7 @@ impl Races {
         self.others
     }
 
-    /// Whether a line is one of the headline of a report, which says nothing by itself.
+    /// Whether a line begins a report, which says nothing by itself.
     pub(crate) fn is_headline(line: &str) -> bool {
         line.contains(REPORT)
     }
