@@ -319,23 +319,32 @@ static void migrate(void)
 	done(MIGRATE, ok);
 }
 
-/* Everything that is free, to the page that somebody is zeroing right now. */
-static void drain(void)
+/* Everything that is free, before anything of it is looked at. */
+static long take_everything(const struct pool *pool)
 {
-	const struct pool *pool = any_pool();
 	long pages = pool_query(pool).free, got = 0;
 	char *p = map_some(pool, pages, MAP_PRIVATE | MAP_NORESERVE);
 
-	for (long i = 0; p && i < pages; i++) {
-		char *page = p + i * pool_page(pool);
-
-		if (!populate(page, pool_page(pool), 1))
-			break;
-		check_and_soil(page, pool_page(pool), names[DRAIN]);
+	while (p && got < pages &&
+	       populate(p + got * pool_page(pool), pool_page(pool), 1))
 		got++;
-	}
+	for (long i = 0; i < got; i++)
+		check_and_soil(p + i * pool_page(pool), pool_page(pool), names[DRAIN]);
 	if (p)
 		munmap(p, pages * pool_page(pool));
+	return got;
+}
+
+/*
+ * Once more when all of it has just been soiled, so that zeroers are at it: to
+ * the pages that they are zeroing right now.
+ */
+static void drain(void)
+{
+	const struct pool *pool = any_pool();
+	long got = take_everything(pool);
+
+	got += take_everything(pool);
 	done(DRAIN, got);
 }
 
