@@ -297,9 +297,8 @@ static void private_memory(void)
 		tell(0);
 		_exit(0);
 	}
-	/* One that was to have nothing of this memory (--private drop) is dead, and tells nothing. */
-	if (child_end(pid) == 0)
-		await(0);
+	child_end(pid);
+	await(0);
 	drop_steps();
 	munmap(memory, PAGE);
 }

@@ -60,9 +60,7 @@ impl KernelPools {
             counts.ready = counts.ready.saturating_sub(pages);
         }
     }
-}
 
-impl KernelPools {
     fn reported(&self, key: PoolKey) -> Pages {
         self.reported.get(&key.domain()).copied().unwrap_or_default()
     }
