@@ -127,6 +127,9 @@ static inline void tell(int side)
 		die("write");
 }
 
+/* In which the other has to tell; more where it has a page of 1 GiB to copy before it does. */
+static int patience_ms = 20000;
+
 /* Who is to tell may be dead: a child has nothing of lent memory where it is dropped. */
 static inline void await(int side)
 {
@@ -135,7 +138,7 @@ static inline void await(int side)
 	int told;
 
 	do
-		told = poll(&word, 1, 20000);
+		told = poll(&word, 1, patience_ms);
 	while (told < 0 && errno == EINTR);
 	if (told != 1)
 		die("nobody tells");
