@@ -376,7 +376,7 @@ impl Shell {
 
     /// Notes who has a loan that was just granted, unless it has ended meanwhile.
     pub(crate) fn note_borrower(&mut self, lease: LeaseId, pid: Option<u32>) {
-        if self.book.leases().any(|known| known == lease) {
+        if self.book.has_lease(lease) {
             self.borrowers.insert(lease, pid, since_boot());
         }
     }

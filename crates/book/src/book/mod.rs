@@ -271,6 +271,12 @@ impl Book {
         self.leases.keys().copied()
     }
 
+    /// Whether a lease is alive.
+    #[must_use]
+    pub fn has_lease(&self, lease: LeaseId) -> bool {
+        self.leases.contains_key(&lease)
+    }
+
     /// The blocks of a lease, in the order of the loan.
     #[must_use]
     pub fn lease_blocks(&self, lease: LeaseId) -> Vec<BlockId> {
