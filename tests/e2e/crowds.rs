@@ -169,6 +169,48 @@ fn one_users_connections_leave_places_for_other_users_and_root() {
     assert!(again.is_some_and(|answer| answer["error"].is_null()), "its places are free again");
 }
 
+/// A daemon of which so many users may borrow and look, and they.
+fn with_borrowers(many: u32) -> Option<(Daemon, Vec<u32>)> {
+    let users: Vec<u32> = (0..many).map(|user| SOMEBODY - 10 - user).collect();
+    let groups: Vec<_> = users.iter().map(|user| format!("{user} = \"4M\"")).collect();
+    let page = Page::Mib2;
+    let config = format!("lend_groups = {{ {} }}\n{}", groups.join(", "), page.pool(""));
+    Some((Daemon::start(page, 2, &config)?, users))
+}
+
+fn is_open(stream: &UnixStream) -> bool {
+    stream.set_nonblocking(true).expect("a socket");
+    let got = Read::read(&mut &*stream, &mut [0]);
+    matches!(got, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+#[test]
+fn users_who_hold_all_connections_make_room_for_others() {
+    let Some((daemon, users)) = with_borrowers(5) else { return };
+    let (newcomer, crowd_of) = users.split_last().expect("five");
+    let crowds: Vec<_> =
+        crowd_of.iter().map(|user| crowd(&daemon, *user, MOST / crowd_of.len())).collect();
+    // Each of them was served when the last of them is, which asks behind all others.
+    for mut stream in crowds.iter().map(|crowd| &crowd[crowd.len() - 1]) {
+        let _ = stream.write_all(GET_STATUS);
+    }
+    let mut last = crowds.iter().map(|crowd| crowd[crowd.len() - 1].try_clone().expect("a socket"));
+    assert!(last.all(|mut stream| hear(&mut stream).is_some_and(|said| said["error"].is_null())));
+    assert!(crowds.iter().flatten().all(is_open), "{MOST} are served");
+    const CAME: usize = 8;
+    let mut came = crowd(&daemon, *newcomer, CAME);
+    for stream in &mut came {
+        let answer = ask(stream).expect("an answer");
+        assert!(answer["error"].is_null(), "{answer}");
+    }
+    let open: Vec<usize> =
+        crowds.iter().map(|crowd| crowd.iter().filter(|stream| is_open(stream)).count()).collect();
+    assert_eq!(open, [MOST / crowd_of.len() - CAME / crowd_of.len(); 4], "all give alike");
+    let asked = crowds.iter().all(|crowd| is_open(&crowd[crowd.len() - 1]));
+    assert!(asked, "whoever has asked for something last stays");
+    daemon.wait_for_log("made_room=8");
+}
+
 #[test]
 fn descriptors_in_a_message_without_end_never_arrive() {
     let Some(daemon) = shared() else { return };

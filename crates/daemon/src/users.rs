@@ -5,6 +5,10 @@
 //! daemon runs as are *masters*: what others have open is nothing to them, so that an operator and
 //! the daemon's own workers always get in.
 //!
+//! When all places are taken, whoever has most makes room for whoever has less, with the connection
+//! that has asked for nothing longest: four users with a quarter each would keep out all others, as
+//! would ten who keep theirs for later. A loan needs no connection once it is granted.
+//!
 //! Calls take turns by user: of one user's calls one is begun for so many looks at who else has
 //! news, however many connections that user has and however many calls it has sent ahead. A turn is
 //! reading as well as answering: both wake whoever watches the peer's socket, which can be a
@@ -22,7 +26,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, Notify, oneshot};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use units::Uid;
@@ -74,7 +78,7 @@ impl Bounds {
 pub(crate) enum Full {
     /// The user has as many as it may.
     User(usize),
-    /// All have.
+    /// All have, and nobody has more than this user.
     All(usize),
 }
 
@@ -85,6 +89,9 @@ pub(crate) struct Users {
     masters: Cell<usize>,
     others: Cell<usize>,
     ended: Cell<usize>,
+    made_room: Cell<usize>,
+    /// Numbers for what connections do, in order.
+    clock: Cell<u64>,
     table: RefCell<BTreeMap<u32, Rc<User>>>,
     /// Where calls on sockets are made that wake many.
     lanes: Lanes,
@@ -92,7 +99,9 @@ pub(crate) struct Users {
 
 #[derive(Debug, Default)]
 struct User {
-    connections: Cell<usize>,
+    is_master: bool,
+    /// By when they asked for something, or came, last. What is told when one has to go.
+    connections: RefCell<BTreeMap<u64, Rc<Notify>>>,
     turn: Mutex<()>,
     /// When the rest after its long steps is over.
     rested: Cell<Option<Instant>>,
@@ -106,14 +115,23 @@ pub(crate) struct Place {
     users: Rc<Users>,
     user: Rc<User>,
     uid: u32,
-    is_master: bool,
+    /// Its number among its user's, unless it had to make room.
+    at: Cell<u64>,
+    wanted: Rc<Notify>,
 }
 
 impl Users {
     pub(crate) fn new(bounds: Bounds) -> Rc<Self> {
-        let (masters, others, ended) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        let (table, lanes) = (RefCell::default(), Lanes::new());
-        Rc::new(Self { bounds, masters, others, ended, table, lanes })
+        Rc::new(Self {
+            bounds,
+            masters: Cell::new(0),
+            others: Cell::new(0),
+            ended: Cell::new(0),
+            made_room: Cell::new(0),
+            clock: Cell::new(0),
+            table: RefCell::default(),
+            lanes: Lanes::new(),
+        })
     }
 
     /// How many connections have ended since the last call.
@@ -121,29 +139,56 @@ impl Users {
         self.ended.take()
     }
 
+    /// How many connections had to make room since the last call.
+    pub(crate) fn take_made_room(&self) -> usize {
+        self.made_room.take()
+    }
+
     /// Forgets users who have rested and have no connection any more.
     pub(crate) fn forget_rested(&self) {
-        self.table.borrow_mut().retain(|_, user| user.connections.get() > 0 || user.is_known());
+        self.table.borrow_mut().retain(|_, user| user.count() > 0 || user.is_known());
     }
 
     fn kind(&self, is_master: bool) -> &Cell<usize> {
         if is_master { &self.masters } else { &self.others }
     }
 
+    fn tick(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
     /// A place for one more connection of a user.
     pub(crate) fn enter(self: &Rc<Self>, uid: u32, is_master: bool) -> Result<Place, Full> {
-        let kind = self.kind(is_master);
-        if kind.get() >= self.bounds.all {
-            return Err(Full::All(self.bounds.all));
-        }
-        let mut table = self.table.borrow_mut();
-        let user = table.entry(uid).or_default();
-        if !is_master && user.connections.get() >= self.bounds.user {
+        let known = self.table.borrow().get(&uid).map(Rc::clone);
+        let user = known.unwrap_or_else(|| Rc::new(User { is_master, ..User::default() }));
+        let is_full = self.kind(is_master).get() >= self.bounds.all;
+        if !is_master && user.count() >= self.bounds.user {
             return Err(Full::User(self.bounds.user));
         }
+        if is_full && (is_master || !self.make_room(user.count())) {
+            return Err(Full::All(self.bounds.all));
+        }
+        self.table.borrow_mut().insert(uid, Rc::clone(&user));
+        let kind = self.kind(is_master);
         kind.set(kind.get() + 1);
-        user.connections.set(user.connections.get() + 1);
-        Ok(Place { users: Rc::clone(self), user: Rc::clone(user), uid, is_master })
+        let (at, wanted) = (self.tick(), Rc::new(Notify::new()));
+        user.connections.borrow_mut().insert(at, Rc::clone(&wanted));
+        Ok(Place { users: Rc::clone(self), user, uid, at: Cell::new(at), wanted })
+    }
+
+    /// Has a connection end of whoever has most, for a user that has so many and will not have more
+    /// than that one then; `false` if there is nobody like that. A master has none to give.
+    fn make_room(&self, count: usize) -> bool {
+        let table = self.table.borrow();
+        let others = table.values().filter(|user| !user.is_master);
+        let most = others.max_by_key(|user| user.count()).filter(|most| most.count() > count + 1);
+        let last = most.and_then(|most| most.connections.borrow_mut().pop_first());
+        let Some((_, wanted)) = last else { return false };
+        wanted.notify_one();
+        self.others.set(self.others.get() - 1);
+        self.made_room.set(self.made_room.get() + 1);
+        true
     }
 }
 
@@ -158,6 +203,10 @@ impl User {
 
     fn wakes_many(&self) -> bool {
         is_ahead(&self.crowded)
+    }
+
+    fn count(&self) -> usize {
+        self.connections.borrow().len()
     }
 
     /// Whether it would come back as somebody else if it were forgotten.
@@ -221,7 +270,7 @@ pub(crate) async fn charged<F: Future>(place: &Place, work: F) -> F::Output {
     poll_fn(|context| {
         let begin = cpu_time();
         let polled = work.as_mut().poll(context);
-        if !place.is_master {
+        if !place.user.is_master {
             place.user.charge(cpu_time().saturating_sub(begin));
         }
         polled
@@ -230,12 +279,28 @@ pub(crate) async fn charged<F: Future>(place: &Place, work: F) -> F::Output {
 }
 
 impl Place {
+    /// Waits until somebody who has less needs the place. For one waiter at a time; can be
+    /// cancelled and waited for again.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Notes that it asks for something.
+    fn touch(&self) {
+        let mut connections = self.user.connections.borrow_mut();
+        if let Some(wanted) = connections.remove(&self.at.get()) {
+            self.at.set(self.users.tick());
+            connections.insert(self.at.get(), wanted);
+        }
+    }
+
     /// Waits for its user's turn: until the earlier calls of that user have begun, the user has
     /// rested, and everybody else with news has been served since. Nothing is held when it returns.
     pub(crate) async fn turn(&self) {
+        self.touch();
         let (_turn, looks) = match self.user.turn.try_lock() {
             Ok(turn) => (turn, 1),
-            Err(_) if self.is_master => (self.user.turn.lock().await, 1),
+            Err(_) if self.user.is_master => (self.user.turn.lock().await, 1),
             Err(_) => (self.user.turn.lock().await, LOOKS),
         };
         self.user.rest().await;
@@ -253,7 +318,7 @@ impl Place {
     pub(crate) fn here<T>(&self, call: impl FnOnce() -> T) -> T {
         let begin = cpu_time();
         let value = call();
-        if !self.is_master {
+        if !self.user.is_master {
             self.user.note_call(cpu_time().saturating_sub(begin));
         }
         value
@@ -277,14 +342,17 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let kind = self.users.kind(self.is_master);
-        kind.set(kind.get() - 1);
+        // Else it made room, and is no longer counted.
+        if self.user.connections.borrow_mut().remove(&self.at.get()).is_some() {
+            let kind = self.users.kind(self.user.is_master);
+            kind.set(kind.get() - 1);
+        }
         self.users.ended.set(self.users.ended.get() + 1);
-        let left = self.user.connections.get() - 1;
-        self.user.connections.set(left);
-        // Nobody comes back rested.
-        if left == 0 && !self.user.is_known() {
-            self.users.table.borrow_mut().remove(&self.uid);
+        // Nobody comes back rested. What had to make room may end after its user has come anew.
+        let mut table = self.users.table.borrow_mut();
+        let is_own = table.get(&self.uid).is_some_and(|user| Rc::ptr_eq(user, &self.user));
+        if is_own && self.user.count() == 0 && !self.user.is_known() {
+            table.remove(&self.uid);
         }
     }
 }
@@ -292,6 +360,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use tokio::task::{LocalSet, spawn_local};
 
     const ROOT: u32 = 0;
@@ -306,12 +375,41 @@ mod tests {
         let first = fill(&users, 1);
         assert_eq!((first.len(), users.enter(1, false).unwrap_err()), (3, Full::User(3)));
         let rest: Vec<_> = [2, 3, 4].iter().map(|uid| fill(&users, *uid)).collect();
-        assert_eq!(rest.iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 0]);
-        assert_eq!(users.enter(5, false).unwrap_err(), Full::All(8));
+        // The third finds two places, and the fourth is made room for until all have two.
+        assert_eq!(rest.iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 2]);
         assert_eq!(fill(&users, ROOT).len(), 8, "root is not a user among others");
         drop((first, rest));
         assert_eq!((users.others.get(), users.table.borrow().len()), (0, 0));
         assert_eq!(fill(&users, 1).len(), 3);
+    }
+
+    #[test]
+    fn whoever_has_most_makes_room_with_what_was_silent_longest() {
+        let users = Users::new(Bounds { all: 8, user: 4 });
+        let wanted = |place: &Place| place.wanted().now_or_never().is_some();
+        let (few, many) = (fill(&users, 1), fill(&users, 2));
+        assert_eq!((few.len(), many.len()), (4, 4));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            many[0].turn().await;
+            few[0].turn().await;
+        });
+        let third: Vec<_> = (0..2).map(|_| users.enter(3, false).unwrap()).collect();
+        let gone = [&few, &many].map(|places| places.iter().map(wanted).collect::<Vec<_>>());
+        let second = [false, true, false, false];
+        assert_eq!(gone, [second, second], "one each, and not the one that has just asked");
+        // All have two or three: nobody is to have less than who comes.
+        assert_eq!(users.enter(3, false).unwrap_err(), Full::All(8));
+        assert_eq!((users.others.get(), users.take_made_room()), (8, 2));
+        // Who comes from nowhere gets a place, as long as anybody has two.
+        let newcomers: Vec<_> = (4..100).map_while(|uid| users.enter(uid, false).ok()).collect();
+        assert_eq!((newcomers.len(), users.others.get()), (5, 8));
+        // What had to go counts once, and what is left is found again.
+        drop((few, many, third, newcomers));
+        assert_eq!((users.others.get(), users.table.borrow().len()), (0, 0));
+        let root = fill(&users, ROOT);
+        assert_eq!((root.len(), users.enter(ROOT, true).unwrap_err()), (8, Full::All(8)));
+        assert!(!root.iter().any(wanted), "masters make no room");
     }
 
     #[test]

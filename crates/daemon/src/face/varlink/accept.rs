@@ -200,7 +200,11 @@ fn no_place(rights: &Rights, full: Full) -> wire::Error {
     let uid = rights.account().0;
     too_many(&match full {
         Full::User(most) => format!("user {uid} has {most} connections open, the most it may"),
-        Full::All(most) => format!("{most} connections are open, the most there may be"),
+        Full::All(most) => {
+            format!(
+                "{most} connections are open, the most there may be, and user {uid} has its part"
+            )
+        }
     })
 }
 
@@ -222,6 +226,7 @@ async fn serve(
         result = server.run() => result,
         () = gone(&stream) => Ok(()),
         () = broken.notified() => Ok(()),
+        () = place.wanted() => Ok(()),
     };
     // The last descriptor's end wakes whoever watches the other end, as well.
     let last = place.wakes_many().then(|| stream.as_fd().try_clone_to_owned());
@@ -250,7 +255,7 @@ async fn gone(socket: &UnixStream) {
 
 /// Gives memory back when a crowd is gone, and tells of refusals: a line each [`QUIET`].
 async fn tidy(door: &Door, users: &Users, troubles: &Troubles) {
-    let (mut ended, mut not_accepted) = (0, 0);
+    let (mut ended, mut not_accepted, mut made_room) = (0, 0, 0);
     let mut told: Option<Instant> = None;
     loop {
         sleep(TIDY).await;
@@ -263,11 +268,18 @@ async fn tidy(door: &Door, users: &Users, troubles: &Troubles) {
         }
         let (without_rights, too_many) = (&troubles.strangers, &troubles.too_many);
         not_accepted += door.take_failed();
-        let refused = without_rights.get() + too_many.get() + not_accepted > 0;
+        made_room += users.take_made_room();
+        let refused = without_rights.get() + too_many.get() + not_accepted > 0 || made_room > 0;
         if refused && told.is_none_or(|at| at.elapsed() >= QUIET) {
             let (without_rights, too_many) = (without_rights.take(), too_many.take());
-            tracing::warn!(without_rights, too_many, not_accepted, "refused connections");
-            not_accepted = 0;
+            tracing::warn!(
+                without_rights,
+                too_many,
+                not_accepted,
+                made_room,
+                "refused connections, or ended them for others"
+            );
+            (not_accepted, made_room) = (0, 0);
             told = Some(Instant::now());
         }
     }
