@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use linux::testkit::skip;
+use prezero_tests::daemon::Daemon;
 use tempfile::TempDir;
 
 use crate::tree::daemon;
@@ -60,4 +61,30 @@ fn programs_written_for_the_kernels_files_run_on_the_tree() {
     run(dir.path().join("operators"), &daemon.tree());
     let pool = daemon.pool();
     assert_eq!((pool.ready_pages, pool.zeroing_pages), (160, 0));
+}
+
+/// What came of so many calls by a seed, on a pool of which nothing is zeroed.
+fn calls(program: &Path, daemon: &Daemon, seed: u64) -> String {
+    daemon.command(&["give-back", "all"]).output().expect("prezero runs");
+    std::fs::write(daemon.tree().join("node0/hugepages/hugepages-2048kB/zeroed_low"), "0")
+        .expect("it can be written");
+    let mut calls = Command::new(program);
+    let output = calls.arg(daemon.tree()).args([&seed.to_string(), "2000"]).output();
+    let output = output.expect("it can be run");
+    assert!(output.status.success(), "seed {seed}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// That what comes of them is what the kernel's own files give is seen where there are such files:
+/// machine `calls` of `tests/vm`.
+#[test]
+fn any_calls_on_the_tree_have_the_same_outcome_each_time() {
+    let Some(dir) = compile(&["calls"]) else { return };
+    let Some(daemon) = daemon(24, "") else { return };
+    for seed in 0..5 {
+        let program = dir.path().join("calls");
+        let [once, again] = [(); 2].map(|()| calls(&program, &daemon, seed));
+        assert_eq!(once.lines().count(), 2000, "seed {seed}: {once}");
+        assert!(once == again, "seed {seed}");
+    }
 }

@@ -219,12 +219,14 @@ fn made(
         let path = cache::repo().join(path);
         (path.clone(), path)
     });
+    // Files are named from where they lie.
+    let dir = if program.files.is_empty() { PathBuf::from("/tmp") } else { cache::repo() };
     Made {
         program: vm_guest::Program {
             name: name.to_owned(),
             argv,
             env: program.env.clone(),
-            dir: "/tmp".to_owned(),
+            dir: dir.to_string_lossy().into_owned(),
             timeout_s: program.timeout_s,
         },
         programs,

@@ -133,6 +133,17 @@ pub(super) fn domain_of(node: i32, page_shift: u32) -> Option<Domain> {
     Some(Domain { node: Node(u32::try_from(node).ok()?), page_size })
 }
 
+/// What one write(2) hands over: a page, as in sysfs. The rest is not written.
+pub(super) const LONGEST_WRITE: usize = 4096;
+
+/// What a file takes of a write, and the text in it. A null byte ends that, as in sysfs: a program
+/// in C may write a string with its end.
+pub(super) fn taken(data: &[u8]) -> (usize, &[u8]) {
+    let data = &data[..data.len().min(LONGEST_WRITE)];
+    let end = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
+    (data.len(), &data[..end])
+}
+
 /// A number of pages as the files take it: decimal, with a newline or without.
 pub(super) fn parse_pages(text: &[u8]) -> Option<u64> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
@@ -190,6 +201,14 @@ mod tests {
         assert_eq!(mode(Item::File(SMALL, Kind::Zeroed)), 0o440);
         assert_eq!((mode(Item::Device), mode(Item::Root)), (0o660, 0o755));
         assert_eq!(Item::Device.attr(&access).gid, 7);
+    }
+
+    #[test]
+    fn a_write_is_a_page_at_most_and_its_text_ends_at_a_null_byte() {
+        assert_eq!(taken(b"12\n"), (3, &b"12\n"[..]));
+        assert_eq!(taken(b"12\0\0x"), (5, &b"12"[..]));
+        assert_eq!(taken(b""), (0, &b""[..]));
+        assert_eq!(taken(&[b'0'; 5000]), (LONGEST_WRITE, &[b'0'; LONGEST_WRITE][..]));
     }
 
     #[test]

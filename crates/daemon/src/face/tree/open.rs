@@ -23,6 +23,8 @@ pub(super) struct OpenFile {
     pub(super) kind: Kind,
     /// What was read last, from its begin.
     pub(super) text: Vec<u8>,
+    /// Where the last read ended.
+    pub(super) end: usize,
     /// How often the file had notified by then; 0 before the first time.
     pub(super) seen: u64,
     /// What the kernel calls it, if somebody polls it.

@@ -206,7 +206,7 @@ impl Session {
                     return Err(Errno::ACCESS);
                 }
                 let (text, seen, waiter) = (Vec::new(), 0, None);
-                Open::File(OpenFile { domain, kind, text, seen, waiter })
+                Open::File(OpenFile { domain, kind, text, end: 0, seen, waiter })
             }
             Item::Device => Open::Device(OpenDevice::default()),
             _ => return Err(Errno::ISDIR),
@@ -243,7 +243,9 @@ impl Session {
         let state = &mut *state;
         let file = state.handles.file(handle)?;
         let (domain, kind) = (file.domain, file.kind);
-        if offset == 0 {
+        // As in sysfs, who goes on where the last read ended gets the same text's rest.
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        if offset == 0 || offset != file.end {
             let now = self.shell.borrow_mut().domain(domain).ok_or(Errno::NODEV)?;
             let notifiers = state.notifiers(domain, now);
             let (seen, value) = match kind {
@@ -258,8 +260,9 @@ impl Session {
             self.listens.notify_one();
         }
         let file = state.handles.file(handle)?;
-        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(file.text.len());
+        let start = offset.min(file.text.len());
         let end = start.saturating_add(size).min(file.text.len());
+        file.end = offset.max(end);
         Ok(Reply::data(&file.text[start..end]))
     }
 
@@ -276,10 +279,10 @@ impl Session {
             let file = state.handles.file(handle)?;
             (file.domain, file.kind)
         };
+        let (length, text) = item::taken(data);
         match kind {
             Kind::Zeroable => {
-                let pages = item::parse_pages_or_max(data).ok_or(Errno::INVAL)?;
-                let length = data.len();
+                let pages = item::parse_pages_or_max(text).ok_or(Errno::INVAL)?;
                 self.zero(unique, caller, domain, pages, move |report| match report {
                     Ended { interrupted: true, .. } => Err(Errno::INTR),
                     Ended { .. } => Ok(Reply::written(length)),
@@ -287,11 +290,11 @@ impl Session {
                 Ok(None)
             }
             Kind::Low => {
-                let low = item::parse_pages(data).ok_or(Errno::INVAL)?;
+                let low = item::parse_pages(text).ok_or(Errno::INVAL)?;
                 let now = self.shell.borrow_mut().domain_lately(domain).ok_or(Errno::NODEV)?;
                 self.state.borrow_mut().notifiers(domain, now).set_low(low);
                 self.listens.notify_one();
-                Ok(Some(Reply::written(data.len())))
+                Ok(Some(Reply::written(length)))
             }
             Kind::Zeroed => Err(Errno::IO),
         }

@@ -8,8 +8,9 @@ use linux::Errno;
 use polyfuse_kernel as abi;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The longest write that the kernel sends in one piece; what is written here is one number.
-const LONGEST_WRITE: u32 = 4096;
+/// The longest write that the kernel sends in one piece. More than is taken of one
+/// ([`LONGEST_WRITE`](super::item::LONGEST_WRITE)), or the rest would come as a write of its own.
+const LONGEST_PIECE: u32 = 8192;
 /// ABI 7.38: writes through one open file need not wait for each other. Newer than the crate.
 const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
@@ -211,7 +212,7 @@ impl Reply {
     pub(super) fn init(offered: u32) -> Self {
         // Look-ups in one directory need not wait for each other.
         let flags = offered & abi::FUSE_PARALLEL_DIROPS;
-        let (max_write, time_gran) = (LONGEST_WRITE, 1);
+        let (max_write, time_gran) = (LONGEST_PIECE, 1);
         Self::of(&abi::fuse_init_out { flags, max_write, time_gran, ..Default::default() })
     }
 
