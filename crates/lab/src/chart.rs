@@ -113,8 +113,8 @@ fn lines(text: &mut String, chart: &Chart, rows: &[&Row]) -> Drawn {
             names.push(name);
         }
     }
-    // A choice may have a chunk of its own: it stands where its size is.
-    steps.sort_by_key(|step| step.parse::<Chunk>().ok());
+    // A choice may have a chunk of its own, a line its own counts: they stand where their size is.
+    steps.sort_by_key(|step| (step.parse::<u64>().ok(), step.parse::<Chunk>().ok()));
     let legend = 30 * u32::try_from(names.len().div_ceil(2))? + 10;
     let root = SVGBackend::with_string(text, (WIDTH, 420 + legend)).into_drawing_area();
     root.fill(&WHITE)?;

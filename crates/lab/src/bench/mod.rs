@@ -32,6 +32,7 @@ mod populate;
 mod postgres;
 mod reach;
 mod report;
+mod scale;
 mod start;
 mod throttle;
 
@@ -117,6 +118,8 @@ enum What {
     Churn,
     /// Latency of loans with 64 clients at once
     Lend,
+    /// Latency of loans beside more and more blocks, loans and connections
+    Scale,
 }
 
 /// What all parts share.
@@ -209,6 +212,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             What::Interference => interference::measure(&mut bench)?,
             What::Churn => churn::measure(&mut bench)?,
             What::Lend => lend::measure(&mut bench)?,
+            What::Scale => scale::measure(&mut bench)?,
         });
     }
     if let Some(rig) = bench.rig.take() {

@@ -389,7 +389,7 @@ impl Scene<'_> {
     }
 
     /// How much is ready now.
-    fn ready(&mut self) -> Result<Bytes, Failure> {
+    pub(crate) fn ready(&mut self) -> Result<Bytes, Failure> {
         let pages = self.client.status()?.pools.iter().map(|pool| pool.ready_pages).sum();
         Ok(Pages(pages).bytes(self.page))
     }
