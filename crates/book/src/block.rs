@@ -30,6 +30,9 @@ use crate::config::Recycle;
 use units::{BlockId, JobId, LeaseId, LoanName, Owner, Pages, PoolKey, Uid};
 pub use wire::StateName;
 
+/// The states of which [`Block::is_unlent`] is true.
+pub(crate) const UNLENT: [StateName; 2] = [StateName::Zeroable, StateName::Ready];
+
 /// The knowledge that every byte of a block is zero and that nobody else can write to it.
 ///
 /// Not `Clone`: it is consumed by the loan that relies on it, whose ready pages are the claim's.
@@ -595,6 +598,6 @@ impl Block {
     /// Whether it may be given back to the kernel now: nobody's content, nobody's work.
     #[must_use]
     pub fn is_unlent(&self) -> bool {
-        matches!(self.state, State::Ready(_) | State::Zeroable { .. })
+        UNLENT.contains(&self.state_name())
     }
 }

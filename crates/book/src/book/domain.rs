@@ -5,7 +5,7 @@ use units::{Counts, Domain, Pages, PoolKey};
 use wire::Level;
 
 use super::Book;
-use crate::block::{Block, StateName};
+use crate::block::{StateName, UNLENT};
 
 impl Book {
     /// The domains that have a pool, in order.
@@ -31,9 +31,7 @@ impl Book {
         counts.ready = sum(&|key| self.ready(key));
         counts.zeroing = sum(&|key| self.zeroing(key));
         counts.lent = sum(&|key| self.pages_in(key, StateName::Lent));
-        let idle = [StateName::Ready, StateName::Zeroable];
-        let idle = idle.into_iter().flat_map(|state| self.in_state(state));
-        counts.free = idle.filter(|block| in_domain(block.pool())).map(Block::memory).sum();
+        counts.free = self.blocks.total(domain, &UNLENT).memory;
         // Pools of one domain share the kernel's free pages: the largest share counts once.
         counts.zeroable = match self.is_mixed(domain) {
             true => self.zeroable(PoolKey::mixed(domain)),

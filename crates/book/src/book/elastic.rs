@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use units::{BlockId, Domain, Pages, PoolKey};
 
 use super::{Asked, Book, Effect};
-use crate::block::{Block, StateName};
+use crate::block::{Block, StateName, UNLENT};
 use crate::config::{Elastic, PoolConfig};
 
 impl Book {
@@ -28,13 +28,8 @@ impl Book {
     /// Pages that are in blocks that are nobody's, or that workers have in hand or were promised.
     #[must_use]
     pub fn idle(&self, domain: Domain) -> Pages {
-        let here = |b: &&Block| b.pool().domain() == domain;
-        let of = |state, pages: fn(&Block) -> Pages| {
-            self.in_state(state).filter(here).map(pages).sum::<Pages>()
-        };
-        of(StateName::Ready, Block::memory)
-            + of(StateName::Zeroable, Block::memory)
-            + of(StateName::Zeroing, Block::pages)
+        let in_hand = self.blocks.total(domain, &[StateName::Zeroing]).pages;
+        self.blocks.total(domain, &UNLENT).memory + in_hand
     }
 
     /// Lent blocks of which pages are missing: their borrowers' faults take them, or have.

@@ -5,7 +5,7 @@
 //! wait for one another. Nor must the look around the house, which follows every change. The ready
 //! blocks of each domain, the blocks and sums of each state and the bytes each account holds are
 //! therefore indexed, and every change goes through [`Blocks::change`], which takes the block
-//! out of the index before and puts it back after.
+//! out of the index before and puts it back after. The block itself stays where it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,11 +65,27 @@ fn left(block: &Block) -> Pages {
     block.pool().pages_per_block.saturating_sub(done)
 }
 
-/// One pool's blocks in one state, added up.
+/// Blocks in one state, added up.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) blocks: u64,
     pub(super) pages: Pages,
+    /// Those of the pages that have memory for sure.
+    pub(super) memory: Pages,
+}
+
+impl Sum {
+    fn add(&mut self, block: &Block) {
+        self.blocks += 1;
+        self.pages += block.pages();
+        self.memory += block.memory();
+    }
+
+    fn subtract(&mut self, block: &Block) {
+        self.blocks = self.blocks.saturating_sub(1);
+        self.pages = self.pages.saturating_sub(block.pages());
+        self.memory = self.memory.saturating_sub(block.memory());
+    }
 }
 
 /// What counts against one account's quota.
@@ -83,6 +99,12 @@ struct Holding {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Blocks {
     blocks: BTreeMap<BlockId, Block>,
+    index: Index,
+}
+
+/// What is kept beside the blocks.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Index {
     states: BTreeMap<StateName, BTreeSet<BlockId>>,
     sums: BTreeMap<(PoolKey, StateName), Sum>,
     ready: BTreeMap<Domain, ReadyBlocks>,
@@ -100,26 +122,39 @@ impl Blocks {
     }
 
     pub(super) fn in_state(&self, state: StateName) -> impl Iterator<Item = &Block> {
-        self.states.get(&state).into_iter().flatten().filter_map(|id| self.blocks.get(id))
+        self.index.states.get(&state).into_iter().flatten().filter_map(|id| self.blocks.get(id))
     }
 
     pub(super) fn sum(&self, pool: PoolKey, state: StateName) -> Sum {
-        self.sums.get(&(pool, state)).copied().unwrap_or_default()
+        self.index.sums.get(&(pool, state)).copied().unwrap_or_default()
+    }
+
+    /// What the domain's blocks in these states come to.
+    pub(super) fn total(&self, domain: Domain, states: &[StateName]) -> Sum {
+        let least = PoolKey::mixed(domain);
+        let most = PoolKey { pages_per_block: Pages(u64::MAX), ..least };
+        let sums = self.index.sums.range((least, StateName::Zeroable)..=(most, StateName::Kept));
+        let sums = sums.filter(|((_, state), _)| states.contains(state));
+        sums.fold(Sum::default(), |total, (_, sum)| Sum {
+            blocks: total.blocks + sum.blocks,
+            pages: total.pages + sum.pages,
+            memory: total.memory + sum.memory,
+        })
     }
 
     pub(super) fn ready_blocks(&self, domain: Domain) -> Option<&ReadyBlocks> {
-        self.ready.get(&domain)
+        self.index.ready.get(&domain)
     }
 
     /// The pool's dirty block that is furthest done of those that lack at most `spendable` pages.
     pub(super) fn furthest_dirty(&self, pool: PoolKey, spendable: Pages) -> Option<&Block> {
-        let dirty = self.dirty.get(&pool)?.by_done.iter().rev();
+        let dirty = self.index.dirty.get(&pool)?.by_done.iter().rev();
         dirty.filter_map(|(_, id)| self.get(*id)).find(|block| block.missing() <= spendable)
     }
 
     /// What is left to clear of the pool's dirty blocks that lack at most `spendable` pages.
     pub(super) fn left_dirty(&self, pool: PoolKey, spendable: Pages) -> Pages {
-        let Some(dirty) = self.dirty.get(&pool) else { return Pages::ZERO };
+        let Some(dirty) = self.index.dirty.get(&pool) else { return Pages::ZERO };
         let lacking = dirty.by_missing.range((spendable + Pages(1), BlockId(0))..);
         let lacking = lacking.filter_map(|(_, id)| self.get(*id)).map(left).sum();
         dirty.left.saturating_sub(lacking)
@@ -129,48 +164,59 @@ impl Blocks {
     pub(super) fn missing(&self, domain: Domain) -> Pages {
         let least = PoolKey::mixed(domain);
         let most = PoolKey { pages_per_block: Pages(u64::MAX), ..least };
-        self.dirty.range(least..=most).map(|(_, dirty)| dirty.missing).sum()
+        self.index.dirty.range(least..=most).map(|(_, dirty)| dirty.missing).sum()
     }
 
     pub(super) fn held(&self, account: Uid) -> Bytes {
-        self.held.get(&account).map(|held| held.bytes).unwrap_or_default()
+        self.index.held.get(&account).map(|held| held.bytes).unwrap_or_default()
     }
 
     pub(super) fn held_blocks(&self, account: Uid) -> impl Iterator<Item = &Block> {
-        let blocks = self.held.get(&account).into_iter().flat_map(|held| &held.blocks);
+        let blocks = self.index.held.get(&account).into_iter().flat_map(|held| &held.blocks);
         blocks.filter_map(|id| self.blocks.get(id))
     }
 
     pub(super) fn accounts(&self) -> impl Iterator<Item = Uid> + '_ {
-        self.held.keys().copied()
+        self.index.held.keys().copied()
     }
 
     pub(super) fn insert(&mut self, block: Block) {
-        self.add(&block);
+        self.index.add(&block);
         self.blocks.insert(block.id(), block);
     }
 
     pub(super) fn remove(&mut self, id: BlockId) -> Option<Block> {
         let block = self.blocks.remove(&id)?;
-        self.subtract(&block);
+        self.index.subtract(&block);
         Some(block)
     }
 
     /// Changes one block; `None` if there is none of that id.
     pub(super) fn change<R>(&mut self, id: BlockId, f: impl FnOnce(&mut Block) -> R) -> Option<R> {
-        let mut block = self.remove(id)?;
-        let result = f(&mut block);
-        self.insert(block);
+        let block = self.blocks.get_mut(&id)?;
+        self.index.subtract(block);
+        let result = f(block);
+        self.index.add(block);
         Some(result)
     }
 
+    /// Whether the index says what a scan of the blocks says. For tests.
+    #[cfg(test)]
+    pub(super) fn is_consistent(&self) -> bool {
+        let mut again = Index::default();
+        for block in self.blocks.values() {
+            again.add(block);
+        }
+        self.index.says_what(&again)
+    }
+}
+
+impl Index {
     fn add(&mut self, block: &Block) {
         let pool = block.pool();
         let state = block.state_name();
         self.states.entry(state).or_default().insert(block.id());
-        let sum = self.sums.entry((pool, state)).or_default();
-        sum.blocks += 1;
-        sum.pages += block.pages();
+        self.sums.entry((pool, state)).or_default().add(block);
         if let State::Ready(_) = block.state() {
             let ready = self.ready.entry(pool.domain()).or_default();
             if ready.blocks.insert((block.pages(), block.id())) {
@@ -198,8 +244,7 @@ impl Blocks {
             ids.remove(&block.id());
         }
         if let Some(sum) = self.sums.get_mut(&(pool, state)) {
-            sum.blocks -= 1;
-            sum.pages = sum.pages.saturating_sub(block.pages());
+            sum.subtract(block);
         }
         if let State::Ready(_) = block.state()
             && let Some(ready) = self.ready.get_mut(&pool.domain())
@@ -226,33 +271,29 @@ impl Blocks {
         }
     }
 
-    /// Whether the index says what a scan of the blocks says. For tests.
+    /// Whether both say the same, but for what is empty. For tests.
     #[cfg(test)]
-    pub(super) fn is_consistent(&self) -> bool {
-        let mut again = Self::default();
-        for block in self.blocks.values() {
-            again.add(block);
-        }
-        let full = |blocks: &Self| {
-            let blocks = blocks.ready.iter().filter(|(_, s)| !s.blocks.is_empty());
-            blocks.map(|(k, s)| (*k, s.blocks.clone(), s.pages)).collect::<Vec<_>>()
+    fn says_what(&self, again: &Self) -> bool {
+        let full = |index: &Self| {
+            let ready = index.ready.iter().filter(|(_, s)| !s.blocks.is_empty());
+            ready.map(|(k, s)| (*k, s.blocks.clone(), s.pages)).collect::<Vec<_>>()
         };
-        let states = |blocks: &Self| {
-            let states = blocks.states.iter().filter(|(_, ids)| !ids.is_empty());
+        let states = |index: &Self| {
+            let states = index.states.iter().filter(|(_, ids)| !ids.is_empty());
             states.map(|(state, ids)| (*state, ids.clone())).collect::<Vec<_>>()
         };
-        let sums = |blocks: &Self| {
-            let sums = blocks.sums.iter().filter(|(_, sum)| sum.blocks > 0);
+        let sums = |index: &Self| {
+            let sums = index.sums.iter().filter(|(_, sum)| sum.blocks > 0);
             sums.map(|(key, sum)| (*key, *sum)).collect::<Vec<_>>()
         };
-        let dirty = |blocks: &Self| {
-            let dirty = blocks.dirty.iter().filter(|(_, dirty)| !dirty.by_done.is_empty());
+        let dirty = |index: &Self| {
+            let dirty = index.dirty.iter().filter(|(_, dirty)| !dirty.by_done.is_empty());
             dirty.map(|(key, dirty)| (*key, dirty.clone())).collect::<Vec<_>>()
         };
-        full(self) == full(&again)
-            && dirty(self) == dirty(&again)
-            && states(self) == states(&again)
-            && sums(self) == sums(&again)
+        full(self) == full(again)
+            && dirty(self) == dirty(again)
+            && states(self) == states(again)
+            && sums(self) == sums(again)
             && self.held == again.held
     }
 }

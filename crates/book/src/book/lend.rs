@@ -21,7 +21,7 @@ use units::{
 use wire::LendRequest;
 
 use super::{Book, Effect, Lease};
-use crate::block::{Block, Keep, Part, State, StateName};
+use crate::block::{Block, Keep, Part, State, StateName, UNLENT};
 
 /// What a client asks for, and who it is.
 #[derive(Debug, Clone)]
@@ -269,17 +269,16 @@ impl Book {
 
     /// The pages a hole could get on a node: free ones, and those of unlent blocks.
     pub(super) fn room(&self, domain: Domain, spare: &[BlockId]) -> Pages {
-        let unlent =
-            |b: &&Block| b.is_unlent() && b.pool().domain() == domain && !spare.contains(&b.id());
-        let free =
-            self.available(domain) + self.blocks.iter().filter(unlent).map(Block::memory).sum();
+        let spared = || spare.iter().filter_map(|id| self.blocks.get(*id));
+        let spared = || spared().filter(|b| b.pool().domain() == domain);
+        let unlent = self.blocks.total(domain, &UNLENT).memory;
+        let spared_unlent = spared().filter(|b| b.is_unlent()).map(Block::memory).sum();
+        let free = self.available(domain) + unlent.saturating_sub(spared_unlent);
         // A hole takes nothing before it is mapped, so that what is free does not say how much is
         // lent: there can never be more of that than there is.
-        let is_taken = |b: &&Block| {
-            let lent = b.state_name() == StateName::Lent || spare.contains(&b.id());
-            lent && b.pool().domain() == domain
-        };
-        let taken = self.blocks.iter().filter(is_taken).map(Block::pages).sum();
+        let lent = self.blocks.total(domain, &[StateName::Lent]).pages;
+        let not_lent = spared().filter(|b| b.state_name() != StateName::Lent);
+        let taken = lent + not_lent.map(Block::pages).sum();
         self.totals.get(&domain).map_or(free, |total| total.saturating_sub(taken).min(free))
     }
 
