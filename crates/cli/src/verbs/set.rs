@@ -19,7 +19,8 @@ use crate::shared::Daemon;
 /// (and stops at so much); max (what the pool may own), leave_free (what stays free in the kernel's
 /// pool), recycle (auto, fresh, in-place). Amounts are sizes, as 16G, or numbers of pages. What is
 /// not named stays as it is; if one value is refused, nothing is changed. The configuration file is
-/// not written.
+/// not written. How far an elastic pool may grow (reserve_min, reserve_max and the like) is set
+/// there alone: write it and reload the daemon, as by `systemctl reload prezero`.
 ///
 /// The pool need only be named as far as there are several. If none fits and --page-size is given,
 /// a pool is added, which only root may: of blocks of --pages-per-block or, with ready, of all
@@ -75,6 +76,11 @@ impl FromStr for Change {
                 let error =
                     |_| format!("`{value}` is not a way to recycle: auto, fresh or in-place");
                 Self::Recycle(value.parse().map_err(error)?)
+            }
+            key if key.starts_with("reserve_") => {
+                return Err(format!(
+                    "`{key}` is set in the configuration: write it there, then `systemctl reload prezero`"
+                ));
             }
             _ => {
                 let keys = "ready, ready_low, ready_high, max, leave_free, recycle";
@@ -182,6 +188,7 @@ mod tests {
             ("ready_low", "KEY=VALUE"),
             ("ready_low=-1", "`-1`"),
             ("colour=red", "leave_free"),
+            ("reserve_max=64G", "systemctl reload prezero"),
             ("recycle=never", "auto, fresh or in-place"),
         ] {
             let error = text.parse::<Change>().unwrap_err();
