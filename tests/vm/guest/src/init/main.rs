@@ -23,6 +23,7 @@ fn main() {
     if let Err(error) = mounts::mount_all() {
         eprintln!("vm-init: {error}");
     }
+    mounts::keep_a_cpuset();
     match Report::open() {
         Ok(mut report) => {
             let last = match carry_out(&mut report) {
