@@ -51,13 +51,23 @@ fn by(starter: &[&str], command: &Command) -> Command {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_stops_nobody() {
+fn a_log_that_cannot_be_written_or_is_not_read_stops_nobody() {
     let Some((mut daemon, config)) = unstarted() else { return };
     let full = || OwnedFd::from(File::options().append(true).open("/dev/full").expect("a device"));
     // The reader has ended, as that of `prezero serve 2>&1 | tee log` may.
     let broken = || OwnedFd::from(std::io::pipe().expect("a pipe").1);
+    // The reader hangs, and what it has not read fills the pipe.
+    let (unread, hanging) = std::io::pipe().expect("a pipe");
+    let hanging = || {
+        let log = OwnedFd::from(hanging.try_clone().expect("a descriptor"));
+        let nonblocking = rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::fcntl_setfl(&log, nonblocking).expect("a pipe");
+        while rustix::io::write(&log, b"not read\n").is_ok() {}
+        rustix::fs::fcntl_setfl(&log, rustix::fs::OFlags::empty()).expect("a pipe");
+        log
+    };
     for journal in [false, true] {
-        for log in [full(), broken()] {
+        for log in [full(), broken(), hanging()] {
             let stat = rustix::fs::fstat(&log).expect("an open file");
             let stream = journal.then(|| format!("{}:{}", stat.st_dev, stat.st_ino));
             daemon.spawn_as(|mut command| {
@@ -67,6 +77,7 @@ fn a_log_that_cannot_be_written_stops_nobody() {
             lives(&mut daemon, &config);
         }
     }
+    drop(unread);
 }
 
 #[test]
