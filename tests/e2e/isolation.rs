@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use linux::testkit::child::{alone, fork};
+use linux::testkit::punch;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
@@ -381,7 +382,7 @@ fn a_borrower_that_cuts_or_punches_its_file_costs_nobody_anything() {
     let pool = page.pool("pages_per_block = 4\nmax = 4\nrecycle = \"in-place\"");
     let Some(daemon) = Daemon::start(page, 4, &pool) else { return };
     let cuts: [fn(&linux::BlockFile); 3] = [
-        |file| file.punch(0..2 << 20).expect("our own file"),
+        |file| punch(file, 0..2 << 20).expect("our own file"),
         |file| file.set_len(2 << 20).expect("our own file"),
         |file| file.set_len(64 << 20).expect("our own file"),
     ];

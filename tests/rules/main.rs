@@ -7,6 +7,7 @@ mod floors;
 mod machines;
 mod manual;
 mod providers;
+mod purpose;
 mod sources;
 mod specification;
 mod words;

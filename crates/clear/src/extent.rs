@@ -142,12 +142,6 @@ impl<'a> Zeroed<'a> {
         unsafe { slice::from_raw_parts(self.extent.start.as_ptr(), self.extent.len) }
     }
 
-    /// The memory, free to be written again; the claim ends.
-    #[must_use]
-    pub const fn into_extent(self) -> Extent<'a> {
-        self.extent
-    }
-
     /// Reads the bytes back.
     ///
     /// # Panics

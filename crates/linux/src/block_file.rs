@@ -109,12 +109,6 @@ impl BlockFile {
         Ok(done)
     }
 
-    /// Gives the pages of `range` back and leaves a hole; the length stays.
-    pub fn punch(&self, range: Range<u64>) -> Result<()> {
-        let len = range.end.saturating_sub(range.start);
-        self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, range.start, len)
-    }
-
     /// The offset of the first byte in `range` that is not zero; holes and what lies behind the end
     /// count as zero.
     ///

@@ -184,11 +184,6 @@ pub fn make_room(roots: &Roots) -> Result<()> {
     files::write(&roots.proc.join("sys/vm/compact_memory"), "1")
 }
 
-/// How many surplus pages the kernel may make on demand beyond the pool, for the whole machine.
-pub fn overcommit(roots: &Roots, page: PageSize) -> Result<u64> {
-    files::read_number(&pool_dir(roots, page, None).join("nr_overcommit_hugepages"))
-}
-
 /// A kernel without NUMA has no node directories; its node 0 is the whole machine.
 pub(crate) fn pool_dir(roots: &Roots, page: PageSize, node: Option<Node>) -> PathBuf {
     let nodes = roots.sys.join("devices/system/node");

@@ -63,15 +63,6 @@ pub fn reset_policy() -> Result<()> {
         .or_call(|| "set_mempolicy(MPOL_DEFAULT)".into())
 }
 
-/// The nodes that the calling thread is bound to; `None` unless its policy is `MPOL_BIND`.
-pub fn bound_to() -> Result<Option<Vec<Node>>> {
-    match raw::get_mempolicy() {
-        Ok((libc::MPOL_BIND, nodes)) => Ok(Some(nodes.bits().map(Node).collect())),
-        Ok(_) | Err(Errno::NOSYS) => Ok(None),
-        Err(errno) => Err(errno).or_call(|| "get_mempolicy()".into()),
-    }
-}
-
 /// The node of every page of a mapping, in the order of the addresses.
 ///
 /// Puts the pages into the page tables where they are not, at about 1 us a page; a hole in the file

@@ -4,7 +4,6 @@
 
 use std::path::Path;
 
-use crate::cgroup::Group;
 use crate::error::{Errno, Error, Result};
 use crate::files;
 use crate::roots::Roots;
@@ -40,11 +39,6 @@ pub fn cpu(roots: &Roots) -> Result<Option<Pressure>> {
 /// pages by moving memory waits for memory, too, and is in it.
 pub fn memory(roots: &Roots) -> Result<Option<Pressure>> {
     read(&roots.proc.join("pressure/memory"))
-}
-
-/// The CPU pressure inside one group; `None` on v1, and where the kernel has none.
-pub fn cpu_of(group: &Group) -> Result<Option<Pressure>> {
-    read(&group.dir().join("cpu.pressure"))
 }
 
 fn read(path: &Path) -> Result<Option<Pressure>> {

@@ -84,26 +84,6 @@ pub(crate) fn node_of_address(address: *const c_void) -> Result<c_int> {
     check(ret).map(|_| node)
 }
 
-/// `get_mempolicy(&mode, nodes, maxnode, NULL, 0)`: the calling thread's policy.
-pub(crate) fn get_mempolicy() -> Result<(c_int, Mask)> {
-    // 4096 nodes: above CONFIG_NODES_SHIFT of every architecture (at most 10).
-    let mut nodes = Mask(vec![0; 4096 / c_ulong::BITS as usize]);
-    let mut mode: c_int = -1;
-    let bits = nodes.bit_len();
-    // SAFETY: `mode` is a live int, and the kernel writes at most `bits` bits to the mask.
-    let ret = unsafe {
-        libc::syscall(
-            libc::SYS_get_mempolicy,
-            &raw mut mode,
-            nodes.0.as_mut_ptr(),
-            bits,
-            ptr::null::<c_void>(),
-            0 as c_ulong,
-        )
-    };
-    check(ret).map(|_| (mode, nodes))
-}
-
 /// `move_pages(0, count, addresses, NULL, status, 0)`: moves nothing; the node of each address, or
 /// a negative errno where no page is in the page tables.
 pub(crate) fn move_pages_query(addresses: &[*const c_void]) -> Result<Vec<c_int>> {

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
 use linux::testkit::hugepages::{GIB_1, MIB_2, mounted, reserve};
-use linux::testkit::skip;
+use linux::testkit::{punch, skip};
 use linux::{BlockDir, BlockFile, Mapping};
 use prezero_pins::{Error, Holder, PinProbe, Rest};
 use rustix::pipe::{IoSliceRaw, PipeFlags, SpliceFlags, pipe_with, vmsplice};
@@ -94,7 +94,7 @@ fn holes_are_no_pages_and_a_mapping_is_a_reference() {
         let page = rig.page.bytes();
         // A hole before the page that is there and one behind it.
         file.set_len(3 * page).unwrap();
-        file.punch(0..page).unwrap();
+        punch(&file, 0..page).unwrap();
         assert_eq!(rig.probe.look(file.as_fd(), 3, rest).unwrap().pages, 1);
         file.allocate(0, page).unwrap();
 

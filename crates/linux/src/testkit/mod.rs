@@ -11,6 +11,20 @@ pub use lock::MOUNTS_PREFIX;
 pub use skip::{GIB_PAGES, IN_VM, NO_SKIP, SKIP_LOG, skip, skip_for_ever, skipped};
 pub use tree::{Tree, tree};
 
+/// Gives the pages of `range` of a file back and leaves a hole, as a borrower can; its length stays
+/// as it is.
+///
+/// # Errors
+/// Those of `fallocate`.
+pub fn punch(
+    file: impl std::os::fd::AsFd,
+    range: std::ops::Range<u64>,
+) -> Result<(), crate::Errno> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, flags, range.start, range.end.saturating_sub(range.start))
+}
+
 /// Takes a write lease on a file and keeps it, deaf to the signal by which the kernel asks for it.
 ///
 /// # Errors

@@ -37,7 +37,6 @@ fn reads_the_machine_and_each_node() {
         ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "7\n"),
         ("sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hugepages", "1\n"),
         ("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "3\n"),
-        ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "5\n"),
         ("sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", "8\n"),
         ("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages", "2\n"),
         ("sys/devices/system/node/node1/hugepages/hugepages-2048kB/surplus_hugepages", "0\n"),
@@ -49,7 +48,6 @@ fn reads_the_machine_and_each_node() {
     let node = hugetlb::counters(&roots, MIB_2, Some(Node(1))).unwrap();
     assert_eq!(node, HugetlbCounters { total: 8, free: 2, surplus: 0, reserved: None });
     assert_eq!(node.unreserved_free(), 2);
-    assert_eq!(hugetlb::overcommit(&roots, MIB_2).unwrap(), 5);
 
     assert!(hugetlb::counters(&roots, GIB_1, None).unwrap_err().is_not_found());
     assert!(hugetlb::counters(&roots, MIB_2, Some(Node(0))).unwrap_err().is_not_found());

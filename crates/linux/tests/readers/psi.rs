@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use linux::cgroup::{Group, Kind};
 use linux::psi;
 use linux::testkit::tree;
 
 #[test]
-fn reads_the_machine_and_a_group() {
+fn reads_the_machines_cpu_and_memory() {
     let tree = tree(&[
         (
             "proc/pressure/cpu",
@@ -12,8 +11,6 @@ fn reads_the_machine_and_a_group() {
              full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
         ),
         ("proc/pressure/memory", "some avg10=7.50 avg60=0.75 avg300=0.40 total=1\n"),
-        ("cgroup/cgroup.controllers", "cpu\n"),
-        ("cgroup/a/cpu.pressure", "some avg10=99.99 avg60=1.00 avg300=0.00 total=7\n"),
     ]);
     let roots = tree.roots();
     let machine = psi::cpu(&roots).unwrap().unwrap();
@@ -25,11 +22,14 @@ fn reads_the_machine_and_a_group() {
 
     let memory = psi::memory(&roots).unwrap().unwrap();
     assert!((memory.some.avg10_percent - 7.5).abs() < 1e-9);
+}
 
-    let group = Group::at(&roots, Kind::V2, "/a").unwrap().unwrap();
-    let pressure = psi::cpu_of(&group).unwrap().unwrap();
+#[test]
+fn before_linux_5_13_cpu_has_no_full_line() {
+    let some = "some avg10=99.99 avg60=1.00 avg300=0.00 total=7\n";
+    let pressure = psi::cpu(&tree(&[("proc/pressure/cpu", some)]).roots()).unwrap().unwrap();
     assert!((pressure.some.avg10_percent - 99.99).abs() < 1e-9);
-    assert_eq!(pressure.full, None, "before Linux 5.13 cpu has no full line");
+    assert_eq!(pressure.full, None);
 }
 
 #[test]
