@@ -273,4 +273,64 @@ mod tests {
         let scope = |name: &str| name.parse::<LoanName>().expect(name).scope().map(str::to_owned);
         assert_eq!((scope("a/b/c"), scope("ab")), (Some("a".to_owned()), None));
     }
+
+    #[test]
+    fn names_of_loans_begin_with_what_they_begin_with() {
+        let name: LoanName = "team-a/0f3c".parse().expect("a name");
+        for prefix in ["", "team-a", "team-a/", "team-a/0f3c"] {
+            assert!(name.begins_with(prefix), "{prefix}");
+        }
+        for prefix in ["eam-a", "team-b", "team-a/0f3c1"] {
+            assert!(!name.begins_with(prefix), "{prefix}");
+        }
+    }
+
+    #[test]
+    fn owners_have_their_characters_and_length() {
+        for good in ["a", "Z9._x", ".", &"x".repeat(64)] {
+            let owner: Owner = good.parse().expect(good);
+            assert_eq!((owner.as_str(), owner.to_string().as_str()), (good, good));
+            assert_eq!(Owner::try_from(good.to_owned()), Ok(owner.clone()));
+            assert_eq!(String::from(owner), good);
+        }
+        for bad in ["", "a-b", "a/b", "a b", "ä", "a\0", &"x".repeat(65)] {
+            let refused = bad.parse::<Owner>().expect_err(bad).to_string();
+            assert!(refused.contains(&format!("`{bad}`")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn each_kind_of_number_says_what_it_is_of() {
+        let (block, lease, job) = (BlockId(7), LeaseId(7), JobId(7));
+        assert_eq!(format!("{block} {lease} {job} {}", Uid(7)), "b7 l7 j7 7");
+        let name: LoanName = "a/x".parse().expect("a name");
+        assert_eq!((name.to_string(), String::from(name)), ("a/x".to_owned(), "a/x".to_owned()));
+    }
+
+    #[test]
+    fn a_domain_is_of_its_node_and_of_its_page_size() {
+        let domain = Domain { node: Node(1), page_size: PageSize::MIB_2 };
+        for (node, is_its_node) in [(None, true), (Some(Node(1)), true), (Some(Node(0)), false)] {
+            let sizes =
+                [(None, true), (Some(PageSize::MIB_2), true), (Some(PageSize::GIB_1), false)];
+            for (size, is_its_size) in sizes {
+                let fits = domain.fits(node, size);
+                assert_eq!(fits, is_its_node && is_its_size, "{node:?} {size:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pool_is_of_its_domain_and_says_the_size_of_its_blocks_if_it_has_one() {
+        let domain = Domain { node: Node(1), page_size: PageSize::MIB_2 };
+        let mixed = PoolKey::mixed(domain);
+        let plain = PoolKey { pages_per_block: Pages(3), ..mixed };
+        assert_eq!((mixed.domain(), plain.domain()), (domain, domain));
+        assert_eq!((mixed.is_mixed(), plain.is_mixed()), (true, false));
+        assert_eq!(
+            (mixed.to_string(), domain.to_string()),
+            ("node 1 2M".into(), "node 1 2M".into())
+        );
+        assert_eq!(plain.to_string(), "node 1 2M x 3");
+    }
 }

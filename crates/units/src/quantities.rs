@@ -291,6 +291,38 @@ mod tests {
     }
 
     #[test]
+    fn every_unit_is_read_in_any_case_and_with_or_without_its_i_and_b() {
+        for (unit, shift) in [("", 0), ("k", 10), ("m", 20), ("g", 30), ("t", 40)] {
+            for suffix in ["", "b", "ib"] {
+                let text = format!("3{unit}{suffix}");
+                if text == "3ib" {
+                    continue;
+                }
+                for text in [text.to_uppercase(), text] {
+                    assert_eq!(text.parse(), Ok(Bytes(3 << shift)), "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_prints_whole_or_in_tenths_cut_off() {
+        for (shift, unit) in [(10, "K"), (20, "M"), (30, "G"), (40, "T")] {
+            let one = 1u64 << shift;
+            assert_eq!(Bytes(one).to_string(), format!("1{unit}"));
+            assert_eq!(Bytes(one + 1).to_string(), format!("1.0{unit}"));
+            assert_eq!(Bytes(2 * one - 1).to_string(), format!("1.9{unit}"));
+            assert_eq!(Bytes(5 * one + one / 4).to_string(), format!("5.2{unit}"));
+        }
+        assert_eq!(Bytes(1023).to_string(), "1023");
+        assert_eq!(Bytes(0).to_string(), "0");
+        // A column of a table is as wide as it says, of any size.
+        for bytes in [Bytes(17), Bytes(4096), Bytes(3 << 29)] {
+            assert_eq!(format!("{bytes:>8}").len(), 8, "{bytes}");
+        }
+    }
+
+    #[test]
     fn bad_sizes_are_refused_with_the_text_at_fault() {
         for text in ["", "M", "-1", "1.5G", "2X", "99999999999T", "1 G"] {
             let error = text.parse::<Bytes>().unwrap_err().to_string();
@@ -308,6 +340,12 @@ mod tests {
         }
         assert_eq!(PageSize::from_kib(u64::MAX), None);
         assert_eq!(PageSize::from_kib(2048), Some(PageSize::MIB_2));
+        for page in [PageSize::KIB_4, PageSize::MIB_2, PageSize::GIB_1] {
+            assert_eq!(PageSize::from_kib(page.kib()), Some(page));
+            assert_eq!(PageSize::try_from(u64::from(page)), Ok(page));
+        }
+        let refused = PageSize::try_from(3 << 20).unwrap_err().to_string();
+        assert!(refused.contains("`3145728` is not a page size"), "{refused}");
     }
 
     #[test]
@@ -326,6 +364,20 @@ mod tests {
         assert_eq!(Pages(u64::MAX).bytes(PageSize::GIB_1), Bytes(u64::MAX));
         assert_eq!(Pages(1).saturating_sub(Pages(2)), Pages::ZERO);
         assert_eq!(Bytes(3 << 20).whole_pages(PageSize::MIB_2), Pages(1));
+        assert_eq!(Bytes(u64::MAX) + Bytes(1), Bytes(u64::MAX));
+    }
+
+    #[test]
+    fn sums_and_what_is_added_are_all_of_it() {
+        assert_eq!([1, 2, 4].map(Pages).into_iter().sum::<Pages>(), Pages(7));
+        assert_eq!([1, 2, 4].map(Bytes).into_iter().sum::<Bytes>(), Bytes(7));
+        let (mut pages, mut bytes) = (Pages(3), Bytes(3));
+        pages += Pages(4);
+        bytes += Bytes(4);
+        assert_eq!((pages * 3, bytes), (Pages(21), Bytes(7)));
+        assert_eq!(Pages(3).bytes(PageSize::MIB_2), Bytes(6 << 20));
+        assert_eq!(Pages(5).saturating_sub(Pages(2)), Pages(3));
+        assert_eq!(format!("{} {}", Pages(5), Node(2)), "5 2");
     }
 
     #[test]
@@ -334,5 +386,6 @@ mod tests {
         assert!(error.contains("1.5G") && error.contains("2G"), "{error}");
         assert_eq!(PageSize::MIB_2.pages_in(Bytes(1 << 30)), Ok(Pages(512)));
         assert_eq!(PageSize::MIB_2.pages_in(Bytes(0)), Err(ParseError::Zero));
+        assert_eq!(ParseError::Zero.to_string(), "the size is zero: ask for at least one page");
     }
 }
