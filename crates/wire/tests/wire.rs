@@ -6,11 +6,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use units::{Bytes, Node, PageSize};
+use units::{Bytes, Counts, Domain, Node, PageSize, Pages};
 use wire::{
     BlockHolder, BlockSize, Counters, Drained, ElasticStatus, Error, Finished, GivenBack, Held,
-    Holders, INTERFACE, Job, LendRequest, Lent, LentPart, Level, LoanStatus, PoolChange,
-    PoolStatus, Provider, Recycle, Revoked, StateName, Status, UserStatus, WatchReply, ZeroBy,
+    Holders, INTERFACE, Job, LendRequest, Lent, LentPart, Level, LoanStatus, MESSAGE_FDS,
+    MOST_PARTS, PoolChange, PoolStatus, Provider, Recycle, Revoked, StateName, Status, Unknown,
+    UserStatus, Watch, WatchReply, ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -265,6 +266,44 @@ fn a_request_names_what_it_wants_and_nothing_else_is_needed() {
     golden(&request, &wire);
     let least = serde_json::from_value::<LendRequest>(json!({ "bytes": 4096 }));
     assert_eq!(least.unwrap(), LendRequest::new(Bytes(4096)));
+}
+
+#[test]
+fn a_client_that_says_nothing_gets_what_one_message_carries_beside_the_lease() {
+    let mut request = LendRequest::new(Bytes(4096));
+    assert_eq!(request.most_parts() + 1, MESSAGE_FDS);
+    for (says, gets) in [(0, 1), (1, 1), (300, 300), (u32::MAX, MOST_PARTS)] {
+        request.most_blocks = Some(says);
+        assert_eq!(request.most_parts(), gets, "{says}");
+    }
+}
+
+#[test]
+fn a_watch_is_about_its_node_and_its_page_size_and_a_level_says_what_was_counted() {
+    let counts = Counts {
+        ready: Pages(2),
+        zeroable: Pages(3),
+        zeroing: Pages(4),
+        lent: Pages(5),
+        ..Counts::default()
+    };
+    let domain = Domain { node: Node(1), page_size: PageSize::MIB_2 };
+    assert_eq!(Level::new(domain, &counts), level().0);
+    for (node, is_its_node) in [(None, true), (Some(Node(1)), true), (Some(Node(0)), false)] {
+        let sizes = [(None, true), (Some(PageSize::MIB_2), true), (Some(PageSize::GIB_1), false)];
+        for (page_size, is_its_size) in sizes {
+            let watch = Watch { node, page_size, below: None, interval_ms: None };
+            assert_eq!(watch.fits(&level().0), is_its_node && is_its_size, "{watch:?}");
+        }
+    }
+}
+
+#[test]
+fn a_word_that_is_none_of_them_is_told_those_there_are() {
+    let told = |known| Unknown { word: "x".to_owned(), known }.to_string();
+    assert_eq!(told(&["a"]), "`x` is not a");
+    assert_eq!(told(&["a", "b"]), "`x` is not a or b");
+    assert_eq!(told(&["a", "b", "c"]), "`x` is not a, b or c");
 }
 
 #[test]
