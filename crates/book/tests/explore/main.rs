@@ -8,8 +8,9 @@
 //! in who is called what are one ([`canon`]).
 //!
 //! `cargo test --release -p prezero-book --test explore -- --nocapture` looks at all of it; an
-//! unoptimised build, as `make test` makes it, at what takes seconds. `PREZERO_EXPLORE_ONLY` is the
-//! name of one scene, `PREZERO_EXPLORE_MOST` after how many states to stop.
+//! unoptimised build, as `make test` makes it, at what takes seconds. `PREZERO_EXPLORE_ONLY` are
+//! the names of scenes, parted by `/`, `PREZERO_EXPLORE_MOST` is after how many states of a scene
+//! to stop, `PREZERO_EXPLORE_THREADS` how many threads look (all CPUs unless told otherwise).
 
 mod canon;
 mod checks;
@@ -42,9 +43,29 @@ const SCENES: &[Scene] = &[
         pages: 4,
         sizes: &[1, 2, 3],
         single: true,
+        most: MANY,
         ..PLAIN
     },
+    Scene { name: "kept and named", keeps: true, names: 1, ..PLAIN },
+    Scene { name: "two blocks, all of it", pages: 2, files: 3, fails: true, ..ALL },
+    ALL,
 ];
+
+/// Of scenes that are too large to be looked at to their end: the nearest of their states.
+const MANY: usize = 2_000_000;
+
+/// Everything at once, but for effects that fail.
+const ALL: Scene = Scene {
+    name: "all of it",
+    workers: 2,
+    keeps: true,
+    names: 2,
+    maps: true,
+    punches: true,
+    operator: true,
+    most: MANY,
+    ..PLAIN
+};
 
 /// What an unoptimised build looks at in seconds: the same with two blocks.
 const SMALL: &[Scene] = &[
@@ -62,14 +83,19 @@ fn number_from(variable: &str) -> Option<usize> {
 #[test]
 fn every_state_within_bounds_is_safe_and_comes_back() {
     let scenes = if cfg!(debug_assertions) { SMALL } else { SCENES };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let most = number_from("PREZERO_EXPLORE_MOST").unwrap_or(usize::MAX);
+    let threads = number_from("PREZERO_EXPLORE_THREADS")
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let most = number_from("PREZERO_EXPLORE_MOST");
     let only = std::env::var("PREZERO_EXPLORE_ONLY").ok();
-    let scenes = scenes.iter().filter(|s| only.as_ref().is_none_or(|only| s.name == only));
-    let found: Vec<_> = scenes.map(|scene| Search::of(scene, most).run(threads)).collect();
+    let is_meant = |scene: &&Scene| {
+        only.as_ref().is_none_or(|only| only.split('/').any(|name| name == scene.name))
+    };
+    let scenes = scenes.iter().filter(is_meant);
+    let found: Vec<_> =
+        scenes.map(|scene| Search::of(scene, most.unwrap_or(scene.most)).run(threads)).collect();
     let states: usize = found.iter().map(|found| found.states).sum();
     let transitions: usize = found.iter().map(|found| found.transitions).sum();
     let deepest = found.iter().map(|found| found.depth).max().unwrap_or_default();
-    eprintln!("{states} states, {transitions} transitions, {deepest} steps deep at most");
+    eprintln!("{states} states, {transitions} transitions, {deepest} steps from a start at most");
     assert!(states > 1000, "a world in which nothing can happen");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What bounds an exploration. No bound is on the number of steps: within a scene every state that
-//! can be reached is.
+//! can be reached is, unless the scene says after how many it is left.
 
 use wire::Recycle;
 
@@ -36,6 +36,8 @@ pub(crate) struct Scene {
     pub(crate) operator: bool,
     /// The most pages that a user may hold.
     pub(crate) quota: u64,
+    /// After how many states it is left: `usize::MAX` is none too many.
+    pub(crate) most: usize,
 }
 
 /// What every scene has unless it says otherwise: three blocks of one page.
@@ -57,4 +59,5 @@ pub(crate) const PLAIN: Scene = Scene {
     fails: false,
     operator: false,
     quota: 3,
+    most: usize::MAX,
 };

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every state that can be reached, the nearest first.
+//! Every state that can be reached, the nearest to a start of the daemon first.
 //!
 //! A book cannot be copied, which is what makes a zero claim worth something. A state is therefore
 //! kept as how it came to be: the world at the last start of the daemon, and the steps since, which
-//! are taken again by a new book whenever the state is looked at. A crash ends that history, so
-//! that it stays short.
+//! are taken again by a new book whenever the state is looked at. That is most of the work, so
+//! that of all ways to a state the one with the fewest steps since a start is wanted: a daemon
+//! that dies leaves nearly everything where it was, and the next one is few steps from it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -27,7 +28,17 @@ struct Start {
     world: World,
     reversed: bool,
     /// What led here: for whoever reads of a failure.
-    before: Option<(Arc<Start>, Box<[Step]>, String)>,
+    before: Option<(Arc<Start>, Box<[Step]>, Death)>,
+}
+
+/// When a daemon died.
+#[derive(Debug, Clone, Copy)]
+#[expect(dead_code, reason = "read by eyes")]
+struct Death {
+    at: Moment,
+    workers_die: bool,
+    /// The effect of its successor's start before which that died, too; 0 if it did not.
+    again_at: usize,
 }
 
 /// A state, by how it came to be.
@@ -73,6 +84,7 @@ enum Moment {
 pub(crate) struct Found {
     pub(crate) states: usize,
     pub(crate) transitions: usize,
+    /// The most steps since a start.
     pub(crate) depth: usize,
 }
 
@@ -177,12 +189,19 @@ fn is_the_worlds(step: Step) -> bool {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((before, steps, crash)) = &self.start.before {
+        if let Some((before, steps, death)) = &self.start.before {
             Self { start: Arc::clone(before), steps: steps.clone() }.fmt(f)?;
-            writeln!(f, "  -- {crash}")?;
+            writeln!(f, "  -- the daemon dies: {death:?}")?;
         }
         self.steps.iter().try_for_each(|step| writeln!(f, "  {step:?}"))
     }
+}
+
+/// The most that this process has had resident so far, in KiB.
+fn most_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
 }
 
 impl<'a> Search<'a> {
@@ -209,36 +228,49 @@ impl<'a> Search<'a> {
             ..World::default()
         };
         let start = Arc::new(Start { world, reversed: false, before: None });
-        let mut layer = vec![History { start, steps: Box::default() }];
-        let mut depth = 0;
-        while !layer.is_empty() && !self.is_over.load(Ordering::Relaxed) {
-            let next = AtomicUsize::new(0);
-            let expanded = std::thread::scope(|scope| {
-                let work = || {
-                    let mut found = Vec::new();
-                    while let Some(history) = layer.get(next.fetch_add(1, Ordering::Relaxed))
-                        && !self.is_over.load(Ordering::Relaxed)
-                    {
-                        self.expand(history, &mut found);
-                    }
-                    found
-                };
-                let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-                let joined = threads.into_iter().map(|thread| thread.join());
-                joined.map(|found| found.expect("failures are caught")).collect::<Vec<_>>()
-            });
-            layer = expanded.concat();
-            depth += 1;
+        // By their number of steps.
+        let mut waiting = vec![vec![History { start, steps: Box::default() }]];
+        while let Some(nearest) = waiting.iter().position(|histories| !histories.is_empty())
+            && !self.is_over.load(Ordering::Relaxed)
+        {
+            let layer = std::mem::take(&mut waiting[nearest]);
+            for history in self.expand_all(&layer, threads) {
+                let steps = history.steps.len();
+                waiting.resize_with(waiting.len().max(steps + 1), Vec::new);
+                waiting[steps].push(history);
+            }
         }
+        let depth = waiting.len() - 1;
         let states = self.states.load(Ordering::Relaxed);
         let transitions = self.transitions.load(Ordering::Relaxed);
         let cut = if self.is_over.load(Ordering::Relaxed) { ", stopped there" } else { "" };
         eprintln!(
-            "{}: {states} states, {transitions} transitions, {depth} steps deep, {:.1} s{cut}",
+            "{}: {states} states, {transitions} transitions, {depth} steps from a start, {:.1} s, \
+             {} MiB{cut}",
             self.scene.name,
-            begin.elapsed().as_secs_f64()
+            begin.elapsed().as_secs_f64(),
+            most_memory() >> 10
         );
         Found { states, transitions, depth }
+    }
+
+    /// Finds what can come after each of these.
+    fn expand_all(&self, histories: &[History], threads: usize) -> Vec<History> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut found = Vec::new();
+            while let Some(history) = histories.get(next.fetch_add(1, Ordering::Relaxed))
+                && !self.is_over.load(Ordering::Relaxed)
+            {
+                self.expand(history, &mut found);
+            }
+            found
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined.flat_map(|found| found.expect("failures are caught")).collect()
+        })
     }
 
     fn insert(seen: &[Mutex<Seen>], fingerprint: u64) -> bool {
@@ -260,6 +292,9 @@ impl<'a> Search<'a> {
         if is_new {
             state.check(self.scene);
             let states = 1 + self.states.fetch_add(1, Ordering::Relaxed);
+            if states.is_multiple_of(1_000_000) {
+                eprintln!("{}: {states} states so far", self.scene.name);
+            }
             if states >= self.most {
                 self.is_over.store(true, Ordering::Relaxed);
             }
@@ -387,12 +422,8 @@ impl<'a> Search<'a> {
                 state.started();
                 state.world.soil();
                 if self.is_new(&state) {
-                    let steps = history.steps.clone();
-                    let how = format!(
-                        "the daemon dies, {at:?}, its workers too: {workers_die}; again while it \
-                         starts, before effect {again_at}"
-                    );
-                    let before = Some((Arc::clone(&history.start), steps, how));
+                    let death = Death { at, workers_die, again_at };
+                    let before = Some((Arc::clone(&history.start), history.steps.clone(), death));
                     let start = Start { world: dead.clone(), reversed, before };
                     found.push(History { start: Arc::new(start), steps: Box::default() });
                 }
