@@ -58,17 +58,31 @@ pub struct Loans {
     pub more: bool,
 }
 
-/// What there is to lend on one node, in pages of one size and blocks of one length.
+/// What is ready in blocks of one length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+pub struct ReadyBlocks {
+    /// Bytes of one block, and so the most that a loan of one file finds ready here; 0 where a loan
+    /// of any size finds all that is ready in one file.
+    pub block_bytes: u64,
+    /// Bytes that are ready in such blocks.
+    pub ready_bytes: u64,
+}
+
+/// What there is to lend on one node, in pages of one size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
 pub struct Supply {
     /// NUMA node.
     pub node: u32,
     /// Page size in bytes.
     pub page_bytes: u64,
-    /// Bytes of one block: the most that a loan of one file can have ready.
+    /// Bytes of the largest block that the pools are to have.
     pub block_bytes: u64,
-    /// Bytes that are ready.
+    /// Bytes that are ready, in whatever blocks.
     pub ready_bytes: u64,
+    /// In which blocks they are, the smallest first. A loan is one file and a file is one block, so
+    /// that what several of them have is for several loans.
+    #[serde(default)]
+    pub ready_blocks: Vec<ReadyBlocks>,
     /// The most that could be lent at all, what is lent included.
     pub total_bytes: u64,
     /// Bytes that are lent by name.

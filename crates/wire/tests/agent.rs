@@ -3,7 +3,9 @@
 
 use serde_json::{Value, json};
 use wire::Parameters;
-use wire::agent::{AgentError, LendByName, ListLoans, NamedLoan, ReturnByName, Supply};
+use wire::agent::{
+    AgentError, LendByName, ListLoans, NamedLoan, ReadyBlocks, ReturnByName, Supply,
+};
 
 fn loan() -> (NamedLoan, Value) {
     let loan = NamedLoan {
@@ -31,12 +33,13 @@ fn loans_and_supplies_are_as_agents_read_them() {
         page_bytes: 1,
         block_bytes: 2,
         ready_bytes: 3,
+        ready_blocks: vec![ReadyBlocks { block_bytes: 6, ready_bytes: 7 }],
         total_bytes: 4,
         named_bytes: 5,
     };
     let wire = json!({
         "node": 0, "page_bytes": 1, "block_bytes": 2, "ready_bytes": 3, "total_bytes": 4,
-        "named_bytes": 5,
+        "named_bytes": 5, "ready_blocks": [{ "block_bytes": 6, "ready_bytes": 7 }],
     });
     assert_eq!(serde_json::to_value(supply).expect("it can be written"), wire);
 }

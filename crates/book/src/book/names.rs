@@ -13,7 +13,7 @@
 use std::ops::Bound;
 
 use units::{BlockId, Bytes, Domain, LeaseId, LoanName, Node, PageSize, Pages, PoolKey, Uid};
-use wire::agent::Supply;
+use wire::agent::{ReadyBlocks, Supply};
 
 use super::lend::{Asked, Refusal};
 use super::{Book, Effect};
@@ -120,11 +120,16 @@ impl Book {
                 |loan: &HeldByName| (loan.node, loan.page_size) == (domain.node, domain.page_size);
             let named: Pages = named.filter(here).map(|loan| loan.pages).sum();
             let bytes = |pages: Pages| pages.bytes(domain.page_size).0;
+            let in_blocks = |(block, ready)| ReadyBlocks {
+                block_bytes: bytes(block),
+                ready_bytes: bytes(ready),
+            };
             Supply {
                 node: domain.node.0,
                 page_bytes: domain.page_size.bytes(),
                 block_bytes: bytes(block),
                 ready_bytes: bytes(self.lendable(domain)),
+                ready_blocks: self.lendable_by_size(domain).into_iter().map(in_blocks).collect(),
                 total_bytes: bytes(bound.map_or(all, |bound| all.min(bound))),
                 named_bytes: bytes(named),
             }

@@ -144,6 +144,12 @@ impl Book {
         self.blocks.ready_blocks(domain).map(ReadyBlocks::pages).unwrap_or_default()
     }
 
+    /// A ready block is as long as those of its pool.
+    pub(super) fn lendable_by_block(&self, domain: Domain) -> Vec<(Pages, Pages)> {
+        let here = self.pools.keys().filter(|key| key.domain() == domain);
+        here.map(|key| (key.pages_per_block, self.pages_in(*key, StateName::Ready))).collect()
+    }
+
     pub(super) fn plan_from_blocks(
         &self,
         nodes: &[Node],

@@ -118,6 +118,18 @@ impl Book {
         }
     }
 
+    /// The same by the length of the blocks that they are in, the smallest first; of no length
+    /// where one file may have them all.
+    pub(super) fn lendable_by_size(&self, domain: Domain) -> Vec<(Pages, Pages)> {
+        let all = match &self.supply {
+            Supply::Blocks => self.lendable_by_block(domain),
+            Supply::Kernel(pools) => {
+                vec![(Pages::ZERO, self.lendable_in_kernel(pools, domain))]
+            }
+        };
+        all.into_iter().filter(|(_, ready)| *ready > Pages::ZERO).collect()
+    }
+
     /// How a loan of `need` pages would be served from these nodes, in one file if it must be.
     pub(super) fn plan(
         &self,

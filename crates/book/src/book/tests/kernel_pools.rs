@@ -97,6 +97,16 @@ fn what_is_ready_the_kernel_says() {
 }
 
 #[test]
+fn agents_are_told_that_one_file_may_have_all_that_is_ready() {
+    let mut book = over_kernel([pool(0, 1)]);
+    let counts = Counts { ready: Pages(3), available: Pages(9), ..Counts::default() };
+    assert!(book.observe(on(0), &counts), "news");
+    let [supply] = &book.supply_by_domain()[..] else { panic!("one domain") };
+    let ready_bytes = Pages(3).bytes(PAGE).0;
+    assert_eq!(supply.ready_blocks, [wire::agent::ReadyBlocks { block_bytes: 0, ready_bytes }]);
+}
+
+#[test]
 fn a_users_worker_gets_all_in_jobs_of_256_mib() {
     let mut book = over_kernel([pool(0, 1)]);
     kernel_has(&mut book, 0, 300, 0);

@@ -330,3 +330,25 @@ fn agents_are_told_of_a_pool_of_all_sizes_as_of_one() {
     assert_eq!(supply.total_bytes, Pages(4000).bytes(PAGE).0);
     assert_eq!(supply.block_bytes, crate::policy::piece(PAGE).bytes(PAGE).0);
 }
+
+/// A file is one block, so that two of them are ready for two loans and for none of twice the size.
+#[test]
+fn agents_are_told_in_which_blocks_it_is_ready_and_find_it_there() {
+    let mut book = book([pool(0, 2), pool(0, 8)]);
+    let told = |book: &Book| -> Vec<(u64, u64)> {
+        let [supply] = &book.supply_by_domain()[..] else { panic!("one domain") };
+        let sum: u64 = supply.ready_blocks.iter().map(|of| of.ready_bytes).sum();
+        assert_eq!(sum, supply.ready_bytes);
+        let pages = |bytes| bytes / PAGE.bytes();
+        supply.ready_blocks.iter().map(|o| (pages(o.block_bytes), pages(o.ready_bytes))).collect()
+    };
+    assert_eq!(told(&book), []);
+    make_ready(&mut book, key(0, 2), 3);
+    make_ready(&mut book, key(0, 8), 2);
+    assert_eq!(told(&book), [(2, 6), (8, 16)]);
+    for (pages, left) in [(8, vec![(2, 6), (8, 8)]), (2, vec![(2, 4), (8, 8)]), (8, vec![(2, 4)])] {
+        let (loan, _) = lend(&mut book, &ask_one_file(pages));
+        let ready: Pages = loan.parts.iter().map(|part| part.ready).sum();
+        assert_eq!((ready, told(&book)), (Pages(pages), left));
+    }
+}

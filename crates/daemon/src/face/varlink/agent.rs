@@ -6,7 +6,8 @@ use std::rc::Rc;
 use book::{Asked, HeldByName, Refusal};
 use units::{Bytes, LoanName, Node};
 use wire::agent::{
-    AgentError, LendByName, LentByName, Loans, MOST_LISTED, NamedLoan, Supplies, Supply,
+    AgentError, LendByName, LentByName, Loans, MOST_LISTED, NamedLoan, ReadyBlocks, Supplies,
+    Supply,
 };
 
 use super::long::Long;
@@ -27,7 +28,7 @@ pub(super) struct AgentService {
 
 #[zlink::service(
     interface = "io.prezero.agent",
-    types = [NamedLoan, Supply],
+    types = [NamedLoan, ReadyBlocks, Supply],
     vendor = "prezero",
     product = "prezero",
     version = env!("CARGO_PKG_VERSION"),
