@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -35,6 +36,8 @@ func run() error {
 	grace := flag.Duration("grace", 10*time.Minute, "how long a claim must have been gone before its loans are returned unasked")
 	reconcile := flag.Duration("reconcile", time.Minute, "how often is looked for claims that are gone")
 	allocatable := flag.Bool("node-allocatable", false, "publish which huge pages of the node a claim takes; the cluster needs the feature gate DRANodeAllocatableResources of Kubernetes 1.36")
+	var rest resource.QuantityValue
+	flag.Var(&rest, "rest", "how much of each NUMA node and page size is never published as ready, for claims larger than every block: a quantity as 8Gi")
 	placeholder := flag.Bool("placeholder", false, "do nothing until the end: for a pod that requests what the daemon's pools may have")
 	pod := flag.String("pod-uid", os.Getenv("POD_UID"), "the pod's uid, for rolling updates; default: $POD_UID")
 	flag.Parse()
@@ -55,7 +58,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	data := filepath.Join(*kubelet, "plugins", driver.Name)
+	data, registry := filepath.Join(*kubelet, "plugins", driver.Name), filepath.Join(*kubelet, "plugins_registry")
 	if err := os.MkdirAll(data, 0o750); err != nil {
 		return err
 	}
@@ -65,7 +68,7 @@ func run() error {
 	}
 	options := []kubeletplugin.Option{
 		kubeletplugin.DriverName(driver.Name), kubeletplugin.NodeName(*node), kubeletplugin.KubeClient(client),
-		kubeletplugin.RegistrarDirectoryPath(filepath.Join(*kubelet, "plugins_registry")),
+		kubeletplugin.RegistrarDirectoryPath(registry),
 		kubeletplugin.PluginDataDirectoryPath(data),
 	}
 	if *pod != "" {
@@ -92,6 +95,12 @@ func run() error {
 		defer server.Close()
 	}
 	go func() {
+		if err := driver.Guard(ctx, driver.Sockets(registry, data, *pod)); err != nil {
+			d.HandleError(ctx, err, "sockets")
+			stop()
+		}
+	}()
+	go func() {
 		for ctx.Err() == nil {
 			if err := d.Reconcile(ctx); err != nil {
 				klog.FromContext(ctx).Error(err, "reconcile")
@@ -105,7 +114,8 @@ func run() error {
 			}
 		}
 	}()
-	d.Publish(ctx, *node, helper, state, *allocatable)
+	offer := driver.Offer{Node: *node, IsMapped: *allocatable, Rest: rest.Value()}
+	d.Publish(ctx, offer, helper, state)
 	return d.Fatal()
 }
 

@@ -182,7 +182,7 @@ func TestWhatIsReadyIsPublishedAndADaemonThatIsDownIsTainted(t *testing.T) {
 	sum := func() (ready, rest int64) {
 		for name, device := range b.api.devices() {
 			capacity := device.Capacity["memory"].Value
-			if strings.HasSuffix(name, "-ready") {
+			if strings.Contains(name, "-ready-") {
 				ready += capacity.Value()
 			} else {
 				rest += capacity.Value()

@@ -62,6 +62,14 @@ type Supply struct {
 	ReadyBytes int64 `json:"ready_bytes"`
 	TotalBytes int64 `json:"total_bytes"`
 	NamedBytes int64 `json:"named_bytes"`
+	// In which blocks it is ready. A daemon that does not say has nothing that can be promised.
+	ReadyBlocks []ReadyBlocks `json:"ready_blocks"`
+}
+
+// ReadyBlocks is what is ready in blocks of one length; of none where one file may have it all.
+type ReadyBlocks struct {
+	BlockBytes int64 `json:"block_bytes"`
+	ReadyBytes int64 `json:"ready_bytes"`
 }
 
 // Lend lends by a name; the same name and size again are the same loan.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -18,6 +19,13 @@ const Name = "prezero.io"
 
 // Capacity by which a claim says how much it wants.
 const Capacity = "memory"
+
+// mostBytes of one request: a pebibyte. Sums of what a claim may say stay far from overflow.
+const mostBytes = 1 << 50
+
+// plain names are those of requests and UIDs that the API server gives. They are parts of paths and of
+// loans' names, where a dot ends one.
+var plain = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?$`)
 
 // Parameters is what a claim may say besides its capacity, as opaque configuration.
 type Parameters struct {
@@ -32,10 +40,8 @@ type Parameters struct {
 type allotted struct {
 	index   int
 	result  resourceapi.DeviceRequestAllocationResult
+	kind    kind
 	bytes   int64
-	node    int64
-	page    int64
-	ready   bool
 	request string
 	config  Parameters
 }
@@ -49,24 +55,28 @@ func loanPrefix(namespace string, uid types.UID) string {
 	return fmt.Sprintf("%s/%s.", namespace, uid)
 }
 
-func deviceName(node, page int64, ready bool) string {
-	state := "rest"
-	if ready {
-		state = "ready"
-	}
-	return fmt.Sprintf("node%d-%dk-%s", node, page>>10, state)
-}
+// place of a device in the container.
+type place struct{ path, variable string }
 
-func parseDevice(name string) (node, page int64, ready bool, err error) {
-	var state string
-	if _, err = fmt.Sscanf(strings.ReplaceAll(name, "-", " "), "node%d %dk %s", &node, &page, &state); err == nil {
-		page <<= 10
-		ready = state == "ready"
-		if deviceName(node, page, ready) == name {
-			return node, page, ready, nil
+// places of all devices of a claim. No two may be one, nor may one's size be where another's path is.
+func places(all []allotted) ([]place, error) {
+	var found []place
+	seen, taken := map[string]int{}, map[string]string{}
+	for _, one := range all {
+		name := one.request
+		if seen[name]++; seen[name] > 1 {
+			name = fmt.Sprintf("%s-%d", name, seen[name])
 		}
+		p := place{"/dev/prezero/" + name, "PREZERO_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
+		for _, word := range []string{p.variable, p.variable + "_BYTES"} {
+			if other, is := taken[word]; is {
+				return nil, fmt.Errorf("requests %q and %q would both be %s in the container: give one another name", other, one.request, word)
+			}
+			taken[word] = one.request
+		}
+		found = append(found, p)
 	}
-	return 0, 0, false, fmt.Errorf("%q is no device of %s", name, Name)
+	return found, nil
 }
 
 // allocation is what of a claim is this driver's.
@@ -82,15 +92,23 @@ func allocation(claim *resourceapi.ResourceClaim) ([]allotted, error) {
 		}
 		one := allotted{index: index, result: result}
 		var err error
-		if one.node, one.page, one.ready, err = parseDevice(result.Device); err != nil {
+		if one.kind, err = parseDevice(result.Device); err != nil {
 			return nil, err
 		}
 		capacity, ok := result.ConsumedCapacity[Capacity]
+		// Before its value is taken, which of a quantity beyond 64 bits is any.
+		if capacity.CmpInt64(mostBytes) > 0 {
+			return nil, fmt.Errorf("request %q wants %s bytes, which no node has", result.Request, capacity.String())
+		}
 		if !ok || capacity.Value() <= 0 {
 			return nil, fmt.Errorf("request %q says no capacity %q: write capacity.requests.%s", result.Request, Capacity, Capacity)
 		}
 		one.bytes = capacity.Value()
 		one.request, _, _ = strings.Cut(result.Request, "/")
+		// It becomes part of a path.
+		if !plain.MatchString(one.request) {
+			return nil, fmt.Errorf("request %q: not a name of letters, digits and hyphens", result.Request)
+		}
 		if one.config, err = parameters(devices.Config, one.request, result.Request); err != nil {
 			return nil, err
 		}

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -33,8 +34,10 @@ type Driver struct {
 	// How long a claim must have been gone before what is lent to it is returned.
 	grace time.Duration
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// As they are on disk: another driver's, too, while one replaces the other.
 	records map[types.UID]record
+	read    time.Time
 	gone    map[types.UID]time.Time
 	fatal   error
 }
@@ -42,9 +45,34 @@ type Driver struct {
 // New driver, with what an earlier one has left.
 func New(client agent.Client, kube kubernetes.Interface, recordsDir, cdiDir string, grace time.Duration) (*Driver, error) {
 	d := &Driver{agent: client, kube: kube, files: files{recordsDir, cdiDir}, grace: grace, gone: map[types.UID]time.Time{}}
-	var err error
-	d.records, err = d.files.load()
-	return d, err
+	if err := d.refresh(); err != nil {
+		return nil, err
+	}
+	if err := d.files.sweep(); err != nil {
+		klog.Background().Error(err, "specs of an earlier driver are left")
+	}
+	return d, nil
+}
+
+// refresh reads the records if any was written or removed, by whomever.
+func (d *Driver) refresh() error {
+	var changed time.Time
+	if about, err := os.Stat(d.files.records); err == nil {
+		changed = about.ModTime()
+	}
+	// A change in the same tick of the clock as the last look would not be seen.
+	if d.records != nil && changed.Equal(d.read) && time.Since(changed) > 2*time.Second {
+		return nil
+	}
+	all, unread, err := d.files.load()
+	if err != nil {
+		return err
+	}
+	for _, err := range unread {
+		klog.Background().Error(err, "its loans are returned when the kubelet says so")
+	}
+	d.records, d.read = all, changed
+	return nil
 }
 
 // PrepareResourceClaims lends for each claim. A claim that was prepared before gets the same loans.
@@ -67,6 +95,13 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return nil, err
 	}
+	if !plain.MatchString(string(claim.UID)) {
+		return nil, fmt.Errorf("%q is no UID", claim.UID)
+	}
+	where, err := places(all)
+	if err != nil {
+		return nil, err
+	}
 	kept := record{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Bytes: map[string]int64{}}
 	for _, one := range all {
 		kept.Bytes[one.result.Device] += one.bytes
@@ -79,36 +114,37 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	var made []string
 	var devices []kubeletplugin.Device
 	var specs []cdiDevice
-	seen := map[string]int{}
-	for _, one := range all {
+	// What cannot be had whole holds nothing: others may want it until the kubelet tries again.
+	giveUp := func(err error) error {
+		for _, name := range made {
+			err = errors.Join(err, d.agent.Return(ctx, name))
+		}
+		return err
+	}
+	for nth, one := range all {
 		name := loanName(claim.Namespace, claim.UID, one.index)
 		lent, err := d.agent.Lend(ctx, agent.Lend{
-			Name: name, Bytes: one.bytes, PageBytes: one.page, Node: &one.node, Whole: true,
+			Name: name, Bytes: one.bytes, PageBytes: one.kind.page, Node: &one.kind.node, Whole: true,
 			UID: one.config.UID, GID: one.config.GID,
 		})
 		if err != nil {
-			// What cannot be had whole holds nothing: others may want it until the kubelet tries again.
-			for _, name := range made {
-				err = errors.Join(err, d.agent.Return(ctx, name))
-			}
-			return nil, err
+			return nil, giveUp(err)
 		}
 		if !lent.Found {
 			made = append(made, name)
 			klog.FromContext(ctx).Info("lent", "name", name, "bytes", one.bytes, "ready", lent.ReadyBytes)
 		}
-		inside := "/dev/prezero/" + one.request
-		if seen[one.request]++; seen[one.request] > 1 {
-			inside = fmt.Sprintf("%s-%d", inside, seen[one.request])
-		}
 		id := fmt.Sprintf("%s-%d", claim.UID, one.index)
-		specs = append(specs, device(id, inside, lent.Loan.Path, one.bytes))
+		specs = append(specs, device(id, where[nth], lent.Loan.Path, one.bytes))
 		devices = append(devices, kubeletplugin.Device{
 			Requests: []string{one.result.Request}, PoolName: one.result.Pool, DeviceName: one.result.Device,
 			ShareID: one.result.ShareID, CDIDeviceIDs: []string{Name + "/memory=" + id},
 		})
 	}
-	return devices, write(d.files.spec(claim.UID), spec(specs))
+	if err := write(d.files.spec(claim.UID), spec(specs)); err != nil {
+		return nil, giveUp(err)
+	}
+	return devices, nil
 }
 
 // UnprepareResourceClaims returns what was lent to each claim. One that nobody knows is done.
@@ -123,6 +159,10 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 }
 
 func (d *Driver) unprepare(ctx context.Context, namespace string, uid types.UID) error {
+	if !plain.MatchString(string(uid)) {
+		// Nothing is ever lent to such a one, and its paths would be others'.
+		return nil
+	}
 	loans, err := d.agent.Loans(ctx, loanPrefix(namespace, uid))
 	if err != nil {
 		return err
@@ -146,12 +186,13 @@ func (d *Driver) unprepare(ctx context.Context, namespace string, uid types.UID)
 // away when the kubelet wanted to unprepare them, on a node whose kubelet forgot.
 func (d *Driver) Reconcile(ctx context.Context) error {
 	d.mu.Lock()
+	err := d.refresh()
 	known := make([]record, 0, len(d.records))
 	for _, one := range d.records {
 		known = append(known, one)
 	}
 	d.mu.Unlock()
-	var failed error
+	failed := err
 	for _, one := range known {
 		claim, err := d.kube.ResourceV1().ResourceClaims(one.Namespace).Get(ctx, one.Name, metav1.GetOptions{})
 		isThere := err == nil && claim.UID == one.UID
@@ -168,6 +209,7 @@ func (d *Driver) heed(ctx context.Context, one record, isThere bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, still := d.records[one.UID]; !still {
+		delete(d.gone, one.UID)
 		return nil
 	}
 	since, noted := d.gone[one.UID]
@@ -187,6 +229,9 @@ func (d *Driver) heed(ctx context.Context, one record, isThere bool) error {
 func (d *Driver) takenFrom() map[string]int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.refresh(); err != nil {
+		klog.Background().Error(err, "records")
+	}
 	taken := map[string]int64{}
 	for _, one := range d.records {
 		for device, bytes := range one.Bytes {

@@ -37,8 +37,12 @@ func (f files) spec(uid types.UID) string {
 	return filepath.Join(f.cdi, Name+"-"+string(uid)+".json")
 }
 
-// write replaces a file in one step, so that a reader finds the old one or the new one.
-func write(path string, content any) error {
+// halfEnding is not one that a container runtime reads.
+const halfEnding = ".half"
+
+// write replaces a file in one step, so that a reader finds the old one or the new one, after a loss of
+// power too.
+func write(path string, content any) (failed error) {
 	text, err := json.Marshal(content)
 	if err != nil {
 		return err
@@ -46,9 +50,19 @@ func write(path string, content any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// Not of the ending that a container runtime reads.
-	half := path + ".half"
-	if err := os.WriteFile(half, text, 0o600); err != nil {
+	half := path + halfEnding
+	defer func() {
+		if failed != nil {
+			// On a full disk it would take room from the next one.
+			os.Remove(half)
+		}
+	}()
+	file, err := os.OpenFile(half, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err
 	}
 	return os.Rename(half, path)
@@ -61,31 +75,58 @@ func remove(path string) error {
 	return nil
 }
 
-// load reads all records. What cannot be read is an error: its loans would be nobody's.
-func (f files) load() (map[types.UID]record, error) {
+// load reads all records. One that cannot be read, as a full disk or a loss of power may leave it, is no
+// reason to serve nobody: its loans are returned when the kubelet says so, and its name goes with them.
+func (f files) load() (all map[types.UID]record, unread []error, err error) {
+	all = map[types.UID]record{}
 	entries, err := os.ReadDir(f.records)
 	if errors.Is(err, os.ErrNotExist) {
-		return map[types.UID]record{}, nil
+		return all, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	all := map[types.UID]record{}
 	for _, entry := range entries {
 		if !strings.HasSuffix(entry.Name(), ".json") {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(f.records, entry.Name()))
-		if err != nil {
-			return nil, err
+		if errors.Is(err, os.ErrNotExist) {
+			continue
 		}
 		var one record
-		if err := json.Unmarshal(text, &one); err != nil || one.UID == "" {
-			return nil, fmt.Errorf("%s is no record of a claim: %v", entry.Name(), err)
+		if err == nil {
+			err = json.Unmarshal(text, &one)
+		}
+		if err == nil && f.record(one.UID) != filepath.Join(f.records, entry.Name()) {
+			err = fmt.Errorf("it is of %q", one.UID)
+		}
+		if err != nil {
+			unread = append(unread, fmt.Errorf("%s is no record of a claim: %w", entry.Name(), err))
+			continue
 		}
 		all[one.UID] = one
 	}
-	return all, nil
+	return all, unread, nil
+}
+
+// sweep removes specs without a record, which nobody would remove any more: a record is older than its
+// spec, and goes after it.
+func (f files) sweep() error {
+	specs, err := filepath.Glob(f.spec("*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range specs {
+		uid := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), Name+"-"), ".json")
+		if _, err := os.Lstat(f.record(types.UID(uid))); !errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err := remove(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cdiDevice is one loan as a container gets it.
@@ -105,11 +146,10 @@ type cdiMount struct {
 	Options       []string `json:"options"`
 }
 
-func device(name, inside, host string, bytes int64) cdiDevice {
-	variable := "PREZERO_" + strings.ToUpper(strings.ReplaceAll(filepath.Base(inside), "-", "_"))
+func device(name string, in place, host string, bytes int64) cdiDevice {
 	return cdiDevice{name, cdiEdits{
-		Env:    []string{variable + "=" + inside, fmt.Sprintf("%s_BYTES=%d", variable, bytes)},
-		Mounts: []cdiMount{{host, inside, []string{"rw", "bind", "nosuid", "nodev", "noexec"}}},
+		Env:    []string{in.variable + "=" + in.path, fmt.Sprintf("%s_BYTES=%d", in.variable, bytes)},
+		Mounts: []cdiMount{{host, in.path, []string{"rw", "bind", "nosuid", "nodev", "noexec"}}},
 	}}
 }
 

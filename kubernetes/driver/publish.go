@@ -4,12 +4,8 @@ package driver
 
 import (
 	"context"
+	"slices"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/ptr"
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -24,82 +20,13 @@ const (
 	small = 5 * time.Second
 	// A change of one part in so many is not small.
 	part = 16
+	// The API's bound for devices with taints.
+	perSlice = 64
 )
-
-// level of one node and page size, as it is published.
-type level struct {
-	supply agent.Supply
-	// What the scheduler may give away as ready, what is allocated so included, and all there is.
-	ready, total int64
-}
-
-// levels of today: the sum of both devices changes with the pool only, so that what the scheduler has
-// allocated and not prepared yet is counted once.
-func levels(supplies []agent.Supply, taken map[string]int64) []level {
-	var all []level
-	for _, s := range supplies {
-		total := s.TotalBytes
-		ready := s.ReadyBytes + taken[deviceName(s.Node, s.PageBytes, true)]
-		all = append(all, level{s, min(ready, total), total})
-	}
-	return all
-}
-
-// devices for the scheduler: per node and page size what is ready, and the rest. With isMapped they say
-// which of the node's own resources a claim takes, so that the scheduler counts huge pages once.
-func devices(all []level, isDown, isMapped bool) []resourceapi.Device {
-	var devices []resourceapi.Device
-	for _, l := range all {
-		// What is ready is lent by blocks: a claim of less gets, and counts as, a whole one.
-		for _, one := range []struct {
-			isReady     bool
-			bytes, step int64
-		}{{true, l.ready, max(l.supply.BlockBytes, l.supply.PageBytes)}, {false, l.total - l.ready, l.supply.PageBytes}} {
-			bytes := one.bytes - one.bytes%one.step
-			if bytes < 2*one.step {
-				continue // the API wants room for two steps
-			}
-			step := *resource.NewQuantity(one.step, resource.BinarySI)
-			state := "rest"
-			if one.isReady {
-				state = "ready"
-			}
-			device := resourceapi.Device{
-				Name:                     deviceName(l.supply.Node, l.supply.PageBytes, one.isReady),
-				AllowMultipleAllocations: ptr.To(true),
-				Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-					"resource.kubernetes.io/numaNode": {IntValue: ptr.To(l.supply.Node)},
-					"pageBytes":                       {IntValue: ptr.To(l.supply.PageBytes)},
-					"blockBytes":                      {IntValue: ptr.To(l.supply.BlockBytes)},
-					"state":                           {StringValue: ptr.To(state)},
-				},
-				Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{Capacity: {
-					Value: *resource.NewQuantity(bytes, resource.BinarySI),
-					RequestPolicy: &resourceapi.CapacityRequestPolicy{
-						Default:    &step,
-						ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &step, Step: &step},
-					},
-				}},
-			}
-			if isMapped {
-				pages := resource.NewQuantity(l.supply.PageBytes, resource.BinarySI)
-				name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + pages.String())
-				device.NodeAllocatableResourceMappings = map[corev1.ResourceName]resourceapi.NodeAllocatableResourceMapping{
-					name: {CapacityKey: ptr.To(resourceapi.QualifiedName(Capacity))},
-				}
-			}
-			if isDown {
-				device.Taints = []resourceapi.DeviceTaint{{Key: Name + "/daemon-down", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-			}
-			devices = append(devices, device)
-		}
-	}
-	return devices
-}
 
 // gate says when a change is worth a publication.
 type gate struct {
-	published []level
+	published []stock
 	isDown    bool
 	at        time.Time
 	// Since when there is a small change.
@@ -107,30 +34,62 @@ type gate struct {
 }
 
 // opens tells whether to publish now.
-func (g *gate) opens(all []level, isDown bool, now time.Time) bool {
-	isSame, isSmall := isDown == g.isDown && len(all) == len(g.published), isDown == g.isDown && len(all) == len(g.published)
-	for i := range all {
-		if i >= len(g.published) {
-			break
-		}
-		before, after := g.published[i], all[i]
-		isSame = isSame && before.ready == after.ready && before.total == after.total && before.supply.BlockBytes == after.supply.BlockBytes
-		moved := max(before.ready-after.ready, after.ready-before.ready)
-		isSmall = isSmall && before.total == after.total && before.supply.BlockBytes == after.supply.BlockBytes &&
-			moved*part < max(after.total, 1) && (before.ready == 0) == (after.ready == 0)
-	}
-	if isSame && !g.at.IsZero() {
+func (g *gate) opens(all []stock, isDown bool, now time.Time) bool {
+	if isDown == g.isDown && slices.Equal(all, g.published) && !g.at.IsZero() {
 		g.since = time.Time{}
 		return false
 	}
 	if g.since.IsZero() {
 		g.since = now
 	}
+	isSmall := isDown == g.isDown && isSmall(g.published, all)
 	return now.Sub(g.at) >= every && (g.at.IsZero() || !isSmall || now.Sub(g.since) >= small)
 }
 
-func (g *gate) note(all []level, isDown bool, now time.Time) {
+func (g *gate) note(all []stock, isDown bool, now time.Time) {
 	*g = gate{published: all, isDown: isDown, at: now}
+}
+
+// domain is where pages are alike.
+type domain struct{ node, page int64 }
+
+// isSmall tells whether a change is one of a few blocks: not of a pool, and neither the first nor the last
+// that is ready.
+func isSmall(before, after []stock) bool {
+	type tally struct{ ready, total, largest int64 }
+	count := func(all []stock) (map[domain]tally, map[kind]int64) {
+		tallies, ready := map[domain]tally{}, map[kind]int64{}
+		for _, one := range all {
+			of := tallies[domain{one.node, one.page}]
+			of.total += one.bytes
+			of.largest = one.largest
+			if one.isReady {
+				of.ready += one.bytes
+				ready[one.kind] = one.bytes
+			}
+			tallies[domain{one.node, one.page}] = of
+		}
+		return tallies, ready
+	}
+	was, had := count(before)
+	is, has := count(after)
+	moved := map[domain]int64{}
+	for of := range has {
+		if _, known := had[of]; !known {
+			had[of] = 0
+		}
+	}
+	for of, bytes := range had {
+		moved[domain{of.node, of.page}] += max(has[of]-bytes, bytes-has[of])
+	}
+	for where, now := range is {
+		then, known := was[where]
+		if !known || then.total != now.total || then.largest != now.largest || (then.ready == 0) != (now.ready == 0) ||
+			moved[where]*part >= max(now.total, 1) {
+			return false
+		}
+	}
+	return len(was) == len(is)
 }
 
 // publisher is what the helper of the kubelet's plugins does with slices.
@@ -138,8 +97,18 @@ type publisher interface {
 	PublishResources(context.Context, resourceslice.DriverResources) error
 }
 
+// Offer is how a node's memory is published.
+type Offer struct {
+	// The pool of devices, named as the node.
+	Node string
+	// Whether devices say which huge pages of the node a claim takes.
+	IsMapped bool
+	// How much of each node and page size is never published as ready.
+	Rest int64
+}
+
 // Publish tells the scheduler what there is, until the context ends. Health hears of every look.
-func (d *Driver) Publish(ctx context.Context, node string, to publisher, health *Health, isMapped bool) {
+func (d *Driver) Publish(ctx context.Context, offer Offer, to publisher, health *Health) {
 	var g gate
 	var last []agent.Supply
 	for ; ctx.Err() == nil; pause(ctx, every) {
@@ -154,12 +123,15 @@ func (d *Driver) Publish(ctx context.Context, node string, to publisher, health 
 		if supplies == nil {
 			continue
 		}
-		all, now := levels(supplies, d.takenFrom()), time.Now()
+		all, now := stocks(supplies, d.takenFrom(), offer.Rest), time.Now()
 		if !g.opens(all, isDown, now) {
 			continue
 		}
-		slice := resourceslice.Slice{Devices: devices(all, isDown, isMapped)}
-		resources := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{node: {Slices: []resourceslice.Slice{slice}}}}
+		var pool resourceslice.Pool
+		for some := range slices.Chunk(devices(all, isDown, offer.IsMapped), perSlice) {
+			pool.Slices = append(pool.Slices, resourceslice.Slice{Devices: some})
+		}
+		resources := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{offer.Node: pool}}
 		if err := to.PublishResources(ctx, resources); err != nil {
 			klog.FromContext(ctx).Error(err, "publish")
 			continue

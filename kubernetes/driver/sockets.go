@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+package driver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Sockets by which the kubelet finds the driver, as the plugin helper names them.
+func Sockets(registry, data, podUID string) []string {
+	if podUID != "" {
+		podUID = "-" + podUID
+	}
+	return []string{filepath.Join(registry, Name+podUID+"-reg.sock"), filepath.Join(data, "dra"+podUID+".sock")}
+}
+
+// Guard returns when one of the sockets is gone, or the context ends. A driver without its sockets serves
+// nobody and does not notice: the kubelet, or whoever has cleaned up its directories, makes them anew, and
+// in a pod they are others than those that it has mounted.
+func Guard(ctx context.Context, sockets []string) error {
+	for ; ctx.Err() == nil; pause(ctx, time.Second) {
+		for _, path := range sockets {
+			if _, err := os.Lstat(path); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("the kubelet cannot find this driver any more: %w", err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"prezero-dra/agent"
+)
+
+// ready bytes that the driver was told of when a claim's loan was made.
+func (b *bed) lentReady(claim *resourceapi.ResourceClaim) (ready int64) {
+	b.t.Helper()
+	log, err := os.ReadFile(b.path("driver.log"))
+	must(b.t, err)
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, `"lent"`) && strings.Contains(line, fmt.Sprintf("name=\"%s/%s.0\"", claim.Namespace, claim.UID)) {
+			_, text, _ := strings.Cut(line, " ready=")
+			if _, err := fmt.Sscan(text, &ready); err != nil {
+				b.t.Fatal(err, line)
+			}
+			return ready
+		}
+	}
+	b.t.Fatalf("nothing was lent to %s", claim.Name)
+	return 0
+}
+
+// What the scheduler may promise by the policies of the devices, claims find.
+func TestWhatIsPublishedAsReadyIsReadyInTheFileThatAClaimGets(t *testing.T) {
+	b := start(t, pool+"[[pool]]\npage_size = \"2M\"\npages_per_block = 4\nready_low = 2\nready_high = 4\n")
+	b.ready()
+	small, large := "node0-2048k-ready-4096k", "node0-2048k-ready-8192k"
+	value := func(name string) int64 {
+		capacity := b.api.devices()[name].Capacity["memory"].Value
+		return capacity.Value()
+	}
+	b.eventually("both sizes are published", func() bool { return value(small) == 8*page && value(large) == 4*page })
+	nth := 0
+	for _, name := range []string{large, small} {
+		// All that the scheduler may give away, at once.
+		device := b.api.devices()[name]
+		policy := device.Capacity["memory"].RequestPolicy.ValidRange
+		if policy.Max == nil || policy.Max.Cmp(*policy.Min) != 0 {
+			t.Fatalf("%s gives away any of %+v", name, policy)
+		}
+		for left := value(name); left >= policy.Min.Value(); left -= policy.Min.Value() {
+			nth++
+			one := claim("a", fmt.Sprintf("c%d", nth), "", policy.Min.Value())
+			one.Status.Allocation.Devices.Results[0].Device = name
+			b.api.add(one)
+			paths, err := b.prepare(one)
+			must(t, err)
+			holds(t, paths[0], 0)
+			if ready := b.lentReady(one); ready != policy.Min.Value() {
+				t.Errorf("%s: %d of %d bytes were ready", name, ready, policy.Min.Value())
+			}
+		}
+	}
+	if nth != 5 {
+		t.Errorf("%d claims had all that was ready", nth)
+	}
+	// What claims have stays counted on their devices, whatever of it is ready again.
+	b.eventually("the pools are full again", func() bool { return value(small) == 16*page && value(large) == 8*page })
+	// A claim larger than any block is the rest's, and whole.
+	wide := b.api.add(claim("a", "wide", "", 6*page))
+	paths, err := b.prepare(wide)
+	must(t, err)
+	holds(t, paths[0], 0)
+}
+
+// A daemon whose blocks come and go as fast as they can, for a minute.
+func TestAStormOfChangesIsPublishedOnceASecondAndItsEndIsToo(t *testing.T) {
+	const long = time.Minute
+	b := start(t, pool)
+	b.ready()
+	b.eventually("devices are published", func() bool { return len(b.api.devices()) > 0 })
+	writes := func() int {
+		b.api.mu.Lock()
+		defer b.api.mu.Unlock()
+		return b.api.writes
+	}
+	before, flaps, begun := writes(), 0, time.Now()
+	name := func(nth int) string { return fmt.Sprintf("flap/%d", nth) }
+	for ; time.Since(begun) < long; flaps++ {
+		// Some of them find nothing: the pool is refilled meanwhile, or not.
+		for nth := range 4 {
+			b.agent().Lend(context.Background(), agent.Lend{Name: name(nth), Bytes: 2 * page, PageBytes: page})
+		}
+		for nth := range 4 {
+			must(t, b.agent().Return(context.Background(), name(nth)))
+		}
+	}
+	made := writes() - before
+	t.Logf("%d writes of slices for %d times all and nothing in %s", made, flaps, time.Since(begun))
+	if most := int(time.Since(begun)/time.Second) + 1; made > most {
+		t.Errorf("%d writes of slices, and at most %d are to be", made, most)
+	}
+	if flaps < int(long/time.Second) || made < 5 {
+		t.Errorf("%d writes for %d changes: this shows nothing", made, flaps)
+	}
+	b.eventually("what is ready in the end is published", func() bool {
+		capacity := b.api.devices()["node0-2048k-ready-4096k"].Capacity["memory"].Value
+		return capacity.Value() == 8*page
+	})
+}
