@@ -45,8 +45,10 @@ func main() {
 		}
 		create(os.Args[2], length)
 		use(os.Args[2], markOf(os.Args[3]), false, ends)
+	case verb == "steal" && len(os.Args) == 3:
+		steal(markOf(os.Args[2]), ends)
 	default:
-		die(usage, "tenant [use FILE BYTE | crash FILE BYTE | make FILE BYTE LENGTH]")
+		die(usage, "tenant [use FILE BYTE | crash FILE BYTE | make FILE BYTE LENGTH | steal BYTE]")
 	}
 }
 

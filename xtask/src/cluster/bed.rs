@@ -117,6 +117,31 @@ impl Bed {
             .collect())
     }
 
+    /// Waits until as much of both sizes of blocks is ready, and published, as is to be.
+    pub(super) fn all_is_ready(&self) -> Result<()> {
+        let wanted = format!("{}Mi", config::PAGES / 4 * 2);
+        wait_for("all blocks are ready and published", || {
+            let devices = self.devices()?;
+            let ready = devices.iter().filter(|d| d["attributes"]["state"]["string"] == "ready");
+            let full = ready.filter(|d| d["capacity"]["memory"]["value"] == wanted.as_str());
+            Ok((full.count() == 2).then_some(()))
+        })
+    }
+
+    /// What the driver's pods have said, since they are there.
+    pub(super) fn driver_said(&self) -> Result<String> {
+        let mut said = String::new();
+        for pod in fs::read_dir("/var/log/pods")? {
+            let pod = pod?;
+            if pod.file_name().to_string_lossy().starts_with("prezero_prezero-dra-") {
+                for log in fs::read_dir(pod.path().join("driver"))? {
+                    said += &fs::read_to_string(log?.path())?;
+                }
+            }
+        }
+        Ok(said)
+    }
+
     /// What prezero says to these words.
     pub(super) fn prezero(&self, words: &[&str]) -> Result<String> {
         command::stdout(Command::new(cache::target("debug")?.join("prezero")).args(words))
@@ -274,13 +299,22 @@ fn machine() -> Result<String> {
     Ok(format!("{cores} cores of {model}, Linux {}", kernel.trim()))
 }
 
-/// A claim of so many MiB: where they are ready, if anywhere.
+/// A claim of so many MiB: where a block of that size is ready, if anywhere.
 fn template(namespace: &str, mib: u64) -> Value {
-    let one = |name: &str, class: &str| {
+    let one = |name: &str, class: &str, is_meant: String| {
         let memory = format!("{mib}Mi");
-        json!({"name": name, "deviceClassName": class, "capacity": {"requests": {"memory": memory}}})
+        let selectors = json!([{"cel": {"expression": is_meant}}]);
+        json!({
+            "name": name, "deviceClassName": class, "selectors": selectors,
+            "capacity": {"requests": {"memory": memory}},
+        })
     };
-    let ranked = [one("ready", "prezero-ready"), one("any", "prezero")];
+    let ours = "device.attributes[\"prezero.io\"]";
+    let exact = format!("{ours}.blockBytes == {}", mib * MIB);
+    let ranked = [
+        one("ready", "prezero-ready", exact),
+        one("any", "prezero", format!("{ours}.state == \"rest\"")),
+    ];
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
         "metadata": {"name": format!("zeroed-{mib}m"), "namespace": namespace},

@@ -19,7 +19,8 @@ pub(super) const SERVICE: &str = "10.98.0.1";
 const PODS: &str = "10.97.0.0/24";
 /// Below which all containers are, so that they can be found and taken away.
 pub(super) const CGROUP: &str = "/prezero-cluster";
-/// The pool of the node's daemon: 2 MiB pages, and pages of a block.
+/// The pools of the node's daemon: 2 MiB pages of both, and pages of a block of the first; blocks
+/// of the other are twice as large.
 pub(super) const PAGES: u64 = 256;
 pub(super) const BLOCK_PAGES: u64 = 32;
 /// The namespace with a quota of one block.
@@ -51,15 +52,22 @@ pub(super) fn write(dir: &Path) -> Result<()> {
     put(
         "prezero.toml",
         format!(
-            "[tree]\nenabled = false\n[agent]\nquota_of = {{ {TIGHT} = \"{}M\" }}\n\
-             [[pool]]\npage_size = \"2M\"\npages_per_block = {BLOCK_PAGES}\n\
-             ready_low = {low}\nready_high = {high}\nmax = {PAGES}\nleave_free = 0\n",
+            "[tree]\nenabled = false\n[agent]\nquota_of = {{ {TIGHT} = \"{}M\" }}\n{}{}",
             BLOCK_PAGES * 2,
-            low = PAGES / 2,
-            high = PAGES / 4 * 3,
+            pool(BLOCK_PAGES),
+            pool(2 * BLOCK_PAGES),
         ),
     )?;
     Ok(())
+}
+
+/// Half of all pages, and half of those to be ready, in blocks of so many.
+fn pool(block: u64) -> String {
+    let (max, ready) = (PAGES / 2, PAGES / 4);
+    format!(
+        "[[pool]]\npage_size = \"2M\"\npages_per_block = {block}\n\
+         ready_low = {ready}\nready_high = {ready}\nmax = {max}\nleave_free = 0\n"
+    )
 }
 
 fn kubeconfig(token: &str) -> serde_json::Value {

@@ -29,7 +29,11 @@ pub(super) fn registered(bed: &mut Bed) -> Result<String> {
     })?;
     let devices = bed.devices()?;
     let names: BTreeSet<_> = devices.iter().map(|device| text(&device["name"])).collect();
-    let wanted = BTreeSet::from(["node0-2048k-ready", "node0-2048k-rest"]);
+    let wanted = BTreeSet::from([
+        "node0-2048k-ready-131072k",
+        "node0-2048k-ready-65536k",
+        "node0-2048k-rest",
+    ]);
     ensure!(names == wanted, "the devices are {names:?}");
     // No token, no shell, no capability: as the chart says.
     let pods = bed.kubectl.list(&["pods", "-n", "prezero", "-l", "app=prezero-dra"])?;
@@ -42,6 +46,7 @@ pub(super) fn zeros(bed: &mut Bed) -> Result<String> {
     bed.run("default", "warm", 128, ["use", "1"])?;
     bed.delete("default", "warm")?;
     bed.is_clean()?;
+    bed.all_is_ready()?;
     let asked = now()?;
     let pod = bed.run("default", "zeroed", 128, ["use", "1"])?;
     let said = bed.said(&pod, 0)?;
@@ -102,11 +107,7 @@ fn native() -> Value {
 pub(super) fn measured(bed: &mut Bed) -> Result<String> {
     let (mut claims, mut natives) = (Vec::new(), Vec::new());
     for _ in 0..3 {
-        wait_for("a block is ready", || {
-            let said: Value = serde_json::from_str(&bed.prezero(&["status", "--json"])?)?;
-            let ready = said["pools"][0]["ready_pages"].as_u64().unwrap_or_default();
-            Ok((ready * 2 >= 128).then_some(()))
-        })?;
+        bed.all_is_ready()?;
         let asked = now()?;
         let claimed = bed.run("default", "claimed", 128, ["use", "1"])?;
         claims.push(Start::of(asked, &bed.said(&claimed, 0)?)?);
@@ -164,11 +165,76 @@ pub(super) fn isolation(bed: &mut Bed) -> Result<String> {
     Ok(String::new())
 }
 
+/// One in the process namespace of all others, uid 0 as they are, keeps a descriptor of a claim
+/// over its pod's end, and writes to whatever it can still open by it.
+pub(super) fn thief(bed: &mut Bed) -> Result<String> {
+    let mut pod = pod("default", "thief", "steal 66", None, &json!({}));
+    pod["spec"]["hostPID"] = true.into();
+    bed.kubectl.apply(&[pod])?;
+    let thief = bed.runs("default", "thief")?;
+    bed.run("default", "victim", 64, ["use", "1"])?;
+    wait_for("the thief keeps it", || Ok(bed.said(&thief, 0)?.contains("kept ").then_some(())))?;
+    bed.delete("default", "victim")?;
+    bed.is_clean()?;
+    // Until then it was the pod's, and the thief has it: now all that was kept opens nothing.
+    let before = wait_for("all that the thief has kept opens nothing", || {
+        let said = bed.said(&thief, 0)?;
+        let count = |part: &str| said.matches(part).count();
+        Ok((count("opens nothing") == count("kept ")).then_some(said))
+    })?;
+    // Whoever has the memory now finds zeros, and that nobody writes there.
+    for (name, mib) in [("one", 64), ("two", 64), ("three", 128)] {
+        let next = bed.run("default", name, mib, ["use", "2"])?;
+        holds(&bed.said(&next, 0)?, mib * MIB, 0)?;
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    for name in ["one", "two", "three"] {
+        ensure!(bed.restarts("default", name)? == 0, "pod {name} found its memory written to");
+    }
+    let said = bed.said(&thief, 0)?;
+    ensure!(!said[before.len()..].contains("stolen"), "{said}");
+    Ok(format!("{} descriptors were kept", before.matches("kept ").count()))
+}
+
 pub(super) fn larger(bed: &mut Bed) -> Result<String> {
     let block = config::BLOCK_PAGES * 2;
     let pod = bed.run("default", "larger", 3 * block, ["use", "1"])?;
     let said = bed.said(&pod, 0)?;
     holds(&said, 3 * block * MIB, 0)?;
+    let claims = bed.kubectl.list(&["resourceclaims", "-n", "default"])?;
+    let device = text(&claims[0]["status"]["allocation"]["devices"]["results"][0]["device"]);
+    ensure!(device == "node0-2048k-rest", "no block holds it, and it was counted on {device}");
     let (bytes, _) = found(&said)?;
     Ok(format!("one file of {} MiB, of blocks of {block}", bytes / MIB))
+}
+
+/// The driver was told how much of each loan was ready; the scheduler has said where it was to be.
+pub(super) fn promised(bed: &mut Bed) -> Result<String> {
+    bed.all_is_ready()?;
+    let asked = [("a", 64), ("b", 64), ("c", 128)];
+    for (name, mib) in asked {
+        bed.ask("default", name, mib, ["use", "1"])?;
+    }
+    for (name, mib) in asked {
+        let pod = bed.runs("default", name)?;
+        holds(&bed.said(&pod, 0)?, mib * MIB, 0)?;
+    }
+    let said = bed.driver_said()?;
+    let mut ready = 0;
+    for claim in bed.kubectl.list(&["resourceclaims", "-n", "default"])? {
+        let result = &claim["status"]["allocation"]["devices"]["results"][0];
+        let name = format!("name=\"default/{}.0\"", text(&claim["metadata"]["uid"]));
+        let line = said.lines().find(|line| line.contains("\"lent\"") && line.contains(&name));
+        let line = line.with_context(|| format!("the driver has said nothing of {name}"))?;
+        let number = |field: &str| -> Result<u64> {
+            let value = line.split(field).nth(1).and_then(|rest| rest.split(' ').next());
+            Ok(value.with_context(|| format!("no {field} in {line}"))?.trim().parse()?)
+        };
+        let device = text(&result["device"]);
+        ensure!(device.contains("-ready-"), "all was ready, and {name} is on {device}");
+        ensure!(number(" ready=")? == number(" bytes=")?, "counted as ready: {line}");
+        ready += 1;
+    }
+    ensure!(ready == asked.len(), "{ready} claims were counted as ready");
+    Ok(format!("{ready} claims on what was ready had all of it ready"))
 }

@@ -22,6 +22,8 @@ pub(super) const ALL: &[(&str, Test)] = &[
     ("a_pod_on_native_huge_pages_is_what_a_claim_is_measured_by", life::measured),
     ("a_container_that_restarts_finds_what_it_left", life::restart),
     ("two_pods_have_each_their_own_memory_and_the_next_one_reads_zeros", life::isolation),
+    ("a_descriptor_kept_over_the_end_of_its_pod_opens_nothing", life::thief),
+    ("a_claim_that_is_counted_as_ready_finds_all_of_it_ready", life::promised),
     ("a_loan_larger_than_a_block_is_whole", life::larger),
     ("a_pod_that_is_deleted_by_force_gives_its_memory_back", failures::forced),
     ("a_kubelet_that_is_killed_changes_nothing_for_pods", failures::kubelet),

@@ -32,10 +32,12 @@ fn fake(kind: &str, nth: u64, ready: u64, total: u64) -> [Value; 2] {
     });
     let device = |state: &str, gib: u64| {
         let step = format!("{BLOCK}Gi");
+        let bound = if state == "ready" { "max" } else { "step" };
+        let range = json!({"min": step, bound: step});
         json!({
             "name": format!("node0-2048k-{state}"), "allowMultipleAllocations": true,
             "attributes": {"state": {"string": state}},
-            "capacity": {"memory": {"value": format!("{gib}Gi"), "requestPolicy": {"default": step, "validRange": {"min": step, "step": step}}}},
+            "capacity": {"memory": {"value": format!("{gib}Gi"), "requestPolicy": {"default": step, "validRange": range}}},
         })
     };
     let all = [("ready", ready), ("rest", total - ready)];
