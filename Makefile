@@ -10,7 +10,7 @@ DEMO_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static
 # What tests/consumers runs on lent memory, besides QEMU.
 CONSUMER_PACKAGES = postgresql openjdk-17-jdk-headless mariadb-server libmimalloc2.0 dpdk-dev \
   openvswitch-switch-dpdk libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients apparmor xz-utils make slurm-wlm \
-  python3-venv linux-source-6.12
+  python3-venv linux-source-6.12 fio ucx-utils libucx-dev
 TEST_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static chromium python3 strace
 
 # In CI every skip that this machine could have run is a failure.

@@ -11,6 +11,7 @@
 
 mod allocator;
 mod dpdk;
+mod fio;
 mod java;
 mod libvirt;
 mod mariadb;
@@ -21,6 +22,7 @@ mod qemu;
 mod restart;
 mod selftests;
 mod slurm;
+mod ucx;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -15,9 +15,11 @@ use prezero_tests::{Daemon, Page, c};
 use units::Node;
 
 mod answers;
+mod behind;
 mod counts;
 mod differ;
 mod environment;
+mod malloc;
 mod nodes;
 mod unlinked;
 

@@ -22,7 +22,7 @@ use crate::daemon::{Ask, Lender};
 use crate::raw::{self, Errno};
 use crate::say::say;
 use crate::stays::Stays;
-use crate::{places, private};
+use crate::{next, places, private};
 
 /// One call's arguments.
 #[derive(Debug, Clone, Copy)]
@@ -105,7 +105,7 @@ pub(crate) unsafe fn map(
         let Request { address, bytes, prot, flags, file } = request;
         let fd = file.map_or(-1, |(fd, _)| fd);
         // SAFETY: the program's own call, with its own arguments.
-        unsafe { raw::mmap(address, bytes, prot, flags, fd, 0) }
+        unsafe { next::mmap(address, bytes, prot, flags, fd, 0) }
     };
     let obstacle = request.obstacle();
     let page = request.page(config().default_page);

@@ -2,7 +2,7 @@
 //! The exported functions, in the place of the C library's.
 //!
 //! Each looks, without a lock, whether it is about anything of the shim's, and makes the untouched
-//! call if not: the system call itself where the C library adds nothing, else its function.
+//! call if not, by who stands behind it ([`crate::next`]).
 //!
 //! # Safety
 //!
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, key_t, off64_t, pid_t, shmid_ds, size_t};
 
 use crate::anonymous::{self, Request};
-use crate::config::{AtFork, config, is_off};
+use crate::config::{AtFork, config, is_malloc_told, is_off};
 use crate::counts::{FOPEN, OPEN, OPEN_2, OPENAT, OPENAT_2};
 use crate::guard::{Guard, State, WAIT, WAIT_LONG};
 use crate::maps::Piece;
@@ -25,7 +25,7 @@ use crate::memfd_calls::{FALLOCATE, FCNTL, POSIX_FALLOCATE};
 use crate::passing::{SENDMMSG, SENDMSG};
 use crate::raw::{self, Errno, c_int_result, c_result};
 use crate::unlinked::{self, Unlinked};
-use crate::{bare, defect, lookup, memfd, places, private, rebind, say, segment};
+use crate::{bare, defect, lookup, memfd, next, places, private, rebind, say, segment};
 
 /// Runs `body` behind the lock; `None` if that cannot be had.
 pub(crate) fn guarded<T>(
@@ -52,6 +52,11 @@ impl Next {
         Self { name, at: AtomicUsize::new(0) }
     }
 
+    /// Its address, if it was looked up; else 0.
+    pub(crate) fn known(&self) -> usize {
+        self.at.load(Ordering::Relaxed)
+    }
+
     /// Its address; 0 if there is none.
     pub(crate) fn get(&self) -> usize {
         match self.at.load(Ordering::Relaxed) {
@@ -75,13 +80,15 @@ static FORK: Next = Next::new(c"fork");
 static START: extern "C" fn() = {
     extern "C" fn start() {
         let passing = [&SENDMSG, &SENDMMSG, &OPEN, &OPEN_2, &OPENAT, &OPENAT_2, &FOPEN];
-        for next in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE].into_iter().chain(passing) {
-            next.get();
+        for one in [&FORK, &FCNTL, &FALLOCATE, &POSIX_FALLOCATE].into_iter().chain(passing) {
+            one.get();
         }
+        next::start();
         unlinked::parts();
         defect::install();
         bare::find_real();
         lookup::start();
+        guarded(WAIT, |_| is_malloc_told().then(config));
         // SAFETY: three functions that live as long as the process.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     }
@@ -103,7 +110,7 @@ pub unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     let start = address.addr();
     // SAFETY: the caller's contract.
-    let untouched = || unsafe { raw::mmap(start, bytes, prot, flags, fd, offset) };
+    let untouched = || unsafe { next::mmap(start, bytes, prot, flags, fd, offset) };
     let request = Request { address: start, bytes, prot, flags, file: None };
     let for_huge_pages = request.is_for_huge_pages() && !is_off();
     let of_file = flags & libc::MAP_ANONYMOUS == 0;
@@ -152,7 +159,7 @@ unsafe fn map_unlinked(
         return unsafe { anonymous::map(&mut state.lender, &mut state.stays, request) };
     }
     // SAFETY: the caller's contract.
-    let map = || unsafe { raw::mmap(address, bytes, prot, flags, fd, 0) };
+    let map = || unsafe { next::mmap(address, bytes, prot, flags, fd, 0) };
     let State { lender, stays, memfds, .. } = state;
     let is_served = file.serve((lender, stays, memfds), fd, false);
     match map() {
@@ -189,7 +196,7 @@ pub unsafe extern "C" fn mmap64(
 pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     let start = address.addr();
     // SAFETY: the caller's contract.
-    let untouched = || unsafe { raw::munmap(start, bytes) };
+    let untouched = || unsafe { next::munmap(start, bytes) };
     if !private::may_be_in(start, bytes) {
         let done = untouched();
         if segment::is_any() {
@@ -224,7 +231,7 @@ pub unsafe extern "C" fn mremap(
     let of_a_row = flags & libc::MREMAP_FIXED != 0 && places::is_any();
     if !of_a_row && !private::may_be_in(old, old_bytes) {
         // SAFETY: the caller's contract.
-        return pointer(unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) });
+        return pointer(unsafe { next::mremap(old, old_bytes, new_bytes, flags, new) });
     }
     let entered = Guard::enter_or_pass(WAIT_LONG);
     // SAFETY: the caller's contract.
@@ -241,7 +248,7 @@ pub unsafe extern "C" fn mremap(
 pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
     let start = address.addr();
     // SAFETY: the caller's contract.
-    let untouched = || unsafe { raw::madvise(start, bytes, advice) };
+    let untouched = || unsafe { next::madvise(start, bytes, advice) };
     if !private::may_be_in(start, bytes) {
         return c_int_result(untouched());
     }
@@ -302,9 +309,7 @@ pub extern "C" fn shmget(key: key_t, bytes: size_t, flags: c_int) -> c_int {
             return id;
         }
     }
-    let (key, flags) = (key.cast_unsigned() as usize, flags.cast_unsigned() as usize);
-    // SAFETY: numbers alone.
-    c_int_result(unsafe { raw::shm(libc::SYS_shmget, [key, bytes, flags]) })
+    c_int_result(next::shmget(key, bytes, flags))
 }
 
 /// `shmat(2)`.
@@ -321,9 +326,8 @@ pub unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) 
             return pointer(result);
         }
     }
-    let (id, flags) = (id.cast_unsigned() as usize, flags.cast_unsigned() as usize);
     // SAFETY: the caller's contract.
-    pointer(unsafe { raw::shm(libc::SYS_shmat, [id, at, flags]) })
+    pointer(unsafe { next::shmat(id, at, flags) })
 }
 
 /// `shmdt(2)`.
@@ -341,7 +345,7 @@ pub unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
         }
     }
     // SAFETY: the caller's contract.
-    c_int_result(unsafe { raw::shm(libc::SYS_shmdt, [at, 0, 0]) })
+    c_int_result(unsafe { next::shmdt(at) })
 }
 
 /// `shmctl(2)`.
@@ -356,9 +360,8 @@ pub unsafe extern "C" fn shmctl(id: c_int, command: c_int, out: *mut shmid_ds) -
             return c_int_result(result);
         }
     }
-    let (id, command) = (id.cast_unsigned() as usize, command.cast_unsigned() as usize);
     // SAFETY: the caller's contract.
-    c_int_result(unsafe { raw::shm(libc::SYS_shmctl, [id, command, out.addr()]) })
+    c_int_result(unsafe { next::shmctl(id, command, out.addr()) })
 }
 
 /// Takes the lock for a fork and keeps it until the fork is over.

@@ -88,6 +88,12 @@ impl Config {
         if !config.enabled {
             say::say(format_args!("this program is not in PREZERO_ONLY: it is left alone"));
         }
+        if is_malloc_told() {
+            say::say(format_args!(
+                "malloc takes huge pages by itself ({TUNABLES}), past this library: those are not \
+                 lent"
+            ));
+        }
         config
     }
 }
@@ -101,6 +107,23 @@ fn read<T>(name: &str, expected: &str, default: T, parse: impl FnOnce(&str) -> O
     value.to_str().and_then(parse).unwrap_or_else(|| {
         say::say(format_args!("{name} is {value:?} and not {expected}: it is not heeded"));
         default
+    })
+}
+
+/// What tells the C library how to allocate.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// Whether the C library was told so. Its `malloc` then maps huge pages by calls that nobody stands
+/// before, so that no other call may ever come here to say it at.
+pub(crate) fn is_malloc_told() -> bool {
+    std::env::var_os(TUNABLES).is_some_and(|value| has_own_pages(value.as_bytes()))
+}
+
+/// Whether tunables say so: `glibc.malloc.hugetlb` is 2, or a page size in bytes.
+fn has_own_pages(tunables: &[u8]) -> bool {
+    tunables.split(|byte| *byte == b':').any(|one| {
+        let value = one.strip_prefix(b"glibc.malloc.hugetlb=");
+        value.is_some_and(|value| !matches!(value, b"" | b"0" | b"1"))
     })
 }
 

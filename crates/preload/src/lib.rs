@@ -21,6 +21,7 @@
 //! - [`daemon`] asks for loans, in bounded time; [`policy`] says from which nodes.
 //! - [`guard`] is the one lock; behind it no signal, no cancellation, and no allocator of the
 //!   program's ([`ALLOCATOR`]).
+//! - [`next`] passes a program's own calls on to who stands behind this library.
 //! - [`raw`] are the system calls themselves; [`defect`] is how a panic ends.
 //!
 //! # Whose the memory is
@@ -44,6 +45,7 @@ pub mod lookup;
 mod maps;
 mod memfd;
 pub mod memfd_calls;
+mod next;
 pub mod passing;
 mod places;
 mod policy;

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
 
 use crate::maps::{self, Piece};
+use crate::next;
 use crate::raw::{self, Errno, File};
 
 /// Places in the table, of which three quarters are used: a program with more lent files than that
@@ -223,7 +224,7 @@ pub(crate) unsafe fn move_row(
     for piece in row {
         let (bytes, to) = (piece.end - piece.start, new + (piece.start - old));
         // SAFETY: the caller's contract, for this part of the range.
-        if let Err(error) = unsafe { raw::mremap(piece.start, bytes, bytes, flags, to) } {
+        if let Err(error) = unsafe { next::mremap(piece.start, bytes, bytes, flags, to) } {
             // What was moved stays moved, as after the kernel's own failure in the midst.
             return Some(Err(error));
         }
@@ -247,7 +248,7 @@ pub(crate) unsafe fn remap(
     new: usize,
 ) -> raw::Result<usize> {
     // SAFETY: the caller's contract.
-    match unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) } {
+    match unsafe { next::mremap(old, old_bytes, new_bytes, flags, new) } {
         Err(Errno(libc::EFAULT)) => {
             // SAFETY: the caller's contract; the refused call has at most unmapped what it was to.
             let row = unsafe { move_row(old, old_bytes, new_bytes, flags, new) };

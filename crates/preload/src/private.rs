@@ -41,6 +41,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use libc::c_int;
 
 use crate::maps::{self, Piece};
+use crate::next;
 use crate::places::{self, Place};
 use crate::raw::{self, ANONYMOUS, Errno, MOVE, PageTables, READ_WRITE};
 use crate::stays::Stays;
@@ -110,7 +111,7 @@ pub(crate) unsafe fn unmap(start: usize, bytes: usize) -> raw::Result<usize> {
     let aside = part_of_a_block(start, bytes).and_then(move_aside);
     let Some((at, bytes)) = aside else {
         // SAFETY: the caller's contract.
-        return unsafe { raw::munmap(start, bytes) };
+        return unsafe { next::munmap(start, bytes) };
     };
     // It is gone, which is what was asked for. Its pages go, and then the place where it is now.
     // SAFETY: this function's own mapping, whose content the program has given up.
@@ -139,7 +140,7 @@ fn move_aside(range: Range) -> Option<(usize, usize)> {
     let place = aligned(range.bytes(), range.page, libc::PROT_NONE, libc::MAP_NORESERVE).ok()?;
     // SAFETY: from the range of the program's munmap to this function's own.
     let moved =
-        unsafe { raw::mremap(range.piece.start, range.bytes(), range.bytes(), MOVE, place) };
+        unsafe { next::mremap(range.piece.start, range.bytes(), range.bytes(), MOVE, place) };
     if moved.is_err() {
         // SAFETY: this function's own.
         let _ = unsafe { raw::munmap(place, range.bytes()) };
@@ -199,7 +200,7 @@ pub(crate) unsafe fn advise(
     let end = rounded.and_then(|bytes| start.checked_add(bytes));
     let (true, Some(end)) = (special && start.is_multiple_of(raw::base_page()), end) else {
         // SAFETY: the caller's contract.
-        return unsafe { raw::madvise(start, bytes, advice) };
+        return unsafe { next::madvise(start, bytes, advice) };
     };
     let (mut at, mut hole) = (start, false);
     while at < end {
@@ -213,14 +214,14 @@ pub(crate) unsafe fn advise(
             }
             (ours, whole) => {
                 // Up to the next of ours, or of what there is.
-                let next = match (ours, whole) {
+                let end_of = match (ours, whole) {
                     (Some((piece, _)), _) => piece.start,
                     (None, Some(piece)) => piece.end.min(end),
                     (None, None) => end,
                 };
                 // SAFETY: the caller's contract, for this part.
-                let answer = unsafe { raw::madvise(at, next - at, advice) };
-                at = next;
+                let answer = unsafe { next::madvise(at, end_of - at, advice) };
+                at = end_of;
                 answer.map(drop)
             }
         };
@@ -247,7 +248,7 @@ fn advise_ours(stays: Option<&mut Stays>, range: Range, advice: c_int) -> raw::R
             let tables = PageTables::open();
             let was_there = tables.have(range.piece.start);
             // SAFETY: the program throws this content away; of a shared mapping it stays.
-            unsafe { raw::madvise(range.piece.start, first, advice) }?;
+            unsafe { next::madvise(range.piece.start, first, advice) }?;
             // The end is cut to whole pages, as the kernel has it.
             let bytes = range.bytes() - range.bytes() % range.page;
             match maps::cut(range.piece, range.piece.start, range.piece.start + bytes) {

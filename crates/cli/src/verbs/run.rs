@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -94,7 +95,19 @@ pub(crate) fn run(args: &Args) -> Outcome {
         // Nobody to tell, where that cannot be written.
         let _ = writeln!(std::io::stderr(), "prezero: {why}: it gets no lent memory");
     }
+    let tunables = std::env::var_os("GLIBC_TUNABLES").unwrap_or_default();
+    if tunables.as_bytes().split(|byte| *byte == b':').any(has_own_pages) {
+        let what = "GLIBC_TUNABLES has malloc take huge pages by itself";
+        // The same.
+        let _ = writeln!(std::io::stderr(), "prezero: {what}: those are not lent");
+    }
     Err(become_command(&mut command))
+}
+
+/// Whether a tunable of the C library's says so: by 2, or by a page size in bytes.
+fn has_own_pages(tunable: &[u8]) -> bool {
+    let value = tunable.strip_prefix(b"glibc.malloc.hugetlb=");
+    value.is_some_and(|value| !matches!(value, b"" | b"0" | b"1"))
 }
 
 /// First of the libraries to preload: whoever comes before it gets the calls first.
