@@ -34,6 +34,7 @@ pub(super) fn test(
     let mut files = Initramfs::default();
     let ours = cache::repo().join("tests/package");
     files.add_file(Path::new("/test/run"), &ours.join(script))?;
+    files.add_file(Path::new("/test/lib"), &ours.join("lib"))?;
     let unit = Path::new("/etc/systemd/system/package-test.service");
     files.add_file(unit, &ours.join("package-test.service"))?;
     let wanted = "/etc/systemd/system/multi-user.target.wants/package-test.service";
