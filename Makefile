@@ -18,7 +18,7 @@ ifeq ($(CI),true)
 export PREZERO_TEST_NO_SKIP = 1
 endif
 
-.PHONY: all deb demo test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-consumers need-clear say-room
+.PHONY: all deb rpm demo test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-consumers need-clear say-room
 
 all: build-bin
 
@@ -90,9 +90,13 @@ test-here: check
 	[ -z "$(VM)" ] || sets="--set fast --set user-1g --set shim-all"; \
 	$(CARGO) xtask vm test $$sets
 
-# The Debian packages: target/package/prezero_VERSION.deb and prezero-lab_VERSION.deb
+# The packages, in target/package: prezero_VERSION_amd64.deb and prezero-VERSION-1.x86_64.rpm, each with
+# its prezero-lab.
 deb: need-demo
 	$(CARGO) xtask package build
+
+rpm: need-demo
+	$(CARGO) xtask package rpm
 
 # What clear's documentation claims beyond this CPU: aarch64 and x86-64 without AVX by emulation, the
 # portable part under Miri, each fuzzer for a minute.

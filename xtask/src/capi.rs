@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use crate::{command, say};
+use crate::{cache, command, kernel::Arch, package, say};
 
 /// Raised when a program that was linked before would no longer work.
 const SONAME: &str = "libprezero.so.0";
@@ -36,23 +36,32 @@ pub(crate) struct Args {
     libdir: PathBuf,
 }
 
-/// Links it as it is shipped, for a package.
-pub(crate) fn link(out: &Path) -> Result<()> {
-    let (prefix, libdir) = ("/usr".into(), "lib/x86_64-linux-gnu".into());
-    run(&Args { release: true, out: Some(out.to_owned()), prefix, libdir }).map(drop)
+/// Links it as it is shipped for an architecture, as a package brings it, below `out`.
+pub(crate) fn link(out: &Path, arch: Arch) -> Result<()> {
+    let libdir = Path::new("lib").join(arch.libraries());
+    let args = Args { release: true, out: Some(out.to_owned()), prefix: "/usr".into(), libdir };
+    make(&args, Some(arch)).map(drop)
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent")?;
+    say::result(make(args, None)?.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the library's path. With an architecture it is built as all of a package is.
+fn make(args: &Args, shipped: Option<Arch>) -> Result<PathBuf> {
+    let root = &cache::repo();
     let out = args.out.clone().unwrap_or_else(|| root.join("target/capi"));
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    let archive = archive(root, args.release)?;
+    let archive = archive(root, args.release, shipped)?;
 
     let script = out.join("versions.map");
     fs::write(&script, VERSIONS)?;
     let library = out.join(SONAME);
-    let mut link = command::new(root, "cc", ["-shared", "-o"]);
+    let compiler = shipped.map_or("cc".to_owned(), |arch| format!("{}gcc", arch.prefix()));
+    let mut link = command::new(root, &compiler, ["-shared", "-o"]);
     link.arg(&library)
+        .args(shipped.map(|_| "-Wl,--strip-all"))
         .arg(format!("-Wl,--version-script={}", script.display()))
         .arg(format!("-Wl,-soname,{SONAME},-z,defs,-z,relro,-z,now,--gc-sections"))
         // The archive's functions are needed by nobody here.
@@ -68,15 +77,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     fs::copy(root.join("crates/client/include/prezero.h"), out.join("prezero.h"))?;
     fs::write(out.join("prezero.pc"), pkg_config(args))?;
     fs::remove_file(&script)?;
-    say::result(library.display());
-    Ok(ExitCode::SUCCESS)
+    Ok(library)
 }
 
 /// Builds the package as a static library and returns where it is.
-fn archive(root: &Path, release: bool) -> Result<PathBuf> {
+fn archive(root: &Path, release: bool, shipped: Option<Arch>) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |target| root.join(target));
+    let mut target = cache::target("")?;
     let mut build = Command::new(cargo);
     build
         .current_dir(root)
@@ -85,6 +92,10 @@ fn archive(root: &Path, release: bool) -> Result<PathBuf> {
         .arg(&target);
     if release {
         build.arg("--release");
+    }
+    if let Some(arch) = shipped {
+        package::as_shipped(&mut build, arch)?;
+        target.push(arch.rust());
     }
     command::run(&mut build)?;
     Ok(target.join(if release { "release" } else { "debug" }).join("libprezero.a"))

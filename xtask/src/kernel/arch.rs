@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The architectures that kernels are booted for.
 
-use std::fmt;
+use std::{fmt, path::Path, process::Command};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::Deserialize;
 
-use crate::apt;
+use crate::{apt, command};
 
 /// What an image runs on.
 #[derive(
@@ -55,6 +55,49 @@ impl Arch {
             Self::X86_64 => "x86_64-unknown-linux-gnu",
             Self::Arm64 => "aarch64-unknown-linux-gnu",
         }
+    }
+
+    /// What Debian calls it.
+    pub(crate) fn debian(self) -> &'static str {
+        match self {
+            Self::X86_64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// What rpm calls it.
+    pub(crate) fn rpm(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Arm64 => "aarch64",
+        }
+    }
+
+    /// Debian's directory of its libraries, below `/usr/lib`.
+    pub(crate) fn libraries(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64-linux-gnu",
+            Self::Arm64 => "aarch64-linux-gnu",
+        }
+    }
+
+    /// Makes cargo build for it by name, with what that needs.
+    pub(crate) fn target(self, build: &mut Command) -> Result<()> {
+        self.need_compiler()?;
+        let target = self.rust();
+        build.args(["--target", target]);
+        if self == Self::default() {
+            return Ok(());
+        }
+        let words = ["--print", "target-libdir", "--target", target];
+        let libraries = command::stdout(&mut command::new(Path::new("/"), "rustc", words))?;
+        if !Path::new(libraries.trim()).exists() {
+            bail!("rustc has no library for {target}: `rustup target add {target}`");
+        }
+        let variable = target.to_uppercase().replace('-', "_");
+        let linker = format!("{}gcc", self.prefix());
+        build.env(format!("CARGO_TARGET_{variable}_LINKER"), linker);
+        Ok(())
     }
 
     /// Makes sure that there is a C compiler for it.

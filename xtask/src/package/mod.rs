@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask package`: the Debian packages, and a test of them on a machine of its own.
+//! `cargo xtask package`: the packages for Debian and for rpm, and tests of them on a machine of
+//! their own.
 //!
-//! `root` makes a Debian with systemd, `boot` runs it under QEMU with packages in it and reads what
-//! the test reports.
+//! `built` makes what they bring, `deb` and `rpm` pack it; `root` makes a Debian with systemd, and
+//! `boot` runs it under QEMU with packages in it and reads what the test reports.
 
 mod boot;
+mod built;
+mod deb;
 mod root;
+mod rpm;
+
+pub(crate) use built::as_shipped;
 
 use std::{
     fs,
@@ -14,136 +20,161 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 
-use crate::{
-    apt, cache, capi, command,
-    kernel::{Arch, Linux},
-    say,
-    vm::{Kernel, image_of},
-};
-
-/// The version that the metadata in crates/cli/Cargo.toml was written for.
-const CARGO_DEB: &str = "3.8.0";
+use crate::{cache, capi, command, kernel::Arch, say};
+use built::Built;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Build the packages, in release, and print their paths.
+    /// Build the Debian packages, in release, and print their paths.
     Build,
+    /// Build the RPM packages, in release, and print their paths.
+    Rpm,
     /// Install, upgrade, remove and purge them on a Debian with systemd in a virtual machine.
-    Test,
+    Test {
+        /// Which packages; both by default.
+        #[arg(value_enum)]
+        format: Option<Format>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Format {
+    Deb,
+    Rpm,
 }
 
 pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
-    match verb {
+    let version = env!("CARGO_PKG_VERSION");
+    let packages = match verb {
+        Verb::Test { format } => return test(*format),
         Verb::Build => {
-            let made = build(env!("CARGO_PKG_VERSION"))?;
-            say::result(made.prezero.display());
-            say::result(made.lab.display());
-            Ok(ExitCode::SUCCESS)
+            let (built, tree) = make(Arch::default())?;
+            let made = deb::pack(&built, &tree, version, &tree.dir)?;
+            [made.prezero, made.lab]
         }
-        Verb::Test => test(),
+        Verb::Rpm => {
+            let (built, tree) = make(Arch::default())?;
+            rpm::pack(&built, &tree, version, &tree.dir)?
+        }
+    };
+    packages.iter().for_each(|package| say::result(package.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What packages bring besides the programs, below `target/package`.
+struct Tree {
+    dir: PathBuf,
+    /// When the commit was made, in seconds since 1970: all files are of that time.
+    time: u64,
+}
+
+impl Tree {
+    /// Where the C library is.
+    fn libraries(&self, arch: Arch) -> PathBuf {
+        self.dir.join("lib").join(arch.libraries())
     }
+}
+
+/// Builds all of what a package for `arch` brings, and sees that it names no place of this machine.
+fn make(arch: Arch) -> Result<(Built, Tree)> {
+    let built = Built::make(arch)?;
+    let tree = Tree { dir: documents_of(&built)?, time: time()? };
+    let lib = tree.dir.join("lib");
+    if lib.exists() {
+        fs::remove_dir_all(&lib)?;
+    }
+    let libraries = tree.libraries(arch);
+    capi::link(&libraries, arch)?;
+    fs::create_dir_all(libraries.join("pkgconfig"))?;
+    fs::rename(libraries.join("prezero.pc"), libraries.join("pkgconfig/prezero.pc"))?;
+    fs::rename(libraries.join("prezero.h"), tree.dir.join("prezero.h"))?;
+    for program in ["prezero", "prezero-lab", "libprezero_preload.so"] {
+        built::holds_no_place(&built.path(program))?;
+    }
+    built::holds_no_place(&libraries.join("libprezero.so.0"))?;
+    Ok((built, tree))
+}
+
+/// `SOURCE_DATE_EPOCH`, or the commit's time.
+fn time() -> Result<u64> {
+    let text = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => text,
+        Err(_) => {
+            let words = ["log", "-1", "--format=%ct"];
+            command::stdout(&mut command::new(&cache::repo(), "git", words))?
+        }
+    };
+    text.trim().parse().with_context(|| format!("no time: {text}"))
 }
 
 /// Writes the manual pages of the verbs and the completions below `target/package`.
 pub(crate) fn documents() -> Result<PathBuf> {
-    let repo = cache::repo();
-    let mut make = command::new(&repo, "cargo", ["build", "--release"]);
-    for package in ["prezero-cli", "prezero-lab", "prezero-preload"] {
-        make.args(["--package", package]);
-    }
-    command::run(&mut make)?;
-    let to = repo.join("target/package");
-    let binary = built("prezero");
-    for (program, man) in [(&binary, "man"), (&built("prezero-lab"), "lab/man")] {
-        command::run(command::new(&repo, program, ["man"]).arg(to.join(man)))?;
+    documents_of(&Built::make(Arch::default())?)
+}
+
+fn documents_of(built: &Built) -> Result<PathBuf> {
+    let to = cache::repo().join("target/package");
+    for (program, man) in [("prezero", "man"), ("prezero-lab", "lab/man")] {
+        command::run(built.command(program).arg("man").arg(to.join(man)))?;
     }
     let completions = to.join("completions");
     fs::create_dir_all(&completions)?;
     for (shell, file) in [("bash", "prezero"), ("zsh", "_prezero"), ("fish", "prezero.fish")] {
-        let text = command::stdout(&mut command::new(&repo, &binary, ["completions", shell]))?;
+        let text = command::stdout(built.command("prezero").args(["completions", shell]))?;
         fs::write(completions.join(file), text)?;
     }
     Ok(to)
 }
 
-fn built(program: &str) -> String {
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
-    cache::repo().join(target).join("release").join(program).display().to_string()
-}
-
-/// What is built: prezero itself, and the laboratory.
-struct Packages {
-    prezero: PathBuf,
-    lab: PathBuf,
-}
-
-/// Builds both packages under that version.
-fn build(version: &str) -> Result<Packages> {
-    // What it depends on is read off its libraries by dpkg-shlibdeps.
-    apt::need(&["dpkg-dev"])?;
-    let to = documents()?;
-    capi::link(&to.join("capi"))?;
-    let tool = cargo_deb()?.display().to_string();
-    let pack = |package: &str, name: &str| {
-        let deb = to.join(format!("{name}_{version}.deb"));
-        let mut make = command::new(&cache::repo(), &tool, ["--no-build", "--strip"]);
-        make.args(["--package", package, "--deb-version", version, "--output"]).arg(&deb);
-        command::run(&mut make)?;
-        Ok::<_, anyhow::Error>(deb)
-    };
-    Ok(Packages {
-        prezero: pack("prezero-cli", "prezero")?,
-        lab: pack("prezero-lab", "prezero-lab")?,
-    })
-}
-
-/// `cargo-deb` of the version we know, installed for this user's checkouts if it is missing.
-fn cargo_deb() -> Result<PathBuf> {
-    let tools = cache::shared("tools")?;
-    let program = tools.join("bin/cargo-deb");
-    let known = |program: &Path| {
-        let version = command::stdout(&mut command::new(
-            Path::new("/"),
-            &program.display().to_string(),
-            ["--version"],
-        ));
-        version.is_ok_and(|version| version.contains(CARGO_DEB))
-    };
-    if !known(&program) {
-        say::step(format_args!("installing cargo-deb {CARGO_DEB}"));
-        let words = ["install", "cargo-deb", "--locked", "--version", CARGO_DEB, "--root"];
-        command::run(command::new(Path::new("/"), "cargo", words).arg(&tools))?;
-    }
-    Ok(program)
-}
-
 /// Boots `kernel` on that Debian with its own package `image` and prezero's: tests/package/kernel.
 pub(crate) fn boot_kernel(kernel: &Path, image: &Path) -> Result<ExitCode> {
-    let prezero = build(env!("CARGO_PKG_VERSION"))?;
+    let (built, tree) = make(Arch::default())?;
+    let prezero = deb::pack(&built, &tree, env!("CARGO_PKG_VERSION"), &tree.dir)?;
     let root = root::archive().context("no Debian to install the package on")?;
     let debs = [("kernel.deb", image), ("prezero.deb", prezero.prezero.as_path())];
     boot::test("kernel-package", kernel, &root, "kernel", &debs)
 }
 
-fn test() -> Result<ExitCode> {
+fn test(format: Option<Format>) -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         // Files of a root file system belong to root.
         say::result("skipped the package's test: it needs root");
         say::result("0 passed, 0 failed, 1 skipped");
         return Ok(ExitCode::SUCCESS);
     }
-    let (old, new) = (env!("CARGO_PKG_VERSION").to_owned(), "999.0".to_owned());
-    let old = build(&old)?;
-    let new = build(&new)?;
+    let (built, tree) = make(Arch::default())?;
     let root = root::archive().context("no Debian to install the package on")?;
-    let stock = image_of(&Kernel::Stock, Linux::default(), Arch::default())?;
-    let debs = [
-        ("old.deb", old.prezero.as_path()),
-        ("old-lab.deb", old.lab.as_path()),
-        ("new.deb", new.prezero.as_path()),
-        ("new-lab.deb", new.lab.as_path()),
-    ];
-    boot::test("package", &stock.kernel, &root, "run", &debs)
+    let kernel = built::kernel()?;
+    // Not beside what is to be installed.
+    let to = tree.dir.join("test");
+    let (old, new) = (env!("CARGO_PKG_VERSION"), "999.0");
+    let mut code = ExitCode::SUCCESS;
+    if format != Some(Format::Rpm) {
+        let old = deb::pack(&built, &tree, old, &to)?;
+        let new = deb::pack(&built, &tree, new, &to)?;
+        let debs = [
+            ("old.deb", old.prezero.as_path()),
+            ("old-lab.deb", old.lab.as_path()),
+            ("new.deb", new.prezero.as_path()),
+            ("new-lab.deb", new.lab.as_path()),
+        ];
+        code = boot::test("package", &kernel, &root, "run", &debs)?;
+    }
+    if format != Some(Format::Deb) {
+        let [old, old_lab] = rpm::pack(&built, &tree, old, &to)?;
+        let [new, new_lab] = rpm::pack(&built, &tree, new, &to)?;
+        let rpms = [
+            ("old.rpm", old.as_path()),
+            ("old-lab.rpm", old_lab.as_path()),
+            ("new.rpm", new.as_path()),
+            ("new-lab.rpm", new_lab.as_path()),
+        ];
+        let of_rpm = boot::test("package-rpm", &kernel, &root, "rpm", &rpms)?;
+        if code == ExitCode::SUCCESS {
+            code = of_rpm;
+        }
+    }
+    Ok(code)
 }

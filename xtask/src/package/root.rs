@@ -12,8 +12,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::{apt, cache, command, say};
 
 const SUITE: &str = "bookworm";
-/// Beyond what is essential: an init, and what prezero's package depends on.
-const PACKAGES: &str = "systemd,systemd-sysv,init-system-helpers,procps,libgcc-s1";
+/// Beyond what is essential: an init, what prezero's package depends on, and rpm for its other one.
+const PACKAGES: &str = "systemd,systemd-sysv,init-system-helpers,procps,libgcc-s1,rpm";
 
 /// The archive, from the cache if it is there. Delete `package/` of the cache for a newer Debian.
 pub(super) fn archive() -> Result<PathBuf> {

@@ -278,23 +278,9 @@ struct Profile {
 
 /// Makes cargo build for a guest that has no libraries of its own.
 fn for_guest(build: &mut Command, arch: Arch) -> Result<&mut Command> {
-    arch.need_compiler()?;
-    let target = arch.rust();
-    build.args(["--target", target]).arg("--target-dir").arg(cache::target("vm/cargo")?);
+    arch.target(build)?;
+    build.arg("--target-dir").arg(cache::target("vm/cargo")?);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");
-    if arch != Arch::default() {
-        let libraries = command::stdout(&mut command::new(
-            Path::new("/"),
-            "rustc",
-            ["--print", "target-libdir", "--target", target],
-        ))?;
-        if !Path::new(libraries.trim()).exists() {
-            bail!("rustc has no library for {target}: `rustup target add {target}`");
-        }
-        let variable = target.to_uppercase().replace('-', "_");
-        let linker = format!("{}gcc", arch.prefix());
-        build.env(format!("CARGO_TARGET_{variable}_LINKER"), linker);
-    }
     Ok(build)
 }
 
