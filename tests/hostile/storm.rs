@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use client::{Loan, Mapping};
 use linux::BlockFile;
 use linux::testkit::child::{Child, fork};
+use linux::testkit::punch;
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::Daemon;
 use prezero_tests::process::children;
@@ -53,7 +54,7 @@ fn misuse(random: &mut StdRng, loan: Loan, memory: Mapping, kept: &mut Vec<Kept>
     let first = &files[0];
     match random.random_range(0..16) {
         0 => drop(first.set_len(0)),
-        1 => drop(first.punch(0..PAGE as u64)),
+        1 => drop(punch(first, 0..PAGE as u64)),
         2 => drop(first.set_len(64 << 20)),
         3 => drop(first.set_len(0).and_then(|()| first.allocate(0, PAGE as u64))),
         4 => kept.push(Kept::Path { _fd: path_only(&first.as_fd()) }),

@@ -19,10 +19,13 @@ pub use tree::{Tree, tree};
 pub fn punch(
     file: impl std::os::fd::AsFd,
     range: std::ops::Range<u64>,
-) -> Result<(), crate::Errno> {
+) -> crate::error::Result<()> {
+    use crate::error::Context as _;
     use rustix::fs::{FallocateFlags, fallocate};
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(file, flags, range.start, range.end.saturating_sub(range.start))
+    let length = range.end.saturating_sub(range.start);
+    fallocate(file, flags, range.start, length)
+        .or_call(|| format!("fallocate(PUNCH_HOLE, {}, {length})", range.start))
 }
 
 /// Takes a write lease on a file and keeps it, deaf to the signal by which the kernel asks for it.
