@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The daemon's log: lines on standard error, for a person or for the journal.
 //!
-//! Nobody waits for whoever reads it. A pipe or a socket takes some 64 KiB that are not read, and
-//! then whoever writes waits: a journal that hangs, or a terminal that was stopped, would stop the
-//! daemon and with it every client.
+//! Nobody waits for whoever reads it. A pipe, a socket or a terminal takes so much that is not
+//! read, and then whoever writes waits: a journal that hangs, or a terminal that was stopped, would
+//! stop the daemon and with it every client. That there is room says little: of a terminal it may
+//! be less than a line, and a worker may take it first. So it is written to what never waits, which
+//! is an open file description of our own: the given one is the shell's and the workers' as well.
 
-use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 use rustix::pipe::PIPE_BUF;
 use rustix::time::Timespec;
 
@@ -39,55 +44,129 @@ pub(crate) fn to_standard_error(level: LevelFilter) {
 /// Whether standard error goes to the journal: systemd names its file in `JOURNAL_STREAM`.
 fn is_journal() -> bool {
     let Some(stream) = std::env::var_os("JOURNAL_STREAM") else { return false };
-    let Ok(stat) = rustix::fs::fstat(io::stderr()) else { return false };
+    let Ok(stat) = fstat(io::stderr()) else { return false };
     stream.to_str() == Some(&format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 /// Lines for a reader who may not read.
 struct Lines<F> {
     file: F,
-    /// Since the last one that was written.
-    lost: Mutex<u64>,
+    way: Way,
+    behind: Mutex<Behind>,
+}
+
+/// How to write without waiting.
+enum Way {
+    /// To this: the same pipe or terminal, by a description that is nobody else's.
+    Own(OwnedFd),
+    /// To the socket, with a flag for each call.
+    Socket,
+    /// As it comes: what is none of these waits for no reader.
+    Plain,
+}
+
+impl Way {
+    fn to(file: impl AsFd) -> Self {
+        let file = file.as_fd();
+        let kind = fstat(file).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        if kind == Ok(FileType::Socket) {
+            return Self::Socket;
+        }
+        if kind != Ok(FileType::Fifo) && !file.is_terminal() {
+            return Self::Plain;
+        }
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        // A pipe without a reader, another user's terminal: what is left is to look for room.
+        open(path, flags, Mode::empty()).map_or(Self::Plain, Self::Own)
+    }
+}
+
+/// What the reader has missed.
+#[derive(Debug, Default)]
+struct Behind {
+    /// Lines since the last one that was written whole.
+    lost: u64,
+    /// Whether the last one was written in part.
+    is_cut: bool,
 }
 
 impl<F: AsFd> Lines<F> {
     /// How long one line waits for the reader. Those after it wait for nothing, until one is
     /// written again. Standing in a burst of lines is no reason to lose any.
     const PATIENCE: Duration = Duration::from_millis(100);
+    /// How long to wait where there is room, but not enough.
+    const PAUSE: Duration = Duration::from_millis(1);
 
     fn new(file: F) -> Self {
-        Self { file, lost: Mutex::new(0) }
+        let way = Way::to(&file);
+        Self { file, way, behind: Mutex::default() }
     }
 
     /// Writes a line that begins with `prefix`, or counts it as lost.
     fn write(&self, prefix: &str, line: &[u8]) -> io::Result<()> {
-        // Until it is unlocked nobody else takes the room that was found.
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.has_room(if *lost == 0 { Self::PATIENCE } else { Duration::ZERO })? {
-            *lost += 1;
-            return Ok(());
+        // Lines are written one by one.
+        let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = Vec::new();
+        if behind.is_cut {
+            text.push(b'\n');
         }
-        if *lost > 0 {
-            let told = format!("{prefix}nobody read the log, lines lost: {lost}\n");
-            self.write_all(told.as_bytes())?;
-            *lost = 0;
+        if behind.lost > 0 {
+            let lost = behind.lost;
+            text.extend(format!("{prefix}nobody read the log, lines lost: {lost}\n").as_bytes());
         }
-        let whole = [prefix.as_bytes(), line].concat();
-        // So much fits where there is room at all (pipe(7)).
-        for part in whole.chunks(PIPE_BUF) {
-            if !self.has_room(Self::PATIENCE)? {
-                *lost += 1;
-                break;
-            }
-            self.write_all(part)?;
+        let told = text.len();
+        text.extend_from_slice(prefix.as_bytes());
+        text.extend_from_slice(line);
+        let patience = if behind.lost == 0 { Self::PATIENCE } else { Duration::ZERO };
+        let written = self.write_parts(&text, patience)?;
+        if written > told {
+            behind.lost = 0;
+        }
+        if written < text.len() {
+            behind.lost += 1;
+        }
+        if let Some(last) = text[..written].last() {
+            behind.is_cut = *last != b'\n';
         }
         Ok(())
     }
 
+    /// Writes as much as somebody takes. Of what begins with `patience` each further part has its
+    /// own.
+    fn write_parts(&self, text: &[u8], patience: Duration) -> io::Result<usize> {
+        let mut written = 0;
+        // So much fits into a pipe where there is room at all, and comes in one piece (pipe(7)).
+        for part in text.chunks(PIPE_BUF) {
+            let patience = if written == 0 { patience } else { Self::PATIENCE };
+            let some = self.write_part(part, Instant::now() + patience)?;
+            written += some;
+            if some < part.len() {
+                break;
+            }
+        }
+        Ok(written)
+    }
+
+    fn write_part(&self, part: &[u8], end: Instant) -> io::Result<usize> {
+        let mut written = 0;
+        while written < part.len() && self.has_room(end)? {
+            match self.write_some(&part[written..]) {
+                Ok(some) => written += some,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if Instant::now() < end => sleep(Self::PAUSE),
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(written)
+    }
+
     /// Whether something can be written without waiting. What is no pipe, socket or terminal always
     /// can be.
-    fn has_room(&self, patience: Duration) -> io::Result<bool> {
+    fn has_room(&self, end: Instant) -> io::Result<bool> {
         let mut file = [PollFd::new(&self.file, PollFlags::OUT)];
+        let patience = end.saturating_duration_since(Instant::now());
         let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
         let ready = match poll(&mut file, Some(&patience)) {
             // A signal may be the one that ends the daemon: it is not kept waiting for long.
@@ -97,15 +176,12 @@ impl<F: AsFd> Lines<F> {
         Ok(ready > 0)
     }
 
-    fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match rustix::io::write(&self.file, bytes) {
-                Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+    fn write_some(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        match &self.way {
+            Way::Own(file) => rustix::io::write(file, bytes),
+            Way::Socket => send(&self.file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+            Way::Plain => rustix::io::write(&self.file, bytes),
         }
-        Ok(())
     }
 }
 
@@ -159,33 +235,82 @@ impl<F: AsFd> Write for Line<'_, F> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-    use std::time::Instant;
+    use std::io::{BufRead, Read};
 
     use super::*;
+
+    const LINE: [u8; 100] = {
+        let mut line = [b'x'; 100];
+        line[99] = b'\n';
+        line
+    };
+
+    /// Writes so many lines, and says how many were lost.
+    fn lost_of<F: AsFd>(lines: &Lines<F>, prefix: &str, many: usize) -> usize {
+        let begun = Instant::now();
+        for _ in 0..many {
+            lines.write(prefix, &LINE).unwrap();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "one patience, not one a line");
+        usize::try_from(lines.behind.lock().unwrap().lost).unwrap()
+    }
 
     #[test]
     fn lines_that_nobody_reads_are_lost_without_waiting_and_counted() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let lines = Lines::new(&writer);
-        let line = [b"x".repeat(99), b"\n".to_vec()].concat();
-        let begun = Instant::now();
+        let lines = Lines::new(writer);
         // 64 KiB are 655 of them, or fewer where the kernel gives a pipe less.
-        for _ in 0..2000 {
-            lines.write("<6>", &line).unwrap();
-        }
-        assert!(begun.elapsed() < Duration::from_secs(5), "one patience, not one a line");
-        let lost = *lines.lost.lock().unwrap();
+        let lost = lost_of(&lines, "<6>", 2000);
         assert!(lost > 1000, "{lost}");
 
-        let mut read = vec![0; (2000 - usize::try_from(lost).unwrap()) * 103];
+        let mut read = vec![0; (2000 - lost) * 103];
         reader.read_exact(&mut read).unwrap();
         lines.write("<4>", b"after it\n").unwrap();
-        drop(writer);
+        drop(lines);
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
         let told = format!("<4>nobody read the log, lines lost: {lost}\n<4>after it\n");
         assert_eq!(rest, told);
+    }
+
+    #[test]
+    fn a_terminal_or_socket_that_takes_less_than_a_line_holds_nobody_up() {
+        let size = portable_pty::PtySize::default();
+        let terminal = portable_pty::native_pty_system().openpty(size).unwrap();
+        let name = terminal.master.tty_name().unwrap();
+        let slave = std::fs::File::options().read(true).write(true).open(name).unwrap();
+        let before = rustix::fs::fcntl_getfl(&slave).unwrap();
+        let lines = Lines::new(&slave);
+        let lost = lost_of(&lines, "", 2000);
+        assert!(lost > 0, "a terminal that nobody reads takes no 200 kB");
+        assert_eq!(rustix::fs::fcntl_getfl(&slave).unwrap(), before, "it is others' as well");
+
+        let mut screen = io::BufReader::new(terminal.master.try_clone_reader().unwrap());
+        let read = std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            while seen.last().is_none_or(|line| line != "after it") {
+                let mut line = String::new();
+                screen.read_line(&mut line).unwrap();
+                seen.push(line.trim_end().to_owned());
+            }
+            seen
+        });
+        while lines.behind.lock().unwrap().lost > 0 {
+            sleep(Duration::from_millis(10));
+            lines.write("", b"on\n").unwrap();
+        }
+        lines.write("", b"after it\n").unwrap();
+        let seen = read.join().unwrap();
+        let whole = str::from_utf8(&LINE[..99]).unwrap();
+        let is_told = |line: &&String| line.starts_with("nobody read the log, lines lost: ");
+        assert!(seen.iter().any(|line| is_told(&line)), "{seen:?}");
+        // One line may have come in part, before that.
+        let odd = seen.iter().filter(|line| !is_told(line) && *line != "on" && *line != whole);
+        let odd: Vec<_> = odd.filter(|line| *line != "after it").collect();
+        assert!(odd.len() <= 1 && odd.iter().all(|line| whole.starts_with(*line)), "{odd:?}");
+
+        let (_unread, socket) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(lost_of(&Lines::new(&socket), "", 20_000) > 0);
     }
 
     #[test]
