@@ -17,7 +17,7 @@
 //! *Crashes.* What is begun is noted before ([`Sizing::record`]), and pages move one way at a time:
 //! so the size that is found afterwards says how far it came ([`Sizing::resume`]).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -99,8 +99,9 @@ pub struct Sizing {
     added: Pages,
     /// Somebody has taken pages away: no more than that.
     held: Option<Pages>,
-    /// A loan was refused for want of so many pages, which is heeded until then.
-    asked: Option<(Duration, Pages)>,
+    /// Loans were refused for want of so many pages, which is heeded until then. Of each order of
+    /// magnitude the largest: one that can be served no more leaves the others.
+    asked: BTreeMap<Option<u32>, (Duration, Pages)>,
     /// What was needed, from the time on that is said: the largest first.
     needs: VecDeque<(Duration, Pages)>,
     growth: Pause,
@@ -166,22 +167,24 @@ impl Sizing {
     }
 
     /// A loan was refused that takes so many pages that nobody has.
-    pub fn ask(&mut self, now: Duration, pages: Pages, limits: &Limits) {
-        let more = self.asked.map_or(pages, |(_, before)| before.max(pages));
-        self.asked = Some((now + limits.idle, more));
+    pub fn ask(&mut self, limits: &Limits, seen: &Seen, pages: Pages) {
+        self.forget_hopeless(limits, seen);
+        // What can never be served takes the place of nothing that can.
+        if pages <= self.room(limits, seen) {
+            let (until, most) = self.asked.entry(pages.0.checked_ilog2()).or_default();
+            (*until, *most) = (seen.now + limits.idle, pages.max(*most));
+        }
     }
 
     /// What is to be done now.
     pub fn next(&mut self, limits: &Limits, seen: &Seen) -> Move {
         self.note_others(seen.total);
-        let most = self.held.map_or(limits.max, |held| held.min(limits.max));
+        let most = self.most(limits);
         let taken = seen.total.saturating_sub(seen.spare);
-        // What can never be served is no reason to grow.
-        let is_open = |(until, pages): &(Duration, Pages)| {
-            seen.now < *until && *pages > seen.spare && taken + *pages <= most
-        };
-        self.asked = self.asked.filter(is_open);
-        let wanted = self.asked.map_or(seen.wanted, |(_, pages)| pages.max(seen.wanted));
+        self.forget_hopeless(limits, seen);
+        self.asked.retain(|_, (_, pages)| *pages > seen.spare);
+        let asked = self.asked.values().map(|(_, pages)| *pages).max();
+        let wanted = seen.wanted.max(asked.unwrap_or_default());
         let needed = taken + wanted;
         if !seen.keeps {
             self.needs.clear();
@@ -224,6 +227,22 @@ impl Sizing {
             }
             Move::Wait(_) => {}
         }
+    }
+
+    /// So large it may become.
+    fn most(&self, limits: &Limits) -> Pages {
+        self.held.map_or(limits.max, |held| held.min(limits.max))
+    }
+
+    /// So many pages at most can be lent beside those that somebody has.
+    fn room(&self, limits: &Limits, seen: &Seen) -> Pages {
+        self.most(limits).saturating_sub(seen.total.saturating_sub(seen.spare))
+    }
+
+    /// What can never be served is no reason to grow.
+    fn forget_hopeless(&mut self, limits: &Limits, seen: &Seen) {
+        let room = self.room(limits, seen);
+        self.asked.retain(|_, (until, pages)| seen.now < *until && *pages <= room);
     }
 
     fn note_others(&mut self, total: Pages) {

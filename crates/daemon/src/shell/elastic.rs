@@ -287,7 +287,7 @@ impl Shell {
         let (Some(limits), Some((seen, _))) = (limits(&elastic[&domain]), self.seen(domain)) else {
             return;
         };
-        self.sizes.pool(domain, seen.total).sizing.ask(seen.now, pages, &limits);
+        self.sizes.pool(domain, seen.total).sizing.ask(&limits, &seen, pages);
         self.wake();
     }
 

@@ -57,12 +57,29 @@ fn no_more_is_taken_than_the_operator_allows() {
 fn a_refused_loan_is_needed_until_there_is_room_and_what_can_never_be_is_not() {
     let mut sizing = Sizing::default();
     step(&mut sizing, &seen(0, 8, 0, 0));
-    sizing.ask(seconds(1), Pages(57), &LIMITS);
+    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(57));
     assert_eq!(step(&mut sizing, &seen(1, 8, 0, 0)), Move::Wait(None), "8 and 57 are above 64");
-    sizing.ask(seconds(2), Pages(56), &LIMITS);
+    sizing.ask(&LIMITS, &seen(2, 8, 0, 0), Pages(56));
     assert_eq!(step(&mut sizing, &seen(2, 8, 0, 0)), Move::Grow(Pages(56)));
     assert!(matches!(step(&mut sizing, &seen(3, 64, 56, 0)), Move::Wait(Some(_))));
     assert_eq!(step(&mut sizing, &seen(14, 64, 56, 0)), Move::Shrink(Pages(56)));
+}
+
+#[test]
+fn a_loan_that_can_never_be_served_keeps_no_other_from_being() {
+    let mut sizing = Sizing::default();
+    step(&mut sizing, &seen(0, 8, 0, 0));
+    for _ in 0..100 {
+        sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(57));
+        sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+    }
+    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(1 << 40));
+    assert_eq!(sizing.next(&LIMITS, &seen(1, 8, 0, 0)), Move::Grow(Pages(20)));
+    // Nor does one that could have been when it was asked for, nor however many there are.
+    for pages in 21..=56 {
+        sizing.ask(&LIMITS, &seen(2, 8, 0, 0), Pages(pages));
+    }
+    assert_eq!(sizing.next(&LIMITS, &seen(3, 28, 0, 0)), Move::Grow(Pages(31)));
 }
 
 #[test]
@@ -219,7 +236,8 @@ impl World {
             Event::Return(pages) => self.taken -= pages.min(self.taken),
             Event::Want(pages) => self.wanted = pages,
             Event::Refuse(pages) => {
-                self.sizing.ask(self.now, Pages(pages), &LIMITS);
+                let seen = self.seen();
+                self.sizing.ask(&LIMITS, &seen, Pages(pages));
                 self.asked = self.asked.max(pages);
                 self.asked_until = self.now + IDLE;
             }
