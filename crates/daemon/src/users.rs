@@ -92,7 +92,8 @@ pub(crate) struct Users {
     made_room: Cell<usize>,
     /// Numbers for what connections do, in order.
     clock: Cell<u64>,
-    table: RefCell<BTreeMap<u32, Rc<User>>>,
+    /// By account and whether it is a master: a subordinate of the daemon's own user is none.
+    table: RefCell<BTreeMap<(u32, bool), Rc<User>>>,
     /// Where calls on sockets are made that wake many.
     lanes: Lanes,
 }
@@ -160,7 +161,7 @@ impl Users {
 
     /// A place for one more connection of a user.
     pub(crate) fn enter(self: &Rc<Self>, uid: u32, is_master: bool) -> Result<Place, Full> {
-        let known = self.table.borrow().get(&uid).map(Rc::clone);
+        let known = self.table.borrow().get(&(uid, is_master)).map(Rc::clone);
         let user = known.unwrap_or_else(|| Rc::new(User { is_master, ..User::default() }));
         let is_full = self.kind(is_master).get() >= self.bounds.all;
         if !is_master && user.count() >= self.bounds.user {
@@ -169,7 +170,7 @@ impl Users {
         if is_full && (is_master || !self.make_room(user.count())) {
             return Err(Full::All(self.bounds.all));
         }
-        self.table.borrow_mut().insert(uid, Rc::clone(&user));
+        self.table.borrow_mut().insert((uid, is_master), Rc::clone(&user));
         let kind = self.kind(is_master);
         kind.set(kind.get() + 1);
         let (at, wanted) = (self.tick(), Rc::new(Notify::new()));
@@ -350,9 +351,10 @@ impl Drop for Place {
         self.users.ended.set(self.users.ended.get() + 1);
         // Nobody comes back rested. What had to make room may end after its user has come anew.
         let mut table = self.users.table.borrow_mut();
-        let is_own = table.get(&self.uid).is_some_and(|user| Rc::ptr_eq(user, &self.user));
+        let key = (self.uid, self.user.is_master);
+        let is_own = table.get(&key).is_some_and(|user| Rc::ptr_eq(user, &self.user));
         if is_own && self.user.count() == 0 && !self.user.is_known() {
-            table.remove(&self.uid);
+            table.remove(&key);
         }
     }
 }
@@ -410,6 +412,26 @@ mod tests {
         let root = fill(&users, ROOT);
         assert_eq!((root.len(), users.enter(ROOT, true).unwrap_err()), (8, Full::All(8)));
         assert!(!root.iter().any(wanted), "masters make no room");
+    }
+
+    #[test]
+    fn a_master_and_a_subordinate_of_its_account_are_two_users() {
+        let users = Users::new(Bounds { all: 4, user: 4 });
+        for [first, then] in [[false, true], [true, false]] {
+            let (one, other) = (users.enter(1, first).unwrap(), users.enter(1, then).unwrap());
+            assert_eq!((users.masters.get(), users.others.get()), (1, 1));
+            drop((one, other));
+            assert_eq!((users.masters.get(), users.others.get()), (0, 0));
+            assert!(users.table.borrow().is_empty());
+        }
+        let masters: Vec<_> = (0..4).map(|_| users.enter(1, true).unwrap()).collect();
+        let others: Vec<_> = (0..4).map(|_| users.enter(1, false).unwrap()).collect();
+        let newcomer = users.enter(2, false).unwrap();
+        let wanted = |place: &Place| place.wanted().now_or_never().is_some();
+        assert!(!masters.iter().any(wanted), "masters make no room");
+        assert!(wanted(&others[0]));
+        drop((masters, others, newcomer));
+        assert_eq!((users.masters.get(), users.others.get()), (0, 0));
     }
 
     #[test]
