@@ -91,6 +91,30 @@ fn a_loan_says_who_has_it_where_and_since_when() {
 }
 
 #[test]
+fn a_process_that_is_named_like_an_escape_sequence_is_shown_by_it_as_text() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
+    daemon.zero("max");
+    // Clears the screen, and has a line of its own.
+    let script = "printf '\\033[2J\\nroot 0 4P' > /proc/$$/comm; kill -STOP $$";
+    let mut child = lend(&daemon, &["2M"], script);
+    let deadline = Instant::now() + PATIENCE;
+    let is_named = |loan: &Value| loan["command"].as_str() == Some("\u{1b}[2J\nroot 0 4P");
+    while !is_named(&json(daemon.command(&["status"]))["loans"][0]) {
+        assert!(Instant::now() < deadline, "{}", json(daemon.command(&["status"])));
+        assert!(child.try_wait().expect("our own child").is_none(), "it holds a loan");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for verb in ["status", "holders"] {
+        let people = text(&daemon.command(&[verb]).output().expect("prezero runs").stdout);
+        assert!(people.contains(r"\u{1b}[2J\nroot 0 4P"), "{people}");
+        assert!(!people.contains(|c: char| c.is_control() && c != '\n'), "{people:?}");
+        assert!(!people.lines().any(|line| line.starts_with("root 0 4P")), "{people}");
+    }
+    end(child);
+}
+
+#[test]
 fn a_loan_whose_process_has_ended_names_no_other_one() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };

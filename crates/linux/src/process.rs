@@ -60,7 +60,9 @@ pub fn describe(roots: &Roots, pid: u32) -> Option<Process> {
     // Real, effective, saved and of file systems.
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let uid = uids.split_whitespace().nth(1)?.parse().ok()?;
-    let cgroups = std::fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
+    // Whoever may make control groups names them as it likes.
+    let cgroups = std::fs::read(dir.join("cgroup")).unwrap_or_default();
+    let cgroups = String::from_utf8_lossy(&cgroups);
     let cgroup = ["0::", "1:name=systemd:", ""].iter().find_map(|begin| {
         let line = cgroups.lines().find(|line| line.starts_with(begin))?;
         Some(line.splitn(3, ':').nth(2)?.to_owned())
@@ -103,6 +105,9 @@ mod tests {
         assert_eq!((process.uid, process.command.as_str()), (2, "a) b"));
         assert_eq!(process.cgroup.as_deref(), Some("/b.slice/c:d"));
         assert_eq!(process.began, Duration::from_secs(1) / ticks);
+        fs::write(dir.path().join("7/cgroup"), b"0::/b.slice/\xff.scope\n").unwrap();
+        let cgroup = describe(&roots, 7).unwrap().cgroup;
+        assert_eq!(cgroup.as_deref(), Some("/b.slice/\u{fffd}.scope"), "no name hides it");
         fs::rename(dir.path().join("7"), dir.path().join("self")).unwrap();
         assert_eq!(cpu_time_with_children(&roots), Some(Duration::from_secs(213) / ticks));
     }
