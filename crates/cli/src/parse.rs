@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the words of a command line to arguments, or to one line of what is wrong with them.
 
+use std::ffi::OsString;
 use std::io::Write;
 
 use clap::Parser;
@@ -10,7 +11,11 @@ use crate::exit::Failure;
 
 /// What the command line says; `None` if it asked for help or the version, which are printed.
 pub(crate) fn parse<T: Parser>() -> Result<Option<T>, Failure> {
-    let error = match T::try_parse() {
+    parse_words(&std::env::args_os().collect::<Vec<_>>())
+}
+
+fn parse_words<T: Parser>(words: &[OsString]) -> Result<Option<T>, Failure> {
+    let error = match T::try_parse_from(words) {
         Ok(parsed) => return Ok(Some(parsed)),
         Err(error) => error,
     };
@@ -26,8 +31,7 @@ pub(crate) fn parse<T: Parser>() -> Result<Option<T>, Failure> {
         }
         kind => {
             let line = one_line(&error.render().to_string());
-            let words: Vec<_> = std::env::args().collect();
-            Err(Failure::usage(if kind == ErrorKind::UnknownArgument && lacks_dashes(&words) {
+            Err(Failure::usage(if kind == ErrorKind::UnknownArgument && lacks_dashes(words) {
                 format!("{line}; write `--` before the command")
             } else {
                 line
@@ -37,8 +41,8 @@ pub(crate) fn parse<T: Parser>() -> Result<Option<T>, Failure> {
 }
 
 /// Whether it is a verb that runs a command, without what comes before one.
-fn lacks_dashes(words: &[String]) -> bool {
-    let runs = words.get(1).is_some_and(|verb| ["lend", "run"].contains(&verb.as_str()));
+fn lacks_dashes(words: &[OsString]) -> bool {
+    let runs = words.get(1).is_some_and(|verb| verb == "lend" || verb == "run");
     runs && !words.iter().any(|word| word == "--")
 }
 
@@ -56,15 +60,26 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
     use crate::command_line::Cli;
 
     #[test]
     fn a_command_without_its_dashes_is_told_of_them() {
-        let lacks =
-            |line: &str| lacks_dashes(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let lacks = |line: &str| lacks_dashes(&line.split(' ').map(Into::into).collect::<Vec<_>>());
         assert!(lacks("prezero lend 1G true") && lacks("prezero run qemu"));
         assert!(!lacks("prezero lend --nodes 1 -- true") && !lacks("prezero zero --nodes"));
+    }
+
+    #[test]
+    fn words_that_are_no_text_are_refused_as_any_others() {
+        let odd = || OsString::from_vec(b"--\xff".to_vec());
+        let error = |words: &[OsString]| parse_words::<Cli>(words).unwrap_err().to_string();
+        let said = error(&["prezero".into(), odd()]);
+        assert!(said.contains("unexpected argument") && !said.contains('\n'), "{said}");
+        let said = error(&["prezero".into(), "lend".into(), "1G".into(), "true".into(), odd()]);
+        assert!(said.contains("write `--` before the command"), "{said}");
     }
 
     #[test]
