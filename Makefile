@@ -117,12 +117,14 @@ test-kubernetes:
 test-cluster:
 	$(CARGO) xtask cluster
 
-# The slower matrices: every state of the book within bounds, a tenth of all failures of system
-# calls, a minute of each fuzzer, ten minutes of storm and half an hour of everything, databases, a
-# JVM and others on lent memory, the package on a Debian of its own, the crates as they would be
-# published, a Kubernetes of one node, debug kernel, preemption models, cross builds.
+# The slower matrices: every state of the book within bounds, a million random sequences, a tenth of
+# all failures of system calls, a minute of each fuzzer, ten minutes of storm and half an hour of
+# everything, databases, a JVM and others on lent memory, the package on a Debian of its own, the
+# crates as they would be published, a Kubernetes of one node, debug kernel, preemption models, cross
+# builds.
 test-all: test test-clear need-consumers test-kubernetes test-cluster
 	$(CARGO) test --release --package prezero-book --test explore -- --nocapture
+	PROPTEST_CASES=500000 $(CARGO) test --release --package prezero-book --lib sequence
 	PREZERO_FAILURES=500 $(CARGO) test --package prezero-tests --test failures -- --nocapture
 	crates/book/fuzz/run
 	PREZERO_TEST_STORM_SECONDS=180 $(CARGO) test --package prezero-tests --test e2e storm_of_pins

@@ -164,8 +164,10 @@ impl Book {
     /// them, and what pools have unlent that nobody wants any more.
     pub fn relieve(&mut self) -> Vec<Effect> {
         let mut effects = self.dissolve();
+        // What sizes that have too many give up, nobody else has to.
         effects.extend(self.remix());
         let domains: Vec<_> = self.domains().collect();
+        let mut short = Vec::new();
         for domain in domains {
             let here = |key: PoolKey| key.domain() == domain;
             let leave = self
@@ -178,8 +180,13 @@ impl Book {
             let Some(available) = self.available.get(&domain) else { continue };
             let missing = leave.saturating_sub(*available);
             if missing > Pages::ZERO {
-                effects.extend(self.remove_unlent(missing, &[], here).1);
+                short.extend(self.remove_unlent(missing, &[], here).1);
             }
+        }
+        // Sizes may lack blocks by that, and others have too many.
+        if !short.is_empty() {
+            effects.append(&mut short);
+            effects.extend(self.remix());
         }
         effects
     }

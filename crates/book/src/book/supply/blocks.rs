@@ -22,7 +22,9 @@ impl Book {
         let (key, _) = self
             .pools
             .iter()
-            .filter(|(key, pool)| fits(**key) && (who == Who::User || pool.refilling))
+            // What nobody wants ready any more goes back as it is, even if a user would zero it.
+            .filter(|(key, pool)| fits(**key) && pool.configured)
+            .filter(|(_, pool)| who == Who::User || pool.refilling)
             .filter(|(key, _)| who == Who::User || !self.reaches_high(**key))
             .filter(|(key, _)| self.dirty_block(**key).is_some() || self.creatable(**key) > 0)
             .min_by_key(|(key, pool)| {
@@ -101,7 +103,7 @@ impl Book {
         }
     }
 
-    /// Dirty pages, and whole blocks that may still be made.
+    /// Dirty pages, and whole blocks that may still be made, of a pool that somebody wants.
     pub(super) fn zeroable_in_blocks(&self, key: PoolKey) -> Pages {
         if key.is_mixed() {
             let domain = key.domain();
@@ -110,7 +112,12 @@ impl Book {
             let new = self.pools.keys().filter(|key| key.domain() == domain).map(|key| new(*key));
             return self.sum_of(domain, |key| self.dirty(key)) + new.max().unwrap_or_default();
         }
-        self.dirty(key) + key.pages_per_block * self.creatable(key)
+        match self.pools.get(&key) {
+            Some(pool) if pool.configured => {
+                self.dirty(key) + key.pages_per_block * self.creatable(key)
+            }
+            _ => Pages::ZERO,
+        }
     }
 
     /// What is left to clear of a pool's dirty blocks whose missing pages the kernel can give.

@@ -60,7 +60,9 @@ impl World {
                 }
                 Some(found) => {
                     assert!(matches!(fate, Fate::Crash { .. }), "{found:?}");
-                    self.unclaimed.insert(found.name, true);
+                    // An earlier one, of which a return failed, comes back where this one is gone.
+                    let is_new = found.lease == loan.lease;
+                    self.unclaimed.insert(found.name, is_new);
                 }
                 None => {
                     let effects = self.book.end_lease(loan.lease);

@@ -237,10 +237,15 @@ impl World {
         self.book.domains().filter(fits).collect()
     }
 
+    /// Whether a pool there is configured. Of others only kept content is lent.
+    fn is_told(&self, at: Shape) -> bool {
+        self.pools.iter().any(|(config, told)| *told && shape(config.key()) == at)
+    }
+
     /// Whether ready memory alone serves a request.
     fn best_ready(&self, ask: &Asked) -> bool {
         let mut pages: BTreeMap<PageSize, u64> = BTreeMap::new();
-        for at in self.asked_shapes(ask) {
+        for at in self.asked_shapes(ask).into_iter().filter(|at| self.is_told(*at)) {
             let size = at.page_size;
             let need = ask.request.bytes.0 / size.bytes();
             // One that is much larger is left alone, as long as the kernel has pages instead: of a
@@ -260,13 +265,9 @@ impl World {
     fn best_room(&self, ask: &Asked) -> bool {
         self.asked_shapes(ask).into_iter().any(|at| {
             let believed = self.book.available.get(&at).map_or(0, |p| p.0);
-            let told = |(config, told): &(crate::config::PoolConfig, bool)| {
-                *told && shape(config.key()) == at
-            };
             let unlent = self.blocks().filter(|b| b.is_unlent() && shape(b.pool()) == at);
             let unlent: u64 = unlent.map(|b| b.memory().0).sum();
-            self.pools.iter().any(told)
-                && (believed + unlent) * at.page_size.bytes() >= ask.request.bytes.0
+            self.is_told(at) && (believed + unlent) * at.page_size.bytes() >= ask.request.bytes.0
         })
     }
 
@@ -351,6 +352,13 @@ impl World {
         };
         assert!(!self.blocks().any(is_of_it), "{lease} was revoked, and a block of it is there");
         self.execute(&effects, fate);
+        // A daemon that dies first has the loan again, and then nobody knows of it any more: the
+        // operator may find it once more.
+        if let Some(named) = self.clients[nth].ask.named.clone()
+            && self.book.named(&named.name).is_none()
+        {
+            self.unclaimed.remove(&named.name);
+        }
     }
 
     /// The daemon looks at a lingering block. What it sees may be less than the truth.

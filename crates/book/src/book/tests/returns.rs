@@ -267,6 +267,21 @@ fn a_pool_that_nobody_wants_any_more_gives_back_what_is_not_lent_and_then_the_re
 }
 
 #[test]
+fn what_a_worker_leaves_half_done_for_a_pool_that_is_gone_is_not_zeroed_any_more() {
+    let mut book = book([pool(0, 2)]);
+    book.has_free(Node(0), PAGE, Pages(2));
+    let (order, _) = book.take_zeroing(Who::User, None, None).expect("two pages are free");
+    let block = order.block().expect("a job on a block");
+    assert_eq!(book.reconfigure(Vec::new()), Ok(Vec::new()), "it is in a worker's hands");
+    book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
+    assert_eq!(state(&book, block), Some(StateName::Zeroable));
+    assert_eq!(book.zeroable(key(0, 2)), Pages::ZERO);
+    assert_eq!(book.take_zeroing(Who::User, None, None), None);
+    assert_eq!(book.relieve(), [Effect::Remove(block)]);
+    assert_eq!(book.pool_keys().count(), 0);
+}
+
+#[test]
 fn pools_that_break_a_rule_change_nothing() {
     let mut book = book([pool(0, 2)]);
     make_ready(&mut book, key(0, 2), 1);
