@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use units::{BlockId, LeaseId, PageSize, Pages, PoolKey, Uid};
+use units::{BlockId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::Counters;
 
 use super::checks::{View, count_zero};
@@ -210,22 +210,24 @@ impl World {
 
     /// Whether a loan of exactly this owner's is kept, whole and where it is asked for.
     fn own_content_waits(&self, ask: &Asked) -> bool {
-        let mut loans: BTreeMap<(LeaseId, PageSize), Vec<(u32, u64)>> = BTreeMap::new();
+        let mut loans: BTreeMap<(LeaseId, PageSize), Vec<(u32, u64, Node)>> = BTreeMap::new();
         for block in self.book.in_state(StateName::Kept) {
             let State::Kept { part, .. } = block.state() else { continue };
             let size = block.pool().page_size;
-            if is_owned(part, ask) && ask.request.node.is_none_or(|n| n == block.pool().node) {
+            if is_owned(part, ask) {
                 let parts = loans.entry((part.lease, size)).or_default();
-                parts.push((part.index, part.pages.bytes(size).0));
+                parts.push((part.index, part.pages.bytes(size).0, block.pool().node));
             }
         }
         loans.into_iter().any(|((_, size), mut parts)| {
             parts.sort_unstable();
-            let in_order = parts.iter().zip(0..).all(|((index, _), n)| *index == n);
+            let in_order = parts.iter().zip(0..).all(|((index, ..), n)| *index == n);
+            // Of a loan over two nodes what lies on one of them is no loan.
             in_order
+                && parts.iter().all(|(.., at)| ask.request.node.is_none_or(|n| n == *at))
                 && ask.request.page_size.is_none_or(|s| s == size)
                 && (!ask.request.single || parts.len() == 1)
-                && parts.iter().map(|(_, bytes)| bytes).sum::<u64>() == ask.request.bytes.0
+                && parts.iter().map(|(_, bytes, _)| bytes).sum::<u64>() == ask.request.bytes.0
         })
     }
 
@@ -393,7 +395,7 @@ impl World {
     }
 }
 
-fn shape_of(loan: &Loan, node: units::Node) -> Shape {
+fn shape_of(loan: &Loan, node: Node) -> Shape {
     Shape { node, page_size: loan.page_size }
 }
 
