@@ -12,6 +12,22 @@ use super::{assert_returned, assert_served, is_wanted, run, succeeded};
 const PAGE: Page = Page::Mib2;
 const PAGES: u64 = 300;
 
+/// Two ports that make and take packets by themselves, a mempool of 218 MB, a memfd a page.
+pub(super) const ARGUMENTS: [&str; 12] = [
+    "--in-memory",
+    "--no-pci",
+    "--no-telemetry",
+    "--iova-mode=va",
+    "-l",
+    "0,1",
+    "--vdev=net_null0",
+    "--vdev=net_null1",
+    "--",
+    "--total-num-mbufs=100000",
+    "--tx-first",
+    "--stats-period=1",
+];
+
 /// Runs it for a while with two ports that make and take packets by themselves.
 fn forward(command: &mut Command) {
     forward_with(command, &[]);
@@ -24,16 +40,7 @@ fn forward_with(command: &mut Command, options: &[&str]) {
 }
 
 fn try_to_forward(command: &mut Command, options: &[&str]) -> Output {
-    command.args(options).args([
-        "--in-memory",
-        "--no-pci",
-        "--no-telemetry",
-        "--iova-mode=va",
-        "-l",
-        "0,1",
-    ]);
-    command.args(["--vdev=net_null0", "--vdev=net_null1", "--", "--total-num-mbufs=100000"]);
-    command.args(["--tx-first", "--stats-period=1"]);
+    command.args(options).args(ARGUMENTS);
     command.output().expect("testpmd runs")
 }
 

@@ -15,6 +15,8 @@ const PAGE: Page = Page::Mib2;
 /// A heap of 1 GiB, its side tables, and the code cache.
 const PAGES: u64 = 800;
 
+pub(super) const FLAGS: [&str; 3] = ["-XX:+UseLargePages", "-Xms1g", "-Xmx1g"];
+
 /// Fills most of the heap, collects, and starts a program, which Java does by `vfork`.
 const PROGRAM: &str = r#"
 public class Work {
@@ -36,9 +38,16 @@ public class Work {
         System.out.println(sum + " " + child.waitFor());
     }
 }
+
+class Stay {
+    public static void main(String[] args) throws Exception {
+        System.out.println("ready");
+        Thread.sleep(3_600_000);
+    }
+}
 "#;
 
-fn compile(java: &Path, dir: &Path) {
+pub(super) fn compile(java: &Path, dir: &Path) {
     std::fs::write(dir.join("Work.java"), PROGRAM).expect("a file");
     let compiled =
         Command::new(java.with_file_name("javac")).current_dir(dir).arg("Work.java").output();
@@ -46,7 +55,7 @@ fn compile(java: &Path, dir: &Path) {
 }
 
 fn java(command: &mut Command, dir: &Path, words: &[&str]) -> (String, Duration) {
-    command.current_dir(dir).args(["-XX:+UseLargePages", "-Xms1g", "-Xmx1g"]).args(words);
+    command.current_dir(dir).args(FLAGS).args(words);
     let begin = Instant::now();
     let output = command.output().expect("java runs");
     let took = begin.elapsed();

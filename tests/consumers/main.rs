@@ -15,6 +15,7 @@ mod fio;
 mod java;
 mod libvirt;
 mod mariadb;
+mod one_table;
 mod ovs;
 mod postgres;
 mod python;
@@ -116,7 +117,11 @@ fn zero_all(daemon: &Daemon, page: Page, pages: u64) {
 /// Prints what was measured, past the harness, which swallows what passing tests say.
 fn measured(what: &str, cold: Duration, ready: Duration) {
     let ratio = cold.as_secs_f64() / ready.as_secs_f64();
-    let line = format!("measured {what}: cold {cold:.2?}, ready {ready:.2?}, ratio {ratio:.2}\n");
+    said(&format!("{what}: cold {cold:.2?}, ready {ready:.2?}, ratio {ratio:.2}"));
+}
+
+fn said(what: &str) {
+    let line = format!("measured {what}\n");
     std::io::stderr().write_all(line.as_bytes()).expect("standard error can be written");
 }
 

@@ -27,7 +27,7 @@ const PAGE: Page = Page::Mib2;
 const PAGES: u64 = 600;
 
 /// Where Debian has the server's programs.
-fn programs() -> Option<PathBuf> {
+pub(super) fn programs() -> Option<PathBuf> {
     let mut versions: Vec<_> =
         std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().collect();
     versions.sort_by_key(std::fs::DirEntry::file_name);
@@ -38,13 +38,13 @@ fn programs() -> Option<PathBuf> {
     found
 }
 
-struct Cluster {
+pub(super) struct Cluster {
     bin: PathBuf,
     dir: TempDir,
 }
 
 impl Cluster {
-    fn make(bin: PathBuf) -> Self {
+    pub(super) fn make(bin: PathBuf) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let user = User::from_name("postgres").expect("users").expect("the package makes it");
         std::os::unix::fs::chown(dir.path(), Some(user.uid.as_raw()), Some(user.gid.as_raw()))
@@ -64,19 +64,27 @@ impl Cluster {
         cluster
     }
 
-    fn data(&self) -> PathBuf {
+    pub(super) fn bin(&self) -> &Path {
+        &self.bin
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(super) fn data(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
     /// The server does not run as root.
-    fn as_postgres(&self, program: &Path) -> Command {
+    pub(super) fn as_postgres(&self, program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--"]).arg(program);
         command.current_dir(self.dir.path());
         command
     }
 
-    fn start(&self, command: &mut Command) -> (Program, Duration) {
+    pub(super) fn start(&self, command: &mut Command) -> (Program, Duration) {
         let begin = Instant::now();
         let mut server = Program::start(command, &self.dir.path().join("server.log"));
         until("a server", || {
@@ -103,7 +111,7 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn ask(&self, question: &str) -> String {
+    pub(super) fn ask(&self, question: &str) -> String {
         self.try_ask(question).unwrap_or_else(|error| panic!("{question}: {error}{}", self.said()))
     }
 }
@@ -113,10 +121,10 @@ fn dir_of(cluster: &Cluster) -> &str {
 }
 
 /// Not `CREATE TABLE AS`: that goes round in a ring of 16 MiB and leaves the other buffers empty.
-const FILL: &str = "CREATE TABLE numbers (n integer, text text); \
+pub(super) const FILL: &str = "CREATE TABLE numbers (n integer, text text); \
                     INSERT INTO numbers SELECT n, repeat('x', 200) FROM generate_series(1, 1000000) AS n";
-const SUM: &str = "SELECT count(*), sum(n) FROM numbers";
-const SUMMED: &str = "1000000|500000500000";
+pub(super) const SUM: &str = "SELECT count(*), sum(n) FROM numbers";
+pub(super) const SUMMED: &str = "1000000|500000500000";
 
 #[test]
 fn it_starts_loads_answers_and_restarts_after_a_crash() {

@@ -27,8 +27,8 @@ const PAGES: u64 = 128;
 const FIRST: usize = 16 << 20;
 const MARK: [u8; 4] = 0x5a3c_0f69_u32.to_le_bytes();
 
-struct Stage {
-    daemon: Daemon,
+pub(super) struct Stage {
+    pub(super) daemon: Daemon,
     dir: TempDir,
     guest: PathBuf,
 }
@@ -44,18 +44,26 @@ impl Stage {
         installed("qemu-system-x86_64", "qemu-system-x86")?;
         let reserved = hugepages::reserve(PAGE.size(), pages + spare)?;
         let config = PAGE.pool(&format!("pages_per_block = {pages}"));
-        let daemon = Daemon::start_with(Some(reserved), &config, &[]);
-        let dir = tempfile::tempdir().expect("a directory");
-        let guest = c::compile_with("guest", dir.path(), c::GUEST);
-        Some(Self { daemon, dir, guest })
+        Some(Self::with(Daemon::start_with(Some(reserved), &config, &[])))
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A guest, and a daemon that is there.
+    pub(super) fn with(daemon: Daemon) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let guest = c::compile_with("guest", dir.path(), c::GUEST);
+        Self { daemon, dir, guest }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// QEMU's arguments for a guest whose memory is `object`.
-    fn arguments(&self, object: &str, pages: u64) -> Vec<String> {
+    pub(super) fn arguments(&self, object: &str, pages: u64) -> Vec<String> {
         let size = format!("{}M", PAGE.times(pages).0 >> 20);
         let console = format!("file,id=dbg,path={}", self.path("console").display());
         let qmp = format!("unix:{},server=on,wait=off", self.path("qmp").display());
@@ -86,7 +94,7 @@ impl Stage {
     }
 
     /// What the guest says once it is done.
-    fn verdict(&self, qemu: &mut Program) -> String {
+    pub(super) fn verdict(&self, qemu: &mut Program) -> String {
         until("the guest's verdict", || {
             assert!(qemu.is_running(), "QEMU ended: {}", self.said());
             let said = std::fs::read_to_string(self.path("console")).unwrap_or_default();
@@ -94,16 +102,16 @@ impl Stage {
         })
     }
 
-    fn said(&self) -> String {
+    pub(super) fn said(&self) -> String {
         std::fs::read_to_string(self.path("qemu.log")).unwrap_or_default()
     }
 
-    fn start(&self, command: &mut Command) -> Program {
+    pub(super) fn start(&self, command: &mut Command) -> Program {
         Program::start(command, &self.path("qemu.log"))
     }
 }
 
-fn memfd(more: &str, pages: u64) -> String {
+pub(super) fn memfd(more: &str, pages: u64) -> String {
     let size = PAGE.times(pages).0;
     format!("memory-backend-memfd,id=ram,size={size},hugetlb=on,hugetlbsize=2M{more}")
 }
