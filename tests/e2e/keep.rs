@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Content kept for its owner.
 
+use std::io::Write as _;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use linux::testkit::child::{alone, fork};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
+use serde_json::json;
+use wire::PoolStatus;
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -53,6 +58,46 @@ fn the_same_name_of_another_user_is_another_owner() {
         0
     });
     assert_eq!(stranger.wait(), Some(0));
+}
+
+#[test]
+fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 2, &page.pool("recycle = \"in-place\"")) else { return };
+    daemon.zero("max");
+    let ask = || {
+        // It takes no answer: sending one fails.
+        let mut stream = UnixStream::connect(daemon.socket()).expect("the daemon listens");
+        stream.shutdown(Shutdown::Read).expect("a socket");
+        let parameters = json!({
+            "bytes": page.times(1).0, "owner": "guest", "keep_seconds": 300, "single": true
+        });
+        let call = json!({ "method": "io.prezero.Lend", "parameters": parameters });
+        write!(stream, "{call}\0").expect("the daemon reads");
+        stream
+    };
+    let returned = |loans| {
+        let is_over = |pool: &PoolStatus| {
+            let others = pool.lent_pages + pool.lingering_pages;
+            daemon.status().counters.loans == loans && others == 0
+        };
+        daemon.wait_for("the loan is over", is_over).kept_pages
+    };
+    let stream = ask();
+    assert_eq!(returned(1), 0, "it had nothing there");
+    drop(stream);
+    let loan = daemon.lend_to("guest", LONG, page, 1);
+    assert!(!loan.is_kept());
+    soil(&loan.map().expect("a mapping"), 0x42);
+    drop(loan);
+    assert_eq!(returned(2), 1);
+
+    let stream = ask();
+    assert_eq!(returned(3), 1, "its content stays where another answer is lost");
+    drop(stream);
+    let again = daemon.lend_to("guest", LONG, page, 1);
+    assert!(again.is_kept());
+    assert_soiled(&again.map().expect("a mapping"), 0x42);
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -55,9 +54,6 @@ pub(crate) struct Life {
     daemon: Daemon,
     /// Where the log of this life begins.
     log_from: usize,
-    /// What the owner wrote in this life, which is what a later one may find kept: nothing, where
-    /// its loan was granted and the answer never came.
-    wrote: AtomicU8,
 }
 
 fn config(high: u64) -> String {
@@ -79,7 +75,7 @@ impl Life {
     pub(crate) fn new() -> Option<Self> {
         let mut daemon = Daemon::start(PAGE, PAGES, &config(4))?;
         daemon.terminate();
-        let mut life = Self { daemon, log_from: 0, wrote: AtomicU8::new(0) };
+        let mut life = Self { daemon, log_from: 0 };
         life.start_again().expect("a daemon without failures");
         Some(life)
     }
@@ -117,7 +113,6 @@ impl Life {
         let trace = self.trace();
         let _ = fs::remove_file(&trace);
         self.log_from = self.daemon.log().len();
-        self.wrote = AtomicU8::new(0);
         self.daemon.write_config(&config(4));
         let log = self.daemon.scratch().join("log");
         let log = fs::File::options().append(true).open(log).expect("its log");
@@ -191,8 +186,8 @@ impl Life {
         }
         let (tell, told) = mpsc::channel();
         std::thread::scope(|scope| {
-            let (daemon, wrote) = (&self.daemon, &self.wrote);
-            scope.spawn(move || tell.send(serve(daemon, wrote)));
+            let daemon = &self.daemon;
+            scope.spawn(move || tell.send(serve(daemon)));
             let result = told.recv_timeout(HUNG);
             if result.is_err() {
                 // Or the thread would wait for ever.
@@ -223,7 +218,7 @@ impl Life {
     fn start_again(&mut self) -> Result<(), String> {
         self.daemon.write_config(&config(0));
         self.daemon.launch();
-        let served = serve_again(&self.daemon, self.wrote.load(SeqCst));
+        let served = serve_again(&self.daemon);
         self.daemon.terminate();
         served
     }
@@ -306,13 +301,13 @@ fn borrow(daemon: &Daemon, request: &LendRequest) -> Result<Loan, Felt> {
     Ok(Client::connect(daemon.socket())?.lend(request)?)
 }
 
-/// A loan has zeros, or what its owner left.
-fn use_it(loan: &Loan, left: u8, byte: u8) -> Result<(), Felt> {
+/// A loan has zeros, or its owner's content.
+fn use_it(loan: &Loan, byte: u8) -> Result<(), Felt> {
     let memory = loan.map().map_err(|error| Felt::Refused(error.to_string()))?;
     if loan.is_kept() {
         let mut first = [0];
         memory.read(0, &mut first);
-        if first != [left] {
+        if first != [byte] {
             return Err(Felt::Harm(format!("kept content begins with {first:?}")));
         }
     } else if let Some(at) = first_dirty(&memory) {
@@ -332,31 +327,28 @@ fn for_owner(seconds: u64) -> LendRequest {
 }
 
 /// Everything that a daemon does for its clients, once.
-fn serve(daemon: &Daemon, wrote: &AtomicU8) -> Result<(), Felt> {
+fn serve(daemon: &Daemon) -> Result<(), Felt> {
     soon(daemon, |pool| pool.ready_pages >= 4)?;
     let request = LendRequest::new(PAGE.times(3));
-    use_it(&borrow(daemon, &request)?, 0, 0x42)?;
+    use_it(&borrow(daemon, &request)?, 0x42)?;
     soon(daemon, |pool| pool.lent_pages + pool.lingering_pages == 0)?;
-    for _ in 0..2 {
-        use_it(&borrow(daemon, &for_owner(300))?, wrote.load(SeqCst), 0x17)?;
-        wrote.store(0x17, SeqCst);
-        soon(daemon, |pool| pool.kept_pages == 1)?;
-    }
+    use_it(&borrow(daemon, &for_owner(300))?, 0x17)?;
+    soon(daemon, |pool| pool.kept_pages == 1)?;
+    use_it(&borrow(daemon, &for_owner(300))?, 0x17)?;
     daemon.write_config(&config(2));
     daemon.signal(Signal::SIGHUP);
     soon(daemon, |pool| pool.ready_high == 2)?;
     Client::connect(daemon.socket())?.give_back(None, None, None)?;
     let held = Client::connect(daemon.socket())?.lend(&request)?;
-    use_it(&held, 0, 0x23)?;
+    use_it(&held, 0x23)?;
     Ok(())
 }
 
-fn serve_again(daemon: &Daemon, wrote: u8) -> Result<(), String> {
+fn serve_again(daemon: &Daemon) -> Result<(), String> {
     let told = |felt: Felt| format!("the next daemon: {felt:?}");
     // It keeps nothing ready; what an owner left goes to it, for no longer.
-    use_it(&borrow(daemon, &for_owner(0)).map_err(told)?, wrote, 0x17).map_err(told)?;
-    let request = LendRequest::new(PAGE.times(2));
-    use_it(&borrow(daemon, &request).map_err(told)?, 0, 0x42).map_err(told)?;
+    use_it(&borrow(daemon, &for_owner(0)).map_err(told)?, 0x17).map_err(told)?;
+    use_it(&borrow(daemon, &LendRequest::new(PAGE.times(2))).map_err(told)?, 0x42).map_err(told)?;
     let idle =
         |p: &PoolStatus| p.lent_pages + p.lingering_pages + p.zeroing_pages + p.kept_pages == 0;
     let begin = Instant::now();

@@ -40,9 +40,10 @@ impl Held {
         self.leases.get(&lease).is_some_and(Option::is_some)
     }
 
-    /// Whether a lease was closed whose memory may hold its loan still.
-    pub(crate) fn is_any_closed(&self) -> bool {
-        self.leases.values().any(Option::is_some)
+    /// Leases that were closed, and whose memory may hold their loans still.
+    pub(crate) fn closed(&self) -> Vec<LeaseId> {
+        let closed = self.leases.iter().filter(|(_, since)| since.is_some());
+        closed.map(|(lease, _)| *lease).collect()
     }
 
     /// Loans whose lease was closed so long ago: so many at most, others each time.

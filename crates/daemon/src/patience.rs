@@ -23,8 +23,8 @@ use crate::watchers;
 /// with hundreds of gigabytes takes seconds to unmap them.
 const FOR_OWNER: Duration = Duration::from_secs(2);
 /// How long a loan that cannot be served waits for pages on their way: returned ones whose last
-/// mapping is just going, and those in a worker's hands. A borrower that returns and borrows in a
-/// circle would otherwise be refused what it had a moment ago.
+/// mapping is just going, and those in a worker's hands, where there are enough of them. A borrower
+/// that returns and borrows in a circle would otherwise be refused what it had a moment ago.
 const FOR_TRANSIT: Duration = Duration::from_millis(500);
 /// How long a status report waits for pages on their way to the kernel: 256 GiB of 2 MiB pages.
 const FOR_STATUS: Duration = Duration::from_millis(100);
@@ -77,7 +77,8 @@ async fn granted(
     loop {
         changes.mark_unchanged();
         let granted = shell.borrow_mut().lend(asked, borrower)?;
-        let Some(until) = granted.as_ref().err().and_then(|no| worth_waiting(shell, no, begin))
+        let Some(until) =
+            granted.as_ref().err().and_then(|no| worth_waiting(shell, asked, no, begin))
         else {
             return Ok(granted);
         };
@@ -90,13 +91,18 @@ async fn granted(
 }
 
 /// Until when a loan that was refused may be granted yet.
-fn worth_waiting(shell: &Shared, refusal: &Refusal, begin: Instant) -> Option<Instant> {
+fn worth_waiting(
+    shell: &Shared,
+    asked: &Asked,
+    refusal: &Refusal,
+    begin: Instant,
+) -> Option<Instant> {
     match refusal {
         Refusal::OwnerLingers => Some(begin + FOR_OWNER),
         // Without us those pages would be free by now.
         Refusal::NotEnough { .. } => {
             let until = begin + FOR_TRANSIT;
-            let waits = Instant::now() < until && shell.borrow().has_pages_in_transit();
+            let waits = Instant::now() < until && shell.borrow().may_come(&asked.request);
             waits.then_some(until)
         }
         Refusal::Size(_)
@@ -154,7 +160,7 @@ pub(crate) async fn lend_by_name(
             Ok(Step::Begun(pending)) => break pending,
             Ok(Step::Busy) if begin.elapsed() >= FOR_OWNER => return Ok(Ok(Lent::Busy)),
             Ok(Step::Busy) => begin + FOR_OWNER,
-            Err(no) => match worth_waiting(shell, &no, begin) {
+            Err(no) => match worth_waiting(shell, asked, &no, begin) {
                 Some(until) => until,
                 None => {
                     shell.borrow().metrics.refused(Some(&no), begin.elapsed());

@@ -121,6 +121,8 @@ pub(crate) struct Shell {
     store: Store,
     leases: Leases,
     held: Held,
+    /// Loans of new memory whose borrowers have not been sent it yet.
+    unsent: BTreeSet<LeaseId>,
     /// The lingering block that was looked at last.
     looked_at: Option<BlockId>,
     waiting: Rc<Waiting>,
@@ -223,6 +225,7 @@ impl Shell {
             held: Held::default(),
             looked_at: None,
             waiting: Rc::default(),
+            unsent: BTreeSet::new(),
             meters: Meters::new(roots.clone()),
             sizes: Sizes::of(run_dir, &roots),
             roots,

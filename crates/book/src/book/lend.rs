@@ -241,6 +241,37 @@ impl Book {
         self.plan(&nodes, page_size, need, request).or(one_node)
     }
 
+    /// Whether a request that was refused for want of pages could be served once all those have
+    /// arrived that are on their way: what the kernel has in all, or will where the pool may grow,
+    /// without what stays lent and kept.
+    /// The end of the loans in `ending` is a matter of moments.
+    #[must_use]
+    pub fn may_be_served(&self, request: &LendRequest, ending: &[LeaseId]) -> bool {
+        let Ok(sizes) = self.page_sizes(request) else { return false };
+        sizes.into_iter().any(|page_size| {
+            let Ok(need) = page_size.pages_in(request.bytes) else { return false };
+            let nodes = self.node_order(request.node, page_size);
+            let mut most = nodes.into_iter().map(|node| {
+                let domain = Domain { node, page_size };
+                let told = self.told_pools().filter(|key| key.domain() == domain);
+                let grown = told.filter_map(|key| self.pool_config(key)?.elastic.reserve_max);
+                let total = grown.fold(*self.totals.get(&domain)?, Pages::max);
+                let stays = self.blocks.total(domain, &[StateName::Lent, StateName::Kept]).pages;
+                let ends = ending.iter().flat_map(|lease| self.lease_blocks(*lease));
+                let ends = ends.filter_map(|id| self.block(id));
+                let ends: Pages =
+                    ends.filter(|b| b.pool().domain() == domain).map(Block::pages).sum();
+                Some(total.saturating_sub(stays.saturating_sub(ends)))
+            });
+            // Where nobody has told how many there are, there may be enough.
+            if request.single {
+                most.any(|pages| pages.is_none_or(|pages| pages >= need))
+            } else {
+                most.sum::<Option<Pages>>().is_none_or(|pages| pages >= need)
+            }
+        })
+    }
+
     fn not_enough(&self, request: &LendRequest, sizes: &[PageSize]) -> Refusal {
         let offers = |size: &PageSize| !self.node_order(request.node, *size).is_empty();
         // Sizes of no configured pool have content to come back to, and nothing else.

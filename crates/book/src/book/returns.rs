@@ -3,7 +3,6 @@
 
 use units::{BlockId, Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
 
-use super::lend::Loan;
 use super::{Book, Effect};
 use crate::block::{Block, Reach, Settled, State, StateName};
 
@@ -23,15 +22,13 @@ impl Book {
         effects
     }
 
-    /// Ends a loan that could not be handed over. Its owner is not told later that zeros are its
-    /// content; what was kept for it before stays so.
-    pub fn end_unreceived(&mut self, loan: &Loan) -> Vec<Effect> {
-        if !loan.kept {
-            for part in &loan.parts {
-                self.blocks.change(part.block, Block::note_never_had);
-            }
+    /// Ends a loan of new memory that its borrower never got into its hands. Its owner is not told
+    /// later that zeros are its content.
+    pub fn end_unreceived(&mut self, lease: LeaseId) -> Vec<Effect> {
+        for block in self.lease_blocks(lease) {
+            self.blocks.change(block, Block::note_never_had);
         }
-        self.end_lease(loan.lease)
+        self.end_lease(lease)
     }
 
     /// Ends a loan and gives its files back to the kernel as they are, and those that linger of one

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use book::block::{Hold, Settled, State, StateName};
-use book::{Asked, Book, Effect, Loan, Refusal};
+use book::{Asked, Book, Loan, Refusal};
 use pins::Opened;
 use tokio::sync::watch;
 use units::{BlockId, Bytes, Domain, JobId, LeaseId, PageSize, Pages, Uid};
@@ -123,6 +123,9 @@ impl Shell {
             Ok(loan) => loan,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        if !loan.kept {
+            self.unsent.insert(loan.lease);
+        }
         let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
         let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
         match self.hand_over(asked, &loan, made, &to_fill, borrower) {
@@ -141,9 +144,22 @@ impl Shell {
             }
             Err(error) => {
                 tracing::error!(%error, lease = %loan.lease, "a loan could not be handed over");
-                self.end_by(loan.lease, |book| book.end_unreceived(&loan));
+                self.end_lease(loan.lease);
                 Err(error)
             }
+        }
+    }
+
+    /// The loan's descriptors are on their way to its borrower: what it leaves is its content.
+    /// Returns whether the loan is of new memory, and was not sent before.
+    pub(crate) fn sent(&mut self, lease: LeaseId) -> bool {
+        self.unsent.remove(&lease)
+    }
+
+    /// They did not get there after all.
+    pub(crate) fn not_sent(&mut self, lease: LeaseId) {
+        if !self.book.lease_blocks(lease).is_empty() {
+            self.unsent.insert(lease);
         }
     }
 
@@ -295,13 +311,14 @@ impl Shell {
 
     /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
     pub(super) fn end_lease(&mut self, lease: LeaseId) {
-        self.end_by(lease, |book| book.end_lease(lease));
-    }
-
-    fn end_by(&mut self, lease: LeaseId, end: impl FnOnce(&mut Book) -> Vec<Effect>) {
         let blocks = self.book.lease_blocks(lease);
+        let was_sent = !self.unsent.contains(&lease);
         self.forget_loan(lease, &blocks);
-        self.apply(end);
+        if was_sent {
+            self.apply(|book| book.end_lease(lease));
+        } else {
+            self.apply(|book| book.end_unreceived(lease));
+        }
         for block in blocks {
             self.settle(block);
         }
@@ -312,6 +329,7 @@ impl Shell {
         self.filling.retain(|block, _| !blocks.contains(block));
         self.holes.forget(blocks);
         self.borrowers.remove(lease);
+        self.unsent.remove(&lease);
         let borrower = self.borrower_of(blocks);
         if let Some(forget) = self.leases.remove(lease) {
             self.store.lanes().submit(borrower, forget);
@@ -432,12 +450,14 @@ impl Shell {
         self.store.making_tables(self.book.job(job)?.block()?)
     }
 
-    /// Whether pages are on their way from one hand to another.
-    pub(crate) fn has_pages_in_transit(&self) -> bool {
+    /// Whether pages are on their way from one hand to another, and enough of them for a request.
+    pub(crate) fn may_come(&self, request: &LendRequest) -> bool {
         let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
-        self.held.is_any_closed()
+        let ending = self.held.closed();
+        let is_anything_on_its_way = !ending.is_empty()
             || self.store.lanes().is_busy()
-            || states.any(|state| self.book.in_state(state).next().is_some())
+            || states.any(|state| self.book.in_state(state).next().is_some());
+        is_anything_on_its_way && self.book.may_be_served(request, &ending)
     }
 
     /// Gives up kept content whose time is over. Returns the second of the next such moment.

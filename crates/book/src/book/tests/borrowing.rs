@@ -210,7 +210,9 @@ impl World {
 
     /// Whether a loan of exactly this owner's is kept, whole and where it is asked for.
     fn own_content_waits(&self, ask: &Asked) -> bool {
-        let mut loans: BTreeMap<(LeaseId, PageSize), Vec<(u32, u64, Node)>> = BTreeMap::new();
+        /// A part's place in its loan, its bytes, and its node.
+        type Left = (u32, u64, Node);
+        let mut loans: BTreeMap<(LeaseId, PageSize), Vec<Left>> = BTreeMap::new();
         for block in self.book.in_state(StateName::Kept) {
             let State::Kept { part, .. } = block.state() else { continue };
             let size = block.pool().page_size;

@@ -62,6 +62,30 @@ fn the_largest_smaller_block_is_grown_by_a_hole() {
 }
 
 #[test]
+fn a_loan_that_what_is_on_its_way_cannot_serve_need_not_wait() {
+    let mut book = book([pool(0, 1), pool(1, 1)]);
+    let here = |node| key(node, 1).domain();
+    for (node, pages) in [(0, 4), (1, 2)] {
+        let seen = Counts { available: Pages(pages), total: Pages(pages), ..Counts::default() };
+        book.observe(here(node), &seen);
+    }
+    let may = |book: &Book, ask: &Asked, ending: &[units::LeaseId]| {
+        book.may_be_served(&ask.request, ending)
+    };
+    assert!(may(&book, &ask(6), &[]) && !may(&book, &ask(7), &[]));
+    assert!(may(&book, &ask_one_file(4), &[]) && !may(&book, &ask_one_file(5), &[]));
+    assert!(!may(&book, &ask(3).on(1), &[]));
+    let (loan, _) = lend(&mut book, &ask_one_file(3));
+    let lease = loan.lease;
+    assert!(may(&book, &ask(3), &[]) && !may(&book, &ask(4), &[]), "it stays lent");
+    assert!(may(&book, &ask(6), &[lease]), "or is about to end");
+    book.end_lease(lease);
+    assert!(may(&book, &ask(6), &[]), "or lingers");
+    let other = ask(6).with(|request| request.page_size = Some(PageSize::GIB_1));
+    assert!(!may(&book, &other, &[]), "no pool has such pages");
+}
+
+#[test]
 fn holes_that_nobody_maps_are_no_more_than_there_is() {
     let mut book = book([pool(0, 1)]);
     let look = |book: &mut Book| {

@@ -38,21 +38,15 @@ fn a_block_lingers_while_somebody_has_it() {
 }
 
 #[test]
-fn zeros_that_their_owner_never_had_are_not_kept_for_it_and_content_is() {
+fn zeros_that_their_owner_never_had_are_not_kept_for_it() {
     let mine = ask(2).kept("guest", 60);
     let mut book = super::book([in_place(0, 2)]);
     make_ready(&mut book, key(0, 2), 1);
     let (loan, _) = lend(&mut book, &mine);
     let block = loan.parts[0].block;
-    assert_eq!(book.end_unreceived(&loan), [Effect::Move(block)]);
+    assert_eq!(book.end_unreceived(loan.lease), [Effect::Move(block)]);
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Zeroable);
-
-    let (mut book, block) = returned(in_place(0, 2), &mine);
-    assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Kept);
-    let (loan, _) = lend(&mut book, &mine);
-    assert!(loan.kept);
-    book.end_unreceived(&loan);
-    assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Kept);
+    assert!(!lend(&mut book, &mine).0.kept);
 }
 
 #[test]

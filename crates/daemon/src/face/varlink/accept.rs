@@ -25,9 +25,9 @@ use zlink::{ReadyListener, Server};
 
 use super::Service;
 use super::agent::{self, AgentService};
+use super::answer::Answer;
 use super::door::Door;
 use super::farewell::Farewells;
-use super::long::Long;
 use super::socket::Socket;
 use crate::account::Accounts;
 use crate::error::Error;
@@ -176,14 +176,15 @@ async fn serve_all(
         tokio::task::spawn_local(async move {
             let at = Rc::clone(&place);
             let served = async move {
-                let own = Long::default();
-                let long = own.clone();
+                let own = Answer::new(Rc::clone(&shell));
                 match face {
                     Face::Borrowers => {
-                        let service = Service { shell, rights, place: held, long };
+                        let answer = own.clone();
+                        let service = Service { shell, rights, place: held, answer };
                         serve(stream, service, at, own).await
                     }
                     Face::Agents => {
+                        let long = own.long.clone();
                         let service = AgentService { shell, rights, place: held, long };
                         serve(stream, service, at, own).await
                     }
@@ -216,11 +217,11 @@ async fn serve(
     stream: OwnedFd,
     service: impl zlink::Service<Socket>,
     place: Rc<Place>,
-    long: Long,
+    answer: Answer,
 ) -> zlink::Result<()> {
     let stream = UnixStream::from_std(net::UnixStream::from(stream))?;
     let (stream, broken) = (Rc::new(stream), Rc::new(Notify::new()));
-    let socket = Socket::new(Rc::clone(&stream), Rc::clone(&place), Rc::clone(&broken), long);
+    let socket = Socket::new(Rc::clone(&stream), Rc::clone(&place), Rc::clone(&broken), answer);
     let server = Server::new(ReadyListener::new(socket), service);
     let result = tokio::select! {
         result = server.run() => result,

@@ -7,6 +7,7 @@
 
 pub(crate) mod accept;
 mod agent;
+mod answer;
 mod door;
 mod farewell;
 mod long;
@@ -34,7 +35,7 @@ use crate::rights::Rights;
 use crate::shell::Shared;
 use crate::users::Place;
 use crate::{patience, watchers, who};
-use long::Long;
+use answer::Answer;
 use translate::{LendParameters, page_size, with_fds};
 use watch::Reports;
 
@@ -44,7 +45,7 @@ struct Service {
     shell: Shared,
     rights: Rights,
     place: Rc<Place>,
-    long: Long,
+    answer: Answer,
 }
 
 #[zlink::service(
@@ -64,7 +65,7 @@ impl Service {
     async fn get_status(&mut self) -> Result<Status, Error> {
         self.rights.may_look()?;
         let status = patience::status(&self.shell, &self.place).await;
-        Ok(self.long.shorten(who::describe(&self.shell, &self.rights, status).await))
+        Ok(self.answer.long.shorten(who::describe(&self.shell, &self.rights, status).await))
     }
 
     /// Lends memory. Descriptors: the lease, then one per part.
@@ -140,7 +141,7 @@ impl Service {
     /// for some seconds at most. For root.
     async fn find_holders(&mut self, lease: Option<u64>) -> Result<Holders, Error> {
         self.rights.may_revoke("look into processes")?;
-        Ok(self.long.shorten(who::find(&self.shell, lease.map(LeaseId)).await?))
+        Ok(self.answer.long.shorten(who::find(&self.shell, lease.map(LeaseId)).await?))
     }
 
     /// Ends a loan and takes its memory away from whoever has it. For root.
@@ -203,7 +204,7 @@ impl Service {
             Ok(handover) => {
                 let (lent, fds) = translate::lent(handover);
                 who::note(&self.shell, &self.rights, &lent);
-                Ok((self.long.shorten(lent), fds))
+                Ok((self.answer.hands_over(lent), fds))
             }
             Err(refusal) => Err(translate::refusal(&asked, &refusal, &self.shell.borrow().pools())),
         }

@@ -28,7 +28,7 @@ use wire::MESSAGE_FDS;
 use zlink::connection::PassedCredentials;
 use zlink::connection::socket::{self, ReadResult};
 
-use super::long::Long;
+use super::answer::Answer;
 use crate::users::{Aside, Place};
 
 /// The longest message a peer may send. The longest that the interface has, all numbers at their
@@ -47,14 +47,14 @@ pub(super) struct Socket {
     stream: Rc<UnixStream>,
     place: Rc<Place>,
     broken: Rc<Notify>,
-    long: Long,
+    answer: Answer,
 }
 
 #[derive(Debug)]
 pub(super) struct ReadHalf {
     stream: Rc<UnixStream>,
     place: Rc<Place>,
-    long: Long,
+    answer: Answer,
     /// Read and not handed on yet.
     ahead: Vec<u8>,
     unfinished: usize,
@@ -69,22 +69,22 @@ pub(super) struct WriteHalf {
     /// Says that nothing can be written any more. zlink would say so in the log at each reply that
     /// a peer did not wait for, so it never hears of it.
     broken: Rc<Notify>,
-    long: Long,
+    answer: Answer,
 }
 
 impl Socket {
-    /// `long` has what zlink does not write itself; `broken` is told when the peer takes no reply
+    /// `answer` has what zlink does not write itself; `broken` is told when the peer takes no reply
     /// any more: the connection is to end then.
     pub(super) fn new(
         stream: Rc<UnixStream>,
         place: Rc<Place>,
         broken: Rc<Notify>,
-        long: Long,
+        answer: Answer,
     ) -> Self {
         if let Err(error) = set_socket_send_buffer_size(&*stream, SEND_BUFFER) {
             tracing::debug!(%error, "the system's default bounds what waits for a peer");
         }
-        Self { stream, place, broken, long }
+        Self { stream, place, broken, answer }
     }
 }
 
@@ -94,15 +94,15 @@ impl socket::Socket for Socket {
     const CAN_TRANSFER_FDS: bool = true;
 
     fn split(self) -> (ReadHalf, WriteHalf) {
-        let Self { stream, place, broken, long } = self;
+        let Self { stream, place, broken, answer } = self;
         let write = WriteHalf {
             stream: Rc::clone(&stream),
             place: Rc::clone(&place),
             broken,
-            long: long.clone(),
+            answer: answer.clone(),
         };
         let (ahead, unfinished, aside) = (Vec::new(), 0, None);
-        (ReadHalf { stream, place, long, ahead, unfinished, aside }, write)
+        (ReadHalf { stream, place, answer, ahead, unfinished, aside }, write)
     }
 }
 
@@ -133,7 +133,7 @@ impl ReadHalf {
 
     /// Hands on what was read, up to the end of the first message in it.
     fn hand_on(&mut self, buf: &mut [u8]) -> usize {
-        self.long.forget();
+        self.answer.forget();
         // Messages end with a zero byte.
         let end = self.ahead.iter().position(|byte| *byte == 0).map(|at| at + 1);
         let bytes = end.unwrap_or(self.ahead.len()).min(buf.len());
@@ -227,9 +227,11 @@ impl socket::WriteHalf for WriteHalf {
         _: Option<&PassedCredentials>,
     ) -> zlink::Result<()> {
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let long = self.long.take();
+        let long = self.answer.long.take();
         let bytes = long.as_deref().unwrap_or(buf);
+        let undo = self.answer.sends();
         if let Err(error) = self.send_all(bytes, &borrowed).await {
+            undo();
             tracing::debug!(%error, "a reply was not taken");
             self.broken.notify_one();
             // Dropped here, with the connection.
