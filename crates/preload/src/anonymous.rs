@@ -231,9 +231,15 @@ pub(crate) unsafe fn place(
     }
 }
 
+/// Below 2 GiB: x86's alone.
+#[cfg(target_arch = "x86_64")]
+const MAP_32BIT: libc::c_int = libc::MAP_32BIT;
+#[cfg(not(target_arch = "x86_64"))]
+const MAP_32BIT: libc::c_int = 0;
+
 /// Address space where the request may lie, at a multiple of the page size.
 fn reserve(request: Request, bytes: usize, page: usize) -> raw::Result<usize> {
-    let place_flags = request.flags & (libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT);
+    let place_flags = request.flags & (libc::MAP_FIXED_NOREPLACE | MAP_32BIT);
     if request.address != 0 && request.address.is_multiple_of(page) {
         let hinted = reserve_at(request.address, bytes, place_flags)?;
         if hinted.is_multiple_of(page) {
