@@ -90,13 +90,14 @@ test-here: check
 	[ -z "$(VM)" ] || sets="--set fast --set user-1g --set shim-all"; \
 	$(CARGO) xtask vm test $$sets
 
-# The packages, in target/package: prezero_VERSION_amd64.deb and prezero-VERSION-1.x86_64.rpm, each with
-# its prezero-lab.
+# The packages, in target/package: prezero_VERSION_ARCH.deb and prezero-VERSION-1.ARCH.rpm, each with
+# its prezero-lab. ARCH=arm64 builds them for that: `rustup target add aarch64-unknown-linux-gnu`.
+ARCH ?= x86_64
 deb: need-demo
-	$(CARGO) xtask package build
+	$(CARGO) xtask package build --arch $(ARCH)
 
 rpm: need-demo
-	$(CARGO) xtask package rpm
+	$(CARGO) xtask package rpm --arch $(ARCH)
 
 # What clear's documentation claims beyond this CPU: aarch64 and x86-64 without AVX by emulation, the
 # portable part under Miri, each fuzzer for a minute.

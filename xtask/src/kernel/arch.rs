@@ -18,9 +18,10 @@ pub(crate) enum Arch {
     /// This host's.
     #[default]
     #[serde(rename = "x86_64")]
-    #[value(name = "x86_64")]
+    #[value(name = "x86_64", alias = "amd64")]
     X86_64,
     /// Pages of 4 or 64 KiB, huge ones of many sizes.
+    #[value(alias = "aarch64")]
     Arm64,
 }
 

@@ -10,8 +10,9 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use super::sysroot;
 use crate::{
-    cache, command,
+    apt, cache, command,
     kernel::{Arch, Linux},
     vm::{self, Kernel},
 };
@@ -50,11 +51,21 @@ pub(crate) fn as_shipped(build: &mut Command, arch: Arch) -> Result<()> {
     let map =
         |flag: &str, place: &Place| format!("{flag}={}={}", place.here.display(), place.shipped);
     let rust: Vec<_> = places.iter().map(|one| map("--remap-path-prefix", one)).collect();
-    let c: Vec<_> = places.iter().map(|one| map("-ffile-prefix-map", one)).collect();
+    let mut c: Vec<_> = places.iter().map(|one| map("-ffile-prefix-map", one)).collect();
+    let target = arch.rust().replace('-', "_");
+    if arch != Arch::default() {
+        let sysroot = sysroot::of(arch)?;
+        let libraries = sysroot.join("usr/lib").join(arch.libraries());
+        // Of this target alone: the build scripts link the same library for the host.
+        build.env(format!("LIBBPF_SYS_LIBRARY_PATH_{target}"), libraries);
+        let headers = sysroot.join("usr/include");
+        c.push(format!("-I{}", headers.display()));
+        c.push(format!("-I{}", headers.join(arch.libraries()).display()));
+    }
     arch.target(build)?;
     build
         .env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"))
-        .env(format!("CFLAGS_{}", arch.rust().replace('-', "_")), c.join(" "))
+        .env(format!("CFLAGS_{target}"), c.join(" "))
         .args(["--config", "profile.release.debug=false"])
         .args(["--config", "profile.release.strip=\"symbols\""]);
     Ok(())
@@ -83,8 +94,15 @@ impl Built {
         self.dir.join(name)
     }
 
-    pub(super) fn command(&self, name: &str) -> Command {
-        Command::new(self.path(name))
+    /// A command that runs the program here, by emulation if it is another machine's.
+    pub(super) fn command(&self, name: &str) -> Result<Command> {
+        if self.arch == Arch::default() {
+            return Ok(Command::new(self.path(name)));
+        }
+        apt::need(&["qemu-user-static"])?;
+        let mut emulator = Command::new("qemu-aarch64-static");
+        emulator.args(["-L", "/usr/aarch64-linux-gnu"]).arg(self.path(name));
+        Ok(emulator)
     }
 }
 

@@ -10,6 +10,7 @@ mod built;
 mod deb;
 mod root;
 mod rpm;
+mod sysroot;
 
 pub(crate) use built::as_shipped;
 
@@ -28,15 +29,22 @@ use built::Built;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Build the Debian packages, in release, and print their paths.
-    Build,
+    Build(Made),
     /// Build the RPM packages, in release, and print their paths.
-    Rpm,
+    Rpm(Made),
     /// Install, upgrade, remove and purge them on a Debian with systemd in a virtual machine.
     Test {
         /// Which packages; both by default.
         #[arg(value_enum)]
         format: Option<Format>,
     },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Made {
+    /// What it is to run on; another machine's is linked with its libraries from Debian.
+    #[arg(long, value_enum, default_value_t)]
+    arch: Arch,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -49,13 +57,13 @@ pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
     let version = env!("CARGO_PKG_VERSION");
     let packages = match verb {
         Verb::Test { format } => return test(*format),
-        Verb::Build => {
-            let (built, tree) = make(Arch::default())?;
+        Verb::Build(Made { arch }) => {
+            let (built, tree) = make(*arch)?;
             let made = deb::pack(&built, &tree, version, &tree.dir)?;
             [made.prezero, made.lab]
         }
-        Verb::Rpm => {
-            let (built, tree) = make(Arch::default())?;
+        Verb::Rpm(Made { arch }) => {
+            let (built, tree) = make(*arch)?;
             rpm::pack(&built, &tree, version, &tree.dir)?
         }
     };
@@ -117,12 +125,12 @@ pub(crate) fn documents() -> Result<PathBuf> {
 fn documents_of(built: &Built) -> Result<PathBuf> {
     let to = cache::repo().join("target/package");
     for (program, man) in [("prezero", "man"), ("prezero-lab", "lab/man")] {
-        command::run(built.command(program).arg("man").arg(to.join(man)))?;
+        command::run(built.command(program)?.arg("man").arg(to.join(man)))?;
     }
     let completions = to.join("completions");
     fs::create_dir_all(&completions)?;
     for (shell, file) in [("bash", "prezero"), ("zsh", "_prezero"), ("fish", "prezero.fish")] {
-        let text = command::stdout(built.command("prezero").args(["completions", shell]))?;
+        let text = command::stdout(built.command("prezero")?.args(["completions", shell]))?;
         fs::write(completions.join(file), text)?;
     }
     Ok(to)
