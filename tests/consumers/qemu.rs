@@ -18,7 +18,8 @@ use prezero_tests::{Daemon, Page, c};
 use tempfile::TempDir;
 
 use super::{
-    Program, assert_returned, assert_served, installed, is_wanted, measured, run, until, warm,
+    Program, assert_returned, assert_served, installed, is_wanted, measured, run, served, until,
+    warm,
 };
 
 const PAGE: Page = Page::Mib2;
@@ -247,7 +248,8 @@ fn its_own_memfd_is_served_without_any_other_device() {
     command.args(["-object", &memfd("", 32)]);
     let mut qemu = stage.start(&mut command);
     until("the loan", || (stage.daemon.pool().lent_pages == 32).then_some(()));
-    assert_served(&log);
+    // The line comes once it is mapped.
+    until("a line of it", || (!served(&log).is_empty()).then_some(()));
     qemu.end(Signal::SIGTERM);
     assert_returned(&stage.daemon);
 }
