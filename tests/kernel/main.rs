@@ -5,5 +5,6 @@
 mod crash;
 mod lending;
 mod policy;
+mod storm;
 mod support;
 mod verbs;

@@ -59,6 +59,11 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn take(page: Page, pages: u64) -> Self {
+        Self::try_take(page, pages).expect("free pages")
+    }
+
+    /// The same where there may be none left.
+    pub(crate) fn try_take(page: Page, pages: u64) -> linux::Result<Self> {
         use rustix::fs::MemfdFlags;
         let size = match page {
             Page::Mib2 => MemfdFlags::HUGE_2MB,
@@ -69,9 +74,9 @@ impl Program {
         let bytes = page.times(pages).0;
         file.set_len(bytes).expect("whole pages");
         linux::numa::bind_thread_to(Node(0)).expect("node 0 has memory");
-        let memory = Mapping::map(&file, bytes, page.size()).expect("free pages");
-        memory.populate().expect("free pages");
+        let memory = Mapping::map(&file, bytes, page.size());
+        let memory = memory.and_then(|memory| memory.populate().map(|()| memory));
         linux::numa::reset_policy().expect("the default policy");
-        Self { memory }
+        Ok(Self { memory: memory? })
     }
 }

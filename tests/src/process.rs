@@ -30,12 +30,22 @@ pub fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count()
 }
 
-/// The processes that its first thread has started and not waited for: of a daemon, its workers.
+/// The processes that it has started and that have not ended: of a daemon, its workers.
+///
+/// Every process is asked for its parent (proc_pid_stat(5)): kernels of test machines have no
+/// list of children, `CONFIG_PROC_CHILDREN`.
 #[must_use]
 pub fn children(pid: u32) -> Vec<Pid> {
-    let path = format!("/proc/{pid}/task/{pid}/children");
-    let children = std::fs::read_to_string(path).unwrap_or_default();
-    children.split(' ').filter_map(|pid| pid.trim().parse().ok()).map(Pid::from_raw).collect()
+    let is_child = |child: &Pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        // Its state, then its parent, behind a command that may have spaces and parentheses.
+        let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
+        let mut fields = fields.split(' ');
+        fields.next() != Some("Z") && fields.next().and_then(|f| f.parse().ok()) == Some(pid)
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.map(Pid::from_raw).filter(is_child).collect()
 }
 
 fn of_status(pid: u32, field: &str) -> u64 {
