@@ -54,11 +54,8 @@ pub(crate) fn as_shipped(build: &mut Command, arch: Arch) -> Result<()> {
     let mut c: Vec<_> = places.iter().map(|one| map("-ffile-prefix-map", one)).collect();
     let target = arch.rust().replace('-', "_");
     if arch != Arch::default() {
-        let sysroot = sysroot::of(arch)?;
-        let libraries = sysroot.join("usr/lib").join(arch.libraries());
-        // Of this target alone: the build scripts link the same library for the host.
-        build.env(format!("LIBBPF_SYS_LIBRARY_PATH_{target}"), libraries);
-        let headers = sysroot.join("usr/include");
+        sysroot::link(build, arch)?;
+        let headers = sysroot::of(arch)?.join("usr/include");
         c.push(format!("-I{}", headers.display()));
         c.push(format!("-I{}", headers.join(arch.libraries()).display()));
     }

@@ -5,7 +5,7 @@
 //! every later `apt-get update` on this machine would read its lists. The C library is the cross
 //! compiler's own.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
 
@@ -31,4 +31,15 @@ pub(super) fn of(arch: Arch) -> Result<PathBuf> {
     }
     fs::rename(&made, &root).with_context(|| format!("cannot make {}", root.display()))?;
     Ok(root)
+}
+
+/// Has cargo link them into what it builds for `arch`, if that is not the host's.
+pub(crate) fn link(build: &mut Command, arch: Arch) -> Result<()> {
+    if arch != Arch::default() {
+        let libraries = of(arch)?.join("usr/lib").join(arch.libraries());
+        // Of this target alone: the build scripts link the same library for the host.
+        let target = arch.rust().replace('-', "_");
+        build.env(format!("LIBBPF_SYS_LIBRARY_PATH_{target}"), libraries);
+    }
+    Ok(())
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     apt, cache, command,
     kernel::{self, Arch, Linux, Overlay},
-    say,
+    package, say,
 };
 
 /// Where programs are made, and the init.
@@ -281,6 +281,7 @@ fn for_guest(build: &mut Command, arch: Arch) -> Result<&mut Command> {
     arch.target(build)?;
     build.arg("--target-dir").arg(cache::target("vm/cargo")?);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    package::link_libraries(build, arch)?;
     Ok(build)
 }
 
