@@ -11,6 +11,7 @@
 mod bed;
 mod cases;
 mod config;
+mod guest;
 mod inside;
 mod kubectl;
 mod node;
@@ -59,6 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let programs = Programs::build()?;
     image::driver()?;
     image::of_go("./cluster/tenant", "tenant", config::TENANT, "tenant.tar")?;
+    guest::make()?;
     let daemon = ["build", "--package", "prezero-cli", "--bin", "prezero"];
     command::run(&mut command::new(&cache::repo(), "cargo", daemon))?;
     if args.build {

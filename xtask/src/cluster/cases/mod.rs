@@ -5,6 +5,7 @@
 mod counts;
 mod failures;
 mod life;
+mod program;
 mod scale;
 
 use anyhow::{Result, ensure};
@@ -25,6 +26,7 @@ pub(super) const ALL: &[(&str, Test)] = &[
     ("a_descriptor_kept_over_the_end_of_its_pod_opens_nothing", life::thief),
     ("a_claim_that_is_counted_as_ready_finds_all_of_it_ready", life::promised),
     ("a_loan_larger_than_a_block_is_whole", life::larger),
+    ("a_virtual_machine_has_its_claim_for_memory", program::qemu),
     ("a_pod_that_is_deleted_by_force_gives_its_memory_back", failures::forced),
     ("a_kubelet_that_is_killed_changes_nothing_for_pods", failures::kubelet),
     ("a_daemon_that_is_killed_leaves_pods_their_memory_and_is_tainted", failures::daemon),
