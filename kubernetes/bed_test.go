@@ -328,9 +328,13 @@ func claim(namespace, name string, parameters string, bytes ...int64) *resourcea
 // api is what the driver asks of an API server: claims to get, slices to list, watch and write.
 type api struct {
 	*httptest.Server
-	mu       sync.Mutex
-	claims   map[string]*resourceapi.ResourceClaim
-	slices   map[string]*resourceapi.ResourceSlice
+	mu     sync.Mutex
+	claims map[string]*resourceapi.ResourceClaim
+	slices map[string]*resourceapi.ResourceSlice
+	// What was sent of each slice, with fields that this program's modules do not know.
+	sent map[string]map[string]any
+	// Of Kubernetes 1.
+	minor    int
 	version  int
 	watchers map[chan []byte]bool
 	writes   int
@@ -339,7 +343,7 @@ type api struct {
 }
 
 func newAPI(t *testing.T) *api {
-	a := &api{claims: map[string]*resourceapi.ResourceClaim{}, slices: map[string]*resourceapi.ResourceSlice{}, watchers: map[chan []byte]bool{}, version: 1, over: make(chan struct{})}
+	a := &api{claims: map[string]*resourceapi.ResourceClaim{}, slices: map[string]*resourceapi.ResourceSlice{}, sent: map[string]map[string]any{}, minor: 36, watchers: map[chan []byte]bool{}, version: 1, over: make(chan struct{})}
 	mux := http.NewServeMux()
 	const root = "/apis/resource.k8s.io/v1"
 	mux.HandleFunc("GET "+root+"/namespaces/{ns}/resourceclaims/{name}", func(w http.ResponseWriter, r *http.Request) {
@@ -353,6 +357,11 @@ func newAPI(t *testing.T) *api {
 	})
 	mux.HandleFunc("GET /api/v1/nodes/{name}", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, 200, map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": r.PathValue("name"), "uid": "node-uid"}})
+	})
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		answer(w, 200, map[string]string{"major": "1", "minor": strconv.Itoa(a.minor)})
 	})
 	mux.HandleFunc("GET "+root+"/resourceslices", a.list)
 	mux.HandleFunc("POST "+root+"/resourceslices", func(w http.ResponseWriter, r *http.Request) { a.put(w, r, "ADDED") })
@@ -381,8 +390,28 @@ func status(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
 	answer(w, int(code), metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: reason, Code: code})
 }
 
+// shown is a slice as it was sent, without the field that a server of this version does not know.
+func (a *api) shown(slice *resourceapi.ResourceSlice) any {
+	text, _ := json.Marshal(slice)
+	shown := map[string]any{}
+	json.Unmarshal(text, &shown)
+	var spec map[string]any
+	text, _ = json.Marshal(a.sent[slice.Name]["spec"])
+	json.Unmarshal(text, &spec)
+	unknown := "nodeAllocatableResources"
+	if a.minor >= 37 {
+		unknown = "nodeAllocatableResourceMappings"
+	}
+	devices, _ := spec["devices"].([]any)
+	for _, device := range devices {
+		delete(device.(map[string]any), unknown)
+	}
+	shown["spec"] = spec
+	return shown
+}
+
 func (a *api) tell(what string, slice *resourceapi.ResourceSlice) {
-	event, _ := json.Marshal(map[string]any{"type": what, "object": slice})
+	event, _ := json.Marshal(map[string]any{"type": what, "object": a.shown(slice)})
 	for watcher := range a.watchers {
 		watcher <- event
 	}
@@ -410,8 +439,15 @@ func (a *api) put(w http.ResponseWriter, r *http.Request, what string) {
 	slice.ResourceVersion = strconv.Itoa(a.version)
 	slice.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceSlice"}
 	a.slices[slice.Name] = &slice
+	whole := map[string]any{}
+	if json.Unmarshal(body, &whole) != nil {
+		// It came as protobuf, which the modules know as well as this program does.
+		text, _ := json.Marshal(&slice)
+		json.Unmarshal(text, &whole)
+	}
+	a.sent[slice.Name] = whole
 	a.tell(what, &slice)
-	answer(w, 200, &slice)
+	answer(w, 200, a.shown(&slice))
 }
 
 func (a *api) list(w http.ResponseWriter, r *http.Request) {
@@ -422,12 +458,14 @@ func (a *api) list(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") == "" {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		list := resourceapi.ResourceSliceList{TypeMeta: metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceSliceList"}}
-		list.ResourceVersion = strconv.Itoa(a.version)
+		items := []any{}
 		for _, slice := range a.slices {
-			list.Items = append(list.Items, *slice)
+			items = append(items, a.shown(slice))
 		}
-		answer(w, 200, list)
+		answer(w, 200, map[string]any{
+			"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSliceList",
+			"metadata": map[string]string{"resourceVersion": strconv.Itoa(a.version)}, "items": items,
+		})
 		return
 	}
 	events := make(chan []byte, 1000)

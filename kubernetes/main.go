@@ -35,7 +35,7 @@ func run() error {
 	health := flag.String("health", ":9808", "where /healthz is served; empty for nowhere")
 	grace := flag.Duration("grace", 10*time.Minute, "how long a claim must have been gone before its loans are returned unasked")
 	reconcile := flag.Duration("reconcile", time.Minute, "how often is looked for claims that are gone")
-	allocatable := flag.Bool("node-allocatable", false, "publish which huge pages of the node a claim takes; the cluster needs the feature gate DRANodeAllocatableResources of Kubernetes 1.36")
+	allocatable := flag.Bool("node-allocatable", false, "publish which huge pages of the node a claim takes; the cluster needs the feature gate DRANodeAllocatableResources, of Kubernetes 1.36 or later")
 	var rest resource.QuantityValue
 	flag.Var(&rest, "rest", "how much of each NUMA node and page size is never published as ready, for claims larger than every block: a quantity as 8Gi")
 	placeholder := flag.Bool("placeholder", false, "do nothing until the end: for a pod that requests what the daemon's pools may have")
@@ -51,6 +51,10 @@ func run() error {
 		return errors.New("which node? --node NAME or $NODE_NAME")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if err != nil {
+		return err
+	}
+	shape, err := driver.ShapeOf(config)
 	if err != nil {
 		return err
 	}
@@ -97,6 +101,12 @@ func run() error {
 	go func() {
 		if err := driver.Guard(ctx, driver.Sockets(registry, data, *pod)); err != nil {
 			d.HandleError(ctx, err, "sockets")
+			stop()
+		}
+	}()
+	go func() {
+		if err := shape.Watch(ctx, *reconcile); err != nil {
+			d.HandleError(ctx, err, "API server")
 			stop()
 		}
 	}()

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -109,5 +110,101 @@ func TestAStormOfChangesIsPublishedOnceASecondAndItsEndIsToo(t *testing.T) {
 	b.eventually("what is ready in the end is published", func() bool {
 		capacity := b.api.devices()["node0-2048k-ready-4096k"].Capacity["memory"].Value
 		return capacity.Value() == 8*page
+	})
+}
+
+// fields that all devices have, as the API server shows them, each with what it says of the pages.
+func (a *api) fields(field string) (said []string, all bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all = len(a.slices) > 0
+	for _, slice := range a.slices {
+		spec := a.shown(slice).(map[string]any)["spec"].(map[string]any)
+		devices, _ := spec["devices"].([]any)
+		all = all && len(devices) > 0
+		for _, device := range devices {
+			value, is := device.(map[string]any)[field].(map[string]any)
+			all = all && is
+			if is {
+				text, _ := json.Marshal(value)
+				said = append(said, string(text))
+			}
+		}
+	}
+	return said, all
+}
+
+func TestDevicesSayWhichPagesTheyTakeAsTheServerCallsItAndAnUpdateIsNoticed(t *testing.T) {
+	b := start(t, pool, "--node-allocatable", "--reconcile", "200ms")
+	b.ready()
+	says := func(field, want string) func() bool {
+		return func() bool {
+			said, all := b.api.fields(field)
+			for _, one := range said {
+				if one != want {
+					t.Fatalf("%s: %s", field, one)
+				}
+			}
+			return all
+		}
+	}
+	const before, now = "nodeAllocatableResourceMappings", "nodeAllocatableResources"
+	b.eventually("devices say it as 1.36 calls it", says(before, `{"hugepages-2Mi":{"capacityKey":"memory"}}`))
+	b.api.mu.Lock()
+	b.api.minor = 37
+	b.api.mu.Unlock()
+	if said, _ := b.api.fields(before); len(said) > 0 {
+		t.Fatal(said)
+	}
+	// Its pod has it started again.
+	ended := make(chan error)
+	go func() { ended <- b.driver.Wait() }()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Fatal("it ended as if all were well")
+		}
+	case <-time.After(patience):
+		t.Fatal("a driver whose API server was updated goes on")
+	}
+	b.driver = nil
+	b.startDriver()
+	b.ready()
+	b.eventually("devices say it as 1.37 calls it", says(now, `{"hugepages-2Mi":{"mapping":{"capacityKey":"memory","capacityMultiplier":"1"}}}`))
+	// It reads what it has written, and so is content.
+	writes := func() int {
+		b.api.mu.Lock()
+		defer b.api.mu.Unlock()
+		return b.api.writes
+	}
+	b.eventually("all that is ready is published", func() bool {
+		capacity := b.api.devices()["node0-2048k-ready-4096k"].Capacity["memory"].Value
+		return capacity.Value() == 8*page
+	})
+	made := writes()
+	time.Sleep(3 * time.Second)
+	if again := writes() - made; again > 0 {
+		t.Errorf("%d writes while nothing changed", again)
+	}
+	// And changes reach it.
+	b.kill(&b.daemon)
+	b.eventually("a taint while the daemon is down", func() bool {
+		for _, device := range b.api.devices() {
+			if len(device.Taints) != 1 {
+				return false
+			}
+		}
+		_, all := b.api.fields(now)
+		return all
+	})
+	b.startDaemon()
+	// Turned off it goes, though the driver's modules do not know the field.
+	b.kill(&b.driver)
+	b.arguments = nil
+	b.startDriver()
+	b.ready()
+	b.eventually("devices say it no longer", func() bool {
+		said, _ := b.api.fields(now)
+		return len(said) == 0 && len(b.api.devices()) > 0
 	})
 }

@@ -20,6 +20,8 @@ use crate::{say, tap::Ending, vm::Count};
 pub(crate) struct Args {
     #[arg(long)]
     logs: PathBuf,
+    #[arg(long)]
+    kube: Option<String>,
     only: Vec<String>,
 }
 
@@ -54,7 +56,7 @@ fn second(args: &Args) -> Result<ExitCode> {
         bail!("no test has a name with any of {:?}", args.only);
     }
     let begun = Instant::now();
-    let mut bed = Bed::new(&Programs::build()?, &args.logs)?;
+    let mut bed = Bed::new(&Programs::build(args.kube.as_deref())?, &args.logs)?;
     say::result(format_args!(
         "# ready after {:.1} s: {}",
         begun.elapsed().as_secs_f64(),

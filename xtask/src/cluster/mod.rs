@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Build what a cluster needs, and no more.
     #[arg(long)]
     build: bool,
+    /// Another Kubernetes than 1.36, as 1.37.
+    #[arg(long, value_name = "VERSION")]
+    kube: Option<String>,
 }
 
 pub(crate) use inside::Args as InsideArgs;
@@ -57,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         say::result("0 passed, 0 failed, 1 skipped");
         return Ok(ExitCode::SUCCESS);
     }
-    let programs = Programs::build()?;
+    let programs = Programs::build(args.kube.as_deref())?;
     image::driver()?;
     image::of_go("./cluster/tenant", "tenant", config::TENANT, "tenant.tar")?;
     guest::make()?;
@@ -80,14 +83,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     fs::remove_dir_all(&logs)?;
     fs::create_dir_all(&logs)?;
     let groups = Groups::make()?;
-    let status = contained(&logs, &args.only, &is_over);
+    let status = contained(&logs, args, &is_over);
     groups.remove()?;
     say::result(format_args!("logs are in {}", logs.display()));
     Ok(if status? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs the tests in namespaces of their own; whether all were good.
-fn contained(logs: &Path, only: &[String], is_over: &AtomicBool) -> Result<bool> {
+fn contained(logs: &Path, args: &Args, is_over: &AtomicBool) -> Result<bool> {
     // Whoever ends this process, by SIGKILL too, ends unshare, which ends the first process in
     // there, upon which the kernel ends the rest.
     let mut command = Command::new("setpriv");
@@ -97,7 +100,8 @@ fn contained(logs: &Path, only: &[String], is_over: &AtomicBool) -> Result<bool>
         .arg(env::current_exe().context("where this program is")?)
         .args(["cluster-inside", "--logs"])
         .arg(logs)
-        .args(only);
+        .args(args.kube.iter().flat_map(|kube| ["--kube", kube]))
+        .args(&args.only);
     let mut child = command.spawn().context("cannot start setpriv; install util-linux")?;
     loop {
         if let Some(status) = child.try_wait()? {

@@ -47,12 +47,13 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// All of them, from the cache if they are there.
-    pub(super) fn build() -> Result<Self> {
+    /// All of them, from the cache if they are there. Of Kubernetes the version that its go.mod
+    /// has, or one as 1.37, of which there is a `1.37.mod` beside that.
+    pub(super) fn build(kube: Option<&str>) -> Result<Self> {
         apt::need(PACKAGES)?;
         let go = command::stdout(&mut command::new(Path::new("/"), "go", ["version"]))
             .context("Go 1.26 is missing: https://go.dev/doc/install")?;
-        let dirs = BUILDS.iter().map(|build| build.made(&go)).collect::<Result<_>>()?;
+        let dirs = BUILDS.iter().map(|build| build.made(&go, kube)).collect::<Result<_>>()?;
         Ok(Self { dirs })
     }
 
@@ -64,16 +65,23 @@ impl Programs {
 }
 
 impl Build {
-    fn made(&self, go: &str) -> Result<PathBuf> {
+    fn made(&self, go: &str, kube: Option<&str>) -> Result<PathBuf> {
         let source = cache::repo().join("kubernetes/cluster").join(self.module);
-        let flags = self.flags(&source)?;
+        let module = self.module_file(kube);
+        let flags = self.flags(&source.join(&module))?;
         let mut key = cache::Key::default();
         key.add("go", go.as_bytes());
         key.add("flags", format!("{flags} {} {:?}", self.tags, self.packages).as_bytes());
         let mut names: Vec<_> =
             fs::read_dir(&source)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
         names.sort();
-        for name in names.iter().filter(|name| !name.ends_with("chart_test.go")) {
+        let stem = module.trim_end_matches("mod");
+        let is_of_it = |name: &&PathBuf| {
+            let text = name.file_name().unwrap_or_default().to_string_lossy();
+            let is_module = [".mod", ".sum"].iter().any(|ending| text.ends_with(ending));
+            text != "chart_test.go" && (!is_module || text.starts_with(stem))
+        };
+        for name in names.iter().filter(is_of_it) {
             key.add(&name.file_name().unwrap_or_default().to_string_lossy(), &fs::read(name)?);
         }
         let cached = cache::shared("cluster")?;
@@ -86,6 +94,9 @@ impl Build {
         let out = scratch.path().join("out");
         fs::create_dir(&out)?;
         let mut make = command::new(&source, "go", ["build", "-trimpath", "-buildvcs=false"]);
+        if module != "go.mod" {
+            make.arg(format!("-modfile={module}"));
+        }
         make.args(["-tags", self.tags, "-ldflags", &flags, "-o"]).arg(&out).args(self.packages);
         command::run(make.env("CGO_ENABLED", "0"))?;
         // The package of a module of our own is named as the module is.
@@ -97,13 +108,21 @@ impl Build {
         Ok(dir)
     }
 
+    fn module_file(&self, kube: Option<&str>) -> String {
+        let version = kube.filter(|_| self.module == "kube").unwrap_or("go");
+        format!("{version}.mod")
+    }
+
     /// For the linker: Kubernetes' parts refuse each other where they don't know their version.
-    fn flags(&self, source: &Path) -> Result<String> {
+    fn flags(&self, module: &Path) -> Result<String> {
         let strip = "-s -w".to_owned();
         if self.module != "kube" {
             return Ok(strip);
         }
-        let version = kubernetes(&fs::read_to_string(source.join("go.mod"))?)?;
+        let version = kubernetes(
+            &fs::read_to_string(module)
+                .with_context(|| format!("cannot read {}", module.display()))?,
+        )?;
         let (major, rest) = version.split_once('.').context("a version has a dot")?;
         let minor = rest.split('.').next().unwrap_or_default();
         let names = [
@@ -133,5 +152,16 @@ mod tests {
         assert_eq!(kubernetes("require k8s.io/kubernetes v1.36.3\n").unwrap(), "1.36.3");
         assert_eq!(kubernetes("require (\n\tk8s.io/kubernetes v1.2.0\n)").unwrap(), "1.2.0");
         assert!(kubernetes("require k8s.io/api v1.36.3").is_err());
+    }
+
+    #[test]
+    fn another_kubernetes_has_a_module_file_of_its_own_and_other_programs_have_not() {
+        for build in BUILDS {
+            let named = build.module_file(Some("1.37"));
+            assert_eq!(named == "1.37.mod", build.module == "kube", "{named}");
+            assert_eq!(build.module_file(None), "go.mod");
+        }
+        let file = cache::repo().join("kubernetes/cluster/kube/1.37.mod");
+        assert!(kubernetes(&fs::read_to_string(file).unwrap()).unwrap().starts_with("1.37."));
     }
 }

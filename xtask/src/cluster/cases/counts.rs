@@ -103,7 +103,11 @@ pub(super) fn mapping(bed: &mut Bed) -> Result<String> {
         bed.driver_is_ready()?;
         wait_for("devices say which pages they take", || {
             let devices = bed.devices()?;
-            let has = |d: &Value| d["nodeAllocatableResourceMappings"][RESOURCE].is_object();
+            // As 1.36 calls it, and 1.37.
+            let has = |d: &Value| {
+                d["nodeAllocatableResourceMappings"][RESOURCE].is_object()
+                    || d["nodeAllocatableResources"][RESOURCE]["mapping"].is_object()
+            };
             Ok(devices.iter().all(|device| has(device) == wanted).then_some(()))
         })
     };
