@@ -47,8 +47,12 @@ func main() {
 		use(os.Args[2], markOf(os.Args[3]), false, ends)
 	case verb == "steal" && len(os.Args) == 3:
 		steal(markOf(os.Args[2]), ends)
+	case verb == "smuggle" && len(os.Args) == 3:
+		smuggle(os.Args[2], ends)
+	case verb == "fence" && len(os.Args) == 4:
+		fence(os.Args[2], markOf(os.Args[3]), ends)
 	default:
-		die(usage, "tenant [use FILE BYTE | crash FILE BYTE | make FILE BYTE LENGTH | steal BYTE]")
+		die(usage, "tenant [use FILE BYTE | crash FILE BYTE | make FILE BYTE LENGTH | steal BYTE | smuggle SOCKET | fence SOCKET BYTE]")
 	}
 }
 

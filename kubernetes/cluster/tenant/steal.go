@@ -34,12 +34,7 @@ func steal(mark byte, ends <-chan os.Signal) {
 			return
 		case <-time.After(100 * time.Millisecond):
 		}
-		for _, pattern := range []string{"/proc/[0-9]*/root/dev/prezero/*", "/proc/[0-9]*/fd/*"} {
-			paths, _ := filepath.Glob(pattern)
-			for _, path := range paths {
-				keep(kept, path)
-			}
-		}
+		keepAll(kept)
 		for _, one := range kept {
 			if _, err := os.Lstat(fmt.Sprintf("/proc/%d", one.victim)); err == nil {
 				continue
@@ -49,6 +44,16 @@ func steal(mark byte, ends <-chan os.Signal) {
 				one.said = found
 				fmt.Printf("descriptor %d of %d %s\n", one.fd, one.victim, found)
 			}
+		}
+	}
+}
+
+// keepAll of what other processes of the namespace have.
+func keepAll(kept map[string]*loot) {
+	for _, pattern := range []string{"/proc/[0-9]*/root/dev/prezero/*", "/proc/[0-9]*/fd/*"} {
+		paths, _ := filepath.Glob(pattern)
+		for _, path := range paths {
+			keep(kept, path)
 		}
 	}
 }

@@ -212,9 +212,14 @@ impl Bed {
 
     /// What the container's nth life said.
     pub(super) fn said(&self, pod: &Value, nth: u32) -> Result<String> {
+        self.said_in(pod, "main", nth)
+    }
+
+    /// The same of a container that is called so.
+    pub(super) fn said_in(&self, pod: &Value, container: &str, nth: u32) -> Result<String> {
         let about = &pod["metadata"];
         let name = ["namespace", "name", "uid"].map(|field| text(&about[field])).join("_");
-        let log = PathBuf::from(format!("/var/log/pods/{name}/main/{nth}.log"));
+        let log = PathBuf::from(format!("/var/log/pods/{name}/{container}/{nth}.log"));
         let Ok(log) = fs::read_to_string(log) else { return Ok(String::new()) };
         // TIME stdout F what was said
         let said = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A virtual machine in a pod: QEMU as Debian has it, with the guest's memory on the claim's file.
 //!
-//! The container is the tenant's image with the host's `/usr` in it, read-only: QEMU with all of its
-//! libraries, and nothing copied that could differ from what people run. The guest is Debian's
+//! The container is the tenant's image with the host's `/usr` in it, read-only: QEMU with all of
+//! its libraries, and nothing copied that could differ from what people run. The guest is Debian's
 //! 6.12 and a shell that says how much memory it has.
 
 use std::{

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{found, holds};
+use super::holds;
 use crate::cluster::{
     bed::{Bed, MIB, pod},
     config,
@@ -176,9 +176,44 @@ pub(super) fn thief(bed: &mut Bed) -> Result<String> {
     wait_for("the thief keeps it", || Ok(bed.said(&thief, 0)?.contains("kept ").then_some(())))?;
     bed.delete("default", "victim")?;
     bed.is_clean()?;
+    gets_nothing(bed, &thief)
+}
+
+/// The same of one that shares its pod's process namespace with the container that has the claim,
+/// and hands what it keeps to another pod before its own ends.
+pub(super) fn smuggler(bed: &mut Bed) -> Result<String> {
+    let shared = |pod: &mut Value, nth: usize| {
+        pod["spec"]["containers"][nth]["volumeMounts"] =
+            json!([{"name": "fence", "mountPath": "/fence"}]);
+        pod["spec"]["volumes"] = json!([{
+            "name": "fence", "hostPath": {"path": "/run/fence", "type": "DirectoryOrCreate"},
+        }]);
+    };
+    let mut buyer = pod("default", "fence", "fence /fence/socket 66", None, &json!({}));
+    shared(&mut buyer, 0);
+    bed.kubectl.apply(&[buyer])?;
+    let buyer = bed.runs("default", "fence")?;
+    let mut pair = pod("default", "pair", "use 1", Some(64), &json!({}));
+    pair["spec"]["shareProcessNamespace"] = true.into();
+    let mut thief = pair["spec"]["containers"][0].clone();
+    thief["name"] = "thief".into();
+    thief["args"] = json!(["smuggle", "/fence/socket"]);
+    thief["resources"].as_object_mut().context("resources")?.remove("claims");
+    pair["spec"]["containers"].as_array_mut().context("containers")?.push(thief);
+    shared(&mut pair, 1);
+    bed.kubectl.apply(&[pair])?;
+    bed.runs("default", "pair")?;
+    wait_for("the other pod has it", || Ok(bed.said(&buyer, 0)?.contains("kept ").then_some(())))?;
+    bed.delete("default", "pair")?;
+    bed.is_clean()?;
+    gets_nothing(bed, &buyer)
+}
+
+/// One that has kept descriptors of a claim which is returned now.
+fn gets_nothing(bed: &Bed, thief: &Value) -> Result<String> {
     // Until then it was the pod's, and the thief has it: now all that was kept opens nothing.
     let before = wait_for("all that the thief has kept opens nothing", || {
-        let said = bed.said(&thief, 0)?;
+        let said = bed.said(thief, 0)?;
         let count = |part: &str| said.matches(part).count();
         Ok((count("opens nothing") == count("kept ")).then_some(said))
     })?;
@@ -191,50 +226,7 @@ pub(super) fn thief(bed: &mut Bed) -> Result<String> {
     for name in ["one", "two", "three"] {
         ensure!(bed.restarts("default", name)? == 0, "pod {name} found its memory written to");
     }
-    let said = bed.said(&thief, 0)?;
+    let said = bed.said(thief, 0)?;
     ensure!(!said[before.len()..].contains("stolen"), "{said}");
     Ok(format!("{} descriptors were kept", before.matches("kept ").count()))
-}
-
-pub(super) fn larger(bed: &mut Bed) -> Result<String> {
-    let block = config::BLOCK_PAGES * 2;
-    let pod = bed.run("default", "larger", 3 * block, ["use", "1"])?;
-    let said = bed.said(&pod, 0)?;
-    holds(&said, 3 * block * MIB, 0)?;
-    let claims = bed.kubectl.list(&["resourceclaims", "-n", "default"])?;
-    let device = text(&claims[0]["status"]["allocation"]["devices"]["results"][0]["device"]);
-    ensure!(device == "node0-2048k-rest", "no block holds it, and it was counted on {device}");
-    let (bytes, _) = found(&said)?;
-    Ok(format!("one file of {} MiB, of blocks of {block}", bytes / MIB))
-}
-
-/// The driver was told how much of each loan was ready; the scheduler has said where it was to be.
-pub(super) fn promised(bed: &mut Bed) -> Result<String> {
-    bed.all_is_ready()?;
-    let asked = [("a", 64), ("b", 64), ("c", 128)];
-    for (name, mib) in asked {
-        bed.ask("default", name, mib, ["use", "1"])?;
-    }
-    for (name, mib) in asked {
-        let pod = bed.runs("default", name)?;
-        holds(&bed.said(&pod, 0)?, mib * MIB, 0)?;
-    }
-    let said = bed.driver_said()?;
-    let mut ready = 0;
-    for claim in bed.kubectl.list(&["resourceclaims", "-n", "default"])? {
-        let result = &claim["status"]["allocation"]["devices"]["results"][0];
-        let name = format!("name=\"default/{}.0\"", text(&claim["metadata"]["uid"]));
-        let line = said.lines().find(|line| line.contains("\"lent\"") && line.contains(&name));
-        let line = line.with_context(|| format!("the driver has said nothing of {name}"))?;
-        let number = |field: &str| -> Result<u64> {
-            let value = line.split(field).nth(1).and_then(|rest| rest.split(' ').next());
-            Ok(value.with_context(|| format!("no {field} in {line}"))?.trim().parse()?)
-        };
-        let device = text(&result["device"]);
-        ensure!(device.contains("-ready-"), "all was ready, and {name} is on {device}");
-        ensure!(number(" ready=")? == number(" bytes=")?, "counted as ready: {line}");
-        ready += 1;
-    }
-    ensure!(ready == asked.len(), "{ready} claims were counted as ready");
-    Ok(format!("{ready} claims on what was ready had all of it ready"))
 }

@@ -6,6 +6,7 @@ mod counts;
 mod failures;
 mod life;
 mod program;
+mod ready;
 mod scale;
 
 use anyhow::{Result, ensure};
@@ -24,8 +25,11 @@ pub(super) const ALL: &[(&str, Test)] = &[
     ("a_container_that_restarts_finds_what_it_left", life::restart),
     ("two_pods_have_each_their_own_memory_and_the_next_one_reads_zeros", life::isolation),
     ("a_descriptor_kept_over_the_end_of_its_pod_opens_nothing", life::thief),
-    ("a_claim_that_is_counted_as_ready_finds_all_of_it_ready", life::promised),
-    ("a_loan_larger_than_a_block_is_whole", life::larger),
+    ("a_descriptor_handed_out_of_a_pod_that_shares_its_processes_opens_nothing", life::smuggler),
+    ("a_claim_that_is_counted_as_ready_finds_all_of_it_ready", ready::promised),
+    ("a_loan_larger_than_a_block_is_whole", ready::larger),
+    ("a_claim_of_three_requests_is_three_files_that_were_ready", ready::several),
+    ("what_is_kept_out_of_ready_is_there_for_a_claim_larger_than_a_block", ready::rest),
     ("a_virtual_machine_has_its_claim_for_memory", program::qemu),
     ("a_pod_that_is_deleted_by_force_gives_its_memory_back", failures::forced),
     ("a_kubelet_that_is_killed_changes_nothing_for_pods", failures::kubelet),
