@@ -6,7 +6,7 @@
 //! loopback and one address, and what is started cannot outlive the first process.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, OpenOptions},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
@@ -39,12 +39,16 @@ pub(super) struct Node {
     pub(super) path: String,
     logs: PathBuf,
     services: BTreeMap<&'static str, Child>,
+    /// Mounts of whoever else is on this machine, by number: a copy of each is here, and none can
+    /// be reached below what is mounted over it.
+    others: BTreeSet<u64>,
 }
 
 impl Node {
     /// Makes the machine: mounts, network, configuration.
     pub(super) fn new(programs: &Programs, logs: PathBuf) -> Result<Self> {
-        let node = Self { path: programs.path(), logs, services: BTreeMap::new() };
+        let others = mounts()?.into_iter().map(|(number, _)| number).collect();
+        let node = Self { path: programs.path(), logs, services: BTreeMap::new(), others };
         for dir in ["/run", "/var/lib"] {
             shell(&format!("mount -t tmpfs -o mode=755 tmpfs {dir}"))?;
         }
@@ -165,12 +169,9 @@ impl Node {
             }
         }
         thread::sleep(Duration::from_millis(500));
-        let mounts = fs::read_to_string("/proc/self/mounts")?;
-        let at = |line: &str| line.split(' ').nth(1).map(str::to_owned);
-        let mut points: Vec<_> = mounts.lines().filter_map(at).collect();
         // The latest first.
-        points.reverse();
-        for point in points {
+        let ours = mounts()?.into_iter().rev().filter(|(number, _)| !self.others.contains(number));
+        for (_, point) in ours {
             let is_ours = ["/run/", "/var/lib/"].iter().any(|dir| point.starts_with(dir));
             if is_ours && !point.starts_with(HERE) {
                 shell(&format!("umount --lazy '{point}'"))?;
@@ -186,6 +187,16 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// Mounts by number and place, in the order in which they were made.
+fn mounts() -> Result<Vec<(u64, String)>> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let mount = |line: &str| {
+        let mut words = line.split(' ');
+        Some((words.next()?.parse().ok()?, words.nth(3)?.to_owned()))
+    };
+    Ok(mounts.lines().filter_map(mount).collect())
 }
 
 /// Processes of these namespaces: their numbers and what the kernel calls them.
