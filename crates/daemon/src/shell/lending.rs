@@ -456,6 +456,8 @@ impl Shell {
         let ending = self.held.closed();
         let is_anything_on_its_way = !ending.is_empty()
             || self.store.lanes().is_busy()
+            // A page between the kernel's pool and a file that is being filled is in neither.
+            || !self.filling.is_empty()
             || states.any(|state| self.book.in_state(state).next().is_some());
         is_anything_on_its_way && self.book.may_be_served(request, &ending)
     }
