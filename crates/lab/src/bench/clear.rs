@@ -71,9 +71,9 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     memory.as_mut_slice().fill(0xa5);
 
     let mut candidates = Vec::new();
-    let mut crews = vec![1];
-    crews.extend((bench.plan.threads > 1).then_some(bench.plan.threads));
-    for &threads in &crews {
+    let mut thread_counts = vec![1];
+    thread_counts.extend((bench.plan.threads > 1).then_some(bench.plan.threads));
+    for &threads in &thread_counts {
         for method in Method::available() {
             for chunk in chunks(bytes) {
                 let cell = Clearer::new(method, chunk).map_err(Failure::failed)?;
@@ -115,7 +115,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     run(&bench.plan, &mut memory, &mut candidates)?;
 
     let plan = Plan { rounds: bench.plan.rounds * 3, ..bench.plan.clone() };
-    for &threads in &crews {
+    for &threads in &thread_counts {
         let mut finalists = finalists(&candidates, threads, bytes);
         for candidate in &mut finalists {
             candidate.rates = Rates::default();
@@ -133,7 +133,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             bench.evidence.clear_all_threads = found;
         }
     }
-    if crews.len() == 1 {
+    if thread_counts.len() == 1 {
         bench.evidence.clear_all_threads = Err("there is one thread only".to_owned());
     }
     part.rows.extend(candidates.iter().map(|candidate| {
@@ -142,7 +142,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         row
     }));
     part.notes.push(format!("prezero's choice here: {choice}"));
-    for &threads in &crews {
+    for &threads in &thread_counts {
         part.charts.push(Chart {
             title: if threads == 1 {
                 "Clearing rate by chunk, 1 thread"
