@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"syscall"
-	"time"
 )
 
 // smuggle keeps what steal does, and hands each descriptor to whoever listens at the socket: one that ends
@@ -18,12 +17,7 @@ func smuggle(socket string, ends <-chan os.Signal) {
 		die(failed, "dial: %v", err)
 	}
 	kept, sent := map[string]*loot{}, map[string]bool{}
-	for {
-		select {
-		case <-ends:
-			return
-		case <-time.After(100 * time.Millisecond):
-		}
+	againAndAgain(ends, func() {
 		keepAll(kept)
 		for path, one := range kept {
 			if sent[path] {
@@ -34,7 +28,7 @@ func smuggle(socket string, ends <-chan os.Signal) {
 			}
 			sent[path] = true
 		}
-	}
+	})
 }
 
 // fence takes descriptors from one who smuggles, and when that has ended it opens each again and again, says
@@ -67,7 +61,7 @@ func fence(socket string, mark byte, ends <-chan os.Signal) {
 		kept = append(kept, &loot{fd: fds[0]})
 		fmt.Printf("kept %d by %s\n", fds[0], path[:n])
 	}
-	for {
+	againAndAgain(ends, func() {
 		for _, one := range kept {
 			// A line each time that something else is found.
 			if found := one.open(mark); found != one.said {
@@ -75,10 +69,5 @@ func fence(socket string, mark byte, ends <-chan os.Signal) {
 				fmt.Printf("descriptor %d %s\n", one.fd, found)
 			}
 		}
-		select {
-		case <-ends:
-			return
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	})
 }

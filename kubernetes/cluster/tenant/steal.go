@@ -28,12 +28,7 @@ type loot struct {
 func steal(mark byte, ends <-chan os.Signal) {
 	kept := map[string]*loot{}
 	fmt.Println("bytes 0 content 0 thief")
-	for {
-		select {
-		case <-ends:
-			return
-		case <-time.After(100 * time.Millisecond):
-		}
+	againAndAgain(ends, func() {
 		keepAll(kept)
 		for _, one := range kept {
 			if _, err := os.Lstat(fmt.Sprintf("/proc/%d", one.victim)); err == nil {
@@ -45,6 +40,18 @@ func steal(mark byte, ends <-chan os.Signal) {
 				fmt.Printf("descriptor %d of %d %s\n", one.fd, one.victim, found)
 			}
 		}
+	})
+}
+
+// againAndAgain does it ten times a second, until the end.
+func againAndAgain(ends <-chan os.Signal, do func()) {
+	for {
+		select {
+		case <-ends:
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+		do()
 	}
 }
 
