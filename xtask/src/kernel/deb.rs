@@ -59,7 +59,10 @@ pub(crate) fn build(linux: Linux, kind: &Kind, out: &Path) -> Result<Packages> {
     say::step(format_args!("building packages of {source}; with every module that takes hours"));
     // Where kbuild leaves them: beside the tree.
     let beside = tree.dir.parent().context("a tree has a parent")?.to_path_buf();
-    let before = debs(&beside)?;
+    // Of a build that was interrupted: the same names would not look new.
+    for old in debs(&beside)? {
+        fs::remove_file(old)?;
+    }
     let version = format!("{}+prezero1", source.version);
     let mut make = tree.make_command(&["bindeb-pkg"]);
     // The tools are there, and their versions are kbuild's to check, not dpkg's.
@@ -69,9 +72,9 @@ pub(crate) fn build(linux: Linux, kind: &Kind, out: &Path) -> Result<Packages> {
 
     fs::create_dir_all(out)?;
     let mut all = Vec::new();
-    for deb in debs(&beside)?.difference(&before) {
+    for deb in debs(&beside)? {
         let to = out.join(deb.file_name().unwrap_or_default());
-        fs::rename(deb, &to)?;
+        fs::rename(&deb, &to)?;
         all.push(to);
     }
     let is_image = |deb: &&PathBuf| {

@@ -13,7 +13,7 @@ use crate::{apt, cache, command, say};
 
 const SUITE: &str = "bookworm";
 /// Beyond what is essential: an init, what prezero's package depends on, and rpm for its other one.
-const PACKAGES: &str = "systemd,systemd-sysv,init-system-helpers,procps,libgcc-s1,rpm";
+const PACKAGES: &str = "systemd,systemd-sysv,init-system-helpers,kmod,procps,libgcc-s1,rpm";
 
 /// The archive, from the cache if it is there. Delete `package/` of the cache for a newer Debian.
 pub(super) fn archive() -> Result<PathBuf> {
