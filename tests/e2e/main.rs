@@ -9,6 +9,7 @@ mod conformance;
 mod crash;
 mod crowds;
 mod elastic;
+mod elastic_places;
 mod inherited;
 mod isolation;
 mod keep;

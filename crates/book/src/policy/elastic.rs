@@ -4,10 +4,12 @@
 //! # Theory of operation
 //!
 //! *Needed* are the pages that somebody has or was promised, and those that are to be ready and to
-//! stay free; a loan that was refused for want of pages is needed, too, until there is room for it
-//! or the time is over. A pool that has less grows to exactly that. It shrinks to the most that was
-//! needed within the time that the operator gives, so that a pool that shrank grows again within
-//! that time only if more is needed than was at any moment of it.
+//! stay free. A loan that was refused for want of pages is needed, too, until there is room for it,
+//! as there was where one as large was granted, or the time is over. Growth takes a while, seconds
+//! for a page of 1 GiB: that does not count, or what was added would go before whoever asked comes
+//! again. A pool that has less grows to exactly that. It shrinks to the most that was needed within
+//! the time that the operator gives, so that a pool that shrank grows again within that time only
+//! if more is needed than was at any moment of it.
 //!
 //! *Others.* The pool is the operator's. What was there, or is added by others, is never taken
 //! away: the pool shrinks by what it was grown by here, and no further. Where somebody takes away
@@ -106,6 +108,8 @@ pub struct Sizing {
     needs: VecDeque<(Duration, Pages)>,
     growth: Pause,
     shrinking: Pause,
+    /// When it began to grow.
+    grows_since: Option<Duration>,
 }
 
 /// What a restart must know.
@@ -176,6 +180,12 @@ impl Sizing {
         }
     }
 
+    /// A loan was granted that took so many pages. Each that is no larger had room then: who comes
+    /// between the last page that was added for it and the next look is not waited for any more.
+    pub fn note_granted(&mut self, pages: Pages) {
+        self.asked.retain(|_, (_, asked)| *asked > pages);
+    }
+
     /// What is to be done now.
     pub fn next(&mut self, limits: &Limits, seen: &Seen) -> Move {
         self.note_others(seen.total);
@@ -194,7 +204,10 @@ impl Sizing {
         if goal > seen.total {
             return match seen.now < self.growth.until {
                 true => Move::Wait(Some(self.growth.until)),
-                false => Move::Grow(goal.saturating_sub(seen.total)),
+                false => {
+                    self.grows_since = Some(seen.now);
+                    Move::Grow(goal.saturating_sub(seen.total))
+                }
             };
         }
         // Who adds pages wants them beside all that is needed.
@@ -219,6 +232,8 @@ impl Sizing {
                 self.ours += done;
                 self.last = Some(last + done);
                 self.growth.note(now, wanted, done);
+                let since = self.grows_since.take().unwrap_or(now);
+                self.prolong(now.saturating_sub(since));
             }
             Move::Shrink(wanted) => {
                 self.ours = self.ours.saturating_sub(done);
@@ -227,6 +242,12 @@ impl Sizing {
             }
             Move::Wait(_) => {}
         }
+    }
+
+    /// What is heeded is heeded so much longer.
+    fn prolong(&mut self, time: Duration) {
+        self.asked.values_mut().for_each(|(until, _)| *until += time);
+        self.needs.iter_mut().for_each(|(from, _)| *from += time);
     }
 
     /// So large it may become.

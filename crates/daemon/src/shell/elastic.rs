@@ -291,6 +291,20 @@ impl Shell {
         self.wake();
     }
 
+    /// A loan was granted: what was refused for want of its pages has them.
+    pub(super) fn note_grant(&mut self, loan: &book::Loan) {
+        let mut taken: BTreeMap<Domain, Pages> = BTreeMap::new();
+        for part in loan.parts.iter().filter(|_| !loan.kept) {
+            let domain = Domain { node: part.node, page_size: loan.page_size };
+            *taken.entry(domain).or_default() += part.pages;
+        }
+        for (domain, pages) in taken {
+            if let Some(pool) = self.sizes.pools.get_mut(&domain) {
+                pool.sizing.note_granted(pages);
+            }
+        }
+    }
+
     /// The operator has said anew what is to be.
     pub(super) fn let_sizes_go(&mut self) {
         self.sizes.pools.values_mut().for_each(|pool| pool.sizing.let_go());

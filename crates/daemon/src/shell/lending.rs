@@ -123,6 +123,7 @@ impl Shell {
             Ok(loan) => loan,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        self.note_grant(&loan);
         if !loan.kept {
             self.unsent.insert(loan.lease);
         }

@@ -99,6 +99,7 @@ impl Shell {
             Ok(loan) => loan,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        self.note_grant(&loan);
         let lease = loan.lease;
         let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
         let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();

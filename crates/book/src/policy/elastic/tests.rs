@@ -66,6 +66,40 @@ fn a_refused_loan_is_needed_until_there_is_room_and_what_can_never_be_is_not() {
 }
 
 #[test]
+fn a_loan_that_was_granted_before_its_room_was_seen_is_not_needed_twice() {
+    let mut sizing = Sizing::default();
+    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(40));
+    assert_eq!(step(&mut sizing, &seen(1, 8, 0, 0)), Move::Grow(Pages(40)));
+    // It came again between the last page and this look, and has them.
+    sizing.note_granted(Pages(40));
+    assert_eq!(step(&mut sizing, &seen(2, 48, 0, 0)), Move::Wait(None));
+    // A smaller one leaves what is larger.
+    sizing.ask(&LIMITS, &seen(3, 48, 10, 0), Pages(16));
+    sizing.note_granted(Pages(10));
+    assert_eq!(step(&mut sizing, &seen(3, 48, 0, 0)), Move::Grow(Pages(16)));
+}
+
+#[test]
+fn the_time_that_growth_takes_does_not_count() {
+    let mut sizing = Sizing::default();
+    step(&mut sizing, &seen(0, 8, 8, 0));
+    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+    let grow = sizing.next(&LIMITS, &seen(1, 8, 0, 0));
+    assert_eq!(grow, Move::Grow(Pages(20)));
+    // Three times as long as anything is kept.
+    sizing.note_done(seconds(31), grow, Pages(20));
+    assert!(matches!(step(&mut sizing, &seen(31, 28, 20, 0)), Move::Wait(Some(_))));
+    assert!(matches!(step(&mut sizing, &seen(40, 28, 20, 0)), Move::Wait(Some(_))));
+    assert_eq!(step(&mut sizing, &seen(42, 28, 20, 0)), Move::Shrink(Pages(20)));
+    // Nor is a loan forgotten for which half was found.
+    sizing.ask(&LIMITS, &seen(43, 8, 0, 0), Pages(20));
+    let grow = sizing.next(&LIMITS, &seen(43, 8, 0, 0));
+    sizing.note_done(seconds(60), grow, Pages(10));
+    assert_eq!(step(&mut sizing, &seen(62, 18, 10, 0)), Move::Grow(Pages(10)));
+}
+
+#[test]
 fn a_loan_that_can_never_be_served_keeps_no_other_from_being() {
     let mut sizing = Sizing::default();
     step(&mut sizing, &seen(0, 8, 0, 0));
@@ -155,6 +189,8 @@ enum Event {
     Want(u64),
     /// A loan is refused.
     Refuse(u64),
+    /// One is granted, if there are as many that nobody has.
+    Grant(u64),
     /// The operator adds pages.
     Add(u64),
     /// ... or takes some away that nobody has.
@@ -172,6 +208,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         3 => (0u64..30).prop_map(Event::Return),
         2 => (0u64..40).prop_map(Event::Want),
         1 => (1u64..90).prop_map(Event::Refuse),
+        2 => (1u64..60).prop_map(Event::Grant),
         1 => (1u64..20).prop_map(Event::Add),
         1 => (1u64..20).prop_map(Event::Remove),
         2 => (0u64..20).prop_map(Event::Find),
@@ -240,6 +277,14 @@ impl World {
                 self.sizing.ask(&LIMITS, &seen, Pages(pages));
                 self.asked = self.asked.max(pages);
                 self.asked_until = self.now + IDLE;
+            }
+            Event::Grant(pages) if pages > spare => return,
+            Event::Grant(pages) => {
+                self.taken += pages;
+                self.sizing.note_granted(Pages(pages));
+                if self.asked <= pages {
+                    self.asked = 0;
+                }
             }
             Event::Add(pages) => {
                 self.total += pages;

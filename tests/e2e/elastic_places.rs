@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pools of pages of 1 GiB, and of each of two nodes, that make the kernel's larger and smaller.
+
+use std::time::{Duration, Instant};
+
+use client::{LendRequest, Loan};
+use linux::testkit::hugepages;
+use linux::{Roots, hugetlb, numa};
+use prezero_tests::daemon::PATIENCE;
+use prezero_tests::memory::assert_zero;
+use prezero_tests::{Daemon, Page};
+use units::Node;
+use wire::PoolStatus;
+
+/// The size of the kernel's pool.
+fn total(page: Page, node: u32) -> u64 {
+    hugetlb::configured(&Roots::default(), page.size(), Some(Node(node))).expect("a page size")
+}
+
+fn wait_for_total(daemon: &Daemon, page: Page, node: u32, pages: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    while total(page, node) != pages {
+        let now = total(page, node);
+        assert!(Instant::now() < deadline, "{now}, never {pages}: {}", daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a loan that was refused is served.
+fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match daemon.client().lend(request) {
+            Ok(loan) => return loan,
+            Err(error) => assert!(Instant::now() < deadline, "{error}\n{}", daemon.log()),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving what lies
+/// there: not all that is added is a matter of taking what is free.
+#[test]
+fn the_kernels_pool_of_pages_of_1_gib_grows_and_shrinks_as_well() {
+    const PAGE: Page = Page::Gib1;
+    let there = || total(PAGE, 0);
+    // That there is room for one is seen by having one.
+    let Some(guard) = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 1)]) else { return };
+    let before = there() - 1;
+    hugetlb::set_total(&Roots::default(), PAGE.size(), Some(Node(0)), before).expect("root");
+    let max = before + 1;
+    let config = PAGE.pool(&format!("reserve_max = {max}\nreserve_idle = \"1s\""));
+    let daemon = Daemon::start_with(Some(guard), &config, &[]);
+    daemon.client().lend(&LendRequest::new(PAGE.times(1))).expect_err("there is none");
+    wait_for_total(&daemon, PAGE, 0, max);
+    let loan = lend_soon(&daemon, &LendRequest::new(PAGE.times(1)));
+    daemon.client().lend(&LendRequest::new(PAGE.times(1))).expect_err("that would be two");
+    assert_zero(&loan.map().expect("a page of 1 GiB"));
+    assert_eq!(there(), max);
+    drop(loan);
+    wait_for_total(&daemon, PAGE, 0, before);
+    daemon.wait_for("taken away again", |pool| {
+        pool.elastic.as_ref().is_some_and(|e| (e.total_pages, e.grown_pages) == (before, 0))
+    });
+    // What is to be ready is there again, and gone when it is to be drained.
+    let ready = format!("ready_high = 1\nreserve_max = {max}\nreserve_idle = \"1s\"");
+    daemon.write_config(&PAGE.pool(&ready));
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    daemon.wait_for("filled", |pool| pool.ready_pages == 1);
+    assert_eq!(there(), max);
+    assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
+    wait_for_total(&daemon, PAGE, 0, before);
+}
+
+/// A daemon that may add 40 pages on each of two nodes, and the size of each before.
+fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
+    const PAGE: Page = Page::Mib2;
+    if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
+        linux::testkit::skip_for_ever("this machine has one NUMA node");
+        return None;
+    }
+    let none = [0, 1].map(|node| (PAGE.size(), Some(Node(node)), 0));
+    let guard = hugepages::reserve_all(&none)?;
+    let before = [0, 1].map(|node| total(PAGE, node));
+    let pool = |node: usize| {
+        let (max, fields) = (before[node] + 40, fields[node]);
+        let common = format!("node = {node}\nreserve_max = {max}\nreserve_idle = \"1s\"\n{fields}");
+        PAGE.pool(&common)
+    };
+    let config = format!("{}{}", pool(0), pool(1));
+    Some((Daemon::start_with(Some(guard), &config, &[]), before))
+}
+
+fn pool(daemon: &Daemon, node: u32) -> PoolStatus {
+    let pools = daemon.status().pools;
+    pools.into_iter().find(|pool| pool.node == node).expect("a pool of each node")
+}
+
+fn wait_until_ready(daemon: &Daemon, node: u32, pages: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    while pool(daemon, node).ready_pages != pages {
+        let now = pool(daemon, node);
+        assert!(Instant::now() < deadline, "never {pages}: {now:?}\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn each_nodes_pool_of_the_kernels_grows_and_shrinks_by_its_own_demand() {
+    const PAGE: Page = Page::Mib2;
+    let Some((daemon, before)) = two_nodes(["ready_high = 4", "ready_high = 6"]) else { return };
+    wait_until_ready(&daemon, 0, 4);
+    wait_until_ready(&daemon, 1, 6);
+    assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1] + 6]);
+    let request = LendRequest { node: Some(Node(1)), ..LendRequest::new(PAGE.times(20)) };
+    daemon.client().lend(&request).expect_err("there are six");
+    let loan = lend_soon(&daemon, &request);
+    wait_until_ready(&daemon, 1, 6);
+    // The other one's has nothing to do with it.
+    assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1] + 26]);
+    let memory = loan.map().expect("20 pages");
+    assert_zero(&memory);
+    let places = numa::nodes_of(&memory, PAGE.size()).expect("mapped pages have a node");
+    assert!(places.iter().all(|place| *place == Node(1)), "{places:?}");
+    drop(memory);
+    drop(loan);
+    wait_for_total(&daemon, PAGE, 1, before[1] + 6);
+    assert_eq!(total(PAGE, 0), before[0] + 4);
+    let grown = |node| pool(&daemon, node).elastic.expect("elastic").grown_pages;
+    let deadline = Instant::now() + PATIENCE;
+    while [grown(0), grown(1)] != [4, 6] {
+        assert!(Instant::now() < deadline, "{:?}\n{}", [grown(0), grown(1)], daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
+    wait_for_total(&daemon, PAGE, 0, before[0]);
+    wait_for_total(&daemon, PAGE, 1, before[1]);
+}
+
+#[test]
+fn a_node_that_is_short_of_memory_holds_up_no_other_one() {
+    const PAGE: Page = Page::Mib2;
+    let short = "ready_high = 4\nreserve_free = \"1T\"";
+    let Some((daemon, before)) = two_nodes(["ready_high = 4", short]) else { return };
+    wait_until_ready(&daemon, 0, 4);
+    daemon.wait_for_log("the kernel's pool is smaller than it is wanted");
+    assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1]]);
+    let why = |node| pool(&daemon, node).elastic.expect("elastic").short_because;
+    assert_eq!(why(0), None);
+    assert!(why(1).expect("a reason").contains("of memory are available"));
+    // Nobody named a node: what one cannot grow to, the other one serves.
+    let request = LendRequest::new(PAGE.times(30));
+    daemon.client().lend(&request).expect_err("there are four");
+    let loan = lend_soon(&daemon, &request);
+    assert!(loan.parts().all(|(_, part)| part.node == 0));
+    assert_eq!(total(PAGE, 1), before[1]);
+}
