@@ -693,6 +693,38 @@ static void forks_beside_munmap(void)
 	say("forks beside threads that unmap", ended[0] + ended[1]);
 }
 
+static void *take_and_give_rights(void *memory)
+{
+	while (__atomic_load_n(&forks_left, __ATOMIC_SEQ_CST))
+		if (mprotect(memory, PAGE, PROT_NONE) || mprotect(memory, PAGE, RW))
+			die("mprotect");
+	return NULL;
+}
+
+/* Nor need memory stay readable while a child's copy of it is made. */
+static void forks_beside_mprotect(void)
+{
+	unsigned char *memory = map(NULL, 2, RW, MAP_PRIVATE);
+	pthread_t thread;
+	long had = 0;
+
+	memory[0] = memory[PAGE] = 6;
+	forks_left = 1;
+	if (pthread_create(&thread, NULL, take_and_give_rights, memory))
+		die("pthread_create");
+	for (int i = 0; i < 60; i++) {
+		pid_t pid = child();
+
+		if (!pid)
+			_exit(!mprotect(memory, PAGE, RW) && memory[0] + memory[PAGE] == 12);
+		had += child_end(pid) == 1;
+	}
+	forks_left = 0;
+	pthread_join(thread, NULL);
+	munmap(memory, 2 * PAGE);
+	say("forks beside a thread that takes and gives rights", had);
+}
+
 static void crowds(void)
 {
 	subject = "crowd";
@@ -713,6 +745,7 @@ static void crowds(void)
 	signal(SIGALRM, SIG_IGN);
 	say("signals came", alarms > 0);
 	forks_beside_munmap();
+	forks_beside_mprotect();
 }
 
 int main(int argc, char **argv)

@@ -8,17 +8,16 @@
 //!
 //! The copies are this file's own mappings, which nobody else has the address of; so is what holds
 //! the original's place in a child.
-#![expect(unsafe_code, reason = "copies the program's private memory, and moves the copies")]
+#![expect(unsafe_code, reason = "moves copies of the program's private memory")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use libc::c_int;
-
 use crate::config::AtFork;
+use crate::copying::Reader;
 use crate::maps;
-use crate::private::{Range, aligned, is_dump_advised, populate, private_place};
-use crate::raw::{self, ANONYMOUS, Errno, MOVE, READ_WRITE};
+use crate::private::{Range, is_dump_advised, private_place};
+use crate::raw::{self, ANONYMOUS, MOVE, READ_WRITE};
 use crate::say::say;
 use crate::stays::Stays;
 
@@ -109,9 +108,9 @@ impl Fork {
         }
         let mut copy_all = || {
             self.sign = Some(Sign::new()?);
-            let memory = raw::open(c"/proc/self/mem")?;
-            let copied = ranges.iter().try_for_each(|range| {
-                let at = copy(memory, range)?;
+            let mut reader = Reader::new()?;
+            ranges.iter().try_for_each(|range| {
+                let at = reader.copy(range)?;
                 self.copies.push(Copy { at, of: *range, held: false });
                 let advice = is_dump_advised().then(|| maps::advice(range.piece));
                 if advice.flatten().is_some_and(|all| all.contains(&libc::MADV_DONTDUMP)) {
@@ -119,9 +118,7 @@ impl Fork {
                     unsafe { raw::madvise(at, range.bytes(), libc::MADV_DONTDUMP) }?;
                 }
                 Ok(())
-            });
-            raw::close(memory);
-            copied
+            })
         };
         let copied: raw::Result<()> = copy_all();
         copied.inspect_err(|error| {
@@ -212,113 +209,4 @@ fn hold(range: &Range) -> raw::Result<()> {
     let at = range.piece.start;
     // SAFETY: replaces nothing.
     unsafe { raw::mmap(at, range.bytes(), libc::PROT_NONE, flags, -1, 0) }.map(drop)
-}
-
-/// A private copy of a range with its rights, somewhere.
-fn copy(memory: c_int, range: &Range) -> raw::Result<usize> {
-    let copied = are_a_childs(range.page)
-        .then(|| huge(range).and_then(|at| fill(memory, range, at, populate)).ok());
-    // Of ordinary memory only what is written is taken, which is less than a huge page.
-    copied.flatten().map_or_else(
-        || {
-            let at = aligned(range.bytes(), range.page, READ_WRITE, 0)?;
-            fill(memory, range, at, |_, _| Ok(()))
-        },
-        Ok,
-    )
-}
-
-/// Whether a child has its parent's private huge pages of that size for sure: those that a page
-/// table's entry above the last level maps.
-///
-/// Linux 6.18 takes the tables of all others for shared ones, by what happens to be left in a field
-/// that only the former have, and then leaves the child without: it reads zeros. Of pages of 1 GiB
-/// that was a third of all forks, without the shim.
-fn are_a_childs(page: usize) -> bool {
-    let entries = raw::base_page() / 8;
-    page == raw::base_page() * entries
-}
-
-/// Makes sure of a page's memory before something is written to it.
-type Have = fn(usize, usize) -> raw::Result<()>;
-
-/// Fills a copy and returns it, or unmaps it where a page of it cannot be had.
-fn fill(memory: c_int, range: &Range, at: usize, have: Have) -> raw::Result<usize> {
-    let piece = &range.piece;
-    for from in (piece.start..piece.end).step_by(range.page) {
-        let to = at + (from - piece.start);
-        let is_there = piece.prot & libc::PROT_READ != 0 && raw::is_resident(from);
-        let copied = if is_there {
-            // SAFETY: a page of the original that is readable and there.
-            if unsafe { raw::is_zero(from, range.page) } {
-                continue;
-            }
-            // SAFETY: the same, and its place in the copy, which is as long, nobody else's, and
-            // has its memory.
-            have(to, range.page).map(|()| unsafe { raw::copy_unless_zero(from, to, range.page) })
-        } else {
-            through_kernel(memory, from, to, range.page, have)
-        };
-        if let Err(error) = copied {
-            // SAFETY: this file's own mapping.
-            let _ = unsafe { raw::munmap(at, range.bytes()) };
-            return Err(error);
-        }
-    }
-    if piece.prot != READ_WRITE {
-        // SAFETY: this function's own mapping. Fewer rights than it has cannot be refused but for
-        // want of memory for the mapping's description; the child then has more rights.
-        let _ = unsafe { raw::mprotect(at, range.bytes(), piece.prot) };
-    }
-    Ok(at)
-}
-
-/// Copies a page that this thread could not read, or not without a signal: one without rights, or
-/// one that the program gave up and the kernel has no new one for, which is zero.
-fn through_kernel(
-    memory: c_int,
-    from: usize,
-    to: usize,
-    bytes: usize,
-    have: Have,
-) -> raw::Result<()> {
-    let mut buffer = vec![0_u8; 64 << 10];
-    let mut populated = false;
-    for offset in (0..bytes).step_by(buffer.len()) {
-        let read = raw::pread(memory, &mut buffer, (from + offset) as u64).unwrap_or(0);
-        if buffer[..read].iter().any(|byte| *byte != 0) {
-            if !std::mem::replace(&mut populated, true) {
-                have(to, bytes)?;
-            }
-            // SAFETY: into this file's own copy, whose page is longer than what was read.
-            unsafe { raw::put(&buffer[..read], to + offset) };
-        }
-    }
-    Ok(())
-}
-
-/// Address space for huge pages of the kernel's that can be moved later.
-///
-/// Without a promise (`MAP_NORESERVE`), which would be the parent's and no use to the child: where
-/// the parent then unmaps first, Linux 6.18 counts it back although the child has the pages, and as
-/// long as it has them the pool has promised fewer pages than none, and more than it has to others.
-/// [`populate`] finds out whether there are pages.
-fn huge(range: &Range) -> raw::Result<usize> {
-    let size = c_int::try_from(range.page.trailing_zeros()).map_err(|_| Errno(libc::EINVAL))?;
-    let flags = ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE | size << libc::MAP_HUGE_SHIFT;
-    // SAFETY: new mappings at addresses of the kernel's choice replace nothing.
-    let first = unsafe { raw::mmap(0, range.bytes(), READ_WRITE, flags, -1, 0) }?;
-    // Kernels before 5.16 do not move huge pages: better to know before the fork than after it.
-    let moved = aligned(range.bytes(), range.page, READ_WRITE, 0).and_then(|place| {
-        // SAFETY: both are this function's own.
-        let moved = unsafe { raw::mremap(first, range.bytes(), range.bytes(), MOVE, place) };
-        moved.inspect_err(|_| {
-            // SAFETY: this function's own.
-            let _ = unsafe { raw::munmap(place, range.bytes()) };
-        })
-    });
-    moved.inspect_err(|_| {
-        // SAFETY: this function's own.
-        let _ = unsafe { raw::munmap(first, range.bytes()) };
-    })
 }

@@ -35,6 +35,7 @@ mod anonymous;
 pub mod bare;
 pub mod calls;
 mod config;
+mod copying;
 pub mod counts;
 mod daemon;
 mod defect;

@@ -58,6 +58,19 @@ pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32, all: bool) {
     let _ = plain(libc::SYS_futex, [word.as_ptr().addr(), int(operation), most, 0, 0, 0]);
 }
 
+/// How many threads the process has; `None` where that cannot be seen.
+pub(crate) fn threads() -> Option<usize> {
+    let mut text = [0; 1024];
+    let file = super::open(c"/proc/self/stat").ok()?;
+    let read = super::pread(file, &mut text, 0);
+    close(file);
+    let text = text.get(..read.ok()?)?;
+    // The name, which is the second field, may have any bytes in it, parentheses too.
+    let name_ends = text.iter().rposition(|byte| *byte == b')')?;
+    let fields = str::from_utf8(text.get(name_ends + 1..)?).ok()?;
+    fields.split_ascii_whitespace().nth(17)?.parse().ok()
+}
+
 /// The process's parent; 0 if that is in another PID namespace.
 pub(crate) fn parent() -> u32 {
     plain(libc::SYS_getppid, [0; 6]).map_or(0, |pid| pid as u32)
