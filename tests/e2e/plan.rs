@@ -141,3 +141,21 @@ fn a_daemon_has_as_much_ready_as_the_plan_says() {
     });
     assert!((predicted - seen).abs() <= TOLERANCE, "predicted {predicted:.3}, seen {seen:.3}");
 }
+
+#[test]
+fn a_trace_of_a_node_that_there_is_not_is_refused() {
+    let place = tempfile::tempdir().expect("a directory");
+    let trace = place.path().join("trace.csv");
+    let text = "arrival,size,lifetime,node\n0,1G,5,0\n1,1G,5,99999999999\n";
+    std::fs::write(&trace, text).expect("a file of ours");
+    let lab = binary().with_file_name("prezero-lab");
+    let output = Command::new(lab)
+        .args(["plan", "--nodes", "2", "--memory", "8G", "--trace"])
+        .arg(&trace)
+        .output()
+        .expect("it runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    let says = "loan 2 of the trace is of node 99999999999, and there are 2";
+    assert!(error.contains(says), "{error}");
+}

@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
 
     fn candidate(&self, ask: &Ask) -> Option<usize> {
         if let Some(node) = ask.node {
-            return (!self.hosts.is_empty()).then(|| node % self.hosts.len());
+            return (node < self.hosts.len()).then_some(node);
         }
         let most = self.fleet.kind.memory.0.checked_sub(ask.bytes.0)?;
         let packed =

@@ -194,6 +194,18 @@ fn loans(args: &Args) -> Result<Vec<Ask>, Failure> {
         Some(path) => trace::read(path, args.format)?,
         None => generate::trace(&shape(args), args.generated.seed),
     };
+    let beyond = asks.iter().enumerate().find_map(|(at, ask)| {
+        let node = ask.node.filter(|node| *node >= args.nodes)?;
+        Some((at + 1, node))
+    });
+    if let Some((loan, node)) = beyond {
+        let nodes = args.nodes;
+        let text = format!(
+            "loan {loan} of the trace is of node {node}, and there are {nodes}, from 0 on: raise \
+             --nodes, or leave the node out"
+        );
+        return Err(Failure::usage(text));
+    }
     let page = args.page_size.bytes();
     for ask in &mut asks {
         ask.bytes = Bytes(ask.bytes.0.div_ceil(page).max(1).saturating_mul(page));

@@ -149,7 +149,7 @@ fn lines<T: for<'de> Deserialize<'de>>(
         let read = ask(line).map_err(|why| format!("loan {number}: {why}"))?;
         if let Some(ask) = read {
             let times = [ask.arrival, ask.lifetime];
-            if ask.arrival.is_nan() || times.iter().any(|time| time.is_nan() || *time < 0.0) {
+            if !ask.arrival.is_finite() || times.iter().any(|time| time.is_nan() || *time < 0.0) {
                 return Err(format!(
                     "loan {number}: arrival {} and lifetime {} must be seconds of at least 0",
                     ask.arrival, ask.lifetime
@@ -223,6 +223,7 @@ mod tests {
             ("arrival,size,lifetime\n0,8Q,1\n", "loan 1: `8Q` is not a size"),
             ("arrival,size,lifetime\n0,8G,1\n-1,8G,1\n", "loan 2: arrival -1"),
             ("arrival,size,lifetime\n0,8G,NaN\n", "loan 1: arrival 0 and lifetime NaN"),
+            ("arrival,size,lifetime\ninf,8G,1\n", "loan 1: arrival inf"),
             ("arrival,size,lifetime\nsoon,8G,1\n", "line: 2"),
             ("arrival,size,live\n0,8G,1\n", "live"),
         ] {
