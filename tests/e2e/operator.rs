@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The operator in control: who has what, taking it back, and counts that are true.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -447,6 +449,39 @@ fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
     // A daemon that was killed has locked nothing.
     daemon.kill();
     daemon.launch();
+}
+
+#[test]
+fn a_run_directory_into_which_others_can_put_files_is_refused_and_nothing_is_written_there() {
+    let _alone = alone();
+    let place = tempfile::tempdir().expect("a directory");
+    let victim = place.path().join("victim");
+    for (owner, mode, says) in [
+        (65534, 0o700, "is of uid 65534 with mode 700"),
+        (0, 0o777, "is of uid 0 with mode 777"),
+        (0, 0o1777, "is of uid 0 with mode 1777"),
+        (0, 0o770, "is of uid 0 with mode 770"),
+    ] {
+        let run_dir = place.path().join(format!("{owner}-{mode:o}"));
+        std::fs::create_dir(&run_dir).expect("a new directory");
+        std::fs::set_permissions(&run_dir, Permissions::from_mode(mode)).expect("our own");
+        // As who may put files there would, to have one made that is root's.
+        std::os::unix::fs::symlink(&victim, run_dir.join("lock")).expect("a link");
+        if std::os::unix::fs::chown(&run_dir, Some(owner), None).is_err() {
+            linux::testkit::skip("giving a directory away needs root");
+            return;
+        }
+        let mut command = Command::new(prezero_tests::daemon::binary());
+        command.args(["serve", "--pool", "page_size=2M", "--run-dir"]).arg(&run_dir);
+        command.arg("--socket").arg(place.path().join("socket"));
+        let output = command.output().expect("it runs");
+        let why = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{why}");
+        assert!(why.contains(says) && why.contains("--run-dir"), "{why}");
+        assert!(!victim.exists(), "{why}");
+        assert!(!place.path().join("socket").exists(), "its socket is gone");
+        assert_eq!(std::fs::read_dir(&run_dir).expect("it is there").count(), 1);
+    }
 }
 
 #[test]

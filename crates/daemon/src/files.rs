@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::thread::sleep;
@@ -15,12 +15,20 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use crate::error::{Error, Result};
 
 /// Makes a directory that only the daemon's user can enter, if it is missing.
+///
+/// # Errors
+/// Also where it is there and somebody else can put files into it: a link of theirs would have the
+/// daemon write elsewhere, and their file would be believed to be the last daemon's.
 pub(crate) fn make_dir(path: &Path) -> Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| Error::Runtime { what: "cannot make the run directory", source })
+    let failed = |source| Error::Runtime { what: "cannot make the run directory", source };
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    let meta = fs::metadata(path).map_err(failed)?;
+    let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
+    let user = rustix::process::geteuid().as_raw();
+    if owner != user || mode & 0o022 != 0 {
+        return Err(Error::NotOurs { path: path.to_owned(), owner, mode, user });
+    }
+    Ok(())
 }
 
 /// Writes a file of the daemon's own: a reader finds all of what was in it or all of `content`.
