@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans by name: what agents hand on to others, who hold nothing but a path.
 
+mod owners;
 mod storm;
 
 use std::fs::File;

@@ -126,6 +126,9 @@ impl InPlace {
 pub struct Keep {
     /// The owner's name.
     pub owner: Owner,
+    /// The scope of the loan's name, if it has one: an owner is one within its scope, and one of a
+    /// loan that lasts by a descriptor is none of them.
+    pub scope: Option<String>,
     /// How long content stays after its return, in seconds.
     pub seconds: u64,
 }
@@ -148,6 +151,27 @@ pub struct Part {
     /// By what name the loan lasts, with nobody's descriptor. While it is lent that is the loan;
     /// afterwards it says how it was held.
     pub name: Option<LoanName>,
+}
+
+impl Part {
+    /// Who returns to it: an owner, and the scope in which it is one.
+    pub(crate) fn keeper(&self) -> Option<(&Owner, Option<&str>)> {
+        self.keep.as_ref().map(|keep| (&keep.owner, keep.scope.as_deref()))
+    }
+
+    /// The scope of the name that its loan has or had, empty for a name without one; `None` for a
+    /// loan without a name.
+    #[must_use]
+    pub fn scope(&self) -> Option<&str> {
+        let kept = self.keep.as_ref().and_then(|keep| keep.scope.as_deref());
+        self.name.as_ref().map(|name| name.scope().unwrap_or_default()).or(kept)
+    }
+
+    /// The same that is kept for nobody. What was lent by a name is not forgotten to have been.
+    pub(crate) fn given_up(self) -> Self {
+        let named = self.keep.filter(|keep| keep.scope.is_some());
+        Self { keep: named.map(|keep| Keep { seconds: 0, ..keep }), ..self }
+    }
 }
 
 /// Where a block is in its life.
@@ -455,8 +479,8 @@ impl Block {
         match &self.state {
             State::Kept { part: old, .. }
                 if old.uid == part.uid
-                    && old.keep.as_ref().map(|k| &k.owner)
-                        == part.keep.as_ref().map(|k| &k.owner) =>
+                    && old.keeper().is_some()
+                    && old.keeper() == part.keeper() =>
             {
                 self.state = State::Lent(part);
                 Ok(())
@@ -465,14 +489,23 @@ impl Block {
         }
     }
 
-    /// lent → lent: from now on the loan lasts by its name.
+    /// lent → lent: from now on the loan lasts by its name, and its owner has it: what it leaves
+    /// is kept for so long.
     ///
     /// # Errors
     /// [`IllegalMove`] unless it is lent under `lease`, by no name.
-    pub fn hold_by_name(&mut self, lease: LeaseId, name: LoanName) -> Result<(), IllegalMove> {
+    pub fn hold_by_name(
+        &mut self,
+        lease: LeaseId,
+        name: LoanName,
+        keep_seconds: u64,
+    ) -> Result<(), IllegalMove> {
         match &mut self.state {
             State::Lent(part) if part.lease == lease && part.name.is_none() => {
                 part.name = Some(name);
+                if let Some(keep) = &mut part.keep {
+                    keep.seconds = keep_seconds;
+                }
                 Ok(())
             }
             _ => self.illegal("given that name"),
@@ -493,9 +526,8 @@ impl Block {
         }
     }
 
-    /// Notes that what is lent never got into its borrower's hands: it has nothing there that could
-    /// be kept for it. No-op in any other state.
-    pub(crate) fn note_never_had(&mut self) {
+    /// Notes that nothing of what is lent is kept for its owner. No-op in any other state.
+    pub(crate) fn keep_nothing(&mut self) {
         if let State::Lent(part) = &mut self.state {
             part.keep = None;
         }
@@ -561,15 +593,17 @@ impl Block {
         self.grown = Pages::ZERO;
         // Nobody has looked yet when it lingers the next time.
         self.hold = Hold::default();
+        let is_named = part.as_ref().is_some_and(|part| part.scope().is_some());
         if let Some(part) = part
             && let Some(keep) = &part.keep
             && keep.seconds > 0
+            && (!is_named || self.is_kept_by_name(&reach))
         {
             let until = now.saturating_add(keep.seconds);
-            self.state = State::Kept { part: part.clone(), until };
+            // By its owner it comes back, and by what name is another loan's business.
+            self.state = State::Kept { part: Part { name: None, ..part.clone() }, until };
             return Ok(Settled::Kept);
         }
-        let is_named = part.as_ref().is_some_and(|part| part.name.is_some());
         let whole = self.pages() == self.pool.pages_per_block && self.missing == Pages::ZERO;
         match InPlace::of(&reach, recycle, is_named) {
             Some(key) if whole => {
@@ -578,6 +612,12 @@ impl Block {
             }
             _ => Ok(Settled::Gone),
         }
+    }
+
+    /// Whether what was lent by a name may be kept. Whoever is left with a name of its file would
+    /// have its content again; and who gets it by a name may not fill a hole.
+    fn is_kept_by_name(&self, reach: &Reach) -> bool {
+        matches!(reach, Reach::Nobody(_)) && self.missing == Pages::ZERO
     }
 
     fn clear_where_it_lies(&mut self, _key: &InPlace) {
@@ -590,8 +630,7 @@ impl Block {
     /// [`IllegalMove`] from any other state.
     pub fn give_up(&mut self) -> Result<(), IllegalMove> {
         let State::Kept { part, .. } = &self.state else { return self.illegal("given up") };
-        let part = Part { keep: None, ..part.clone() };
-        self.state = State::Lingering(Some(part));
+        self.state = State::Lingering(Some(part.clone().given_up()));
         Ok(())
     }
 

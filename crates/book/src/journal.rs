@@ -8,14 +8,16 @@
 //! b17-n0-p8-l5-i0-u1000-g8-k300-oguest1      its content is kept 300 s for `guest1`
 //! b17-n0-p8-l5-i0-u1000-g8-k300-oguest1-t91  ... until second 91 of CLOCK_BOOTTIME
 //! b17-n0-p8-l5-i0-u1000-g8-hteam-a+0f3c      lent by the name `team-a/0f3c`
+//! b17-n0-p8-l5-i0-u1000-g8-k300-ox-steam+a-t91  kept for `x` of the scope `team-a`
 //! ```
-//! The page size is the mount's. A loan's name stands last, since it may have hyphens. A rename
+//! The page size is the mount's. A loan's name stands last, since it may have hyphens; it says the
+//! scope of an owner, which where the loan has no name is written out. A rename
 //! moves a block and rewrites its name in one step, so a crash leaves either the old truth or the
 //! new one.
 
 use std::str::FromStr;
 
-use units::{BlockId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+use units::{BlockId, LeaseId, LoanName, Node, PageSize, Pages, PoolKey, Uid};
 
 use crate::block::{Block, Keep, Part, State};
 
@@ -46,6 +48,10 @@ pub fn name_of(block: &Block) -> String {
     format(block.id(), block.pool(), part, until)
 }
 
+/// The most characters that a loan's name and its owner's have together: a file name has 255 bytes,
+/// and a daemon reads calls of 1 KiB.
+pub const MOST_OWNED: usize = 124;
+
 /// What a loan's name stands behind. No field before it has a hyphen.
 const NAMED: &str = "-h";
 
@@ -58,8 +64,11 @@ fn format(block: BlockId, pool: PoolKey, part: Option<&Part>, until: Option<u64>
             name += &format!("-a{account}");
         }
         name += &format!("-g{pages}");
-        if let Some(Keep { owner, seconds }) = keep {
+        if let Some(Keep { owner, scope, seconds }) = keep {
             name += &format!("-k{seconds}-o{owner}");
+            if let (Some(scope), None) = (scope, loan) {
+                name += &format!("-s{}", scope.replace('-', "+"));
+            }
         }
         if let Some(loan) = loan {
             name += &format!("{NAMED}{}", loan.as_str().replace('/', "+"));
@@ -101,7 +110,20 @@ pub fn parse(name: &str, page_size: PageSize) -> Option<Entry> {
             Some(field) => {
                 let seconds = number(field, 'k')?;
                 let owner = fields.next()?.strip_prefix('o')?.parse().ok()?;
-                Some(Keep { owner, seconds })
+                let written = fields.next_if(|field| field.starts_with('s'));
+                let scope = match (&loan, written) {
+                    (Some(loan), _) => LoanName::scope(loan).map(str::to_owned),
+                    (None, written) => written.map(|field| field[1..].replace('+', "-")),
+                };
+                // As that of a name.
+                let is_good = |scope: &String| {
+                    let name = format!("{scope}/0").parse::<LoanName>();
+                    name.is_ok_and(|name| name.scope() == Some(scope))
+                };
+                if !scope.as_ref().is_none_or(is_good) {
+                    return None;
+                }
+                Some(Keep { owner, scope, seconds })
             }
         };
         part = Some(Part { lease, index, uid, account, keep, pages, name: loan });
@@ -123,11 +145,11 @@ fn number<T: FromStr>(field: &str, prefix: char) -> Option<T> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use units::LoanName;
 
     fn keep() -> impl Strategy<Value = Option<Keep>> {
         proptest::option::of(("[A-Za-z0-9._]{1,64}", any::<u64>()).prop_map(|(owner, seconds)| {
-            Keep { owner: owner.parse().expect("the pattern is the rule"), seconds }
+            let owner = owner.parse().expect("the pattern is the rule");
+            Keep { owner, scope: None, seconds }
         }))
     }
 
@@ -166,6 +188,37 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// Of loans by name that an owner returns to: at most `MOST_OWNED` characters of both.
+        #[test]
+        fn every_name_of_a_loan_by_name_with_an_owner_reads_back(
+            (id, node, k) in (0..1_000_000_000_000u64, 0..1024u32, 1..1_000_000_000u64),
+            (lease, uid, account) in (0..1_000_000_000_000u64, any::<u32>(), any::<u32>()),
+            (seconds, until) in (any::<u32>(), proptest::option::of(0..10_000_000_000u64)),
+            (scope, rest) in ("[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "[A-Za-z0-9][A-Za-z0-9._-]{0,45}"),
+            owner in "[A-Za-z0-9._]{1,64}",
+            is_held in any::<bool>(),
+        ) {
+            let name: LoanName = format!("{scope}/{rest}").parse().expect("the pattern is the rule");
+            let owner = &owner[..owner.len().min(MOST_OWNED - name.as_str().len())];
+            let keep = Keep {
+                owner: owner.parse().expect("the pattern is the rule"),
+                scope: Some(scope),
+                seconds: seconds.into(),
+            };
+            let pool = PoolKey { node: Node(node), page_size: PageSize::MIB_2, pages_per_block: Pages(k) };
+            let until = until.filter(|_| !is_held);
+            let part = Some(Part {
+                lease: LeaseId(lease), index: 0, uid: Uid(uid), account: Uid(account),
+                keep: Some(keep), pages: Pages(k), name: is_held.then_some(name),
+            });
+            let text = format(BlockId(id), pool, part.as_ref(), until);
+            prop_assert!(text.len() <= 255, "{} bytes do not fit a file name", text.len());
+            let entry = Entry { block: BlockId(id), pool, part, until };
+            prop_assert_eq!(parse(&text, PageSize::MIB_2), Some(entry));
+        }
+    }
+
     #[test]
     fn names_of_releases_without_accounts_are_of_their_own_users() {
         let entry = parse("b17-n0-p8-l5-i0-u1000-g8", PageSize::MIB_2).expect("a name of before");
@@ -196,6 +249,11 @@ mod tests {
             "b1-n0-p1-l1-i0-u0-g1-h+",
             "b1-n0-p1-l1-i0-u0-g1-h-a",
             "b1-n0-p1-ha",
+            "b1-n0-p1-l1-i0-u0-g1-sa",
+            "b1-n0-p1-l1-i0-u0-g1-k5-oa-s",
+            "b1-n0-p1-l1-i0-u0-g1-k5-oa-s+",
+            "b1-n0-p1-l1-i0-u0-g1-k5-oa-sa-ha+1",
+            "b1-n0-p1-l1-i0-u0-g1-k5-oa-sa/b",
         ] {
             assert_eq!(parse(name, PageSize::MIB_2), None, "{name}");
         }

@@ -11,7 +11,7 @@ const POOL: PoolKey =
 
 fn part(lease: u64, owner: &str) -> Part {
     let owner = owner.parse().expect("an owner's name");
-    let keep = Some(Keep { owner, seconds: 60 });
+    let keep = Some(Keep { owner, scope: None, seconds: 60 });
     let (uid, account) = (Uid(1000), Uid(1000));
     Part { lease: LeaseId(lease), index: 0, uid, account, keep, pages: Pages(2), name: None }
 }
@@ -176,4 +176,32 @@ fn what_held_a_block_is_forgotten_with_that_life_of_it() {
     block.lend_again(part(2, "guest")).expect("it is kept");
     block.give_back(LeaseId(2)).expect("it is lent");
     assert_eq!(block.hold(), Hold::Open, "nobody has looked yet");
+}
+
+#[test]
+fn what_was_lent_by_a_name_is_kept_only_where_nobody_has_a_name_of_its_file() {
+    struct Looked;
+    impl Proof for Looked {}
+    let named = || {
+        let mut part = part(1, "guest");
+        part.name = Some("team-a/1".parse().expect("a name"));
+        part.keep = part.keep.map(|keep| Keep { scope: Some("team-a".to_owned()), ..keep });
+        Block::adopt_unknown(ID, POOL, Some(part))
+    };
+    for recycle in [Recycle::Auto, Recycle::Fresh, Recycle::InPlace] {
+        let mut block = named();
+        assert_eq!(block.settle(Reach::Sole, recycle, 100), Ok(Settled::Gone));
+        let mut block = named();
+        let nobody = || Reach::Nobody(Unheld::by(Looked));
+        assert_eq!(block.settle(nobody(), recycle, 100), Ok(Settled::Kept));
+        // The scope is whose it is: no other's owner of that name, and none without a scope.
+        for scope in [None, Some("team-b".to_owned())] {
+            let mut other = part(2, "guest");
+            other.keep = other.keep.map(|keep| Keep { scope, ..keep });
+            block.lend_again(other).expect_err("it is another owner's");
+        }
+        // Given up it is of a named loan still, and goes where somebody may have a name of it.
+        block.give_up().expect("it is kept");
+        assert_eq!(block.settle(Reach::Sole, recycle, 200), Ok(Settled::Gone));
+    }
 }

@@ -60,7 +60,15 @@ impl AgentClient {
     /// # Errors
     /// [`Error::AgentRefused`] with [`AgentError::NoSuchName`] for a name that nothing is lent by.
     pub fn give_back(&mut self, name: LoanName) -> Result<()> {
-        self.call(&ReturnByName { name }).map(drop)
+        self.call(&ReturnByName { name, discard: false }).map(drop)
+    }
+
+    /// The same, and nothing of it is kept for its owner: as when nobody got to use it.
+    ///
+    /// # Errors
+    /// As [`give_back`](Self::give_back).
+    pub fn discard(&mut self, name: LoanName) -> Result<()> {
+        self.call(&ReturnByName { name, discard: true }).map(drop)
     }
 
     /// All loans by name that begin with `prefix`, in the order of their names.

@@ -129,8 +129,15 @@ async fn filled(shell: &Shared, loan: &mut Loan, fills: Vec<Fill>) {
 /// What came of asking for a loan by name.
 #[derive(Debug)]
 pub(crate) enum Lent {
-    /// It was made, with so many pages ready.
-    Made(HeldByName, Pages),
+    /// It was made.
+    Made {
+        /// The loan.
+        held: HeldByName,
+        /// So many pages were ready.
+        ready: Pages,
+        /// Whether it has what its owner left.
+        kept: bool,
+    },
     /// It was there.
     Found(HeldByName),
     /// Another call makes it, and is not done.
@@ -173,11 +180,12 @@ pub(crate) async fn lend_by_name(
         place.turn().await;
     };
     drop(waits);
+    let kept = pending.kept;
     let made = tokio::task::spawn_local(made_ready(Rc::clone(shell), pending, whole));
     let gone = |_| Error::Failed { what: "the daemon ends".to_owned() };
     let (held, ready) = made.await.map_err(gone)??;
     shell.borrow().metrics.granted_by_name(ready == held.pages, begin.elapsed());
-    Ok(Ok(Lent::Made(held, ready)))
+    Ok(Ok(Lent::Made { held, ready, kept }))
 }
 
 /// Fills the loan's file, if it is to be whole, and puts its name on it.
@@ -216,14 +224,18 @@ async fn made_ready(
     Ok((held, ready))
 }
 
-/// Ends a loan by its name, after its making if it is being made. `None`: there is none;
-/// `Some(false)`: it is still being made.
-pub(crate) async fn return_by_name(shell: &Shared, name: &LoanName) -> Result<Option<bool>, Error> {
+/// Ends a loan by its name, after its making if it is being made; `discard` keeps nothing of it.
+/// `None`: there is none; `Some(false)`: it is still being made.
+pub(crate) async fn return_by_name(
+    shell: &Shared,
+    name: &LoanName,
+    discard: bool,
+) -> Result<Option<bool>, Error> {
     let until = Instant::now() + FOR_OWNER;
     let mut changes = shell.borrow().changes();
     loop {
         changes.mark_unchanged();
-        let returned = shell.borrow_mut().return_by_name(name)?;
+        let returned = shell.borrow_mut().return_by_name(name, discard)?;
         if returned != Some(false) || Instant::now() >= until {
             return Ok(returned);
         }

@@ -441,7 +441,7 @@ fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
     }
     let part = journal::parse(name, page_size).and_then(|entry| entry.part)?;
     // All of an agent's loans are on its account: those whom it serves must not hold up each other.
-    Some(part.name.map_or(part.account, |name| scope_lane(name.scope().unwrap_or_default())))
+    Some(part.scope().map_or(part.account, scope_lane))
 }
 
 /// A number of a scope in place of an account's, above those that users have. Scopes that happen to

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use units::{Bytes, LoanName, Node, PageSize};
+use units::{Bytes, LoanName, Node, Owner, PageSize};
 use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
 
 use crate::methods::method;
@@ -44,6 +44,9 @@ pub struct LentByName {
     pub loan: NamedLoan,
     /// Whether it was there already.
     pub found: bool,
+    /// Whether it has what its owner left; of one that was there already, false.
+    #[serde(default)]
+    pub kept: bool,
     /// So many of its bytes were ready when it was granted; of one that was there already, so many
     /// have memory.
     pub ready_bytes: u64,
@@ -123,13 +126,31 @@ pub struct LendByName {
     /// The file's group; `None` is the caller's.
     #[serde(default)]
     pub gid: Option<u32>,
+    /// Whose content it is: after the loan's return it stays for the next loan of the same owner,
+    /// user, size and scope of names, which then has it. An owner is one within the scope of its
+    /// loan's name alone, which a name with an owner must have; and the loan must be `whole`.
+    #[serde(default)]
+    pub owner: Option<Owner>,
+    /// For how long; `None` is not at all.
+    #[serde(default)]
+    pub keep_seconds: Option<u64>,
 }
 
 impl LendByName {
     /// `bytes` of any pages, by that name, to the caller's own user.
     #[must_use]
     pub fn new(name: LoanName, bytes: Bytes) -> Self {
-        Self { name, bytes, page_size: None, node: None, whole: false, uid: None, gid: None }
+        Self {
+            name,
+            bytes,
+            page_size: None,
+            node: None,
+            whole: false,
+            uid: None,
+            gid: None,
+            owner: None,
+            keep_seconds: None,
+        }
     }
 }
 
@@ -138,6 +159,9 @@ impl LendByName {
 pub struct ReturnByName {
     /// Its name.
     pub name: LoanName,
+    /// Whether nothing of it is kept, also if it has an owner: as when nobody got to use it.
+    #[serde(default)]
+    pub discard: bool,
 }
 
 /// Which loans to list.

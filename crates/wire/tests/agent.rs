@@ -54,12 +54,14 @@ fn calls_have_their_names_and_what_may_be_absent_may() {
     assert_eq!(least, LendByName::new("a".parse().expect("a name"), units::Bytes(4096)));
     let all = json!({
         "name": "a/b", "bytes": 2_097_152, "page_bytes": 2_097_152, "node": 1, "whole": true,
-        "uid": 5, "gid": 6,
+        "uid": 5, "gid": 6, "owner": "cache", "keep_seconds": 60,
     });
     let read: LendByName = serde_json::from_value(all.clone()).expect("a call");
     assert_eq!(serde_json::to_value(read).expect("it can be written"), all);
     assert_eq!(serde_json::from_value::<ListLoans>(json!({})).expect("all"), ListLoans::default());
     serde_json::from_value::<ReturnByName>(json!({ "name": "a//b" })).expect_err("no name");
+    let kept: ReturnByName = serde_json::from_value(json!({ "name": "a" })).expect("a call");
+    assert!(!kept.discard, "what has an owner is kept unless somebody says otherwise");
 }
 
 #[test]

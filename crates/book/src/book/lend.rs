@@ -137,16 +137,22 @@ pub(super) struct Taken {
 }
 
 impl Asked {
-    /// Who returns to what is lent, and how long it stays for it.
-    fn keep(&self) -> Option<Keep> {
+    /// Who returns to what is lent, and how long it stays for it. The owner of a loan by name is
+    /// one within the name's scope, and where that has none, none.
+    pub(super) fn keep(&self) -> Option<Keep> {
+        let scope = match &self.named {
+            Some(named) => Some(named.name.scope()?.to_owned()),
+            None => None,
+        };
         let seconds = self.request.keep.map_or(0, |keep| keep.as_secs());
-        self.request.owner.clone().map(|owner| Keep { owner, seconds })
+        self.request.owner.clone().map(|owner| Keep { owner, scope, seconds })
     }
 
-    /// Whether `part` was lent to the user and owner that ask now.
+    /// Whether `part` was lent to the user, owner and scope that ask now.
     fn owned(&self, part: &Part) -> bool {
-        let owner = part.keep.as_ref().map(|keep| &keep.owner);
-        part.uid == self.uid && owner.is_some() && owner == self.request.owner.as_ref()
+        let keep = self.keep();
+        let mine = keep.as_ref().map(|keep| (&keep.owner, keep.scope.as_deref()));
+        part.uid == self.uid && mine.is_some() && mine == part.keeper()
     }
 }
 
@@ -189,6 +195,7 @@ impl Book {
                 return Ok(self.lend_kept(asked, page_size, &found));
             }
         }
+        self.check_scope(asked)?;
         if let Some(quota) = asked.quota {
             let held = self.held_by(asked.account);
             if held.0.saturating_add(request.bytes.0) > quota.0 {
@@ -332,6 +339,10 @@ impl Book {
             self.promise(pool.domain(), *zeroed);
         }
         let keep = asked.keep();
+        let keep_seconds = keep.as_ref().map_or(0, |keep| keep.seconds);
+        // What has no name yet is in nobody's hands.
+        let is_sent = asked.named.is_none();
+        let keep = keep.map(|k| Keep { seconds: if is_sent { k.seconds } else { 0 }, ..k });
         let part = |index: usize, pages| Part {
             lease,
             index: u32::try_from(index).unwrap_or(u32::MAX),
@@ -392,7 +403,8 @@ impl Book {
         if let Some(name) = &name {
             self.names.insert(name.clone(), lease);
         }
-        self.leases.insert(lease, Lease { uid: asked.uid, account: asked.account, blocks, name });
+        let (uid, account) = (asked.uid, asked.account);
+        self.leases.insert(lease, Lease { uid, account, blocks, name, keep_seconds });
         (Loan { lease, page_size, kept: false, parts }, effects)
     }
 
@@ -400,7 +412,13 @@ impl Book {
     fn owner_lingers(&self, asked: &Asked, sizes: &[PageSize]) -> bool {
         let mut lingering =
             self.in_state(StateName::Lingering).filter(|b| sizes.contains(&b.pool().page_size));
-        lingering.any(|b| matches!(b.state(), State::Lingering(Some(part)) if asked.owned(part)))
+        // What was lent by a name and is kept no longer still says whose it was.
+        let comes = |part: &Part| {
+            part.keep.as_ref().is_some_and(|keep| keep.scope.is_none() || keep.seconds > 0)
+        };
+        lingering.any(|b| {
+            matches!(b.state(), State::Lingering(Some(part)) if asked.owned(part) && comes(part))
+        })
     }
 
     /// The blocks that wait for this owner, in order, if they are what it asks for.
@@ -451,7 +469,12 @@ impl Book {
         self.counters.kept_loans += 1;
         let blocks = parts.iter().map(|p| p.block).collect();
         let (uid, account) = (asked.uid, asked.account);
-        self.leases.insert(lease, Lease { uid, account, blocks, name: None });
+        let name = asked.named.as_ref().map(|named| named.name.clone());
+        if let Some(name) = &name {
+            self.names.insert(name.clone(), lease);
+        }
+        let keep_seconds = asked.keep().map_or(0, |keep| keep.seconds);
+        self.leases.insert(lease, Lease { uid, account, blocks, name, keep_seconds });
         (Loan { lease, page_size, kept: true, parts }, effects)
     }
 }

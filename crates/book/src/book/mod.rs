@@ -111,6 +111,8 @@ struct Lease {
     blocks: Vec<BlockId>,
     /// By what name it lasts, or is about to.
     name: Option<LoanName>,
+    /// For how long content is kept after a loan by name, once that has its name.
+    keep_seconds: u64,
 }
 
 /// The book. See the module's documentation.
@@ -228,7 +230,7 @@ impl Book {
                 if let Some(name) = &name {
                     self.names.insert(name.clone(), part.lease);
                 }
-                let new = || Lease { uid, account, blocks: Vec::new(), name };
+                let new = || Lease { uid, account, blocks: Vec::new(), name, keep_seconds: 0 };
                 let lease = self.leases.entry(part.lease).or_insert_with(new);
                 lease.blocks.push(id);
                 Block::adopt_lent(id, pool, part)
@@ -239,9 +241,7 @@ impl Book {
                 Block::adopt_kept(id, pool, part, until)
             }
             // A lost `kept` file must not come back as its owner's: its deadline is unproven.
-            (StateName::Kept, part, _) => {
-                Block::adopt_unknown(id, pool, part.map(|p| Part { keep: None, ..p }))
-            }
+            (StateName::Kept, part, _) => Block::adopt_unknown(id, pool, part.map(Part::given_up)),
             (_, part, _) => Block::adopt_unknown(id, pool, part),
         };
         self.blocks.insert(block.with_memory(found.allocated));

@@ -7,6 +7,9 @@
 //! file's name by one rename, which is all that makes it last. [`Book::end_lease`] ends it, by one
 //! rename as well.
 //!
+//! That rename is what hands it over, too. What is in new memory before is nobody's content, and
+//! the file's name says so: whatever ends the loan then, its owner does not find it.
+//!
 //! A name is never two loans: it is taken from the moment at which its loan is granted. A loan
 //! that is not held by it yet is *pending*, and nobody gets to see it.
 
@@ -17,7 +20,7 @@ use wire::agent::{ReadyBlocks, Supply};
 
 use super::lend::{Asked, Refusal};
 use super::{Book, Effect};
-use crate::block::{Block, Part, State, StateName};
+use crate::block::{Block, Keep, Part, State, StateName};
 use crate::policy::piece;
 
 /// A loan by its name.
@@ -37,6 +40,8 @@ pub struct HeldByName {
     pub page_size: PageSize,
     /// How many they are.
     pub pages: Pages,
+    /// Who returns to it.
+    pub keep: Option<Keep>,
     /// Whether it is granted and not held by its name yet.
     pub is_pending: bool,
 }
@@ -56,6 +61,7 @@ impl HeldByName {
             && request.page_size.is_none_or(|size| size == self.page_size)
             && request.node.is_none_or(|node| node == self.node)
             && asked.uid == self.uid
+            && asked.keep() == self.keep
     }
 }
 
@@ -66,7 +72,7 @@ impl Book {
         let id = *self.names.get(name)?;
         let lease = self.leases.get(&id)?;
         let block = self.blocks.get(*lease.blocks.first()?)?;
-        let State::Lent(Part { uid, pages, name: held_by, .. }) = block.state() else {
+        let State::Lent(Part { uid, pages, keep, name: held_by, .. }) = block.state() else {
             return None;
         };
         Some(HeldByName {
@@ -77,6 +83,7 @@ impl Book {
             node: block.pool().node,
             page_size: block.pool().page_size,
             pages: *pages,
+            keep: keep.clone(),
             is_pending: held_by.is_none(),
         })
     }
@@ -145,14 +152,12 @@ impl Book {
 
     /// The loan is as its borrower is to find it: from now on it lasts by its name.
     pub fn hold_by_name(&mut self, lease: LeaseId) -> Vec<Effect> {
-        let Some((name, block)) = self
-            .leases
-            .get(&lease)
-            .and_then(|lease| Some((lease.name.clone()?, *lease.blocks.first()?)))
-        else {
+        let Some((name, block, seconds)) = self.leases.get(&lease).and_then(|lease| {
+            Some((lease.name.clone()?, *lease.blocks.first()?, lease.keep_seconds))
+        }) else {
             return Vec::new();
         };
-        match self.blocks.change(block, |b| b.hold_by_name(lease, name)) {
+        match self.blocks.change(block, |b| b.hold_by_name(lease, name, seconds)) {
             Some(Ok(())) => vec![Effect::Move(block)],
             Some(Err(_)) | None => Vec::new(),
         }
@@ -165,19 +170,21 @@ impl Book {
         }
     }
 
-    /// What the loans of a scope hold, pending and lingering ones included; of no scope, those that
-    /// have none.
+    /// What the loans of a scope hold, pending and lingering ones included, and what is kept for
+    /// its owners; of no scope, those that have none.
     #[must_use]
     pub fn held_in_scope(&self, scope: Option<&str>) -> Bytes {
         let named = self.names.iter().filter(|(name, _)| name.scope() == scope);
         let leases = named.filter_map(|(_, lease)| self.leases.get(lease));
         let lent = leases.flat_map(|lease| &lease.blocks).filter_map(|id| self.blocks.get(*id));
-        let is_of = |part: &Part| part.name.as_ref().is_some_and(|name| name.scope() == scope);
-        let lingering = self
-            .in_state(StateName::Lingering)
-            .filter(|b| matches!(b.state(), State::Lingering(Some(part)) if is_of(part)));
+        let is_of = |part: &Part| part.scope() == Some(scope.unwrap_or_default());
+        let left = [StateName::Lingering, StateName::Kept].into_iter();
+        let left = left.flat_map(|state| self.in_state(state)).filter(|b| match b.state() {
+            State::Lingering(Some(part)) | State::Kept { part, .. } => is_of(part),
+            _ => false,
+        });
         let bytes = |b: &Block| (b.pages() + b.grown()).bytes(b.pool().page_size).0;
-        Bytes(lent.chain(lingering).map(bytes).sum())
+        Bytes(lent.chain(left).map(bytes).sum())
     }
 
     /// Ends an earlier loan of a name of which a later one is found at start: its return failed,
@@ -210,6 +217,12 @@ impl Book {
         if self.names.len() >= named.most {
             return Err(Refusal::TooManyNames);
         }
+        Ok(())
+    }
+
+    /// Whether the scope of the name that is asked for may hold as much more.
+    pub(super) fn check_scope(&self, asked: &Asked) -> Result<(), Refusal> {
+        let Some(named) = &asked.named else { return Ok(()) };
         if let Some(quota) = named.quota {
             let held = self.held_in_scope(named.name.scope());
             if held.0.saturating_add(asked.request.bytes.0) > quota.0 {

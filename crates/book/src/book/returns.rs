@@ -22,11 +22,11 @@ impl Book {
         effects
     }
 
-    /// Ends a loan of new memory that its borrower never got into its hands. Its owner is not told
-    /// later that zeros are its content.
-    pub fn end_unreceived(&mut self, lease: LeaseId) -> Vec<Effect> {
+    /// Ends a loan of which nothing is kept for its owner. So end those of new memory that never
+    /// got into their borrowers' hands: no owner is told later that zeros are its content.
+    pub fn end_unkept(&mut self, lease: LeaseId) -> Vec<Effect> {
         for block in self.lease_blocks(lease) {
-            self.blocks.change(block, Block::note_never_had);
+            self.blocks.change(block, Block::keep_nothing);
         }
         self.end_lease(lease)
     }

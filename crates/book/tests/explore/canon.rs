@@ -17,7 +17,7 @@ use units::{BlockId, LeaseId};
 
 use super::scene::Scene;
 use super::steps::loan_name;
-use super::world::{ByName, File, Held, Page, USERS, Worker, World, pool_key, uid};
+use super::world::{ByName, File, Held, Page, USERS, Whose, Worker, World, pool_key, uid};
 
 /// Who is called what.
 #[derive(Clone, Copy)]
@@ -67,7 +67,13 @@ impl Called {
             part.index as u8,
             user(part.uid) + 2 * user(part.account),
             part.pages.0 as u8,
-            part.keep.as_ref().map_or(0, |keep| keep.seconds as u8),
+            part.keep.as_ref().map_or(0, |keep| 1 + keep.seconds as u8),
+            part.keep.as_ref().map_or(0, |keep| match &keep.scope {
+                None => 1,
+                Some(scope) => {
+                    2 + self.name(usize::from(loan_name(1).scope() == Some(scope.as_str())))
+                }
+            }),
             name.map_or(2, |name| self.name(name)),
         ]);
     }
@@ -77,7 +83,15 @@ impl Called {
             Page::Hole => 0,
             Page::Zero => 1,
             Page::Worker => 2,
-            Page::Of { user, owner } => 3 + self.user(user) + 2 * u8::from(owner),
+            Page::Of { user, owner } => 3 + self.user(user) + 2 * self.whose(owner),
+        }
+    }
+
+    fn whose(self, owner: Whose) -> u8 {
+        match owner {
+            Whose::Nobodys => 0,
+            Whose::Owners => 1,
+            Whose::Scoped(name) => 2 + self.name(name),
         }
     }
 
@@ -95,7 +109,7 @@ impl Called {
         told.bytes.push(0xf0);
         let held = |user: usize| match file.held[user] {
             Held::Not => 0,
-            held => held as u8 + 4 * u8::from(file.owner[user]),
+            held => held as u8 + 4 * self.whose(file.owner[user]),
         };
         told.bytes.extend(order_of(self.users).map(held));
         for (_, worker) in world.workers.iter().enumerate().filter(|(nth, _)| file.workers[*nth]) {
@@ -205,7 +219,7 @@ fn encode(world: &World, book: &Book, scene: &Scene, called: Called) -> Vec<u8> 
     for name in order_of(called.names).into_iter().take(scene.names.max(1)) {
         bytes.extend(match world.names[name] {
             ByName::Nothing => [0, 0],
-            ByName::Pending { lease, user } => [1 + called.user(user), number(lease)],
+            ByName::Pending { lease, user, .. } => [1 + called.user(user), number(lease)],
             ByName::Told { block, user } => [3 + called.user(user), place(block)],
         });
     }

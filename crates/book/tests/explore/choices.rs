@@ -56,7 +56,7 @@ impl State {
                 for owner in [false, true].into_iter().filter(|owner| !owner || scene.keeps) {
                     let needs_none = |pages: u64| {
                         (is_ready && pages <= scene.pages_per_block)
-                            || (owner && self.is_kept_for(user))
+                            || (owner && self.is_kept_for(user, None))
                     };
                     let sizes = scene.sizes.iter().filter(|n| has_place || needs_none(**n));
                     steps.extend(sizes.map(|pages| Step::Lend {
@@ -96,8 +96,11 @@ impl State {
         steps
     }
 
-    fn is_kept_for(&self, user: usize) -> bool {
-        let is_its = |life: &Life| matches!(life, Life::Kept { part, .. } if part.uid == uid(user));
+    /// Of the owner of that name's scope, or of a loan without a name.
+    fn is_kept_for(&self, user: usize, name: Option<usize>) -> bool {
+        let name = name.map(loan_name);
+        let scope = name.as_ref().map(|name| name.scope().expect("it has one"));
+        let is_its = |life: &Life| matches!(life, Life::Kept { part, .. } if part.uid == uid(user) && part.scope() == scope);
         self.book.in_state(StateName::Kept).any(|block| is_its(block.state()))
     }
 
@@ -105,21 +108,32 @@ impl State {
         for name in 0..scene.names {
             let no = small(name);
             let found = self.book.named(&loan_name(name));
-            let asks = (0..USERS).map(|user| Step::Ask { name: no, user: small(user) });
+            let owners = [false, true].into_iter().filter(|owner| !owner || scene.owned);
+            let asks = |user| owners.clone().map(move |owner| (user, owner));
+            let asks = (0..USERS).flat_map(asks);
+            let ask = |(user, owner)| Step::Ask { name: no, user: small(user), owner };
+            let ends = [false, true].into_iter().filter(|discard| !discard || scene.owned);
+            let returns = ends.map(|discard| Step::Return { name: no, discard });
             match self.world.names[name] {
                 ByName::Pending { .. } => {
                     steps.extend([true, false].map(|whole| Step::Hold { name: no, whole }));
                 }
-                ByName::Told { .. } => steps.push(Step::Return { name: no }),
+                ByName::Told { .. } => steps.extend(returns),
                 // It asks again for what it may have asked for, or returns what it finds listed.
                 ByName::Nothing => match found {
                     Some(found) if found.is_pending => {}
                     Some(_) => {
-                        steps.extend(asks);
-                        steps.push(Step::Return { name: no });
+                        steps.extend(asks.map(ask));
+                        steps.extend(returns);
                     }
-                    None if has_place => steps.extend(asks),
-                    None => {}
+                    // New files come only while there is place for them.
+                    None => {
+                        let needs_none =
+                            |user, owner: bool| owner && self.is_kept_for(user, Some(name));
+                        let asks =
+                            asks.filter(|(user, owner)| has_place || needs_none(*user, *owner));
+                        steps.extend(asks.map(ask));
+                    }
                 },
             }
         }

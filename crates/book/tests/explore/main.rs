@@ -35,6 +35,7 @@ const SCENES: &[Scene] = &[
     Scene { name: "revoked and reloaded", operator: true, ..PLAIN },
     Scene { name: "kept", keeps: true, ..PLAIN },
     Scene { name: "named", names: 1, ..PLAIN },
+    Scene { name: "kept by name", names: 1, owned: true, most: MANY, ..PLAIN },
     Scene { name: "failing", pages: 2, files: 3, fails: true, ..PLAIN },
     Scene { name: "two workers", workers: 2, ..PLAIN },
     Scene {
@@ -47,6 +48,17 @@ const SCENES: &[Scene] = &[
         ..PLAIN
     },
     Scene { name: "kept and named", keeps: true, names: 1, ..PLAIN },
+    Scene {
+        name: "two blocks kept by two names",
+        pages: 2,
+        files: 3,
+        keeps: true,
+        names: 2,
+        owned: true,
+        punches: true,
+        most: MANY,
+        ..PLAIN
+    },
     Scene { name: "two blocks, all of it", pages: 2, files: 3, fails: true, ..ALL },
     ALL,
 ];
@@ -60,6 +72,7 @@ const ALL: Scene = Scene {
     workers: 2,
     keeps: true,
     names: 2,
+    owned: true,
     maps: true,
     punches: true,
     operator: true,
@@ -72,6 +85,15 @@ const SMALL: &[Scene] = &[
     Scene { name: "small", pages: 1, files: 2, ..PLAIN },
     Scene { name: "small, kept", pages: 1, files: 2, keeps: true, ..PLAIN },
     Scene { name: "small, named", pages: 1, files: 2, names: 1, ..PLAIN },
+    Scene {
+        name: "small, kept by names",
+        pages: 1,
+        files: 2,
+        names: 2,
+        owned: true,
+        punches: true,
+        ..PLAIN
+    },
     Scene { name: "small, failing", pages: 1, files: 2, fails: true, ..PLAIN },
     Scene { name: "small, of an operator", pages: 1, files: 2, operator: true, ..PLAIN },
 ];

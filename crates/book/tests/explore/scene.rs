@@ -20,8 +20,10 @@ pub(crate) struct Scene {
     pub(crate) single: bool,
     /// Whether programs ask in the name of an owner, whose content is kept.
     pub(crate) keeps: bool,
-    /// How many names an agent asks by.
+    /// How many names an agent asks by, each of a scope of its own.
     pub(crate) names: usize,
+    /// Whether it asks in the name of an owner, too.
+    pub(crate) owned: bool,
     pub(crate) recycle: Recycle,
     pub(crate) pins: bool,
     /// Whether a mapping outlives its descriptor: to the book that is as if it was open.
@@ -51,6 +53,7 @@ pub(crate) const PLAIN: Scene = Scene {
     single: false,
     keeps: false,
     names: 0,
+    owned: false,
     recycle: Recycle::Auto,
     pins: true,
     maps: false,

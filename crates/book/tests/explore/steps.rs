@@ -8,7 +8,9 @@ use units::{BlockId, Counts, LeaseId, LoanName, Pages};
 use wire::LendRequest;
 
 use super::scene::Scene;
-use super::world::{ByName, File, Held, PAGE, USERS, Worker, World, index, pool_key, uid};
+use super::world::{
+    ByName, File, Held, PAGE, Page, USERS, Whose, Worker, World, index, pool_key, uid,
+};
 
 /// One thing that happens. Files are told by their place in the world's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,15 +39,17 @@ pub(crate) enum Step {
     Ask {
         name: u8,
         user: u8,
+        owner: bool,
     },
     /// What was begun gets its name; filled to the last page before that, if it is to be whole.
     Hold {
         name: u8,
         whole: bool,
     },
-    /// The agent returns a name.
+    /// The agent returns a name, perhaps so that nothing is kept.
     Return {
         name: u8,
+        discard: bool,
     },
     /// The operator ends the loan of a file, or takes away what lingers of it.
     Revoke {
@@ -100,13 +104,13 @@ pub(crate) struct State {
 pub(crate) enum Then {
     Nothing,
     HandOver { user: usize, loan: Loan, owner: bool },
-    Begun { name: usize, user: usize, lease: LeaseId },
-    Held { name: usize, user: usize, lease: LeaseId },
+    Begun { name: usize, user: usize, lease: LeaseId, owner: Whose, kept: bool },
+    Held { name: usize, user: usize, lease: LeaseId, owner: Whose, kept: bool },
     Taken { worker: usize, order: book::JobOrder },
 }
 
 pub(crate) fn loan_name(name: usize) -> LoanName {
-    ["a/x", "a/y"][name].parse().expect("a name")
+    ["a/x", "b/x"][name].parse().expect("a name")
 }
 
 fn owner_name() -> units::Owner {
@@ -169,13 +173,19 @@ impl State {
                 let lease = self.world.leases[usize::from(user)].take().expect("it is open");
                 (self.book.end_lease(lease), Then::Nothing)
             }
-            Step::Ask { name, user } => self.ask_by_name(scene, name.into(), user.into()),
+            Step::Ask { name, user, owner } => {
+                self.ask_by_name(scene, name.into(), user.into(), owner)
+            }
             Step::Hold { name, whole } => self.hold(name.into(), whole),
-            Step::Return { name } => {
+            Step::Return { name, discard } => {
                 let name = usize::from(name);
                 self.world.names[name] = ByName::Nothing;
                 let found = self.book.named(&loan_name(name)).expect("there is one to return");
-                (self.book.end_lease(found.lease), Then::Nothing)
+                let effects = match discard {
+                    true => self.book.end_unkept(found.lease),
+                    false => self.book.end_lease(found.lease),
+                };
+                (effects, Then::Nothing)
             }
             Step::Revoke { file } => self.revoke(usize::from(file)),
             Step::GiveBack => (self.book.give_back(None, None, Pages(1)).1, Then::Nothing),
@@ -225,16 +235,23 @@ impl State {
         self.world.last.1 = lease.0;
     }
 
-    fn ask_by_name(&mut self, scene: &Scene, name: usize, user: usize) -> (Vec<Effect>, Then) {
-        let mut ask = Self::ask(scene, user, scene.pages_per_block, false);
-        (ask.request.single, ask.quota, ask.await_owner) = (true, None, false);
+    fn ask_by_name(
+        &mut self,
+        scene: &Scene,
+        name: usize,
+        user: usize,
+        in_owners_name: bool,
+    ) -> (Vec<Effect>, Then) {
+        let owner = if in_owners_name { Whose::Scoped(name) } else { Whose::Nobodys };
+        let mut ask = Self::ask(scene, user, scene.pages_per_block, in_owners_name);
+        (ask.request.single, ask.quota) = (true, None);
         ask.named = Some(Named { name: loan_name(name), quota: None, most: usize::MAX });
         if let Some(found) = self.book.named(&loan_name(name)) {
             assert_eq!(self.book.lend(&ask).map(drop), Err(Refusal::NameTaken));
             if !found.is_pending && found.fits(&ask) {
                 // Whoever asked before has it, or nobody heard of it.
                 self.world.names[name] = ByName::Told { block: found.block, user };
-                self.world.give_to(found.block, user, false);
+                self.world.give_to(found.block, user, owner);
             }
             return (Vec::new(), Then::Nothing);
         }
@@ -242,17 +259,21 @@ impl State {
             Ok((loan, effects)) => {
                 self.is_new_lease(loan.lease);
                 assert_eq!(loan.parts.len(), 1, "a loan by name is one file");
-                (effects, Then::Begun { name, user, lease: loan.lease })
+                let (lease, kept) = (loan.lease, loan.kept);
+                (effects, Then::Begun { name, user, lease, owner, kept })
             }
             Err(refusal) => {
-                assert!(matches!(refusal, Refusal::NotEnough { .. } | Refusal::NoSuchPool));
+                let lingers = in_owners_name && refusal == Refusal::OwnerLingers;
+                let lacks = matches!(refusal, Refusal::NotEnough { .. } | Refusal::NoSuchPool);
+                assert!(lingers || lacks, "{refusal:?}");
                 (Vec::new(), Then::Nothing)
             }
         }
     }
 
     fn hold(&mut self, name: usize, whole: bool) -> (Vec<Effect>, Then) {
-        let ByName::Pending { lease, user } = std::mem::take(&mut self.world.names[name]) else {
+        let pending = std::mem::take(&mut self.world.names[name]);
+        let ByName::Pending { lease, user, owner, kept } = pending else {
             unreachable!("it is pending")
         };
         if whole {
@@ -262,7 +283,7 @@ impl State {
             }
             self.book.note_whole(lease);
         }
-        (self.book.hold_by_name(lease), Then::Held { name, user, lease })
+        (self.book.hold_by_name(lease), Then::Held { name, user, lease, owner, kept })
     }
 
     fn revoke(&mut self, file: usize) -> (Vec<Effect>, Then) {
@@ -332,19 +353,23 @@ impl State {
             Then::Nothing => {}
             Then::HandOver { user, loan, owner } if is_done => {
                 self.world.leases[user] = Some(loan.lease);
+                let owner = if owner { Whose::Owners } else { Whose::Nobodys };
                 self.hand_over(user, &loan, owner);
             }
-            Then::Begun { name, user, lease } if is_done => {
-                self.world.names[name] = ByName::Pending { lease, user };
+            Then::Begun { name, user, lease, owner, kept } if is_done => {
+                self.world.names[name] = ByName::Pending { lease, user, owner, kept };
             }
-            Then::Held { name, user, lease } if is_done => {
+            Then::Held { name, user, lease, owner, kept } if is_done => {
                 if let Some(found) = self.book.named(&loan_name(name))
                     && found.lease == lease
                     && !found.is_pending
                 {
-                    self.assert_fresh(found.block, 0);
+                    match kept {
+                        true => self.assert_own(found.block, user, owner),
+                        false => self.assert_fresh(found.block, 0),
+                    }
                     self.world.names[name] = ByName::Told { block: found.block, user };
-                    self.world.give_to(found.block, user, false);
+                    self.world.give_to(found.block, user, owner);
                 }
             }
             Then::Taken { worker, order } => match order.block() {
@@ -382,21 +407,31 @@ impl State {
         assert!(zero >= ready && zero == file.memory(), "{block} is lent and not zero: {file:?}");
     }
 
-    fn hand_over(&mut self, user: usize, loan: &Loan, owner: bool) {
+    /// It is what that owner of the user's left, and nobody has it.
+    fn assert_own(&self, block: BlockId, user: usize, owner: Whose) {
+        let file = self.world.file(block);
+        let own = |page: &Page| match page {
+            Page::Zero | Page::Hole => true,
+            page => *page == Page::Of { user, owner },
+        };
+        let is_owned = owner != Whose::Nobodys;
+        assert!(is_owned && file.pages().iter().all(own), "another's content: {file:?}");
+        let others = (0..USERS).filter(|other| *other != user);
+        for other in others {
+            assert_eq!(file.held[other], Held::Not, "{file:?}");
+        }
+        if let Whose::Scoped(_) = owner {
+            assert_eq!(file.missing(), 0, "a hole is kept for a name: {file:?}");
+            assert_eq!(file.most_held(), Held::Not, "{block} is lent while it is held");
+        }
+    }
+
+    fn hand_over(&mut self, user: usize, loan: &Loan, owner: Whose) {
         for part in &loan.parts {
             let file = self.world.file(part.block);
             assert_eq!(file.pages().len(), index(part.pages), "{part:?}");
             if loan.kept {
-                let own = |page: &super::world::Page| {
-                    use super::world::Page;
-                    matches!(page, Page::Zero | Page::Hole)
-                        || *page == Page::Of { user, owner: true }
-                };
-                assert!(owner && file.pages().iter().all(own), "another's content: {file:?}");
-                let others = (0..USERS).filter(|other| *other != user);
-                for other in others {
-                    assert_eq!(file.held[other], Held::Not, "{file:?}");
-                }
+                self.assert_own(part.block, user, owner);
             } else {
                 self.assert_fresh(part.block, part.ready.0);
             }

@@ -37,6 +37,16 @@ pub(crate) enum Held {
     Open,
 }
 
+/// In whose name a program has a file, besides its user's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Whose {
+    Nobodys,
+    /// The owner's.
+    Owners,
+    /// The owner's within the scope of that name: somebody else.
+    Scoped(usize),
+}
+
 /// What a page holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Page {
@@ -46,7 +56,7 @@ pub(crate) enum Page {
     /// What a user's program wrote, in the name of its owner or not.
     Of {
         user: usize,
-        owner: bool,
+        owner: Whose,
     },
     /// What a worker wrote that nobody controls any more.
     Worker,
@@ -63,7 +73,7 @@ pub(crate) struct File {
     /// What each user's programs have of it.
     pub(crate) held: [Held; USERS],
     /// Whether they had it in the name of an owner.
-    pub(crate) owner: [bool; USERS],
+    pub(crate) owner: [Whose; USERS],
     /// The workers that have it.
     pub(crate) workers: [bool; 2],
     /// The daemon forgot it after a failure; the next start finds it.
@@ -114,7 +124,7 @@ pub(crate) enum ByName {
     #[default]
     Nothing,
     /// The daemon makes it.
-    Pending { lease: LeaseId, user: usize },
+    Pending { lease: LeaseId, user: usize, owner: Whose, kept: bool },
     /// It was told that this user has it.
     Told { block: BlockId, user: usize },
 }
@@ -205,7 +215,7 @@ impl World {
                     pages: [Page::Hole; LONGEST],
                     len: index(*pages),
                     held: [Held::Not; USERS],
-                    owner: [false; USERS],
+                    owner: [Whose::Nobodys; USERS],
                     workers: [false; 2],
                     is_orphan: false,
                 });
@@ -261,7 +271,7 @@ impl World {
     }
 
     /// A program gets a block's file, maps it and uses all that the kernel has pages for.
-    pub(crate) fn give_to(&mut self, block: BlockId, user: usize, owner: bool) {
+    pub(crate) fn give_to(&mut self, block: BlockId, user: usize, owner: Whose) {
         let mut free = self.free;
         let file = self.file_mut(block);
         (file.held[user], file.owner[user]) = (Held::Open, owner);

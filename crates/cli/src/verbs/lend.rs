@@ -38,8 +38,9 @@ use crate::verbs::named::NamedArgs;
 ///
 /// With --name and without CMD the loan lasts by that name until `prezero return NAME`, whatever
 /// ends or restarts meanwhile, the daemon included; its file's path is printed. The same name and
-/// size again are the same loan. That is for root and members of agent.group, who hand memory on to
-/// others.
+/// size again are the same loan. With --owner the next loan of that owner finds what it left, if
+/// both names begin with the same SCOPE/. That is for root and members of agent.group, who hand
+/// memory on to others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -75,7 +76,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     if let Some(name) = &args.named.name {
-        return args.named.lend(&args.daemon, &args.which, name, args.size);
+        let kept = (args.owner.as_ref(), args.keep);
+        return args.named.lend(&args.daemon, &args.which, name, args.size, kept);
     }
     let mut client = args.daemon.connect()?;
     let request = LendRequest {

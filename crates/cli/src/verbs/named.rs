@@ -2,10 +2,11 @@
 //! `prezero lend --name` and `prezero return`: loans that last by a name.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use client::{LendByName, LentByName, LoanName};
 use serde::Serialize;
-use units::Bytes;
+use units::{Bytes, Owner};
 use worker::Which;
 
 use crate::exit::{Exit, Outcome};
@@ -16,7 +17,7 @@ use crate::shared::{AgentDaemon, Daemon};
 #[derive(Debug, clap::Args)]
 pub(crate) struct NamedArgs {
     /// Lend by this name, until `prezero return NAME`; for root and members of agent.group
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["owner", "keep", "command"])]
+    #[arg(long, value_name = "NAME", conflicts_with = "command")]
     pub(crate) name: Option<LoanName>,
     /// With --name: every page is there, or the loan is refused; the daemon zeroes what is not
     /// ready
@@ -41,13 +42,17 @@ impl NamedArgs {
         which: &Which,
         name: &LoanName,
         bytes: Bytes,
+        kept: (Option<&Owner>, Option<Duration>),
     ) -> Outcome {
+        let (owner, keep) = kept;
         let lent = self.agents.connect(daemon)?.lend(&LendByName {
             page_size: which.page_size,
             node: which.node(),
             whole: self.whole,
             uid: self.uid,
             gid: self.gid,
+            owner: owner.cloned(),
+            keep_seconds: keep.map(|keep| keep.as_secs()),
             ..LendByName::new(name.clone(), bytes)
         })?;
         self.form.print(&Lent(lent))?;
@@ -72,7 +77,8 @@ impl Record for Lent {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  prezero return team-a/job-7")]
+  prezero return team-a/job-7
+  prezero return team-a/job-7 --discard")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
@@ -81,9 +87,14 @@ pub(crate) struct Args {
     /// The name that it was lent by
     #[arg(value_name = "NAME")]
     name: LoanName,
+    /// Keep nothing of it for its owner
+    #[arg(long)]
+    discard: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    args.agents.connect(&args.daemon)?.give_back(args.name.clone())?;
+    let mut agent = args.agents.connect(&args.daemon)?;
+    let name = args.name.clone();
+    if args.discard { agent.discard(name) } else { agent.give_back(name) }?;
     Ok(Exit::Done)
 }

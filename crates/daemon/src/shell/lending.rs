@@ -9,7 +9,7 @@ use book::block::{Hold, Settled, State, StateName};
 use book::{Asked, Book, Loan, Refusal};
 use pins::Opened;
 use tokio::sync::watch;
-use units::{BlockId, Bytes, Domain, JobId, LeaseId, PageSize, Pages, Uid};
+use units::{BlockId, Bytes, Domain, JobId, LeaseId, Owner, PageSize, Pages, Uid};
 use wire::{Error as Refused, LendRequest};
 
 use super::effects::Made;
@@ -41,15 +41,7 @@ impl Shell {
         account: Uid,
         by_groups: Option<Bytes>,
     ) -> Result<Asked, Refused> {
-        let seconds = request.keep.map(|keep| keep.as_secs());
-        if request.owner.is_none() && seconds.is_some() {
-            return Err(Refused::bad_value("keep_seconds", "needs an owner to keep content for"));
-        }
-        let longest = self.config.keep_seconds_max;
-        if seconds.is_some_and(|seconds| seconds > longest) {
-            let reason = format!("is more than {longest}, the daemon's keep_seconds_max");
-            return Err(Refused::bad_value("keep_seconds", reason));
-        }
+        self.check_keep(request.owner.as_ref(), request.keep)?;
         if request.held_by_memory && !self.provable {
             return Err(Refused::bad_value(
                 "held_by_memory",
@@ -59,6 +51,24 @@ impl Shell {
         self.by_groups.insert(account, by_groups);
         let quota = self.config.quota_for(account, by_groups);
         Ok(Asked { request, uid, account, quota, await_owner: true, named: None })
+    }
+
+    /// Whether content may be kept for an owner for so long.
+    pub(super) fn check_keep(
+        &self,
+        owner: Option<&Owner>,
+        keep: Option<Duration>,
+    ) -> Result<(), Refused> {
+        let seconds = keep.map(|keep| keep.as_secs());
+        if owner.is_none() && seconds.is_some() {
+            return Err(Refused::bad_value("keep_seconds", "needs an owner to keep content for"));
+        }
+        let longest = self.config.keep_seconds_max;
+        if seconds.is_some_and(|seconds| seconds > longest) {
+            let reason = format!("is more than {longest}, the daemon's keep_seconds_max");
+            return Err(Refused::bad_value("keep_seconds", reason));
+        }
+        Ok(())
     }
 
     /// Grants a loan, or refuses it with nothing changed.
@@ -312,13 +322,17 @@ impl Shell {
 
     /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
     pub(super) fn end_lease(&mut self, lease: LeaseId) {
+        self.end(lease, !self.unsent.contains(&lease));
+    }
+
+    /// The same; `keeps` what its owner left, if it has one and asked for that.
+    pub(super) fn end(&mut self, lease: LeaseId, keeps: bool) {
         let blocks = self.book.lease_blocks(lease);
-        let was_sent = !self.unsent.contains(&lease);
         self.forget_loan(lease, &blocks);
-        if was_sent {
+        if keeps {
             self.apply(|book| book.end_lease(lease));
         } else {
-            self.apply(|book| book.end_unreceived(lease));
+            self.apply(|book| book.end_unkept(lease));
         }
         for block in blocks {
             self.settle(block);

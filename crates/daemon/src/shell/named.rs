@@ -4,7 +4,9 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use book::journal::MOST_OWNED;
 use book::{Asked, HeldByName, Named, Refusal};
 use linux::BlockFile;
 use tokio::sync::oneshot;
@@ -20,7 +22,9 @@ use crate::kernel::Fill;
 /// A loan that was granted and that its name does not hold yet.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(crate) lease: LeaseId,
+    lease: LeaseId,
+    /// Whether it has what its owner left.
+    pub(crate) kept: bool,
     block: BlockId,
     domain: Domain,
     pages: Pages,
@@ -43,17 +47,48 @@ pub(crate) enum Step {
 
 impl Shell {
     /// An agent's request, with what the daemon knows of its name's scope.
-    pub(crate) fn ask_by_name(&self, request: &LendByName, caller: Uid, account: Uid) -> Asked {
+    ///
+    /// # Errors
+    /// An owner that nobody can be, or that content is kept for too long.
+    pub(crate) fn ask_by_name(
+        &self,
+        request: &LendByName,
+        caller: Uid,
+        account: Uid,
+    ) -> Result<Asked, wire::Error> {
+        let keep = request.keep_seconds.map(Duration::from_secs);
+        self.check_keep(request.owner.as_ref(), keep)?;
+        if let Some(owner) = &request.owner {
+            if request.name.scope().is_none() {
+                let reason = "is one within the scope of its loan's name, which has none: \
+                              name the loan as SCOPE/REST";
+                return Err(wire::Error::bad_value("owner", reason));
+            }
+            if !request.whole {
+                let reason = "keeps nothing of a file that has a hole: ask for the loan whole";
+                return Err(wire::Error::bad_value("owner", reason));
+            }
+            let length = owner.as_str().len() + request.name.as_str().len();
+            if length > MOST_OWNED {
+                let reason = format!(
+                    "and the loan's name have {length} characters, more than the {MOST_OWNED} for which a \
+                     block's file name has room"
+                );
+                return Err(wire::Error::bad_value("owner", reason));
+            }
+        }
         let agent = &self.config.agent;
         let named = Named {
             name: request.name.clone(),
             quota: agent.quota_for(&request.name),
             most: agent.names,
         };
-        Asked {
+        Ok(Asked {
             request: LendRequest {
                 page_size: request.page_size,
                 node: request.node,
+                owner: request.owner.clone(),
+                keep,
                 single: true,
                 ..LendRequest::new(request.bytes)
             },
@@ -61,9 +96,9 @@ impl Shell {
             account,
             // Whoever hands memory on to others is bound by what each of those may have.
             quota: None,
-            await_owner: false,
+            await_owner: true,
             named: Some(named),
-        }
+        })
     }
 
     /// Finds the loan of that name, or begins one.
@@ -100,7 +135,7 @@ impl Shell {
             Err(refusal) => return Ok(Err(refusal)),
         };
         self.note_grant(&loan);
-        let lease = loan.lease;
+        let (lease, kept) = (loan.lease, loan.kept);
         let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
         let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
         let pending = self.open_parts(&loan, made, &to_fill, borrower).and_then(|mut files| {
@@ -114,7 +149,8 @@ impl Shell {
             let (block, pages, ready) = (part.block, part.pages, part.ready);
             // Its pages are promised until they are there.
             self.holes.hand_out(block, domain, pages.saturating_sub(ready));
-            Ok(Pending { lease, block, domain, pages, ready, file: file.into(), fills })
+            let file = file.into();
+            Ok(Pending { lease, kept, block, domain, pages, ready, file, fills })
         });
         match pending {
             Ok(pending) => Ok(Ok(pending)),
@@ -185,16 +221,21 @@ impl Shell {
         self.end_lease(pending.lease);
     }
 
-    /// Ends a loan by its name. `None`: there is none; `Some(false)`: it is being made.
+    /// Ends a loan by its name; `discard` keeps nothing of it for its owner. `None`: there is none;
+    /// `Some(false)`: it is being made.
     ///
     /// # Errors
     /// It could not be ended on disk: it is as it was, or nobody's at the next start.
-    pub(crate) fn return_by_name(&mut self, name: &LoanName) -> Result<Option<bool>, wire::Error> {
+    pub(crate) fn return_by_name(
+        &mut self,
+        name: &LoanName,
+        discard: bool,
+    ) -> Result<Option<bool>, wire::Error> {
         let Some(found) = self.book.named(name) else { return Ok(None) };
         if found.is_pending {
             return Ok(Some(false));
         }
-        self.end_lease(found.lease);
+        self.end(found.lease, !discard);
         match self.book.block(found.block) {
             Some(_) => Ok(Some(true)),
             None => Err(wire::Error::Failed {

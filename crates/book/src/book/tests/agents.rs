@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What agents do: loans by name, and what must become of them.
 
-use units::Pages;
+use units::{LeaseId, Pages};
 
+use super::borrowing::{is_owned, owner_of};
 use super::kernel::{Actor, Content};
 use super::world::{Client, Fate, World};
+use crate::block::{Block, State, StateName};
 use crate::book::{Asked, Effect, HeldByName, Named, Refusal};
 
 impl World {
@@ -17,6 +19,7 @@ impl World {
         }
         let (view, counters) = (self.view(), self.book.counters());
         let held = self.book.held_in_scope(named.name.scope());
+        let waits = self.own_content_waits(ask);
         let (loan, effects) = match self.book.lend(ask) {
             Ok(granted) => granted,
             Err(refusal) => {
@@ -25,8 +28,16 @@ impl World {
             }
         };
         assert!(self.leases_seen.insert(loan.lease), "{} was used before", loan.lease);
+        assert_eq!(loan.kept, waits, "{loan:?} for {ask:?}");
+        if loan.kept {
+            self.had_names.insert(loan.lease);
+        }
+        // What is kept for it counts already.
         let quota = named.quota.map_or(u64::MAX, |quota| quota.0);
-        assert!(held.0 + ask.request.bytes.0 <= quota, "{held:?} and more than {quota}");
+        assert!(
+            loan.kept || held.0 + ask.request.bytes.0 <= quota,
+            "{held:?} and more than {quota}"
+        );
         let [part] = loan.parts.as_slice() else { panic!("{loan:?} is no file") };
         // Nobody sees it before it is done.
         assert!(self.book.named_loans("", None).all(|loan| loan.name != named.name));
@@ -35,16 +46,14 @@ impl World {
         let (first, second) = split(fate, effects.len());
         if !self.execute(&effects, first) {
             self.note("crash before a loan has its name");
-            let effects = self.book.end_lease(loan.lease);
-            self.execute(&effects, Fate::Fine);
+            self.take_back(loan.lease);
             return;
         }
         let no = self.kernel.find(part.block).expect("a lent block has a file");
         if whole && part.ready < part.pages {
             if !self.fill_hole(no) {
                 // Others took the pages: refused, with nothing left of it.
-                let effects = self.book.end_lease(loan.lease);
-                self.execute(&effects, Fate::Fine);
+                self.take_back(loan.lease);
                 return;
             }
             self.book.note_whole(loan.lease);
@@ -62,19 +71,30 @@ impl World {
                     assert!(matches!(fate, Fate::Crash { .. }), "{found:?}");
                     // An earlier one, of which a return failed, comes back where this one is gone.
                     let is_new = found.lease == loan.lease;
+                    self.had_names.insert(found.lease);
                     self.unclaimed.insert(found.name, is_new);
                 }
                 None => {
-                    let effects = self.book.end_lease(loan.lease);
-                    self.execute(&effects, Fate::Fine);
+                    self.take_back(loan.lease);
                 }
             }
             return;
         }
         let found = self.book.named(&named.name).expect("it is held by its name");
         assert!(!found.is_pending && found.fits(ask), "{found:?} for {ask:?}");
+        self.had_names.insert(loan.lease);
         self.note("lent by name");
-        self.give_to_client(ask, &found, part.ready);
+        if loan.kept {
+            self.note("lent kept by name");
+        }
+        let ready = if loan.kept { Pages::ZERO } else { part.ready };
+        self.give_to_client(ask, &found, ready);
+    }
+
+    /// Nobody gets the loan: what it found kept stays so, and new memory is nobody's content.
+    fn take_back(&mut self, lease: LeaseId) {
+        let effects = self.book.end_lease(lease);
+        self.execute(&effects, Fate::Fine);
     }
 
     /// The same name again: the same loan, or nothing.
@@ -111,18 +131,23 @@ impl World {
         let file = self.kernel.file(no);
         assert_eq!(file.len(), found.pages.0, "{file:?}");
         assert!(!file.is_reachable(), "it is lent while it is held: {file:?}");
-        assert!(file.pages.iter().flatten().all(|page| *page == Content::Zero), "{file:?}");
         assert!(file.allocated() >= ready.0, "{file:?} has less than {ready}");
+        if file.missing() > 0 && owner_of(ask).is_some() {
+            // Nothing kept pages for the holes in its content: others may have them.
+            self.stale.insert(file.shape);
+        }
         self.kernel.file_mut(no).holders.insert(Actor::Client(nth));
         self.clients.push(Client {
             lease: found.lease,
             uid: ask.uid,
-            owner: None,
+            owner: owner_of(ask),
             ask: ask.clone(),
             files: vec![no],
             open: true,
         });
         let file = self.kernel.file(no);
+        let own = |page: &Content| self.may_read(nth, *page);
+        assert!(file.pages.iter().flatten().all(own), "client {nth}: {file:?}");
         let (at, left) = (file.shape, self.available(file.shape));
         if left < 0 {
             assert!(self.stale.contains(&at), "{at:?}: over-promised {}", -left);
@@ -165,8 +190,13 @@ impl World {
             listed.into_iter().filter(|loan| self.unclaimed.contains_key(&loan.name)).collect();
         for loan in nobodys {
             self.note("returned: a loan of nobody's");
-            let effects = self.book.end_lease(loan.lease);
+            let effects = self.book.end_unkept(loan.lease);
             self.execute(&effects, fate);
+            let is_kept = |b: &Block| {
+                matches!(b.state(), State::Lingering(Some(part)) if part.lease == loan.lease
+                    && part.keep.is_some())
+            };
+            assert!(!self.blocks().any(is_kept), "nothing of it was to be kept");
             // Whatever became of it: the list is asked again.
             let is_there = self.book.named(&loan.name).is_some();
             if !is_there {
@@ -185,7 +215,15 @@ impl World {
                 assert!(held.0.saturating_add(ask.request.bytes.0) > quota.0, "{refusal:?}");
                 "refused: quota of a scope"
             }
-            Refusal::NameTaken | Refusal::OwnerLingers | Refusal::Quota { .. } => {
+            Refusal::OwnerLingers => {
+                let mine = |b: &Block| {
+                    matches!(b.state(), State::Lingering(Some(part)) if is_owned(part, ask))
+                };
+                let mut lingering = self.book.in_state(StateName::Lingering);
+                assert!(ask.await_owner && lingering.any(mine), "{refusal:?}");
+                "refused: content on its way to a name"
+            }
+            Refusal::NameTaken | Refusal::Quota { .. } => {
                 unreachable!("{refusal:?} of {ask:?}")
             }
             Refusal::Size(_) | Refusal::NoSuchPool | Refusal::NotEnough { .. } => {

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use units::{BlockId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
+use units::{BlockId, LeaseId, Node, Owner, PageSize, Pages, PoolKey, Uid};
 use wire::Counters;
 
 use super::checks::{View, count_zero};
 use super::events::Less;
 use super::kernel::{Actor, Content, Shape};
 use super::world::{Client, Fate, World, shape};
-use crate::block::{Block, Part, Reach, Settled, State, StateName};
+use crate::block::{Block, Keep, Part, Reach, Settled, State, StateName};
 use crate::book::{Asked, Loan, Refusal};
 
 impl World {
@@ -90,7 +90,7 @@ impl World {
             .iter()
             .map(|p| self.kernel.find(p.block).expect("a lent block has a file"))
             .collect();
-        let owner = ask.request.owner.clone();
+        let owner = owner_of(ask);
         let client =
             Client { lease: loan.lease, uid: ask.uid, owner, ask: ask.clone(), files, open: true };
         self.clients.push(client);
@@ -209,7 +209,7 @@ impl World {
     }
 
     /// Whether a loan of exactly this owner's is kept, whole and where it is asked for.
-    fn own_content_waits(&self, ask: &Asked) -> bool {
+    pub(super) fn own_content_waits(&self, ask: &Asked) -> bool {
         /// A part's place in its loan, its bytes, and its node.
         type Left = (u32, u64, Node);
         let mut loans: BTreeMap<(LeaseId, PageSize), Vec<Left>> = BTreeMap::new();
@@ -401,7 +401,20 @@ fn shape_of(loan: &Loan, node: Node) -> Shape {
     Shape { node, page_size: loan.page_size }
 }
 
-fn is_owned(part: &Part, ask: &Asked) -> bool {
-    let Some(owner) = &ask.request.owner else { return false };
-    part.uid == ask.uid && part.keep.as_ref().is_some_and(|k| k.owner == *owner)
+/// Whose content it is: an owner of a loan by name is one within its scope, and without one none.
+pub(super) fn owner_of(ask: &Asked) -> Option<(Owner, Option<String>)> {
+    let owner = ask.request.owner.clone()?;
+    match &ask.named {
+        None => Some((owner, None)),
+        Some(named) => {
+            let (scope, _) = named.name.as_str().split_once('/')?;
+            Some((owner, Some(scope.to_owned())))
+        }
+    }
+}
+
+pub(super) fn is_owned(part: &Part, ask: &Asked) -> bool {
+    let Some((owner, scope)) = owner_of(ask) else { return false };
+    let is = |keep: &Keep| keep.owner == owner && keep.scope == scope;
+    part.uid == ask.uid && part.keep.as_ref().is_some_and(is)
 }

@@ -219,10 +219,24 @@ impl World {
         let known: BTreeSet<_> =
             of_clients.map(|n| &n.name).chain(self.unclaimed.keys()).cloned().collect();
         assert_eq!(listed, known, "loans by name, and who knows of them");
+        for block in self.book.in_state(StateName::Kept) {
+            let State::Kept { part, .. } = block.state() else { continue };
+            if part.scope().is_some() {
+                assert!(self.had_names.contains(&part.lease), "nobody ever had {block:?}");
+                assert_eq!(block.missing(), Pages::ZERO, "a hole is kept for a name: {block:?}");
+            }
+        }
         for scope in [Some("a"), Some("b"), None] {
-            let of = |part: &Part| part.name.as_ref().is_some_and(|n| n.scope() == scope);
-            let held = self.blocks().filter(|b| {
-                matches!(b.state(), State::Lent(part) | State::Lingering(Some(part)) if of(part))
+            let kept = |part: &Part| part.keep.as_ref().and_then(|keep| keep.scope.clone());
+            let of = |part: &Part| match &part.name {
+                Some(name) => name.scope() == scope,
+                None => scope.is_some() && kept(part).as_deref() == scope,
+            };
+            let held = self.blocks().filter(|b| match b.state() {
+                State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
+                    of(part)
+                }
+                _ => false,
             });
             let bytes = |b: &Block| (b.pages() + b.grown()).bytes(b.pool().page_size).0;
             let held: u64 = held.map(bytes).sum();

@@ -261,9 +261,9 @@ fn named() -> impl Strategy<Value = Named> {
 
 fn ask_by_name() -> impl Strategy<Value = Asked> {
     (ask(), named()).prop_map(|(mut ask, named)| {
-        // One file, and nobody's content: as the daemon asks for an agent.
-        (ask.request.single, ask.request.owner, ask.request.keep) = (true, None, None);
-        Asked { named: Some(named), quota: None, await_owner: false, ..ask }
+        // One file: as the daemon asks for an agent.
+        ask.request.single = true;
+        Asked { named: Some(named), quota: None, ..ask }
     })
 }
 

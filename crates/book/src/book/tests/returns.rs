@@ -44,7 +44,7 @@ fn zeros_that_their_owner_never_had_are_not_kept_for_it() {
     make_ready(&mut book, key(0, 2), 1);
     let (loan, _) = lend(&mut book, &mine);
     let block = loan.parts[0].block;
-    assert_eq!(book.end_unreceived(loan.lease), [Effect::Move(block)]);
+    assert_eq!(book.end_unkept(loan.lease), [Effect::Move(block)]);
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Zeroable);
     assert!(!lend(&mut book, &mine).0.kept);
 }

@@ -250,6 +250,8 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "refused: name",
         "refused: too many names",
         "refused: quota of a scope",
+        "lent kept by name",
+        "refused: content on its way to a name",
     ]
     .into_iter()
     .filter(|what| !seen.contains_key(*what))

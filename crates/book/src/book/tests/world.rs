@@ -55,7 +55,8 @@ pub(super) struct Crash {
 pub(super) struct Client {
     pub(super) lease: LeaseId,
     pub(super) uid: Uid,
-    pub(super) owner: Option<Owner>,
+    /// Within its scope, if its loan has one.
+    pub(super) owner: Option<(Owner, Option<String>)>,
     /// What it asked for: by a name, where the loan ends when an agent returns that.
     pub(super) ask: Asked,
     pub(super) files: Vec<usize>,
@@ -96,6 +97,9 @@ pub(super) struct World {
     /// Loans by name that outlived a daemon which had told nobody of them, and whether nobody ever
     /// had them: else a return was tried, and failed.
     pub(super) unclaimed: BTreeMap<LoanName, bool>,
+    /// Loans by name that somebody had, or whose content somebody did: until it has its name a loan
+    /// of new memory is in nobody's hands.
+    pub(super) had_names: BTreeSet<LeaseId>,
     /// What happened, by name: a run of sequences that never gets somewhere proves nothing.
     pub(super) seen: BTreeMap<String, u32>,
 }
@@ -144,6 +148,7 @@ impl World {
             leases_seen: BTreeSet::new(),
             jobs_seen: BTreeSet::new(),
             unclaimed: BTreeMap::new(),
+            had_names: BTreeSet::new(),
             seen: BTreeMap::new(),
         }
     }

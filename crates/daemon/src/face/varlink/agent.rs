@@ -47,6 +47,8 @@ impl AgentService {
         whole: Option<bool>,
         uid: Option<u32>,
         gid: Option<u32>,
+        owner: Option<String>,
+        keep_seconds: Option<u64>,
     ) -> Result<LentByName, AgentError> {
         self.rights.may_lend_by_name().map_err(error)?;
         for (field, number) in [("uid", uid), ("gid", gid)] {
@@ -63,16 +65,22 @@ impl AgentService {
             whole: whole.unwrap_or(false),
             uid,
             gid,
+            owner: owner
+                .map(|text| text.parse().map_err(|bad| AgentError::bad_value("owner", bad)))
+                .transpose()?,
+            keep_seconds,
         };
         self.lent(request).await
     }
 
-    /// Ends the loan of that name. Its file is nobody's as soon as nobody has it any more.
+    /// Ends the loan of that name. Its file is nobody's as soon as nobody has it any more, or kept
+    /// for its owner, if it has one and `discard` is not set.
     #[zlink(rename = "Return")]
-    async fn give_back(&mut self, name: String) -> Result<(), AgentError> {
+    async fn give_back(&mut self, name: String, discard: Option<bool>) -> Result<(), AgentError> {
         self.rights.may_lend_by_name().map_err(error)?;
         let name = loan_name("name", &name)?;
-        match patience::return_by_name(&self.shell, &name).await.map_err(error)? {
+        let discard = discard.unwrap_or(false);
+        match patience::return_by_name(&self.shell, &name, discard).await.map_err(error)? {
             Some(true) => Ok(()),
             Some(false) => Err(AgentError::NameBusy { name: name.to_string() }),
             None => Err(AgentError::NoSuchName { name: name.to_string() }),
@@ -109,21 +117,24 @@ impl AgentService {
         let borrower = (request.uid.unwrap_or(uid), request.gid.unwrap_or(gid));
         let caller = self.rights.uid();
         let asked = self.shell.borrow().ask_by_name(&request, caller, self.rights.account());
+        let asked = asked.map_err(error)?;
         let lent =
             patience::lend_by_name(&self.shell, &self.place, &asked, borrower, request.whole);
         match lent.await.map_err(error)? {
-            Ok(patience::Lent::Made(held, ready)) => {
+            Ok(patience::Lent::Made { held, ready, kept }) => {
                 let ready = ready.bytes(held.page_size);
                 Ok(LentByName {
                     loan: named(&self.shell, &held),
                     found: false,
+                    kept,
                     ready_bytes: ready.0,
                 })
             }
             Ok(patience::Lent::Found(held)) => {
                 let there = self.shell.borrow().memory_of(held.block, held.page_size);
                 let loan = named(&self.shell, &held);
-                Ok(LentByName { loan, found: true, ready_bytes: there.0.min(held.bytes().0) })
+                let ready_bytes = there.0.min(held.bytes().0);
+                Ok(LentByName { loan, found: true, kept: false, ready_bytes })
             }
             Ok(patience::Lent::Busy) => {
                 Err(AgentError::NameBusy { name: request.name.to_string() })

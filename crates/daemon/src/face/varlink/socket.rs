@@ -302,17 +302,19 @@ mod tests {
         ]
     }
 
-    /// The same of the agents' interface: a name may have 110 characters.
+    /// The same of the agents' interface: a name may have 110 characters, and so many with its
+    /// owner's.
     fn longest_of_agents() -> Vec<(&'static str, Value)> {
         let (n32, n64) = (u32::MAX, u64::MAX);
         let name = "O".repeat(units::LoanName::LONGEST);
+        let owner = "O".repeat(book::journal::MOST_OWNED - name.len());
         vec![
             (
                 "Lend",
                 json!({ "name": name, "bytes": n64, "page_bytes": n64, "node": n32, "whole": false,
-                        "uid": n32, "gid": n32 }),
+                        "uid": n32, "gid": n32, "owner": owner, "keep_seconds": n64 }),
             ),
-            ("GiveBack", json!({ "name": name })),
+            ("GiveBack", json!({ "name": name, "discard": false })),
             ("ListLoans", json!({ "prefix": name, "after": "a" })),
             ("GetSupply", json!({})),
         ]
