@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -93,5 +94,10 @@ func TestTheManifestsAreWhatTheDriverNeedsAndNoMore(t *testing.T) {
 		if bytes := sub.Capacity.Requests[driver.Capacity]; bytes.Value() != 256<<20 {
 			t.Errorf("%+v", sub)
 		}
+	}
+	owned := find[*resourceapi.ResourceClaim](t, objects(t, "deploy/owner.yaml"))
+	var says driver.Parameters
+	if err := json.Unmarshal(owned.Spec.Devices.Config[0].Opaque.Parameters.Raw, &says); err != nil || says.Owner != "cache" || says.Keep != "10m" {
+		t.Errorf("%+v %v", says, err)
 	}
 }

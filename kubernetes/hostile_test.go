@@ -14,6 +14,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"prezero-dra/driver"
@@ -64,13 +65,41 @@ func TestWhateverAClaimSaysIsRefusedByAReasonAndNobodyElsesIsTouched(t *testing.
 		one.UID = uid
 		return one
 	}
+	ofTemplate := func(one *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+		one.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: "memory"}
+		return one
+	}
+	ofPod := func(one *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+		one.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u"}}
+		return one
+	}
 	for _, c := range []struct {
 		claim *resourceapi.ResourceClaim
 		why   string
 	}{
 		// Whose content, whose file.
-		{mem(loan(`,"owner":"other/stays"`)), "owner"},
+		{mem(loan(`,"owner":"other/stays","keep":"1m"`)), "owner"},
+		{mem(loan(`,"owner":"../other/stays","keep":"1m"`)), "owner"},
+		{mem(loan(`,"owner":"/etc/passwd","keep":"1m"`)), "owner"},
+		{mem(loan(`,"owner":"..","keep":"1m"`)), "owner"},
+		{mem(loan(`,"owner":"a\u0000b","keep":"1m"`)), "owner"},
+		{mem(loan(`,"owner":"","keep":"1m"`)), "owner"},
+		{mem(loan(`,"owner":["a"],"keep":"1m"`)), "owner"},
+		{mem(loan(`,"owner":"a.mem_0","keep":"1m"`)), "owner"},
+		{mem(loan(`,"owner":"` + strings.Repeat("o", 33) + `","keep":"1m"`)), "owner"},
+		{mem(loan(`,"owner":"a"`)), "keep"},
+		{mem(loan(`,"owner":"a","keep":"0s"`)), "keep"},
+		{mem(loan(`,"owner":"a","keep":"-1m"`)), "keep"},
+		{mem(loan(`,"owner":"a","keep":"1500ms"`)), "keep"},
+		{mem(loan(`,"owner":"a","keep":"25h"`)), "keep_seconds_max"},
+		{mem(loan(`,"owner":"a","keep":"2000000h"`)), "keep_seconds_max"},
+		{mem(loan(`,"owner":"a","keep":60`)), "keep"},
+		{ofTemplate(mem(loan(`,"owner":"a","keep":"1m"`))), "template"},
+		{ofPod(mem(loan(`,"owner":"a","keep":"1m"`))), "template"},
 		{mem(loan(`,"name":"other/uid-other-stays.0"`)), "name"},
+		// Neither how memory is cleared nor a file's mode is the claim's.
+		{mem(loan(`,"recycle":"in-place"`)), "recycle"},
+		{mem(loan(`,"mode":"0666"`)), "mode"},
 		{mem(loan(`,"uid":-1`)), "uid"},
 		{mem(loan(`,"uid":4294967295`)), "nobody"},
 		{mem(loan(`,"gid":4294967296`)), "gid"},

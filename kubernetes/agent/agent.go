@@ -45,12 +45,16 @@ type Lend struct {
 	Whole     bool    `json:"whole"`
 	UID       *uint32 `json:"uid,omitempty"`
 	GID       *uint32 `json:"gid,omitempty"`
+	// Whose content it is, within the scope of the name, and for how long it is kept after the return.
+	Owner       string `json:"owner,omitempty"`
+	KeepSeconds int64  `json:"keep_seconds,omitempty"`
 }
 
 // Lent is what was granted, or found by that name.
 type Lent struct {
 	Loan       Loan  `json:"loan"`
 	Found      bool  `json:"found"`
+	Kept       bool  `json:"kept"`
 	ReadyBytes int64 `json:"ready_bytes"`
 }
 
@@ -81,7 +85,16 @@ func (c Client) Lend(ctx context.Context, ask Lend) (Lent, error) {
 
 // Return ends a loan. That there is none by the name is no error: it was returned before.
 func (c Client) Return(ctx context.Context, name string) error {
-	err := varlink.Call(ctx, c.Socket, iface+"Return", within, map[string]any{"name": name}, nil)
+	return c.giveBack(ctx, map[string]any{"name": name})
+}
+
+// Discard ends a loan of which nothing is kept for its owner.
+func (c Client) Discard(ctx context.Context, name string) error {
+	return c.giveBack(ctx, map[string]any{"name": name, "discard": true})
+}
+
+func (c Client) giveBack(ctx context.Context, which map[string]any) error {
+	err := varlink.Call(ctx, c.Socket, iface+"Return", within, which, nil)
 	if Is(err, "NoSuchName") {
 		return nil
 	}

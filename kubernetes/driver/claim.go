@@ -9,8 +9,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -34,6 +36,41 @@ type Parameters struct {
 	// UID and GID own the file, which is of mode 0600: the user that the container runs as.
 	UID *uint32 `json:"uid,omitempty"`
 	GID *uint32 `json:"gid,omitempty"`
+	// Owner and Keep: a later pod of the namespace finds what this one leaves, for so long, as 10m. For
+	// claims that a person makes, not for those that a pod's template does.
+	Owner string `json:"owner,omitempty"`
+	Keep  string `json:"keep,omitempty"`
+}
+
+// owners are names without a dot, which separates them from that of the request.
+var owners = regexp.MustCompile(`^[0-9A-Za-z_]{1,32}$`)
+
+// keeps is for how long content is kept, in seconds: 0 for no owner.
+func (p Parameters) keeps() (int64, error) {
+	if p.Owner == "" && p.Keep == "" {
+		return 0, nil
+	}
+	if !owners.MatchString(p.Owner) {
+		return 0, fmt.Errorf("parameters of %s: owner %q: write 1 to 32 letters, digits and underscores", Name, p.Owner)
+	}
+	long, err := time.ParseDuration(p.Keep)
+	if err != nil || long < time.Second || long%time.Second != 0 {
+		return 0, fmt.Errorf("parameters of %s: keep %q: write for how long the content of owner %q stays, as 90s or 10m", Name, p.Keep, p.Owner)
+	}
+	return int64(long / time.Second), nil
+}
+
+// mayKeep refuses owners to claims that end with their pod, of a template or of an extended resource: all
+// pods of a set would ask in one owner's name, and whoever may make pods, by any template.
+func mayKeep(claim *resourceapi.ResourceClaim, all []allotted) error {
+	for _, one := range all {
+		isOfPod := slices.ContainsFunc(claim.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.Kind == "Pod" })
+		_, isOfTemplate := claim.Annotations[resourceapi.PodResourceClaimAnnotation]
+		if one.config.Owner != "" && (isOfPod || isOfTemplate) {
+			return fmt.Errorf("parameters of %s: owner %q: claim %q is made from a template and ends with its pod: make a ResourceClaim yourself, and name it in the pod (resourceClaimName)", Name, one.config.Owner, claim.Name)
+		}
+	}
+	return nil
 }
 
 // allotted is one device of a claim: one loan.
@@ -44,6 +81,9 @@ type allotted struct {
 	bytes   int64
 	request string
 	config  Parameters
+	// For so many seconds its content is kept for that owner, each file's apart.
+	keep  int64
+	owner string
 }
 
 // loanName is the same whoever asks for it and how often: <namespace>/<claim>.<index>.
@@ -86,6 +126,7 @@ func allocation(claim *resourceapi.ResourceClaim) ([]allotted, error) {
 	}
 	devices := claim.Status.Allocation.Devices
 	var all []allotted
+	seen := map[string]int{}
 	for index, result := range devices.Results {
 		if result.Driver != Name {
 			continue
@@ -112,9 +153,20 @@ func allocation(claim *resourceapi.ResourceClaim) ([]allotted, error) {
 		if one.config, err = parameters(devices.Config, one.request, result.Request); err != nil {
 			return nil, err
 		}
+		if one.keep, err = one.config.keeps(); err != nil {
+			return nil, err
+		}
+		if one.keep > 0 {
+			// No request has an underscore.
+			request := strings.ReplaceAll(one.request, "-", "_")
+			if seen[request]++; seen[request] > 1 {
+				request = fmt.Sprintf("%s.%d", request, seen[request])
+			}
+			one.owner = one.config.Owner + "." + request
+		}
 		all = append(all, one)
 	}
-	return all, nil
+	return all, mayKeep(claim, all)
 }
 
 // parameters that hold for a request: those of the claim go over those of the class.
@@ -140,6 +192,9 @@ func parameters(configs []resourceapi.DeviceAllocationConfiguration, names ...st
 			}
 			if one.GID != nil {
 				found.GID = one.GID
+			}
+			if one.Owner != "" || one.Keep != "" {
+				found.Owner, found.Keep = one.Owner, one.Keep
 			}
 		}
 	}

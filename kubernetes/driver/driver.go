@@ -111,13 +111,18 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	}
 	d.records[claim.UID] = kept
 	delete(d.gone, claim.UID)
-	var made []string
+	var made []agent.Lent
 	var devices []kubeletplugin.Device
 	var specs []cdiDevice
-	// What cannot be had whole holds nothing: others may want it until the kubelet tries again.
+	// What cannot be had whole holds nothing: others may want it until the kubelet tries again. Zeros
+	// that no pod had are kept for nobody, what an owner left before stays.
 	giveUp := func(err error) error {
-		for _, name := range made {
-			err = errors.Join(err, d.agent.Return(ctx, name))
+		for _, lent := range made {
+			end := d.agent.Discard
+			if lent.Kept {
+				end = d.agent.Return
+			}
+			err = errors.Join(err, end(ctx, lent.Loan.Name))
 		}
 		return err
 	}
@@ -125,14 +130,14 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		name := loanName(claim.Namespace, claim.UID, one.index)
 		lent, err := d.agent.Lend(ctx, agent.Lend{
 			Name: name, Bytes: one.bytes, PageBytes: one.kind.page, Node: &one.kind.node, Whole: true,
-			UID: one.config.UID, GID: one.config.GID,
+			UID: one.config.UID, GID: one.config.GID, Owner: one.owner, KeepSeconds: one.keep,
 		})
 		if err != nil {
 			return nil, giveUp(err)
 		}
 		if !lent.Found {
-			made = append(made, name)
-			klog.FromContext(ctx).Info("lent", "name", name, "bytes", one.bytes, "ready", lent.ReadyBytes)
+			made = append(made, lent)
+			klog.FromContext(ctx).Info("lent", "name", name, "bytes", one.bytes, "ready", lent.ReadyBytes, "kept", lent.Kept)
 		}
 		id := fmt.Sprintf("%s-%d", claim.UID, one.index)
 		specs = append(specs, device(id, where[nth], lent.Loan.Path, one.bytes))

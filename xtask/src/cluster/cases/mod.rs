@@ -5,6 +5,7 @@
 mod counts;
 mod failures;
 mod life;
+mod owner;
 mod program;
 mod ready;
 mod scale;
@@ -30,6 +31,7 @@ pub(super) const ALL: &[(&str, Test)] = &[
     ("a_loan_larger_than_a_block_is_whole", ready::larger),
     ("a_claim_of_three_requests_is_three_files_that_were_ready", ready::several),
     ("what_is_kept_out_of_ready_is_there_for_a_claim_larger_than_a_block", ready::rest),
+    ("what_an_owner_leaves_is_found_by_the_next_pod_on_its_claim", owner::found),
     ("a_virtual_machine_has_its_claim_for_memory", program::qemu),
     ("a_pod_that_is_deleted_by_force_gives_its_memory_back", failures::forced),
     ("a_kubelet_that_is_killed_changes_nothing_for_pods", failures::kubelet),
