@@ -432,6 +432,9 @@ func (a *api) put(w http.ResponseWriter, r *http.Request, what string) {
 	a.writes++
 	if slice.Name == "" {
 		slice.Name = fmt.Sprintf("%s%d", slice.GenerateName, a.version)
+	} else if a.slices[slice.Name] == nil {
+		status(w, 404, metav1.StatusReasonNotFound)
+		return
 	}
 	if slice.UID == "" {
 		slice.UID = types.UID(slice.Name)
@@ -500,6 +503,16 @@ func (a *api) forget(claim *resourceapi.ResourceClaim) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.claims, claim.Namespace+"/"+claim.Name)
+}
+
+// wipe all slices of the node, as a kubelet that starts does.
+func (a *api) wipe() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, slice := range a.slices {
+		delete(a.slices, name)
+		a.tell("DELETED", slice)
+	}
 }
 
 // devices that are published now.

@@ -125,7 +125,9 @@ func run() error {
 		}
 	}()
 	offer := driver.Offer{Node: *node, IsMapped: *allocatable, Rest: rest.Value()}
-	d.Publish(ctx, offer, helper, state)
+	slices := driver.NewSlices(ctx, client, *node)
+	defer slices.Stop()
+	d.Publish(ctx, offer, slices, state)
 	return d.Fatal()
 }
 

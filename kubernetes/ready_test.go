@@ -208,3 +208,19 @@ func TestDevicesSayWhichPagesTheyTakeAsTheServerCallsItAndAnUpdateIsNoticed(t *t
 		return len(said) == 0 && len(b.api.devices()) > 0
 	})
 }
+
+func TestDevicesThatAStartingKubeletWipesAreSoonBack(t *testing.T) {
+	b := start(t, pool)
+	b.ready()
+	published := func() bool { return len(b.api.devices()) > 0 }
+	b.eventually("devices are published", published)
+	for range 2 {
+		b.api.wipe()
+		// Something to publish at once, while what was published counts for there.
+		one := b.api.add(claim("a", "one", "", 2*page))
+		_, err := b.prepare(one)
+		must(t, err)
+		b.eventually("devices are published again", published)
+		must(t, b.unprepare(one))
+	}
+}

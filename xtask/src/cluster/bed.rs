@@ -117,6 +117,13 @@ impl Bed {
             .collect())
     }
 
+    /// The slices that the node's devices are in, by their numbers.
+    pub(super) fn slices(&self) -> Result<Vec<Value>> {
+        let slices = self.kubectl.list(&["resourceslices"])?;
+        let ours = slices.iter().filter(|s| s["spec"]["nodeName"] == config::NODE);
+        Ok(ours.map(|slice| slice["metadata"]["uid"].clone()).collect())
+    }
+
     /// Waits until as much of both sizes of blocks is ready, and published, as is to be.
     pub(super) fn all_is_ready(&self) -> Result<()> {
         let wanted = format!("{}Mi", config::PAGES / 4 * 2);

@@ -23,8 +23,15 @@ pub(super) fn forced(bed: &mut Bed) -> Result<String> {
 pub(super) fn kubelet(bed: &mut Bed) -> Result<String> {
     bed.run("default", "stays", 64, ["use", "1"])?;
     let loan = bed.loan()?;
+    let before = bed.slices()?;
     bed.node.kill("kubelet")?;
     bed.node.start_kubelet()?;
+    // It begins by wiping its node's devices, and the driver publishes them anew: other objects.
+    wait_for("devices are published again", || {
+        let now = bed.slices()?;
+        let is_new = !now.is_empty() && before.iter().all(|slice| !now.contains(slice));
+        Ok(is_new.then_some(()))
+    })?;
     // It has the driver registered again when it can prepare another claim.
     let pod = bed.run("default", "next", 64, ["use", "2"])?;
     holds(&bed.said(&pod, 0)?, 64 * MIB, 0)?;
