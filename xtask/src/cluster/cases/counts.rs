@@ -4,8 +4,9 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
+use super::holds;
 use crate::cluster::{
-    bed::{Bed, pod},
+    bed::{Bed, MIB, pod},
     config::{self, TIGHT},
     kubectl::{text, wait_for},
 };
@@ -98,8 +99,9 @@ pub(super) fn placeholder(bed: &mut Bed) -> Result<String> {
     refused
 }
 
-pub(super) fn mapping(bed: &mut Bed) -> Result<String> {
-    let mapped = |bed: &Bed, wanted: bool| {
+/// Has the devices say which pages of the node they take, for as long as something is looked at.
+fn while_mapped<T>(bed: &Bed, look: impl FnOnce() -> Result<T>) -> Result<T> {
+    let mapped = |wanted: bool| {
         bed.driver_is_ready()?;
         wait_for("devices say which pages they take", || {
             let devices = bed.devices()?;
@@ -112,11 +114,59 @@ pub(super) fn mapping(bed: &mut Bed) -> Result<String> {
         })
     };
     bed.install(&["nodeAllocatable=true"])?;
-    let refused = mapped(bed, true).and_then(|()| {
+    let found = mapped(true).and_then(|()| look());
+    bed.install(&[])?;
+    mapped(false)?;
+    found
+}
+
+pub(super) fn mapping(bed: &mut Bed) -> Result<String> {
+    while_mapped(bed, || {
         bed.run("default", "claims", 128, ["use", "1"])?;
         refuses_beyond(bed, 128)
+    })
+}
+
+pub(super) fn shared(bed: &mut Bed) -> Result<String> {
+    let of_template = ["resourceclaimtemplate", "-n", "default", "zeroed-64m"];
+    let spec = bed.kubectl.get(&of_template)?["spec"]["spec"].take();
+    bed.kubectl.apply(&[json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "shared", "namespace": "default"}, "spec": spec,
+    })])?;
+    let asks = |name: &str| {
+        let mut pod = pod("default", name, "use 3", Some(64), &json!({}));
+        let claim = json!([{"name": "memory", "resourceClaimName": "shared"}]);
+        pod["spec"]["resourceClaims"] = claim;
+        bed.kubectl.apply(&[pod])
+    };
+    let finds = |name: &str, byte: u8| {
+        let pod = bed.runs("default", name)?;
+        holds(&bed.said(&pod, 0)?, 64 * MIB, byte)
+    };
+    // Without the mapping pods share it, whichever the version.
+    for (name, byte) in [("first", 0), ("second", 3)] {
+        asks(name)?;
+        finds(name, byte)?;
+    }
+    for name in ["first", "second"] {
+        bed.delete("default", name)?;
+    }
+    bed.is_clean()?;
+    let said = while_mapped(bed, || {
+        asks("first")?;
+        finds("first", 0)?;
+        asks("second")?;
+        let event = bed.event("default", "second", "FailedScheduling")?;
+        ensure!(!is_bound(bed, "second")?, "it was bound, after {event}");
+        for name in ["first", "second"] {
+            bed.delete("default", name)?;
+        }
+        bed.is_clean()?;
+        Ok(event)
     });
-    bed.install(&[])?;
-    mapped(bed, false)?;
-    refused
+    // Where something was wrong, pods have it still.
+    let words = ["delete", "resourceclaim", "-n", "default", "shared", "--wait=false"];
+    bed.kubectl.run(&words)?;
+    said
 }

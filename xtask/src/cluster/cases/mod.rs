@@ -45,6 +45,7 @@ pub(super) const ALL: &[(&str, Test)] = &[
     ("a_quota_refuses_with_its_numbers_in_an_event", counts::quota),
     ("a_native_pod_that_does_not_fit_is_refused_with_the_placeholder", counts::placeholder),
     ("a_native_pod_that_does_not_fit_is_refused_with_the_mapping", counts::mapping),
+    ("two_pods_share_a_claim_and_with_the_mapping_do_not", counts::shared),
     ("a_thousand_nodes_are_ranked_by_what_they_have_ready", scale::ranked),
     ("a_hundred_pods_at_once_leave_the_ledger_exact", scale::ledger),
 ];
