@@ -15,7 +15,7 @@
 //! start threads or a runtime, or keep a program alive when the daemon is gone.
 
 mod agent;
-#[cfg(feature = "capi")]
+#[cfg(any(feature = "capi", test))]
 pub mod capi;
 mod connection;
 mod error;

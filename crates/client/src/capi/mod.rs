@@ -34,6 +34,9 @@ pub struct prezero {
     client: Client,
 }
 
+/// No errno is larger: the kernel's MAX_ERRNO.
+const MOST_ERRNO: c_int = 4095;
+
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
@@ -165,18 +168,22 @@ pub extern "C" fn prezero_last_error() -> *const c_char {
 /// What a result of this library means in general, for a negative errno as it was returned.
 #[unsafe(no_mangle)]
 pub extern "C" fn prezero_strerror(result: c_int) -> *const c_char {
-    let text = match Errno::from_raw_os_error(result.saturating_neg().max(0)) {
-        _ if result >= 0 => c"done",
-        Errno::NOENT | Errno::CONNREFUSED => {
+    // A program may ask about any number, and not each is an errno.
+    let is_errno = (-MOST_ERRNO..0).contains(&result);
+    let text = match is_errno.then(|| Errno::from_raw_os_error(-result)) {
+        None if result >= 0 => c"done",
+        Some(Errno::NOENT | Errno::CONNREFUSED) => {
             c"no daemon listens there: start one with `prezero serve`"
         }
-        Errno::ACCESS => c"the daemon does not allow it: see lend_group in its configuration",
-        Errno::INVAL => c"a value is not allowed, and nothing was changed",
-        Errno::NODEV => c"no pool has pages of that size on that node: see `prezero status`",
-        Errno::DQUOT => c"the user's quota is used up: return some memory",
-        Errno::NOMEM => c"too little memory is ready or free: ask for less, or reserve more pages",
-        Errno::AGAIN => c"the daemon did not answer in time",
-        Errno::PROTO => c"the daemon's answer was not understood: are both of one version?",
+        Some(Errno::ACCESS) => c"the daemon does not allow it: see lend_group in its configuration",
+        Some(Errno::INVAL) => c"a value is not allowed, and nothing was changed",
+        Some(Errno::NODEV) => c"no pool has pages of that size on that node: see `prezero status`",
+        Some(Errno::DQUOT) => c"the user's quota is used up: return some memory",
+        Some(Errno::NOMEM) => {
+            c"too little memory is ready or free: ask for less, or reserve more pages"
+        }
+        Some(Errno::AGAIN) => c"the daemon did not answer in time",
+        Some(Errno::PROTO) => c"the daemon's answer was not understood: are both of one version?",
         _ => c"the operation failed: see prezero_last_error()",
     };
     text.as_ptr()
@@ -191,4 +198,65 @@ pub extern "C" fn prezero_version() -> *const c_char {
             Err(_) => c"",
         };
     VERSION.as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::null_mut;
+
+    fn text_of(text: *const c_char) -> String {
+        // SAFETY: the library's texts end with a zero byte, and nothing has failed since.
+        unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned()
+    }
+
+    #[test]
+    fn what_fails_is_a_negative_errno_and_leaves_its_text() {
+        assert_eq!(text_of(prezero_last_error()), "");
+        let mut connection = null_mut();
+        // SAFETY: a text, and a place for a pointer.
+        let result = unsafe { prezero_connect(c"/nowhere/socket".as_ptr(), 0, &mut connection) };
+        assert_eq!((result, connection), (-Errno::NOENT.raw_os_error(), null_mut()));
+        let told = text_of(prezero_last_error());
+        assert!(told.contains("/nowhere/socket"), "{told}");
+        // SAFETY: null is what is looked for.
+        let result = unsafe { prezero_connect(c"/nowhere/socket".as_ptr(), 0, null_mut()) };
+        assert_eq!(result, -Errno::INVAL.raw_os_error());
+        assert_eq!(text_of(prezero_last_error()), "the place for a result is null");
+    }
+
+    #[test]
+    fn a_panic_does_not_cross_the_border() {
+        assert_eq!(run(|| panic!("a defect")), -Errno::IO.raw_os_error());
+        assert!(text_of(prezero_last_error()).contains("report it"));
+        assert_eq!(run(|| Ok(())), 0);
+    }
+
+    #[test]
+    fn a_result_is_explained_by_what_to_do() {
+        for (errno, part) in [
+            (Errno::NOENT, "start one"),
+            (Errno::CONNREFUSED, "start one"),
+            (Errno::ACCESS, "lend_group"),
+            (Errno::INVAL, "nothing was changed"),
+            (Errno::NODEV, "no pool"),
+            (Errno::DQUOT, "quota"),
+            (Errno::NOMEM, "reserve more"),
+            (Errno::AGAIN, "in time"),
+            (Errno::PROTO, "one version"),
+            (Errno::IO, "prezero_last_error()"),
+        ] {
+            let told = text_of(prezero_strerror(-errno.raw_os_error()));
+            assert!(told.contains(part), "{errno}: {told}");
+        }
+        for fine in [0, 1] {
+            assert_eq!(text_of(prezero_strerror(fine)), "done");
+        }
+        assert!(text_of(prezero_strerror(c_int::MIN)).contains("prezero_last_error()"));
+    }
+
+    #[test]
+    fn the_version_is_the_packages() {
+        assert_eq!(text_of(prezero_version()), env!("CARGO_PKG_VERSION"));
+    }
 }
