@@ -80,7 +80,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Broken`], [`Error::Descriptors`].
     pub fn lend(&mut self, request: &LendRequest) -> Result<Loan> {
-        let most_blocks = request.most_blocks.or_else(|| Some(most_blocks()));
+        let most_blocks = request.most_blocks.or_else(|| Some(most_blocks(open_files())));
         let (lent, fds) = self.call(&LendRequest { most_blocks, ..request.clone() })?;
         Loan::from_reply(lent, fds)
     }
@@ -238,13 +238,54 @@ where
     Ok((Ok(parameters), fds))
 }
 
+/// How many files this process may have open.
+fn open_files() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// A block is a descriptor, and a program has others.
-fn most_blocks() -> u32 {
-    let open = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+fn most_blocks(open: u64) -> u32 {
     let half = usize::try_from(open / 2).unwrap_or(MOST_PARTS).clamp(MAX_PARTS, MOST_PARTS);
     u32::try_from(half).unwrap_or(u32::MAX)
 }
 
 fn broken(method: &'static str) -> impl Fn(zlink::Error) -> Error {
     move |source| Error::Broken { method, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_loan_has_at_most_half_of_the_files_that_the_process_may_have_open() {
+        let bounds = [MAX_PARTS, MOST_PARTS].map(|parts| u32::try_from(parts).expect("few"));
+        assert_eq!(most_blocks(0), bounds[0]);
+        assert_eq!(most_blocks(1001), 500);
+        assert_eq!(most_blocks(u64::MAX), bounds[1]);
+    }
+
+    /// What is sent for a request, by the bytes of it.
+    fn sent(request: &LendRequest) -> String {
+        let (ours, theirs) = UnixStream::pair().expect("two sockets");
+        let mut client = Client { connection: Connection::new(Blocking(ours)) };
+        std::thread::scope(|scope| {
+            scope.spawn(move || client.lend(request).expect_err("nobody answers"));
+            let mut call = Vec::new();
+            BufReader::new(theirs).read_until(0, &mut call).expect("a call");
+            String::from_utf8(call).expect("JSON")
+        })
+    }
+
+    #[test]
+    fn a_request_that_does_not_say_in_how_many_blocks_is_sent_with_what_the_process_can_take() {
+        let request = LendRequest::new(Bytes(1 << 21));
+        let most = most_blocks(open_files());
+        let call = sent(&request);
+        assert!(call.contains(&format!("\"most_blocks\":{most}")), "{call}");
+        let call = sent(&LendRequest { most_blocks: Some(3), ..request });
+        assert!(call.contains("\"most_blocks\":3"), "{call}");
+    }
 }

@@ -163,3 +163,77 @@ impl Half {
         self.0.set_read_timeout(timeout)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    fn pair() -> (Half, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("two sockets");
+        (Half(Arc::new(ours)), theirs)
+    }
+
+    fn write(to: &mut Half, bytes: &[u8], fds: &[&UnixStream]) -> zlink::Result<()> {
+        now(to.write(bytes, fds, None))
+    }
+
+    #[test]
+    fn bytes_and_descriptors_arrive_once_and_are_closed_on_exec() {
+        let (mut ours, theirs) = pair();
+        let (handed, kept) = UnixStream::pair().expect("two sockets");
+        write(&mut ours, b"with", &[&handed]).expect("room");
+        drop(handed);
+        let mut theirs = Half(Arc::new(theirs));
+        let mut buffer = [0; 16];
+        let received = now(theirs.read(&mut buffer)).expect("what was sent");
+        assert_eq!((&buffer[..received.bytes_read()], received.fds().len()), (&b"with"[..], 1));
+        let flags = rustix::io::fcntl_getfd(&received.fds()[0]).expect("a descriptor");
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        (&kept).write_all(b"x").expect("its other end was handed on");
+
+        write(&mut ours, b"without", &[]).expect("room");
+        let received = now(theirs.read(&mut buffer)).expect("what was sent");
+        assert_eq!((&buffer[..received.bytes_read()], received.fds().len()), (&b"without"[..], 0));
+    }
+
+    #[test]
+    fn more_descriptors_than_a_message_takes_are_refused() {
+        let (mut ours, theirs) = pair();
+        assert!(write(&mut ours, b"x", &vec![&theirs; MESSAGE_FDS + 1]).is_err());
+    }
+
+    #[test]
+    fn what_a_daemon_said_before_it_hung_up_is_read() {
+        let (mut ours, mut theirs) = pair();
+        theirs.write_all(b"why").expect("room");
+        drop(theirs);
+        write(&mut ours, b"a call", &[]).expect("no error yet");
+        let mut buffer = [0; 16];
+        assert_eq!(now(ours.read(&mut buffer)).expect("its last words").bytes_read(), 3);
+    }
+
+    #[test]
+    fn a_daemon_that_neither_reads_nor_answers_is_an_error_in_time() {
+        let (mut ours, theirs) = pair();
+        let soon = Some(Duration::from_millis(10));
+        ours.0.set_write_timeout(soon).expect("a timeout");
+        write(&mut ours, &vec![0; 8 << 20], &[]).expect_err("nobody reads");
+        ours.set_timeout(soon).expect("a timeout");
+        // The kernel counts in ticks of its own.
+        assert!(ours.0.read_timeout().expect("a timeout") >= soon);
+        now(ours.read(&mut [0; 16])).expect_err("nobody answers");
+        ours.set_timeout(None).expect("for ever");
+        assert_eq!(ours.0.read_timeout().expect("a timeout"), None);
+        drop(theirs);
+    }
+
+    #[test]
+    fn only_what_a_signal_interrupted_is_tried_again() {
+        let mut left = vec![Ok(7), Err(io::ErrorKind::Interrupted.into())];
+        assert_eq!(uninterrupted(|| left.pop().expect("no more calls")).expect("a result"), 7);
+        let mut left = vec![Err(io::ErrorKind::BrokenPipe.into())];
+        let failed: io::Result<()> = uninterrupted(|| left.pop().expect("no more calls"));
+        assert_eq!(failed.expect_err("as it is").kind(), io::ErrorKind::BrokenPipe);
+    }
+}

@@ -88,7 +88,8 @@ fn has_block<'a>(pools: impl Iterator<Item = &'a PoolStatus> + Clone, bytes: u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use units::{Bytes, Node};
+    use units::{Bytes, Node, PageSize};
+    use wire::BlockSize;
 
     const MIB: u64 = 1 << 20;
 
@@ -127,5 +128,40 @@ mod tests {
         assert!(is_ready(Provider::Kernel, &pools, &single(6 * MIB)));
         assert!(!is_ready(Provider::Kernel, &pools, &single(8 * MIB)), "of two nodes");
         assert!(is_ready(Provider::Kernel, &pools, &LendRequest::new(Bytes(12 * MIB))));
+    }
+
+    #[test]
+    fn only_pools_that_fit_the_request_count() {
+        let pools = [pool(1, 2 * MIB, 1, 8)];
+        let rows = || LendRequest::new(Bytes(4 * MIB));
+        let is_ready = |request: &LendRequest| is_ready(Provider::Stock, &pools, request);
+        assert!(is_ready(&rows()));
+        let of_size = |size| LendRequest { page_size: Some(size), ..rows() };
+        assert!(is_ready(&of_size(PageSize::MIB_2)));
+        assert!(!is_ready(&of_size(PageSize::GIB_1)), "of pages that it did not ask for");
+        assert!(is_ready(&LendRequest { node: Some(Node(1)), ..rows() }));
+        assert!(!is_ready(&LendRequest { node: Some(Node(0)), ..rows() }), "of another node");
+        assert!(!is_ready(&LendRequest::new(Bytes(3 * MIB))), "of half a page");
+    }
+
+    #[test]
+    fn one_file_comes_from_a_ready_block_of_a_pool_of_all_sizes() {
+        let size = |pages_per_block, ready_blocks| BlockSize {
+            pages_per_block,
+            ready_blocks,
+            ..BlockSize::default()
+        };
+        let of_sizes =
+            |sizes: Vec<BlockSize>, ready| PoolStatus { sizes, ..pool(0, 2 * MIB, 0, ready) };
+        let single = |bytes| LendRequest { single: true, ..LendRequest::new(Bytes(bytes)) };
+        let is_ready = |pool: &PoolStatus, bytes| {
+            is_ready(Provider::Stock, std::slice::from_ref(pool), &single(bytes))
+        };
+        let small = of_sizes(vec![size(1, 2), size(4, 0)], 2);
+        assert!(is_ready(&small, 2 * MIB));
+        assert!(!is_ready(&small, 8 * MIB), "the block of that size is not ready");
+        let large = of_sizes(vec![size(1, 0), size(4, 1)], 4);
+        assert!(is_ready(&large, 8 * MIB));
+        assert!(is_ready(&large, 2 * MIB), "of a larger block");
     }
 }
