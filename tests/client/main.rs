@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Each call of the client library against a daemon of plain memory, which needs no huge page and
+//! waits for nobody who has some: what the call says, and that the daemon did it.
+
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use client::{AgentClient, Client, Error, LendByName, LendRequest, Loan};
+use prezero_tests::{Daemon, Page};
+use units::{Bytes, LeaseId, Node, Pages};
+use wire::{PoolChange, StateName};
+
+const PAGE: Page = Page::Mib2;
+
+/// A daemon with so many pages ready.
+fn daemon(ready: u64) -> Daemon {
+    let config = PAGE.pool("max = 8\n[workers]\nmax = 0");
+    let daemon = Daemon::start_with(None, &config, &["--plain"]);
+    if ready > 0 {
+        daemon.zero(&ready.to_string());
+    }
+    daemon
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> wire::Error {
+    match result {
+        Err(Error::Refused(refused)) => refused,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn pages(n: u64) -> LendRequest {
+    LendRequest::new(PAGE.times(n))
+}
+
+#[test]
+fn a_loan_is_what_the_daemon_says_it_is() {
+    let daemon = daemon(3);
+    let mut client = daemon.client();
+    let first = client.lend(&pages(1)).expect("a loan");
+    let loan = client.lend(&pages(2)).expect("a loan");
+    let listed = client.status().expect("a status").loans;
+    let ids: Vec<_> = listed.iter().map(|loan| loan.lease).collect();
+    assert_eq!(ids, [first.id(), loan.id()]);
+    assert!(loan.id() > 1, "the second of them");
+    assert_eq!((loan.bytes(), loan.ready_bytes()), (PAGE.times(2), PAGE.times(2)));
+    assert_eq!((loan.page_size(), loan.is_kept(), loan.parts().len()), (PAGE.size(), false, 2));
+    let memory = loan.map().expect("a mapping");
+    assert_eq!(memory.len() as u64, PAGE.times(2).0);
+    drop(memory);
+    let numbers: Vec<_> = loan.parts().map(|(fd, _)| fd.as_raw_fd()).collect();
+    let number = loan.lease().as_raw_fd();
+    let (lease, blocks) = loan.into_fds();
+    assert_eq!(lease.as_raw_fd(), number);
+    assert_eq!(blocks.iter().map(|fd| fd.as_raw_fd()).collect::<Vec<_>>(), numbers);
+    drop((first, lease, blocks));
+    daemon.wait_for("returned", |pool| pool.lent_pages == 0);
+}
+
+#[test]
+fn what_an_owner_left_is_said_to_be_kept() {
+    let daemon = daemon(1);
+    let lend = || daemon.lend_to("somebody", Duration::from_secs(60), PAGE, 1);
+    let first: Loan = lend();
+    assert!(!first.is_kept());
+    first.map().expect("a mapping").fill(0..1, 7);
+    drop(first);
+    daemon.wait_for("kept", |pool| pool.kept_pages == 1);
+    assert!(lend().is_kept());
+}
+
+#[test]
+fn a_worker_takes_a_job_and_its_report_is_believed_or_refused() {
+    let daemon = daemon(0);
+    let mut client = daemon.client();
+    let (job, mut fds) =
+        client.take_zeroing(Some(Node(0)), Some(PAGE.size()), false).expect("a job");
+    assert_eq!((job.page_bytes, fds.len()), (PAGE.size().bytes(), 2));
+    assert_eq!(daemon.pool().zeroing_pages, 1);
+    // A worker lets go of the block before it reports; the job lives with the other one.
+    let held = fds.swap_remove(usize::try_from(job.job_fd).expect("an index"));
+    drop(fds);
+    let finished = client.finish_zeroing(job.job, Pages(0)).expect("its own job");
+    assert_eq!(finished.state, StateName::Zeroable);
+    let again = refusal(client.finish_zeroing(job.job, Pages(0)));
+    assert!(matches!(again, wire::Error::NoSuchJob { .. }), "{again:?}");
+    drop(held);
+}
+
+#[test]
+fn an_operators_calls_are_done_and_say_what_they_did() {
+    let daemon = daemon(4);
+    let mut client = daemon.client();
+    assert_eq!(client.give_back(None, None, Some(Pages(1))).expect("root may"), PAGE.times(1));
+    assert_eq!(daemon.pool().ready_pages, 3);
+
+    let loan = client.lend(&pages(1)).expect("a loan");
+    let holders = client.find_holders(Some(LeaseId(loan.id()))).expect("root may");
+    assert!(holders.holders.iter().any(|holder| holder.pid == std::process::id()), "{holders:?}");
+    assert_eq!(client.revoke(LeaseId(loan.id())).expect("root may"), PAGE.times(1));
+    let gone = refusal(client.revoke(LeaseId(loan.id())));
+    assert!(matches!(gone, wire::Error::NoSuchLease { .. }), "{gone:?}");
+    drop(loan);
+
+    let drained = client.drain(true).expect("root may");
+    assert_eq!(drained.given_back_bytes, PAGE.times(2).0, "{drained:?}");
+    assert!(client.status().expect("a status").drained);
+    client.drain(false).expect("root may");
+    assert!(!client.status().expect("a status").drained);
+
+    let page_bytes = PAGE.size().bytes();
+    let change =
+        PoolChange { page_bytes, pages_per_block: 1, max_pages: Some(3), ..PoolChange::default() };
+    client.configure(change.clone()).expect("root may");
+    assert_eq!(daemon.pool().max_pages, Some(3));
+    let wrong = PoolChange { page_bytes: 3, ..change };
+    assert!(matches!(refusal(client.configure(wrong)), wire::Error::BadValue { .. }));
+}
+
+#[test]
+fn a_watch_reports_each_change_and_ends_with_the_daemon() {
+    let mut daemon = daemon(1);
+    // A watch may be silent for longer than an answer may take.
+    let client = Client::connect_within(daemon.socket(), Duration::from_millis(300));
+    let mut watch = client
+        .expect("a daemon")
+        .watch(None, None, None, Duration::from_millis(10))
+        .expect("root may");
+    let mut next = || watch.next().map(|report| report.expect("a good one").levels);
+    assert_eq!(next().expect("one at once")[0].ready_pages, 1);
+    let changed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(700));
+            daemon.zero("1");
+        });
+        let mut last = None;
+        while last != Some(2) {
+            last = next().map(|levels| levels[0].ready_pages);
+        }
+        last
+    });
+    assert_eq!(changed, Some(2));
+    daemon.kill();
+    assert!(std::iter::from_fn(next).count() < 4);
+}
+
+#[test]
+fn an_agents_calls_are_done_and_say_what_they_did() {
+    let daemon = daemon(4);
+    let socket = daemon.scratch().join("socket.agent");
+    let mut agent = AgentClient::connect(&socket).expect("the daemon listens to agents");
+    let ask = |name: &str| LendByName::new(name.parse().expect("a name"), PAGE.times(1));
+    for name in ["a/1", "a/2", "b/1"] {
+        let lent = agent.lend(&ask(name)).expect("it lends");
+        assert_eq!((lent.loan.name.as_str(), lent.found), (name, false));
+    }
+    let mut names = |prefix: &str| {
+        let loans = agent.loans(prefix).expect("a list");
+        loans.into_iter().map(|loan| loan.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names("a/"), ["a/1", "a/2"]);
+    assert_eq!(names("c/"), [""; 0]);
+    agent.give_back("a/1".parse().expect("a name")).expect("its own");
+    let gone = agent.give_back("a/1".parse().expect("a name"));
+    assert!(
+        matches!(gone, Err(Error::AgentRefused(wire::agent::AgentError::NoSuchName { .. }))),
+        "{gone:?}"
+    );
+    let supply = agent.supply().expect("what there is");
+    assert_eq!(supply[0].named_bytes, PAGE.times(2).0, "{supply:?}");
+}
+
+#[test]
+fn a_list_of_more_loans_than_an_answer_has_is_whole() {
+    let config = PAGE.pool("max = 300\n[workers]\nmax = 0");
+    let daemon = Daemon::start_with(None, &config, &["--plain"]);
+    let socket = daemon.scratch().join("socket.agent");
+    let mut agent = AgentClient::connect(&socket).expect("the daemon listens to agents");
+    let names: Vec<_> = (100..400).map(|nth| format!("a/{nth}")).collect();
+    for name in &names {
+        // Of a page that nobody touches: all of them are holes.
+        let ask = LendByName::new(name.parse().expect("a name"), PAGE.times(1));
+        agent.lend(&ask).expect("it lends");
+    }
+    let listed = agent.loans("a/").expect("a list").into_iter().map(|loan| loan.name);
+    assert_eq!(listed.collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn who_waits_for_ready_memory_gets_it_when_it_is_ready_or_what_there_is() {
+    let daemon = daemon(1);
+    let mut client = daemon.client();
+    let soon = client.lend_within(&pages(1), Duration::from_secs(60)).expect("it is ready");
+    assert_eq!(soon.ready_bytes(), PAGE.times(1));
+
+    // Nothing is ready, and in time something is.
+    let later = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            daemon.zero("1");
+        });
+        client.lend_within(&pages(1), Duration::from_secs(60)).expect("it comes")
+    });
+    assert_eq!(later.ready_bytes(), PAGE.times(1));
+
+    // Nothing is, and nothing comes.
+    let begun = std::time::Instant::now();
+    let hole = client.lend_within(&pages(1), Duration::from_millis(100)).expect("a hole");
+    assert_eq!(hole.ready_bytes(), Bytes(0));
+    assert!(begun.elapsed() >= Duration::from_millis(100), "not before");
+    let too_much = refusal(client.lend_within(&pages(1 << 30), Duration::from_millis(100)));
+    assert!(matches!(too_much, wire::Error::NotEnough { .. }), "{too_much:?}");
+}
