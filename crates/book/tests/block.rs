@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The life of one block has the moves it has and no others.
 
-use book::block::{Block, Hold, IllegalMove, Keep, Part, Proof, Reach, Settled, StateName, Unheld};
+use book::block::{
+    Block, Hold, IllegalMove, Keep, Part, Proof, Reach, Settled, State, StateName, Unheld,
+};
 use book::config::Recycle;
 use units::{BlockId, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 
@@ -38,7 +40,7 @@ fn block_in(state: StateName) -> Block {
 /// An event, what it is called when it is refused, and the one state that it is for.
 type Event = (fn(&mut Block) -> Result<(), IllegalMove>, &'static str, StateName, StateName);
 
-fn events() -> [Event; 8] {
+fn events() -> [Event; 9] {
     use StateName::{Kept, Lent, Lingering, Ready, Zeroable, Zeroing};
     [
         (|b| b.take(JobId(2)).map(drop), "taken to zero", Zeroable, Zeroing),
@@ -50,6 +52,12 @@ fn events() -> [Event; 8] {
         ),
         (|b| b.lose(JobId(1)), "lost by its job", Zeroing, Lingering),
         (|b| b.lend(part(2, "guest")).map(drop), "lent", Ready, Lent),
+        (
+            |b| b.hold_by_name(LeaseId(1), "team-a/db".parse().expect("a name"), 0),
+            "given that name",
+            Lent,
+            Lent,
+        ),
         (|b| b.give_back(LeaseId(1)), "returned by that lease", Lent, Lingering),
         (|b| b.settle(Reach::Sole, Recycle::InPlace, 100).map(drop), "settled", Lingering, Kept),
         (|b| b.lend_again(part(2, "guest")), "lent again to its owner", Kept, Lent),
@@ -204,4 +212,15 @@ fn what_was_lent_by_a_name_is_kept_only_where_nobody_has_a_name_of_its_file() {
         block.give_up().expect("it is kept");
         assert_eq!(block.settle(Reach::Sole, recycle, 200), Ok(Settled::Gone));
     }
+}
+
+#[test]
+fn a_loan_has_one_name_and_only_its_own_lease_gives_it() {
+    let mut block = block_in(StateName::Lent);
+    let mut name = |lease, name: &str| block.hold_by_name(lease, name.parse().expect("a name"), 0);
+    assert!(name(LeaseId(2), "team-a/db").is_err());
+    assert_eq!(name(LeaseId(1), "team-a/db"), Ok(()));
+    assert!(name(LeaseId(1), "team-a/other").is_err());
+    let State::Lent(part) = block.state() else { panic!("{block:?}") };
+    assert_eq!(part.name.as_ref().map(ToString::to_string).as_deref(), Some("team-a/db"));
 }

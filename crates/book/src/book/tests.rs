@@ -4,8 +4,9 @@
 //! [`sequences`] drives it through arbitrary sequences of [`events`] in a simulated [`world`] of
 //! clients, workers, crashes and a [`kernel`] that behaves as hugetlbfs does, and [`checks`] that
 //! the invariants hold after each of them. [`loans`], [`refusals`], [`refilling`], [`returns`],
-//! [`owners`] and [`adoption`] name single expectations, with the numbers that make them plain;
-//! [`kernel_pools`] does both for books over a kernel that keeps the ready pages itself.
+//! [`owners`], [`told`], [`mixes`] and [`adoption`] name single expectations, with the numbers that
+//! make them plain; [`kernel_pools`] does both for books over a kernel that keeps the ready pages
+//! itself.
 
 mod adoption;
 mod agents;
@@ -17,11 +18,13 @@ mod events;
 mod kernel;
 mod kernel_pools;
 mod loans;
+mod mixes;
 mod owners;
 mod refilling;
 mod refusals;
 mod returns;
 mod sequences;
+mod told;
 mod world;
 mod zeroing;
 

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pools of several sizes of blocks: what is told of them, and whose blocks make room for whose.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::block::{Block, Hold};
+use crate::book::Learnt;
+use crate::config::{ConfigError, Recycle};
+use crate::policy::Demand;
+
+const HERE: Domain = Domain { node: Node(0), page_size: PAGE };
+const READY: Pages = Pages(16);
+
+fn mixed() -> PoolConfig {
+    let config = PoolConfig::new(PoolKey::mixed(HERE));
+    PoolConfig { ready_high: READY, recycle: Recycle::InPlace, ..config }
+}
+
+/// Knows of nothing but loans of so many pages, in any blocks.
+fn loans_of(pages: u64) -> Demand {
+    let mut demand = Demand::default();
+    for _ in 0..50 {
+        demand.note(Pages(pages), false, Pages::ZERO, READY, PAGE);
+    }
+    demand
+}
+
+fn learn(book: &mut Book, credit: Pages, demand: Demand) {
+    book.learn(Learnt { domain: HERE, credit, demand });
+}
+
+/// Makes blocks of all that is free and wanted.
+fn fill(book: &mut Book) {
+    while book.wanted_workers(1) > 0 {
+        let order = book.take_zeroing(Who::Background, None, None);
+        let Some((order, _)) = order else { break };
+        let all = order.pool.pages_per_block;
+        book.finish_zeroing(order.job, all, Reach::Sole).expect("a legal move");
+    }
+}
+
+/// How many blocks of each size are in a state.
+fn sizes(book: &Book, state: StateName) -> BTreeMap<u64, u64> {
+    let mut sizes = BTreeMap::new();
+    for block in book.in_state(state) {
+        *sizes.entry(block.pool().pages_per_block.0).or_default() += 1;
+    }
+    sizes
+}
+
+/// The sizes that are told: how many blocks of each are ready, and wanted.
+fn told(book: &Book) -> Vec<(u64, u64, u64)> {
+    let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
+    let sizes = told.sizes.iter();
+    sizes.map(|size| (size.pages_per_block, size.ready_blocks, size.wanted_blocks)).collect()
+}
+
+/// Ready blocks of 4 pages on a kernel that has nothing else.
+fn four_of_four() -> Book {
+    let mut book = book([mixed()]);
+    learn(&mut book, Pages::ZERO, loans_of(4));
+    book.has_free(Node(0), PAGE, READY);
+    fill(&mut book);
+    assert_eq!(sizes(&book, StateName::Ready), [(4, 4)].into());
+    assert_eq!(book.remix(), [], "they are what is wanted");
+    book
+}
+
+#[test]
+fn what_is_told_of_a_pool_of_several_sizes_is_the_sum_of_them() {
+    let mut book = book([mixed()]);
+    book.has_free(Node(0), PAGE, Pages(40));
+    fill(&mut book);
+    let asks = [1, 2, 1, 2, 1, 2].map(ask_one_file);
+    let loans: Vec<_> = asks.iter().map(|ask| lend(&mut book, ask).0).collect();
+    let kept = lend(&mut book, &ask_one_file(2).kept("guest", 60)).0;
+    let reaches = [Reach::Mapped, Reach::Mapped, Reach::Pinned, Reach::Pinned, Reach::Sole];
+    for (loan, reach) in loans.iter().chain([&kept]).zip(reaches.into_iter().chain([Reach::Shared]))
+    {
+        book.end_lease(loan.lease);
+        book.settle(loan.parts[0].block, reach, 100).expect("it lingers");
+    }
+    book.end_lease(kept.lease);
+    book.settle(kept.parts[0].block, Reach::Sole, 100).expect("it lingers");
+    fill(&mut book);
+    lend(&mut book, &ask_one_file(1));
+    lend(&mut book, &ask_one_file(4));
+    book.take_zeroing(Who::User, None, None).expect("something is free");
+    book.take_zeroing(Who::User, None, None).expect("something is free");
+
+    let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
+    let pages = |state| book.in_state(state).map(Block::pages).sum::<Pages>().0;
+    let held = |hold| {
+        let blocks = book.in_state(StateName::Lingering).filter(|block| block.hold() == hold);
+        blocks.map(Block::pages).sum::<Pages>().0
+    };
+    for (state, told) in [
+        (StateName::Zeroing, told.zeroing_pages),
+        (StateName::Ready, told.ready_pages),
+        (StateName::Lent, told.lent_pages),
+        (StateName::Kept, told.kept_pages),
+        (StateName::Lingering, told.lingering_pages),
+    ] {
+        assert!(told > 0, "nothing is {state}: an example of too little");
+        assert_eq!(told, pages(state), "{state}");
+    }
+    assert_eq!((told.mapped_pages, told.pinned_pages), (held(Hold::Mapped), held(Hold::Pinned)));
+    assert_eq!((told.mapped_pages, told.pinned_pages), (3, 3));
+    let blocks: usize = StateName::ALL.iter().map(|state| book.in_state(*state).count()).sum();
+    assert_eq!(told.blocks, blocks as u64);
+    assert_eq!((told.pages_per_block, told.ready_high), (0, READY.0));
+    let ready = self::told(&book).into_iter().filter(|(_, ready, _)| *ready > 0);
+    let ready: BTreeMap<_, _> = ready.map(|(size, ready, _)| (size, ready)).collect();
+    assert_eq!(ready, sizes(&book, StateName::Ready));
+}
+
+#[test]
+fn a_size_that_is_neither_ready_nor_wanted_is_not_told() {
+    let mut book = four_of_four();
+    assert_eq!(told(&book), [(4, 4, 4)]);
+    learn(&mut book, Pages::ZERO, loans_of(8));
+    assert_eq!(told(&book), [(4, 4, 0), (8, 0, 2)]);
+}
+
+#[test]
+fn pools_of_one_size_and_of_several_exclude_each_other() {
+    let mut several = book([mixed()]);
+    let error = several.configure(pool(0, 2)).expect_err("the sizes are the book's");
+    assert_eq!(error, ConfigError::Mixed(HERE));
+    let mut one = book([pool(0, 2)]);
+    assert_eq!(one.configure(mixed()).expect_err("there is one"), ConfigError::Mixed(HERE));
+    several.configure(pool(1, 2)).expect("of another node");
+    several.configure(mixed()).expect("itself");
+}
+
+#[test]
+fn ready_blocks_of_a_size_too_many_make_room_on_credit_alone() {
+    for (credit, left) in [(0, 4), (3, 4), (4, 3), (8, 2), (16, 0)] {
+        let mut book = four_of_four();
+        learn(&mut book, Pages(credit), loans_of(2));
+        let removed = book.remix().len() as u64;
+        assert_eq!(sizes(&book, StateName::Ready).get(&4).copied().unwrap_or(0), 4 - removed);
+        // A block's place is room for two others: as soon as one can be made, no more goes.
+        assert_eq!(removed, u64::from(left < 4), "credit {credit}");
+        assert_eq!(book.available(HERE), Pages(4 * removed));
+        assert_eq!(book.counters().given_back_bytes, bytes(4 * removed).0);
+        let spent = book.learnt().next().expect("a pool that learns").credit;
+        assert_eq!(spent, Pages(credit - 4 * removed));
+        fill(&mut book);
+        let made = sizes(&book, StateName::Ready).get(&2).copied().unwrap_or(0);
+        assert_eq!(made, 2 * removed);
+    }
+}
+
+#[test]
+fn dirty_blocks_of_a_size_too_many_make_room_without_credit() {
+    let mut book = four_of_four();
+    let loans: Vec<_> = (0..2).map(|_| lend(&mut book, &ask_one_file(4)).0).collect();
+    loans.iter().for_each(|loan| bring_back(&mut book, loan, 100));
+    assert_eq!(sizes(&book, StateName::Zeroable), [(4, 2)].into());
+    learn(&mut book, Pages::ZERO, loans_of(2));
+    let removed = book.remix();
+    let [Effect::Remove(gone)] = removed[..] else { panic!("{removed:?}") };
+    assert!(loans.iter().any(|loan| loan.parts[0].block == gone), "a dirty one");
+    assert_eq!(sizes(&book, StateName::Zeroable), [(4, 1)].into());
+    assert_eq!(sizes(&book, StateName::Ready), [(4, 2)].into());
+    assert_eq!(book.remix(), [], "there is room now");
+}
+
+#[test]
+fn a_pool_of_other_thresholds_keeps_what_it_learnt_and_no_more_credit_than_is_ready() {
+    let mut book = four_of_four();
+    learn(&mut book, READY, loans_of(4));
+    for (ready_high, blocks, credit) in [(32, 8, 16), (8, 2, 8)] {
+        let other = PoolConfig { ready_high: Pages(ready_high), ..mixed() };
+        book.configure(other).expect("a good pool");
+        assert_eq!(told(&book), [(4, 4, blocks)]);
+        let learnt = book.learnt().next().expect("a pool that learns");
+        assert_eq!(learnt.credit, Pages(credit));
+    }
+}
