@@ -261,6 +261,10 @@ mod tests {
 
     #[test]
     fn a_loan_has_at_most_half_of_the_files_that_the_process_may_have_open() {
+        let limits = std::fs::read_to_string("/proc/self/limits").expect("our own");
+        let open = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+        let soft = open.and_then(|rest| rest.split_whitespace().next()).expect("its line");
+        assert_eq!(open_files(), soft.parse().unwrap_or(u64::MAX));
         let bounds = [MAX_PARTS, MOST_PARTS].map(|parts| u32::try_from(parts).expect("few"));
         assert_eq!(most_blocks(0), bounds[0]);
         assert_eq!(most_blocks(1001), 500);

@@ -94,3 +94,26 @@ impl Loan {
         (self.lease, self.parts.into_iter().map(|(fd, _)| fd).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_with_too_few_descriptors_says_how_many_it_should_have_brought() {
+        let part = |fd| LentPart { fd, node: 0, bytes: 1 << 21, ready_bytes: 0 };
+        let reply = Lent {
+            lease_fd: 0,
+            lease: 1,
+            page_bytes: 1 << 21,
+            kept: false,
+            parts: vec![part(1), part(2)],
+        };
+        let fds = [c"lease", c"block"].map(|name| {
+            let flags = rustix::fs::MemfdFlags::CLOEXEC;
+            rustix::fs::memfd_create(name, flags).expect("a descriptor")
+        });
+        let error = Loan::from_reply(reply, fds.into()).expect_err("a block has no descriptor");
+        assert!(matches!(error, Error::Descriptors { got: 2, expected: 3, .. }), "{error}");
+    }
+}
