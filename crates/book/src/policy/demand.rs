@@ -286,6 +286,55 @@ mod tests {
         assert!(targets[&Pages(8 * GIB)] >= 6, "{targets:?}");
     }
 
+    #[test]
+    fn what_large_blocks_leave_is_guessed_to_be_asked_for_in_powers_of_two() {
+        let guess = Demand::guess(Pages(16), PAGE);
+        assert_eq!(guess.large.blocks().iter().copied().sum::<Pages>(), Pages(6));
+        // Of the other 10, 2 + 1, and 4 + 2 + 1 to fill them.
+        let half = ONE / 2;
+        let pieces = [(1, 2 * half), (2, 2 * half), (4, half)];
+        assert_eq!(guess.pieces, pieces.map(|(size, weight)| (Pages(size), weight)).into());
+    }
+
+    #[test]
+    fn a_count_fades_by_the_bytes_that_are_lent() {
+        let ready = Pages(16);
+        let mut demand = Demand::default();
+        demand.note(Pages(4), false, Pages::ZERO, ready, PAGE);
+        demand.note(Pages(16), false, Pages::ZERO, ready, PAGE);
+        // One part in MEMORY for as many bytes as the pool has.
+        let faded = ONE - ONE / MEMORY;
+        assert_eq!(demand.pieces, [(Pages(4), faded), (Pages(16), ONE)].into());
+    }
+
+    #[test]
+    fn of_sizes_of_files_those_that_come_most_are_counted() {
+        let ready = Pages(1 << 20);
+        let mut demand = Demand::default();
+        let most = MOST_FILES as u64;
+        for size in (1..=most).chain(2..=most) {
+            demand.note(Pages(size), true, Pages::ZERO, ready, PAGE);
+        }
+        assert_eq!(demand.files.len(), MOST_FILES);
+        demand.note(Pages(most + 1), true, Pages::ZERO, ready, PAGE);
+        assert_eq!(demand.files.len(), MOST_FILES);
+        assert!(!demand.is_for_files(Pages(1)), "it came once, and longest ago");
+        assert!((2..=most + 1).all(|size| demand.is_for_files(Pages(size))));
+    }
+
+    #[test]
+    fn targets_are_the_means_of_the_window_and_as_many_roots_of_them_as_fit() {
+        let pieces = [(Pages(1), 100 * ONE), (Pages(16), 4 * ONE)].into();
+        let mut demand = Demand { pieces, ..Demand::default() };
+        // Of 64 pages, 39.0 loans of one page and 1.56 of 16: with z = 7.15 that is 84 and 10, and
+        // with more of it 11 and 261 pages. The 12 pages that are left are too few for one of 16.
+        let targets = [(Pages(1), 84 + 12), (Pages(16), 10)].into();
+        assert_eq!(demand.targets(Pages(256), PAGE), targets);
+        // One that is larger than all there is wants nothing.
+        demand.pieces.insert(Pages(512), ONE);
+        assert_eq!(demand.targets(Pages(256), PAGE), targets);
+    }
+
     proptest! {
         #[test]
         fn targets_fill_the_bytes_and_never_more(

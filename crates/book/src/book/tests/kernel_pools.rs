@@ -241,6 +241,16 @@ fn what_an_owning_daemon_left_ready_goes_back_and_what_it_lent_stays() {
     assert_eq!(book.told_below(), [(on(0), Pages(2))].into(), "nor a threshold of its own");
 }
 
+#[test]
+fn a_ready_file_goes_back_even_if_its_blocks_are_of_the_size_that_is_kept() {
+    let mut book = over_kernel([pool(0, 1)]);
+    kernel_has(&mut book, 0, 3, 3);
+    book.adopt(&found(StateName::Ready, 0, 1, None));
+    assert_eq!(book.place(BlockId(7)).map(|(state, _)| state), Some(StateName::Lingering));
+    let (_, effects) = book.settle(BlockId(7), Reach::Sole, 0).expect("it lingers");
+    assert_eq!(effects, [Effect::Remove(BlockId(7))]);
+}
+
 /// What may happen to such a book, with the numbers that the world would have for it.
 #[derive(Debug, Clone)]
 enum Event {

@@ -2,6 +2,7 @@
 //! What the book tells of loans, users and pools.
 
 use super::*;
+use crate::book::Named;
 
 #[test]
 fn a_loan_is_told_with_its_page_size_its_hole_and_what_its_files_grew_by() {
@@ -57,4 +58,31 @@ fn only_lent_blocks_of_that_domain_with_missing_pages_are_holes() {
     assert_eq!(book.holes(key(0, 1).domain()).count(), 0, "on another node");
     let holes: Vec<_> = book.holes(key(1, 1).domain()).map(|block| block.id()).collect();
     assert_eq!(holes, loan.parts.iter().map(|part| part.block).collect::<Vec<_>>());
+}
+
+#[test]
+fn agents_are_told_of_each_domain_by_itself() {
+    let mut book = book([pool(0, 1), pool(1, 1)]);
+    make_ready(&mut book, key(0, 1), 3);
+    book.has_free(Node(1), PAGE, Pages(5));
+    let supplies = book.supply_by_domain();
+    let told: Vec<_> =
+        supplies.iter().map(|of| (of.node, of.total_bytes, of.ready_bytes)).collect();
+    assert_eq!(told, [(0, bytes(3).0, bytes(3).0), (1, bytes(5).0, 0)]);
+}
+
+#[test]
+fn a_scope_may_hold_all_of_its_quota_and_not_a_byte_more() {
+    let mut book = book([pool(0, 1)]);
+    make_ready(&mut book, key(0, 1), 3);
+    let named = |name: &str, pages| {
+        let name = name.parse().expect("a name");
+        let named = Named { name, quota: Some(bytes(2)), most: 10 };
+        Asked { named: Some(named), ..ask_one_file(pages) }
+    };
+    lend(&mut book, &named("a/1", 1));
+    lend(&mut book, &named("a/2", 1));
+    let refused = refusal(&mut book, &named("a/3", 1));
+    assert_eq!(refused, Refusal::ScopeQuota { held: bytes(2), quota: bytes(2) });
+    lend(&mut book, &named("b/1", 1));
 }

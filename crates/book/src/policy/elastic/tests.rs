@@ -392,6 +392,20 @@ impl World {
     }
 }
 
+#[test]
+fn what_fails_again_waits_longer_and_what_came_in_part_is_tried_soon() {
+    let now = Duration::from_secs(100);
+    let mut pause = Pause::default();
+    let mut lengths = Vec::new();
+    for done in [0, 0, 0, 1, 0, 4] {
+        pause.note(now, Pages(4), Pages(done));
+        assert_eq!(pause.until, now + pause.length);
+        lengths.push(pause.length);
+    }
+    let first = FIRST_PAUSE;
+    assert_eq!(lengths, [first, first * 2, first * 4, first, first * 2, Duration::ZERO]);
+}
+
 proptest! {
     #[test]
     fn whatever_happens_a_pool_keeps_its_bounds_and_takes_nothing_from_anybody(
