@@ -378,4 +378,90 @@ mod tests {
         let large = after((0..80).map(|n| (2 + n % 9, false)));
         assert_eq!(large.blocks(), [Pages(0); 0]);
     }
+
+    fn replay(sizes: &[Pages], liquid: u64, credit: u64) -> Replay<'_> {
+        Replay {
+            sizes,
+            here: vec![true; sizes.len()],
+            liquid: Pages(liquid),
+            credit: Pages(credit),
+            ready: Pages(100),
+            missing: VecDeque::new(),
+            zeroed: Pages::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_block_is_trimmed_for_no_less_than_half_of_it_and_within_the_credit() {
+        let sizes = [Pages(4), Pages(8)];
+        for (left, need, credit, taken) in [
+            (8, 8, 0, Some(0)),
+            (6, 6, 2, Some(2)),
+            (6, 6, 1, None),
+            (5, 5, 100, Some(3)),
+            (5, 2, 100, None),
+            (2, 2, 2, Some(2)),
+            (9, 9, 100, None),
+        ] {
+            let mut pool = replay(&sizes, 0, credit);
+            assert_eq!(pool.trim(Pages(left), Pages(need)), taken.is_some(), "{left} of {need}");
+            assert_eq!(pool.credit, Pages(credit - taken.unwrap_or(0)));
+        }
+    }
+
+    #[test]
+    fn what_is_lent_earns_credit_up_to_all_that_is_ready() {
+        let mut pool = replay(&[], 0, 1);
+        pool.earn(Pages(3 * super::super::CREDIT_PART));
+        assert_eq!(pool.credit, Pages(4));
+        pool.earn(Pages(1000 * super::super::CREDIT_PART));
+        assert_eq!(pool.credit, pool.ready);
+    }
+
+    #[test]
+    fn several_blocks_come_of_what_is_liquid_then_of_blocks_then_of_a_trimmed_one() {
+        for (liquid, credit, need, lent, here) in [
+            (6, 100, 6, 6, [true, true, true]),
+            (3, 100, 6, 6, [false, false, true]),
+            (3, 0, 9, 9, [true, true, false]),
+            (0, 0, 15, 14, [false, false, false]),
+            (1, 100, 7, 7, [false, false, true]),
+            (0, 0, 1, 0, [true, true, true]),
+            (0, 1, 1, 1, [false, true, true]),
+        ] {
+            let mut pool = replay(&[Pages(2), Pages(4), Pages(8)], liquid, credit);
+            let got = pool.lend_several(Pages(need));
+            assert_eq!((got, &pool.here[..]), (Pages(lent), &here[..]), "{liquid} for {need}");
+        }
+    }
+
+    #[test]
+    fn a_file_comes_of_a_trimmed_block_or_a_smaller_one_or_a_piece() {
+        let mut pool = replay(&[Pages(4), Pages(8)], 10, 2);
+        assert_eq!(pool.lend_file(Pages(6), Pages(3)), Pages(6), "8 trimmed");
+        assert_eq!(pool.lend_file(Pages(6), Pages(3)), Pages(4), "as much as 4 has");
+        assert_eq!(pool.lend_file(Pages(6), Pages(3)), Pages(3), "a piece");
+        assert_eq!(pool.lend_file(Pages(2), Pages(3)), Pages(2), "less than a piece");
+        assert_eq!(pool.liquid, Pages(5));
+        // It becomes ready again as it went.
+        pool.refill(Pages(11));
+        assert_eq!((&pool.here[..], pool.zeroed), (&[false, true][..], Pages(3)));
+        pool.refill(Pages(3));
+        assert_eq!((&pool.here[..], pool.liquid), (&[true, true][..], Pages(7)));
+        pool.refill(Pages(50));
+        assert_eq!((pool.liquid, pool.zeroed), (Pages(10), Pages::ZERO));
+    }
+
+    #[test]
+    fn only_files_that_fit_make_a_size_of_their_own() {
+        let loan = |gib, single| Loan {
+            pages: Pages(gib * GIB),
+            single,
+            small: Pages::ZERO,
+            zeroed: Pages::ZERO,
+        };
+        let lately = [loan(24, true), loan(12, false), loan(80, true)].into();
+        let large = Large { lately, ..Large::default() };
+        assert_eq!(gib(&large.sizes(READY, PAGE)), [2, 4, 8, 16, 24, 32]);
+    }
 }
