@@ -180,3 +180,69 @@ fn a_pool_of_other_thresholds_keeps_what_it_learnt_and_no_more_credit_than_is_re
         assert_eq!(learnt.credit, Pages(credit));
     }
 }
+
+#[test]
+fn nothing_makes_room_where_no_size_lacks_a_block_or_a_dirty_one_will_do() {
+    let mut book = four_of_four();
+    learn(&mut book, READY, loans_of(4));
+    book.configure(PoolConfig { ready_high: Pages(8), ..mixed() }).expect("a good pool");
+    assert_eq!(book.remix(), [], "two blocks more than are wanted are in nobody's way");
+
+    let mut book = four_of_four();
+    learn(&mut book, Pages(4), loans_of(2));
+    assert_eq!(book.remix().len(), 1);
+    fill(&mut book);
+    let loans: Vec<_> = (0..2).map(|_| lend(&mut book, &ask_one_file(2)).0).collect();
+    loans.iter().for_each(|loan| bring_back(&mut book, loan, 100));
+    assert_eq!(sizes(&book, StateName::Zeroable), [(2, 2)].into());
+    learn(&mut book, READY, loans_of(2));
+    assert_eq!(book.remix(), [], "what lacks is there, and only dirty");
+}
+
+#[test]
+fn a_size_that_is_wanted_no_more_is_a_pool_as_long_as_it_has_blocks() {
+    let mut book = book([mixed()]);
+    learn(&mut book, Pages::ZERO, loans_of(4));
+    let pools =
+        |book: &Book| -> Vec<u64> { book.pools.keys().map(|key| key.pages_per_block.0).collect() };
+    assert_eq!(pools(&book), [1, 4], "and pages, for holes");
+    learn(&mut book, Pages::ZERO, loans_of(2));
+    assert_eq!(pools(&book), [1, 2]);
+    let mut book = four_of_four();
+    learn(&mut book, Pages::ZERO, loans_of(2));
+    assert_eq!(pools(&book), [1, 2, 4]);
+}
+
+#[test]
+fn one_part_of_what_is_lent_is_credit() {
+    let mut book = four_of_four();
+    let credit = |book: &Book| book.learnt().next().expect("a pool that learns").credit.0;
+    let mut seen = Vec::new();
+    for _ in 0..13 {
+        let (loan, _) = lend(&mut book, &ask_one_file(4));
+        bring_back(&mut book, &loan, 100);
+        fill(&mut book);
+        seen.push(credit(&book));
+    }
+    // Of 24 pages one: six loans of four.
+    assert_eq!(seen, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2]);
+}
+
+#[test]
+fn only_blocks_above_a_piece_leave_room_and_are_left_to_files() {
+    let piece = crate::policy::piece(PAGE).0;
+    let ready = Pages(32 * piece);
+    let mut book = book([PoolConfig { ready_high: ready, ..mixed() }]);
+    let mut demand = Demand::default();
+    for pages in [piece, piece + 1] {
+        demand.note(Pages(pages), true, Pages::ZERO, ready, PAGE);
+    }
+    learn(&mut book, Pages::ZERO, demand);
+    for (size, spared, is_for_files) in
+        [(piece, 0, false), (piece + 1, 4 * piece, true), (piece + 2, 4 * piece, false)]
+    {
+        let key = PoolKey { pages_per_block: Pages(size), ..PoolKey::mixed(HERE) };
+        assert_eq!(book.spared_by_large(key), Some(Pages(spared)), "{size}");
+        assert_eq!(book.is_for_files(HERE, Pages(size)), is_for_files, "{size}");
+    }
+}
