@@ -242,6 +242,16 @@ fn what_an_owning_daemon_left_ready_goes_back_and_what_it_lent_stays() {
 }
 
 #[test]
+fn the_pool_that_has_least_of_what_it_wants_is_zeroed_first() {
+    let wants = |node, high| PoolConfig { ready_high: Pages(high), ..pool(node, 1) };
+    let mut book = over_kernel([wants(0, 4), wants(1, 100)]);
+    kernel_has(&mut book, 0, 20, 2);
+    kernel_has(&mut book, 1, 200, 10);
+    let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are dirty");
+    assert_eq!(order.pool.node, Node(1), "a tenth, beside half");
+}
+
+#[test]
 fn a_ready_file_goes_back_even_if_its_blocks_are_of_the_size_that_is_kept() {
     let mut book = over_kernel([pool(0, 1)]);
     kernel_has(&mut book, 0, 3, 3);

@@ -154,6 +154,20 @@ fn ready_blocks_of_a_size_too_many_make_room_on_credit_alone() {
 }
 
 #[test]
+fn of_smaller_blocks_too_many_the_largest_go_first() {
+    let mut book = book([mixed()]);
+    for size in [1, 2] {
+        learn(&mut book, Pages::ZERO, loans_of(size));
+        book.has_free(Node(0), PAGE, Pages(8));
+        fill(&mut book);
+    }
+    assert_eq!(sizes(&book, StateName::Ready), [(1, 8), (2, 4)].into());
+    learn(&mut book, READY, loans_of(4));
+    book.remix();
+    assert_eq!(sizes(&book, StateName::Ready), [(1, 8), (2, 2)].into());
+}
+
+#[test]
 fn dirty_blocks_of_a_size_too_many_make_room_without_credit() {
     let mut book = four_of_four();
     let loans: Vec<_> = (0..2).map(|_| lend(&mut book, &ask_one_file(4)).0).collect();

@@ -86,3 +86,14 @@ fn a_scope_may_hold_all_of_its_quota_and_not_a_byte_more() {
     assert_eq!(refused, Refusal::ScopeQuota { held: bytes(2), quota: bytes(2) });
     lend(&mut book, &named("b/1", 1));
 }
+
+#[test]
+fn what_a_worker_went_on_with_is_counted_once() {
+    let mut book = book([pool(0, 4)]);
+    for done in [1, 3, 4] {
+        book.has_free(Node(0), PAGE, Pages(4));
+        let (order, _) = book.take_zeroing(Who::User, None, None).expect("not all is zeroed");
+        book.finish_zeroing(order.job, Pages(done), Reach::Sole).expect("a legal move");
+        assert_eq!(book.counters().zeroed_bytes, bytes(done).0);
+    }
+}
