@@ -330,6 +330,10 @@ mod tests {
         // with more of it 11 and 261 pages. The 12 pages that are left are too few for one of 16.
         let targets = [(Pages(1), 84 + 12), (Pages(16), 10)].into();
         assert_eq!(demand.targets(Pages(256), PAGE), targets);
+        // Files and pieces of one size count together.
+        demand.pieces = [(Pages(1), 100 * ONE), (Pages(16), ONE)].into();
+        demand.files = [(Pages(16), 3 * ONE)].into();
+        assert_eq!(demand.targets(Pages(256), PAGE), targets);
         // One that is larger than all there is wants nothing.
         demand.pieces.insert(Pages(512), ONE);
         assert_eq!(demand.targets(Pages(256), PAGE), targets);
