@@ -14,7 +14,10 @@ use super::{
     matrix::Cell,
     requirements::{Kernel, Requirements},
 };
-use crate::{cache, kernel::Linux};
+use crate::{
+    cache,
+    kernel::{Arch, Linux},
+};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,6 +43,9 @@ pub(crate) struct Case {
     /// the set of that name instead of its own.
     #[serde(default = "on_default")]
     pub(crate) on: Vec<Linux>,
+    /// Run on arm64 as well, as `NAME-arm64`.
+    #[serde(default)]
+    pub(crate) on_arm64: bool,
     #[serde(rename = "needs")]
     pub(crate) requirements: Requirements,
     #[serde(default, rename = "program")]
@@ -147,6 +153,17 @@ impl Case {
             case
         })
     }
+
+    /// The same on arm64, if it is for that: in no set, and without a word about features of
+    /// another processor.
+    fn for_arm64(&self) -> Option<Self> {
+        let mut case = self.on_arm64.then(|| self.clone())?;
+        case.name += "-arm64";
+        case.sets.clear();
+        case.requirements.arch = Arch::Arm64;
+        case.requirements.cpu_without.clear();
+        Some(case)
+    }
 }
 
 impl Program {
@@ -185,7 +202,8 @@ fn read_from(dir: &Path) -> Result<Vec<Case>> {
         let text = fs::read_to_string(&path)?;
         let file: File =
             toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
-        for case in file.vm.iter().flat_map(Case::on_each_tree) {
+        let each = |case: &Case| case.on_each_tree().chain(case.for_arm64()).collect::<Vec<_>>();
+        for case in file.vm.iter().flat_map(each) {
             if cases.iter().any(|other| other.name == case.name) {
                 bail!("{}: a second test named {}", path.display(), case.name);
             }
