@@ -39,10 +39,15 @@ fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
 }
 
 /// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving what lies
-/// there: not all that is added is a matter of taking what is free.
+/// there: not all that is added is a matter of taking what is free. What a machine gives back it
+/// may not find again once others have been there, so one must say that it has none.
 #[test]
-fn the_kernels_pool_of_pages_of_1_gib_grows_and_shrinks_as_well() {
+fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     const PAGE: Page = Page::Gib1;
+    if std::env::var_os("PREZERO_TEST_NOBODY_ELSE").is_none() {
+        linux::testkit::skip_for_ever("whether 1 GiB is in one piece is up to others here");
+        return;
+    }
     let there = || total(PAGE, 0);
     // That there is room for one is seen by having one.
     let Some(guard) = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 1)]) else { return };
