@@ -167,10 +167,11 @@ impl Shell {
         self.unsent.remove(&lease)
     }
 
-    /// They did not get there after all.
+    /// They did not get there after all. The loan ends at once: until it has, its files' names say
+    /// that what is there is its owner's, and the daemon may end before the peer's end is seen.
     pub(crate) fn not_sent(&mut self, lease: LeaseId) {
         if !self.book.lease_blocks(lease).is_empty() {
-            self.unsent.insert(lease);
+            self.end(lease, false);
         }
     }
 
