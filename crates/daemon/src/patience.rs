@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use book::block::StateName;
 use book::{Asked, HeldByName, Loan, Refusal};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use units::{JobId, LoanName, Pages};
 use wire::{Error, Status};
@@ -83,11 +84,22 @@ async fn granted(
             return Ok(granted);
         };
         waits.get_or_insert_with(|| shell.borrow().waiting().begin());
-        // Late is as good as in vain: the next attempt is the last then.
-        drop(timeout_at(until, changes.changed()).await);
-        place.turn().await;
-        asked.await_owner = Instant::now() < begin + FOR_OWNER;
+        wait_until(until, &mut changes, place, asked, begin).await;
     }
+}
+
+/// Waits for a change, and for its turn. Late is as good as in vain: the next attempt is the last
+/// then, and one that waited for what its owner left goes on without that.
+async fn wait_until(
+    until: Instant,
+    changes: &mut watch::Receiver<u64>,
+    place: &Place,
+    asked: &mut Asked,
+    begin: Instant,
+) {
+    drop(timeout_at(until, changes.changed()).await);
+    place.turn().await;
+    asked.await_owner = Instant::now() < begin + FOR_OWNER;
 }
 
 /// Until when a loan that was refused may be granted yet.
@@ -152,7 +164,7 @@ pub(crate) enum Lent {
 pub(crate) async fn lend_by_name(
     shell: &Shared,
     place: &Place,
-    asked: &Asked,
+    asked: &mut Asked,
     borrower: (u32, u32),
     whole: bool,
 ) -> Result<Result<Lent, Refusal>, Error> {
@@ -176,8 +188,7 @@ pub(crate) async fn lend_by_name(
             },
         };
         waits.get_or_insert_with(|| shell.borrow().waiting().begin());
-        drop(timeout_at(until, changes.changed()).await);
-        place.turn().await;
+        wait_until(until, &mut changes, place, asked, begin).await;
     };
     drop(waits);
     let kept = pending.kept;

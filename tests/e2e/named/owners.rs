@@ -129,6 +129,23 @@ fn what_has_a_hole_or_a_name_that_somebody_has_is_not_kept_by_name() {
 }
 
 #[test]
+fn an_owner_whose_content_somebody_still_maps_waits_a_while_and_has_new_memory() {
+    let _alone = alone();
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
+    let mine = |name| owned(name, "cache", page.times(1));
+    let (_, path) = lend(&daemon, &mine("team-a/one"));
+    let memory = map(&path, page);
+    agent(&daemon).give_back(named("team-a/one")).expect("it is lent");
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == 1);
+    let (is_kept, path) = lend(&daemon, &mine("team-a/two"));
+    assert!(!is_kept);
+    assert_zero(&map(&path, page));
+    drop(memory);
+    back(&daemon, "team-a/two");
+}
+
+#[test]
 fn what_is_kept_by_name_counts_against_its_scope_and_bad_owners_are_refused() {
     let _alone = alone();
     let page = Page::Mib2;

@@ -117,9 +117,9 @@ impl AgentService {
         let borrower = (request.uid.unwrap_or(uid), request.gid.unwrap_or(gid));
         let caller = self.rights.uid();
         let asked = self.shell.borrow().ask_by_name(&request, caller, self.rights.account());
-        let asked = asked.map_err(error)?;
+        let mut asked = asked.map_err(error)?;
         let lent =
-            patience::lend_by_name(&self.shell, &self.place, &asked, borrower, request.whole);
+            patience::lend_by_name(&self.shell, &self.place, &mut asked, borrower, request.whole);
         match lent.await.map_err(error)? {
             Ok(patience::Lent::Made { held, ready, kept }) => {
                 let ready = ready.bytes(held.page_size);
