@@ -12,13 +12,15 @@ use prezero_tests::{Daemon, Page};
 use units::Node;
 use wire::ElasticStatus;
 
+mod places;
+
 const PAGE: Page = Page::Mib2;
 /// Longer than what the tests' pools keep pages for, and what a look takes.
 const AFTER_IDLE: Duration = Duration::from_millis(1600);
 
 /// The size of the kernel's pool.
-fn total() -> u64 {
-    hugetlb::configured(&Roots::default(), PAGE.size(), Some(Node(0))).expect("2M pages")
+fn total(page: Page, node: u32) -> u64 {
+    hugetlb::configured(&Roots::default(), page.size(), Some(Node(node))).expect("a page size")
 }
 
 /// What an operator does by hand.
@@ -30,7 +32,7 @@ fn set_total(pages: u64) {
 /// of that. `{most}` and `{least}` are sizes of the kernel's pool: what it has, and so many more.
 fn start(most: u64, least: u64, fields: &str) -> Option<(Daemon, u64)> {
     let guard = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 0)])?;
-    let before = total();
+    let before = total(PAGE, 0);
     Some((Daemon::start_with(Some(guard), &config(before, most, least, fields), &[]), before))
 }
 
@@ -46,10 +48,10 @@ fn elastic(daemon: &Daemon) -> ElasticStatus {
 }
 
 /// Waits until the kernel's pool has that size.
-fn wait_for_total(daemon: &Daemon, pages: u64) {
+fn wait_for_total(daemon: &Daemon, page: Page, node: u32, pages: u64) {
     let deadline = Instant::now() + PATIENCE;
-    while total() != pages {
-        let (now, pool) = (total(), daemon.pool());
+    while total(page, node) != pages {
+        let (now, pool) = (total(page, node), daemon.status().pools);
         assert!(Instant::now() < deadline, "{now}, never {pages}: {pool:?}\n{}", daemon.log());
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -59,7 +61,7 @@ fn wait_for_total(daemon: &Daemon, pages: u64) {
 fn stays(pages: u64) {
     let end = Instant::now() + AFTER_IDLE;
     while Instant::now() < end {
-        assert_eq!(total(), pages);
+        assert_eq!(total(PAGE, 0), pages);
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -68,10 +70,10 @@ fn stays(pages: u64) {
 fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_needs_it() {
     let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
     daemon.wait_for("filled", |pool| pool.ready_pages == 8);
-    assert_eq!(total(), before + 8);
+    assert_eq!(total(PAGE, 0), before + 8);
     let loan = daemon.lend(PAGE, 8);
     daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
-    assert_eq!(total(), before + 16);
+    assert_eq!(total(PAGE, 0), before + 16);
     // A loan that is refused is a demand, too: it is served when it comes again.
     let request = LendRequest::new(PAGE.times(30));
     daemon.client().lend(&request).expect_err("there are 8 pages");
@@ -84,14 +86,14 @@ fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_ne
         std::thread::sleep(Duration::from_millis(5));
     };
     daemon.client().lend(&request).expect_err("that would be 68 pages");
-    wait_for_total(&daemon, before + 40);
+    wait_for_total(&daemon, PAGE, 0, before + 40);
     stays(before + 40);
     let status = elastic(&daemon);
     assert_eq!((status.max_pages, status.total_pages), (before + 40, before + 40));
     assert_eq!(status.grown_pages, 40);
     let returned = Instant::now();
     drop((loan, large));
-    wait_for_total(&daemon, before + 8);
+    wait_for_total(&daemon, PAGE, 0, before + 8);
     assert!(returned.elapsed() >= Duration::from_secs(1), "{:?}", returned.elapsed());
     daemon.wait_for("filled to the end", |pool| pool.ready_pages == 8);
     stays(before + 8);
@@ -111,7 +113,7 @@ fn a_pool_of_all_sizes_of_blocks_gets_what_it_needs_of_the_kernel() {
     daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
     let deadline = Instant::now() + PATIENCE;
     // What large blocks need beside them stays.
-    while total() > before + 256 + 32 {
+    while total(PAGE, 0) > before + 256 + 32 {
         assert!(Instant::now() < deadline, "{:?}\n{}", daemon.pool(), daemon.log());
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -121,14 +123,14 @@ fn a_pool_of_all_sizes_of_blocks_gets_what_it_needs_of_the_kernel() {
 #[test]
 fn the_kernels_pool_has_its_least_size_whatever_is_needed() {
     let Some((daemon, before)) = start(20, 6, "") else { return };
-    wait_for_total(&daemon, before + 6);
+    wait_for_total(&daemon, PAGE, 0, before + 6);
     // The daemon looks each 20 ms at most.
     daemon.wait_for("seen", |pool| pool.kernel_free_pages >= 6);
     let loan = daemon.lend(PAGE, 6);
     daemon.client().lend(&LendRequest::new(PAGE.times(4))).expect_err("all is lent");
-    wait_for_total(&daemon, before + 10);
+    wait_for_total(&daemon, PAGE, 0, before + 10);
     drop(loan);
-    wait_for_total(&daemon, before + 6);
+    wait_for_total(&daemon, PAGE, 0, before + 6);
     stays(before + 6);
 }
 
@@ -152,7 +154,7 @@ fn what_an_operator_writes_is_respected_and_not_fought() {
     // Until the operator says anew what is to be.
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
-    assert!(total() >= before + 16, "{}", total());
+    assert!(total(PAGE, 0) >= before + 16, "{}", total(PAGE, 0));
     drop(loan);
 }
 
@@ -160,16 +162,16 @@ fn what_an_operator_writes_is_respected_and_not_fought() {
 fn pages_that_others_were_promised_are_not_taken_away() {
     let Some((daemon, before)) = start(40, 0, "") else { return };
     daemon.client().lend(&LendRequest::new(PAGE.times(12))).expect_err("there are none");
-    wait_for_total(&daemon, before + 12);
+    wait_for_total(&daemon, PAGE, 0, before + 12);
     let flags = rustix::fs::MemfdFlags::HUGETLB | rustix::fs::MemfdFlags::HUGE_2MB;
     let file = BlockFile::from(rustix::fs::memfd_create("other", flags).expect("a memfd"));
     file.set_len(PAGE.times(5).0).expect("five pages");
     let other = Mapping::map(&file, PAGE.times(5).0, PAGE.size()).expect("five are free");
-    wait_for_total(&daemon, before + 5);
+    wait_for_total(&daemon, PAGE, 0, before + 5);
     stays(before + 5);
     other.populate().expect("what was promised is there");
     drop((other, file));
-    wait_for_total(&daemon, before);
+    wait_for_total(&daemon, PAGE, 0, before);
 }
 
 #[test]
@@ -188,7 +190,7 @@ fn memory_that_is_to_stay_free_ends_growth_and_a_reload_lets_it_go_on() {
     daemon.write_config(&config(before, 40, 0, "ready_high = 8\nreserve_free = \"1G\""));
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for("filled", |pool| pool.ready_pages == 8);
-    assert_eq!(total(), before + 8);
+    assert_eq!(total(PAGE, 0), before + 8);
     assert_eq!(elastic(&daemon).short_because, None);
 }
 
@@ -197,17 +199,17 @@ fn a_stop_leaves_the_pool_as_it_is_and_draining_takes_back_what_was_added() {
     let Some((mut daemon, before)) = start(40, 3, "ready_high = 8") else { return };
     daemon.wait_for("filled", |pool| pool.ready_pages == 8);
     daemon.terminate();
-    assert_eq!(total(), before + 8);
+    assert_eq!(total(PAGE, 0), before + 8);
     daemon.launch();
-    assert_eq!((daemon.pool().ready_pages, total()), (8, before + 8));
+    assert_eq!((daemon.pool().ready_pages, total(PAGE, 0)), (8, before + 8));
     daemon.wait_for("known", |pool| pool.elastic.as_ref().is_some_and(|e| e.grown_pages == 8));
     let drained = Instant::now();
     assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
-    wait_for_total(&daemon, before + 3);
+    wait_for_total(&daemon, PAGE, 0, before + 3);
     assert!(drained.elapsed() < Duration::from_secs(1), "{:?}", drained.elapsed());
     assert!(daemon.command(&["drain", "--end"]).output().expect("prezero runs").status.success());
     daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
-    assert_eq!(total(), before + 8);
+    assert_eq!(total(PAGE, 0), before + 8);
 }
 
 #[test]
@@ -223,18 +225,18 @@ fn draining_without_a_daemon_takes_back_what_the_last_one_added() {
     let loan = daemon.lend(PAGE, 3);
     daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
     daemon.terminate();
-    assert_eq!(total(), before + 11);
+    assert_eq!(total(PAGE, 0), before + 11);
     let drained = drain(&daemon);
     assert!(drained.status.success(), "{drained:?}");
-    assert_eq!(total(), before + 3);
+    assert_eq!(total(PAGE, 0), before + 3);
     drop(loan);
     let drained = drain(&daemon);
     assert!(drained.status.success(), "{drained:?}");
-    assert_eq!(total(), before);
+    assert_eq!(total(PAGE, 0), before);
     // A page more is an operator's, and no second drain takes it.
     set_total(before + 1);
     assert!(drain(&daemon).status.success());
-    assert_eq!(total(), before + 1);
+    assert_eq!(total(PAGE, 0), before + 1);
     set_total(before);
 }
 
@@ -250,7 +252,7 @@ fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_add
     }
     daemon.wait_for("filled", |pool| pool.ready_pages == 160);
     // Each start takes a page for a moment, to see that pins show, and may add one for that.
-    wait_for_total(&daemon, before + 160);
+    wait_for_total(&daemon, PAGE, 0, before + 160);
     stays(before + 160);
     for millis in [5, 50, 400] {
         assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
@@ -261,7 +263,7 @@ fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_add
         daemon.wait_for("filled", |pool| pool.ready_pages == 160);
     }
     daemon.command(&["drain"]).output().expect("prezero runs");
-    wait_for_total(&daemon, before);
+    wait_for_total(&daemon, PAGE, 0, before);
     assert_eq!(daemon.status().unknown_files, 0);
 }
 

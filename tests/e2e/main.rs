@@ -9,7 +9,6 @@ mod conformance;
 mod crash;
 mod crowds;
 mod elastic;
-mod elastic_places;
 mod inherited;
 mod isolation;
 mod keep;

@@ -45,10 +45,7 @@ fn failures(life: &mut Life) -> Vec<Failure> {
 #[test]
 fn whatever_system_call_fails_no_page_is_lost_and_the_next_daemon_serves() {
     let _alone = alone();
-    if !Life::can_be() {
-        return;
-    }
-    let Some(mut life) = Life::new() else { return };
+    let Some(mut life) = Life::can_be().then(Life::new).flatten() else { return };
     let mut failures = failures(&mut life);
     if let Some(only) = variable("PREZERO_FAILURES_OF") {
         failures.retain(|failure| only.split(',').any(|name| name == failure.call));
@@ -75,10 +72,7 @@ fn whatever_system_call_fails_no_page_is_lost_and_the_next_daemon_serves() {
 #[test]
 fn an_answer_that_cannot_be_sent_leaves_its_owner_no_zeros() {
     let _alone = alone();
-    if !Life::can_be() {
-        return;
-    }
-    let Some(mut life) = Life::new() else { return };
+    let Some(mut life) = Life::can_be().then(Life::new).flatten() else { return };
     let mut failures = failures(&mut life);
     failures.retain(|failure| (failure.call, failure.error) == ("sendmsg", "ENOBUFS"));
     let outcomes = live_with(&mut life, &failures);

@@ -307,9 +307,31 @@ impl Daemon {
     /// # Panics
     /// If that does not happen in time; `what` says what was waited for.
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&PoolStatus) -> bool) -> PoolStatus {
+        self.wait_for_pool(|_| true, what, wanted)
+    }
+
+    /// The same of that node's first pool.
+    ///
+    /// # Panics
+    /// As [`wait_for`](Self::wait_for).
+    pub fn wait_for_on(
+        &self,
+        node: u32,
+        what: &str,
+        wanted: impl Fn(&PoolStatus) -> bool,
+    ) -> PoolStatus {
+        self.wait_for_pool(|pool| pool.node == node, what, wanted)
+    }
+
+    fn wait_for_pool(
+        &self,
+        which: impl Fn(&PoolStatus) -> bool,
+        what: &str,
+        wanted: impl Fn(&PoolStatus) -> bool,
+    ) -> PoolStatus {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let pool = self.pool();
+            let pool = self.status().pools.into_iter().find(&which).expect("a pool");
             if wanted(&pool) {
                 return pool;
             }

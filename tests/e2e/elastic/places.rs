@@ -10,21 +10,8 @@ use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use units::Node;
-use wire::PoolStatus;
 
-/// The size of the kernel's pool.
-fn total(page: Page, node: u32) -> u64 {
-    hugetlb::configured(&Roots::default(), page.size(), Some(Node(node))).expect("a page size")
-}
-
-fn wait_for_total(daemon: &Daemon, page: Page, node: u32, pages: u64) {
-    let deadline = Instant::now() + PATIENCE;
-    while total(page, node) != pages {
-        let now = total(page, node);
-        assert!(Instant::now() < deadline, "{now}, never {pages}: {}", daemon.log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use super::{total, wait_for_total};
 
 /// Waits until a loan that was refused is served.
 fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
@@ -96,31 +83,17 @@ fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
     Some((Daemon::start_with(Some(guard), &config, &[]), before))
 }
 
-fn pool(daemon: &Daemon, node: u32) -> PoolStatus {
-    let pools = daemon.status().pools;
-    pools.into_iter().find(|pool| pool.node == node).expect("a pool of each node")
-}
-
-fn wait_until_ready(daemon: &Daemon, node: u32, pages: u64) {
-    let deadline = Instant::now() + PATIENCE;
-    while pool(daemon, node).ready_pages != pages {
-        let now = pool(daemon, node);
-        assert!(Instant::now() < deadline, "never {pages}: {now:?}\n{}", daemon.log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn each_nodes_pool_of_the_kernels_grows_and_shrinks_by_its_own_demand() {
     const PAGE: Page = Page::Mib2;
     let Some((daemon, before)) = two_nodes(["ready_high = 4", "ready_high = 6"]) else { return };
-    wait_until_ready(&daemon, 0, 4);
-    wait_until_ready(&daemon, 1, 6);
+    daemon.wait_for_on(0, "filled", |pool| pool.ready_pages == 4);
+    daemon.wait_for_on(1, "filled", |pool| pool.ready_pages == 6);
     assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1] + 6]);
     let request = LendRequest { node: Some(Node(1)), ..LendRequest::new(PAGE.times(20)) };
     daemon.client().lend(&request).expect_err("there are six");
     let loan = lend_soon(&daemon, &request);
-    wait_until_ready(&daemon, 1, 6);
+    daemon.wait_for_on(1, "filled", |pool| pool.ready_pages == 6);
     // The other one's has nothing to do with it.
     assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1] + 26]);
     let memory = loan.map().expect("20 pages");
@@ -131,11 +104,10 @@ fn each_nodes_pool_of_the_kernels_grows_and_shrinks_by_its_own_demand() {
     drop(loan);
     wait_for_total(&daemon, PAGE, 1, before[1] + 6);
     assert_eq!(total(PAGE, 0), before[0] + 4);
-    let grown = |node| pool(&daemon, node).elastic.expect("elastic").grown_pages;
-    let deadline = Instant::now() + PATIENCE;
-    while [grown(0), grown(1)] != [4, 6] {
-        assert!(Instant::now() < deadline, "{:?}\n{}", [grown(0), grown(1)], daemon.log());
-        std::thread::sleep(Duration::from_millis(5));
+    for (node, pages) in [(0, 4), (1, 6)] {
+        daemon.wait_for_on(node, "so large by the daemon's doing", |pool| {
+            pool.elastic.as_ref().is_some_and(|elastic| elastic.grown_pages == pages)
+        });
     }
     assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
     wait_for_total(&daemon, PAGE, 0, before[0]);
@@ -147,10 +119,13 @@ fn a_node_that_is_short_of_memory_holds_up_no_other_one() {
     const PAGE: Page = Page::Mib2;
     let short = "ready_high = 4\nreserve_free = \"1T\"";
     let Some((daemon, before)) = two_nodes(["ready_high = 4", short]) else { return };
-    wait_until_ready(&daemon, 0, 4);
+    daemon.wait_for_on(0, "filled", |pool| pool.ready_pages == 4);
     daemon.wait_for_log("the kernel's pool is smaller than it is wanted");
     assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1]]);
-    let why = |node| pool(&daemon, node).elastic.expect("elastic").short_because;
+    let why = |node| {
+        let pool = daemon.wait_for_on(node, "elastic", |pool| pool.elastic.is_some());
+        pool.elastic.and_then(|elastic| elastic.short_because)
+    };
     assert_eq!(why(0), None);
     assert!(why(1).expect("a reason").contains("of memory are available"));
     // Nobody named a node: what one cannot grow to, the other one serves.
