@@ -28,6 +28,7 @@ mod protocol;
 mod rights;
 mod service;
 mod shim;
+mod starting;
 mod top;
 mod tree;
 mod tree_context;
