@@ -147,7 +147,7 @@ fn verb(daemon: &Daemon, random: &mut StdRng) -> Vec<String> {
     let name = format!("soak/{}", random.random_range(0..6));
     let pages = random.random_range(1..40).to_string();
     let size = format!("{}M", 2 * random.random_range(1..=12));
-    let words: Vec<&str> = match random.random_range(0..24) {
+    let words: Vec<&str> = match random.random_range(0..27) {
         0 => vec!["status"],
         1 => vec!["status", "--json"],
         2 => vec!["zero"],
@@ -167,7 +167,13 @@ fn verb(daemon: &Daemon, random: &mut StdRng) -> Vec<String> {
         19 => vec!["lend", "--wait", "2s", &size, "--", "head", "-c", "100", "{path}"],
         20 => vec!["lend", "--owner", "o", "--keep", "2s", &size, "--", "true"],
         21 => vec!["holders"],
-        22 => vec!["set", "--pages-per-block", "1", "ready_low=20", "ready_high=40"],
+        22 | 23 => {
+            let owner = ["--owner", "soak/o", "--keep", "5s"];
+            let by_name = ["lend", "--name", &name, "--agent-socket", agents];
+            [&by_name[..], &owner, &[&size]].concat()
+        }
+        24 => vec!["return", "--discard", "--agent-socket", agents, &name],
+        25 => vec!["set", "--pages-per-block", "1", "ready_low=20", "ready_high=40"],
         _ => {
             let Some(lease) = a_lease(daemon, random) else { return vec!["status".to_owned()] };
             return vec!["revoke".to_owned(), lease.to_string()];
