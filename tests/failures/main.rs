@@ -82,7 +82,10 @@ fn an_answer_that_cannot_be_sent_leaves_its_owner_no_zeros() {
 /// What became of each failure; none of them does harm.
 fn live_with(life: &mut Life, failures: &[Failure]) -> BTreeMap<Outcome, u32> {
     let (mut outcomes, mut harm) = (BTreeMap::new(), Vec::new());
-    for failure in failures {
+    for (tried, failure) in failures.iter().enumerate() {
+        if tried > 0 && tried % 250 == 0 {
+            eprintln!("{tried}: {outcomes:?}, harm: {}", harm.len());
+        }
         match life.live(*failure) {
             Ok(outcome) => *outcomes.entry(outcome).or_default() += 1,
             Err(what) => {
