@@ -191,7 +191,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
 /// The loans, in whole pages and at their speed.
 fn loans(args: &Args) -> Result<Vec<Ask>, Failure> {
     let mut asks = match &args.trace {
-        Some(path) => trace::read(path, args.format)?,
+        Some(path) => trace::read(path, args.format)
+            .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?,
         None => generate::trace(&shape(args), args.generated.seed),
     };
     let beyond = asks.iter().enumerate().find_map(|(at, ask)| {

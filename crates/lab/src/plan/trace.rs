@@ -17,11 +17,10 @@ use std::io::{BufRead, Read};
 use std::path::Path;
 
 use clap::ValueEnum;
-use cli::exit::Failure;
 use serde::Deserialize;
 use units::{Bytes, Domain, PageSize};
 
-/// One loan of a trace.
+/// One loan of a trace, whose times are numbers of at least 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ask {
     /// Seconds from the trace's start.
@@ -47,21 +46,46 @@ pub(crate) enum Format {
     Watch,
 }
 
-/// Reads a trace, in the order of arrival and counted from its first one.
-pub(crate) fn read(path: &Path, format: Format) -> Result<Vec<Ask>, Failure> {
-    let file = std::fs::File::open(path)
-        .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
-    let asks = match format {
-        Format::Csv => own(file),
-        Format::Openb => openb(file),
-        Format::Azure => azure(file),
-        Format::Watch => watch(std::io::BufReader::new(file)),
-    };
-    let asks = asks.map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
-    if asks.is_empty() {
-        return Err(Failure::failed(format!("{}: there is no loan in it", path.display())));
+impl Ask {
+    /// So many units of memory, from one time to another.
+    ///
+    /// # Errors
+    /// No loan can be so.
+    fn new(arrival: f64, (amount, unit): (u64, u64), lifetime: f64) -> Result<Self, String> {
+        let times = [arrival, lifetime];
+        if !arrival.is_finite() || times.iter().any(|time| time.is_nan() || *time < 0.0) {
+            return Err(format!(
+                "arrival {arrival} and lifetime {lifetime} must be seconds of at least 0"
+            ));
+        }
+        let bytes = amount.checked_mul(unit).ok_or_else(|| {
+            format!("{amount} times {} are more bytes than there can be", Bytes(unit))
+        })?;
+        Ok(Self { arrival, bytes: Bytes(bytes), lifetime, node: None })
     }
-    Ok(ordered(asks))
+}
+
+/// Reads a trace, in the order of arrival and counted from its first one.
+///
+/// # Errors
+/// What cannot be read, where.
+pub(crate) fn read(path: &Path, format: Format) -> Result<Vec<Ask>, String> {
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let asks = parse(std::io::BufReader::new(file), format)?;
+    if asks.is_empty() { Err("there is no loan in it".to_owned()) } else { Ok(ordered(asks)) }
+}
+
+/// The loans of a trace as it has them.
+///
+/// # Errors
+/// What is no loan, where.
+pub(crate) fn parse(text: impl BufRead, format: Format) -> Result<Vec<Ask>, String> {
+    match format {
+        Format::Csv => own(text),
+        Format::Openb => openb(text),
+        Format::Azure => azure(text),
+        Format::Watch => watch(text),
+    }
 }
 
 /// In the order of arrival, the first at 0.
@@ -79,7 +103,10 @@ pub(crate) fn write(asks: &[Ask], out: impl std::io::Write) -> csv::Result<()> {
     for Ask { arrival, bytes, lifetime, node } in asks {
         let lifetime = if lifetime.is_finite() { format!("{lifetime:.3}") } else { String::new() };
         let node = node.map(|node| node.to_string()).unwrap_or_default();
-        out.write_record([format!("{arrival:.3}"), bytes.to_string(), lifetime, node])?;
+        // What is rounded for people cannot be read again.
+        let size = Some(bytes.to_string()).filter(|size| size.parse() == Ok(*bytes));
+        let size = size.unwrap_or_else(|| bytes.0.to_string());
+        out.write_record([format!("{arrival:.3}"), size, lifetime, node])?;
     }
     out.flush()?;
     Ok(())
@@ -97,7 +124,7 @@ fn own(file: impl Read) -> Result<Vec<Ask>, String> {
     lines(csv::Reader::from_reader(file), |line: Line| {
         let bytes = line.size.parse::<Bytes>().map_err(|error| error.to_string())?;
         let lifetime = line.lifetime.unwrap_or(f64::INFINITY);
-        Ok(Some(Ask { arrival: line.arrival, bytes, lifetime, node: line.node }))
+        Ok(Some(Ask { node: line.node, ..Ask::new(line.arrival, (bytes.0, 1), lifetime)? }))
     })
 }
 
@@ -110,12 +137,11 @@ fn openb(file: impl Read) -> Result<Vec<Ask>, String> {
         scheduled_time: Option<f64>,
     }
     lines(csv::Reader::from_reader(file), |pod: Pod| {
-        Ok(pod.scheduled_time.filter(|_| pod.memory_mib > 0).map(|_| Ask {
-            arrival: pod.creation_time,
-            bytes: Bytes(pod.memory_mib << 20),
-            lifetime: pod.deletion_time.map_or(f64::INFINITY, |end| end - pod.creation_time),
-            node: None,
-        }))
+        if pod.scheduled_time.is_none() || pod.memory_mib == 0 {
+            return Ok(None);
+        }
+        let lifetime = pod.deletion_time.map_or(f64::INFINITY, |end| end - pod.creation_time);
+        Ask::new(pod.creation_time, (pod.memory_mib, 1 << 20), lifetime).map(Some)
     })
 }
 
@@ -133,7 +159,10 @@ fn azure(file: impl Read) -> Result<Vec<Ask>, String> {
         let gib: u64 = memory.parse().map_err(|_| format!("column 11: `{memory}` is no size"))?;
         let (arrival, end) = (seconds(4)?, seconds(5)?);
         let lifetime = if end > arrival { end - arrival } else { f64::INFINITY };
-        Ok((gib > 0).then_some(Ask { arrival, bytes: Bytes(gib << 30), lifetime, node: None }))
+        if gib == 0 {
+            return Ok(None);
+        }
+        Ask::new(arrival, (gib, 1 << 30), lifetime).map(Some)
     })
 }
 
@@ -146,17 +175,7 @@ fn lines<T: for<'de> Deserialize<'de>>(
     for line in reader.deserialize() {
         let line: T = line.map_err(|error| error.to_string())?;
         let number = asks.len() + 1;
-        let read = ask(line).map_err(|why| format!("loan {number}: {why}"))?;
-        if let Some(ask) = read {
-            let times = [ask.arrival, ask.lifetime];
-            if !ask.arrival.is_finite() || times.iter().any(|time| time.is_nan() || *time < 0.0) {
-                return Err(format!(
-                    "loan {number}: arrival {} and lifetime {} must be seconds of at least 0",
-                    ask.arrival, ask.lifetime
-                ));
-            }
-            asks.push(ask);
-        }
+        asks.extend(ask(line).map_err(|why| format!("loan {number}: {why}"))?);
     }
     Ok(asks)
 }
@@ -186,15 +205,16 @@ fn watch(file: impl BufRead) -> Result<Vec<Ask>, String> {
             let was = before.insert(Domain { node, page_size }, lent.0).unwrap_or(lent.0);
             let open = |ask: &Ask| ask.node == place && ask.lifetime.is_infinite();
             if lent.0 > was {
-                let bytes = Bytes(lent.0 - was);
-                let lifetime = f64::INFINITY;
-                asks.push(Ask { arrival: report.time, bytes, lifetime, node: place });
+                let ask = Ask::new(report.time, (lent.0 - was, 1), f64::INFINITY);
+                asks.push(Ask { node: place, ..ask.map_err(|why| wrong(&why))? });
             } else if lent.0 < was {
                 let fits = |ask: &Ask| ask.bytes.0.abs_diff(was - lent.0);
                 let ended =
                     (0..asks.len()).filter(|at| open(&asks[*at])).min_by_key(|at| fits(&asks[*at]));
-                if let Some(at) = ended {
-                    asks[at].lifetime = report.time - asks[at].arrival;
+                if let Some(ask) = ended.map(|at| &mut asks[at]) {
+                    let lifetime = report.time - ask.arrival;
+                    let ended = Ask::new(ask.arrival, (ask.bytes.0, 1), lifetime);
+                    *ask = Ask { node: ask.node, ..ended.map_err(|why| wrong(&why))? };
                 }
             }
         }
@@ -211,6 +231,7 @@ mod tests {
         let asks = vec![
             Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 12.5, node: None },
             Ask { arrival: 1.5, bytes: Bytes(2 << 20), lifetime: f64::INFINITY, node: Some(3) },
+            Ask { arrival: 2.0, bytes: Bytes(8193 << 20), lifetime: 1.0, node: None },
         ];
         let mut text = Vec::new();
         write(&asks, &mut text).unwrap();
@@ -228,6 +249,34 @@ mod tests {
             ("arrival,size,live\n0,8G,1\n", "live"),
         ] {
             let why = own(text.as_bytes()).unwrap_err();
+            assert!(why.contains(says), "{text:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn no_format_has_loans_that_cannot_be() {
+        let pods = "memory_mib,creation_time,deletion_time,scheduled_time\n";
+        let level = |time: f64, lent: u64| {
+            serde_json::json!({ "time": time, "levels": [{
+                "node": 0, "page_bytes": 2 << 20, "ready_pages": 0, "zeroable_pages": 0,
+                "zeroing_pages": 0, "lent_pages": lent }] })
+        };
+        let backwards = format!("{}\n{}\n{}\n", level(5.0, 0), level(6.0, 1), level(4.0, 0));
+        for (format, text, says) in [
+            (
+                Format::Openb,
+                format!("{pods}17592186044416,0,1,0\n"),
+                "loan 1: 17592186044416 times 1M",
+            ),
+            (Format::Openb, format!("{pods}1,9,1,9\n"), "loan 1: arrival 9 and lifetime -8"),
+            (
+                Format::Azure,
+                "v,s,d,0,1,9,1,5,U,4,17179869184\n".to_owned(),
+                "loan 1: 17179869184 times 1G",
+            ),
+            (Format::Watch, backwards, "line 3: arrival 6 and lifetime -2"),
+        ] {
+            let why = parse(text.as_bytes(), format).unwrap_err();
             assert!(why.contains(says), "{text:?}: {why}");
         }
     }
