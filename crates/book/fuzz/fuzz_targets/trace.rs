@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Any bytes as a trace of each format: they are refused, or are loans that can be, and those can be
-//! written and read again.
+//! Any bytes as a trace of each format: they are refused, or are loans that can be, and those can
+//! be written and read again.
 #![no_main]
 
 #[path = "../../../lab/src/plan/trace.rs"]
