@@ -72,6 +72,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_loan_is_due_when_its_lease_has_been_closed_for_so_long() {
+        let mut held = Held::default();
+        (1..=3).for_each(|id| held.insert(LeaseId(id)));
+        assert!(!held.close(LeaseId(4)), "it is an ordinary one");
+        assert!(held.close(LeaseId(1)) && held.close(LeaseId(3)));
+        let closed = [1, 2, 3, 4].map(|id| held.is_closed(LeaseId(id)));
+        assert_eq!(closed, [true, false, true, false]);
+        assert_eq!(held.closed(), [LeaseId(1), LeaseId(3)]);
+        let turns = [held.due(Duration::ZERO, 1), held.due(Duration::ZERO, 1)];
+        assert_eq!(turns, [[LeaseId(1)], [LeaseId(3)]], "each in its turn");
+        assert!(held.due(Duration::from_secs(3600), 9).is_empty(), "none is so old");
+        held.remove(LeaseId(1));
+        assert_eq!(held.due(Duration::ZERO, 9), [LeaseId(3)]);
+        assert!(!held.close(LeaseId(1)), "it is over");
+    }
+
+    #[test]
     fn a_bounded_look_comes_round_to_everything() {
         let all = [1, 3, 5, 7];
         assert_eq!(turn_about(&all, None, 3), [1, 3, 5]);

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the daemon does when it lends, waits, keeps, takes back and revokes, over plain memory: it
+//! needs no huge page, waits for nobody who has some, and what e2e shows with real ones is the same
+//! code. Mutants of that code are caught by it (docs/reliability.md).
+//!
+//! One test at a time: a daemon that another one just starts has all descriptors for a moment, and
+//! whatever is reached by somebody is not what it would be.
+
+mod ends;
+mod names;
+mod owners;
+mod waiting;
+
+use client::{AgentClient, Error, LendRequest};
+use linux::testkit::child::alone;
+use prezero_tests::{Daemon, Page};
+
+const PAGE: Page = Page::Mib2;
+
+/// A daemon of plain memory with a pool of these fields; `rest` is what else it is told.
+fn daemon(pool: &str, rest: &str) -> Daemon {
+    let config = format!("{rest}\n{}[workers]\nmax = 0\n", PAGE.pool(pool));
+    Daemon::start_with(None, &config, &["--plain"])
+}
+
+fn ready(daemon: &Daemon, pages: u64) {
+    daemon.zero(&pages.to_string());
+}
+
+fn agent(daemon: &Daemon) -> AgentClient {
+    let socket = daemon.scratch().join("socket.agent");
+    AgentClient::connect(socket).expect("the daemon listens to agents")
+}
+
+/// A loan of so many pages in one file.
+fn one_file(pages: u64) -> LendRequest {
+    let mut request = LendRequest::new(PAGE.times(pages));
+    request.single = true;
+    request
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> wire::Error {
+    match result {
+        Err(Error::Refused(refused)) => refused,
+        other => panic!("not refused: {other:?}"),
+    }
+}

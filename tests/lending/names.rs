@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans by name: made, found, refused and returned while others ask for the same.
+
+use std::time::{Duration, Instant};
+
+use client::{LendByName, LoanName};
+use units::Bytes;
+use wire::agent::AgentError;
+
+use super::*;
+
+/// So much that filling it takes a while.
+const LARGE: u64 = 256;
+
+fn named(name: &str) -> LoanName {
+    name.parse().expect("a name")
+}
+
+fn whole(name: &str, pages: u64) -> LendByName {
+    LendByName { whole: true, ..LendByName::new(named(name), PAGE.times(pages)) }
+}
+
+fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> AgentError {
+    match result {
+        Err(Error::AgentRefused(refused)) => refused,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn names(daemon: &Daemon) -> Vec<String> {
+    agent(daemon).loans("").expect("a list").into_iter().map(|loan| loan.name).collect()
+}
+
+#[test]
+fn of_two_calls_for_one_name_one_makes_the_loan_and_the_other_finds_it() {
+    let _alone = alone();
+    let daemon = daemon("max = 300", "");
+    let lend = || agent(&daemon).lend(&whole("a/x", LARGE)).expect("a loan");
+    let lent = std::thread::scope(|scope| {
+        let both = [scope.spawn(lend), scope.spawn(lend)];
+        both.map(|lent| lent.join().expect("no panic"))
+    });
+    let mut found = [lent[0].found, lent[1].found];
+    found.sort_unstable();
+    assert_eq!(found, [false, true], "{lent:?}");
+    assert_eq!(lent[0].loan.path, lent[1].loan.path);
+    assert_eq!(names(&daemon), ["a/x"]);
+}
+
+#[test]
+fn a_return_waits_for_a_loan_that_is_being_made() {
+    let _alone = alone();
+    let daemon = daemon("max = 300", "");
+    let begun = std::thread::scope(|scope| {
+        let lent = scope.spawn(|| agent(&daemon).lend(&whole("a/x", LARGE)));
+        let begun = Instant::now();
+        loop {
+            match agent(&daemon).give_back(named("a/x")) {
+                Ok(()) => break,
+                Err(Error::AgentRefused(AgentError::NoSuchName { .. })) => {}
+                Err(other) => panic!("{other}"),
+            }
+            assert!(begun.elapsed() < prezero_tests::daemon::PATIENCE, "it was never made");
+        }
+        lent.join().expect("no panic").expect("it was made before");
+        begun
+    });
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(names(&daemon).is_empty());
+    daemon.wait_for("returned", |pool| pool.lent_pages == 0);
+}
+
+#[test]
+fn a_name_is_one_loan_of_one_kind() {
+    let _alone = alone();
+    let daemon = daemon("max = 8", "");
+    let mut agent = agent(&daemon);
+    let first = agent.lend(&whole("a/x", 2)).expect("a loan");
+    assert!(!first.found && !first.kept);
+    assert_eq!(first.loan.bytes, PAGE.times(2).0);
+    let again = agent.lend(&whole("a/x", 2)).expect("the same");
+    assert_eq!((again.found, &again.loan.path), (true, &first.loan.path));
+    let other = LendByName { uid: Some(7), ..whole("a/x", 2) };
+    for other in [whole("a/x", 1), other] {
+        let refused = refused(agent.lend(&other));
+        assert!(matches!(refused, AgentError::NameTaken { .. }), "{refused:?}");
+    }
+    agent.give_back(named("a/x")).expect("its own");
+    let refused = refused(agent.give_back(named("a/x")));
+    assert!(matches!(refused, AgentError::NoSuchName { .. }), "{refused:?}");
+}
+
+#[test]
+fn what_may_not_be_filled_is_refused_and_leaves_nothing() {
+    let _alone = alone();
+    let daemon = daemon("max = 8", "[agent]\nfill_max = \"4M\"\n");
+    ready(&daemon, 1);
+    let mut agent = agent(&daemon);
+    let reason = match refused(agent.lend(&whole("a/x", 4))) {
+        AgentError::BadValue { field, reason, .. } if field == "whole" => reason,
+        other => panic!("{other:?}"),
+    };
+    assert!(reason.contains("agent.fill_max lets the daemon zero 4M"), "{reason}");
+    assert!(names(&daemon).is_empty());
+    daemon.wait_for("taken back", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    // As much as it may is no more than it may.
+    let lent = agent.lend(&whole("a/x", 2)).expect("two may be zeroed");
+    let file = std::fs::metadata(&lent.loan.path).expect("a file");
+    let there = std::os::unix::fs::MetadataExt::blocks(&file) * 512;
+    assert_eq!((file.len(), there), (4 << 20, 4 << 20), "all of it is there");
+    let hole = LendByName::new(named("a/y"), PAGE.times(4));
+    let lent = agent.lend(&hole).expect("the borrower fills it");
+    assert_eq!(std::fs::metadata(lent.loan.path).expect("a file").len(), 8 << 20);
+    let supply = agent.supply().expect("what there is");
+    assert_eq!(Bytes(supply[0].named_bytes), PAGE.times(6));
+}
+
+#[test]
+fn an_owner_by_name_needs_a_scope_a_whole_loan_and_room_in_the_files_name() {
+    let _alone = alone();
+    let daemon = daemon("max = 8", "keep_seconds_max = 9");
+    let mut agent = agent(&daemon);
+    let owned = |name: &str, owner: &str, seconds| LendByName {
+        owner: Some(owner.parse().expect("a name")),
+        keep_seconds: Some(seconds),
+        ..whole(name, 1)
+    };
+    let long = "o".repeat(64);
+    let hole = LendByName { whole: false, ..owned("a/x", "o", 9) };
+    for (ask, field, says) in [
+        (owned("x", "o", 9), "owner", "name the loan as SCOPE/REST"),
+        (hole, "owner", "ask for the loan whole"),
+        (owned("a/x", "o", 10), "keep_seconds", "more than 9"),
+        (owned(&format!("a/{}", "x".repeat(60)), &long, 9), "owner", "characters, more than the"),
+    ] {
+        match refused(agent.lend(&ask)) {
+            AgentError::BadValue { field: at, reason, .. } => {
+                assert!(at == field && reason.contains(says), "{at}: {reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let lent = agent.lend(&owned("a/x", "o", 9)).expect("all of it is as it may be");
+    assert!(!lent.kept && !lent.found, "{lent:?}");
+    agent.discard(named("a/x")).expect("its own");
+    assert!(names(&daemon).is_empty());
+}

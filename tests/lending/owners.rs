@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Content that is kept for an owner, and how long a loan waits for it.
+
+use std::time::{Duration, Instant};
+
+use client::{Loan, Mapping};
+use units::Owner;
+
+use super::*;
+
+const FOR_OWNER: Duration = Duration::from_millis(1990);
+
+fn owned(owner: &str, keep: Duration) -> LendRequest {
+    let owner: Owner = owner.parse().expect("a name");
+    LendRequest { owner: Some(owner), keep: Some(keep), ..one_file(1) }
+}
+
+/// An owner whose loan has ended and whose content somebody still has mapped.
+fn still_mapped() -> (Daemon, LendRequest, Mapping) {
+    let daemon = daemon("max = 4", "");
+    ready(&daemon, 2);
+    let request = owned("guest", Duration::from_secs(60));
+    let first: Loan = daemon.client().lend(&request).expect("a loan");
+    let memory = first.map().expect("a mapping");
+    memory.fill(0..1, 7);
+    drop(first);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == 1);
+    (daemon, request, memory)
+}
+
+#[test]
+fn an_owner_waits_for_its_former_self_and_finds_its_content() {
+    let _alone = alone();
+    let (daemon, request, memory) = still_mapped();
+    let again = std::thread::scope(|scope| {
+        let again = scope.spawn(|| daemon.client().lend(&request).expect("a loan"));
+        std::thread::sleep(Duration::from_millis(200));
+        drop(memory);
+        again.join().expect("no panic")
+    });
+    assert!(again.is_kept(), "it was on its way");
+    let mut byte = [0];
+    again.map().expect("a mapping").read(0, &mut byte);
+    assert_eq!(byte, [7]);
+}
+
+#[test]
+fn after_two_seconds_an_owner_has_new_memory() {
+    let _alone = alone();
+    let (daemon, request, memory) = still_mapped();
+    let begun = Instant::now();
+    let again = daemon.client().lend(&request).expect("a loan");
+    let took = begun.elapsed();
+    assert!(!again.is_kept(), "somebody has it mapped");
+    assert!((FOR_OWNER..Duration::from_secs(10)).contains(&took), "it came after {took:?}");
+    drop(memory);
+}
+
+#[test]
+fn content_stays_for_its_time_and_no_longer() {
+    let _alone = alone();
+    let daemon = daemon("max = 2", "");
+    ready(&daemon, 2);
+    let [long, short] = [("long", 60), ("short", 1)]
+        .map(|(owner, seconds)| owned(owner, Duration::from_secs(seconds)));
+    for request in [&long, &short] {
+        drop(daemon.client().lend(request).expect("a loan"));
+    }
+    daemon.wait_for("given up", |pool| pool.kept_pages + pool.lingering_pages <= 1);
+    assert_eq!(daemon.pool().kept_pages, 1);
+    assert!(!daemon.client().lend(&short).expect("a loan").is_kept());
+    assert!(daemon.client().lend(&long).expect("a loan").is_kept());
+}
+
+#[test]
+fn content_is_kept_for_an_owner_and_as_long_as_the_daemon_is_told() {
+    let _alone = alone();
+    let daemon = daemon("max = 2", "keep_seconds_max = 9");
+    let refused = |request: &LendRequest| match refusal(daemon.client().lend(request)) {
+        wire::Error::BadValue { field, reason, .. } => (field, reason),
+        other => panic!("{other:?}"),
+    };
+    let nobody = LendRequest { owner: None, ..owned("x", Duration::from_secs(1)) };
+    let (field, reason) = refused(&nobody);
+    assert!(field == "keep_seconds" && reason.contains("needs an owner"), "{field}: {reason}");
+    let (field, reason) = refused(&owned("x", Duration::from_secs(10)));
+    assert!(field == "keep_seconds" && reason.contains("more than 9"), "{field}: {reason}");
+    daemon.client().lend(&owned("x", Duration::from_secs(9))).expect("as long as it may be");
+}

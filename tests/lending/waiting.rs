@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans that wait for pages on their way to them, and those that have nothing to wait for.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use client::Client;
+use units::Bytes;
+
+use super::*;
+
+/// How long a loan waits for pages on their way, and what is certainly less.
+const FOR_TRANSIT: Duration = Duration::from_millis(490);
+
+/// So much that no other use of the machine's memory comes near to it.
+const BLOCK: u64 = 1024;
+
+/// A daemon of which a worker has a block: the worker, and the job's descriptors.
+fn being_zeroed() -> (Daemon, Client, Vec<OwnedFd>) {
+    let daemon = daemon(&format!("pages_per_block = {BLOCK}"), "");
+    let mut worker = daemon.client();
+    let (_, fds) = worker.take_zeroing(None, None, false).expect("a job");
+    (daemon, worker, fds)
+}
+
+/// So many pages more than can be had at once.
+fn more_than_free(daemon: &Daemon, pages: u64) -> LendRequest {
+    let all = LendRequest::new(PAGE.times(1 << 30));
+    match refusal(daemon.client().lend(&all)) {
+        wire::Error::NotEnough { free_bytes, .. } => {
+            LendRequest::new(Bytes(free_bytes) + PAGE.times(pages))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How long a refusal took, at its quickest: the machine has other work, too.
+fn quickest_refusal(daemon: &Daemon, request: &LendRequest) -> Duration {
+    let refuse = || {
+        let begun = Instant::now();
+        let refused = refusal(daemon.client().lend(request));
+        assert!(matches!(refused, wire::Error::NotEnough { .. }), "{refused:?}");
+        begun.elapsed()
+    };
+    (0..5).map(|_| refuse()).min().expect("five of them")
+}
+
+#[test]
+fn a_block_that_a_worker_has_is_waited_for_half_a_second() {
+    let _alone = alone();
+    let (daemon, _worker, _job) = being_zeroed();
+    let took = quickest_refusal(&daemon, &more_than_free(&daemon, BLOCK / 2));
+    assert!((FOR_TRANSIT..Duration::from_secs(5)).contains(&took), "it came after {took:?}");
+}
+
+#[test]
+fn what_nothing_can_come_for_is_refused_at_once() {
+    let _alone = alone();
+    let daemon = daemon("", "");
+    let took = quickest_refusal(&daemon, &more_than_free(&daemon, BLOCK / 2));
+    assert!(took < FOR_TRANSIT, "nothing was on its way, and yet it took {took:?}");
+}
+
+#[test]
+fn a_report_is_of_pages_that_have_arrived() {
+    let _alone = alone();
+    let daemon = daemon("max = 8", "");
+    for _ in 0..20 {
+        ready(&daemon, 8);
+        daemon.client().give_back(None, None, None).expect("root may");
+        let pool = daemon.pool();
+        assert_eq!((pool.ready_pages, pool.blocks), (0, 0), "{pool:?}");
+    }
+}
