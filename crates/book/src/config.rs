@@ -386,6 +386,18 @@ mod tests {
     "#;
 
     #[test]
+    fn providers_are_said_as_in_the_file() {
+        for (text, provider) in
+            [("auto", Provider::Auto), ("stock", Provider::Stock), ("kernel", Provider::Kernel)]
+        {
+            assert_eq!(text.parse(), Ok(provider));
+            let file = Config::from_toml(&format!("provider = \"{text}\"")).expect("a provider");
+            assert_eq!(file.provider, provider);
+        }
+        assert!("Stock".parse::<Provider>().unwrap_err().contains("`Stock` is no provider"));
+    }
+
+    #[test]
     fn a_full_file_is_read_and_defaults_fill_the_rest() {
         let config = Config::from_toml(FULL).unwrap();
         assert_eq!(config.quota_for(Uid(1000), None), Some(Bytes(8 << 30)));

@@ -79,7 +79,7 @@ impl Mix {
             return Self::new(config);
         }
         let credit = self.credit.min(config.ready_high);
-        Self { config, credit, is_stale: true, ..self }
+        Self { config, credit, ..self }
     }
 
     /// The pool of one size of its blocks.
@@ -88,7 +88,6 @@ impl Mix {
         let config = PoolConfig {
             pages_per_block,
             ready_high,
-            ready_low: None,
             elastic: Elastic::default(),
             ..self.config.clone()
         };

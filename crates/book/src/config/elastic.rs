@@ -171,6 +171,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_just_as_large_or_as_long_as_it_may_be_is_good() {
+        for fields in [
+            "reserve_max=1G,reserve_min=1G",
+            "ready=1022M,leave_free=2M,reserve_max=1G",
+            "reserve_max=1G,reserve_idle=1s",
+        ] {
+            assert!(pool(&format!("page_size=2M,{fields}")).is_ok(), "{fields}");
+        }
+    }
+
+    #[test]
     fn one_pool_of_a_node_and_page_size_says_how_large_the_kernels_is() {
         let one = |pages| pool(&format!("page_size=2M,pages_per_block={pages},reserve_max=1G"));
         let pools = [one(1).expect("good"), one(2).expect("good")];

@@ -359,5 +359,6 @@ mod tests {
             assert_eq!(check_apart(&pools), Err(ConfigError::Mixed(domain)));
         }
         assert_eq!(check_apart(&[all.clone(), all.clone()]), Err(ConfigError::Twice(all.key())));
+        assert_eq!(check_apart(&[all, pool("page_size=1G,ready=64G")]), Ok(()));
     }
 }

@@ -164,6 +164,17 @@ mod tests {
     }
 
     #[test]
+    fn of_two_readings_of_a_value_the_refusal_that_says_more_is_told() {
+        // A number is no group, and neither is a list: the text that it may be, is.
+        let config = Config::from_toml_and("", &set(&["lend_group=1000"])).expect("a group");
+        assert_eq!(config.lend_group.as_deref(), Some("1000"));
+        let told = |word| Config::from_toml_and("", &set(&[word])).unwrap_err().to_string();
+        let (number, text) = (told("workers.pause_above_pressure=4000"), told("workers.max=x"));
+        assert!(number.contains("4000") && !number.contains("invalid type"), "{number}");
+        assert!(text.contains("invalid type: string"), "{text}");
+    }
+
+    #[test]
     fn a_key_goes_over_the_file_and_leaves_the_rest() {
         let config = Config::from_toml_and(FILE, &set(&["quota_of.8=3G", "workers.max=0"]));
         let config = config.expect("good keys");

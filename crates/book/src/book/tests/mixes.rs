@@ -109,7 +109,7 @@ fn what_is_told_of_a_pool_of_several_sizes_is_the_sum_of_them() {
     assert_eq!((told.mapped_pages, told.pinned_pages), (3, 3));
     let blocks: usize = StateName::ALL.iter().map(|state| book.in_state(*state).count()).sum();
     assert_eq!(told.blocks, blocks as u64);
-    assert_eq!((told.pages_per_block, told.ready_high), (0, READY.0));
+    assert_eq!((told.pages_per_block, told.ready_low, told.ready_high), (0, READY.0, READY.0));
     let ready = self::told(&book).into_iter().filter(|(_, ready, _)| *ready > 0);
     let ready: BTreeMap<_, _> = ready.map(|(size, ready, _)| (size, ready)).collect();
     assert_eq!(ready, sizes(&book, StateName::Ready));
@@ -259,4 +259,50 @@ fn only_blocks_above_a_piece_leave_room_and_are_left_to_files() {
         assert_eq!(book.spared_by_large(key), Some(Pages(spared)), "{size}");
         assert_eq!(book.is_for_files(HERE, Pages(size)), is_for_files, "{size}");
     }
+}
+
+#[test]
+fn a_pool_that_is_full_of_the_wrong_sizes_wants_no_worker() {
+    let mut book = four_of_four();
+    learn(&mut book, Pages::ZERO, loans_of(2));
+    book.has_free(Node(0), PAGE, Pages(8));
+    assert_eq!(book.wanted_workers(1), 0, "it has as much as it is to have");
+    assert!(book.filling().is_empty());
+    learn(&mut book, Pages::ZERO, loans_of(4));
+    lend(&mut book, &ask_one_file(4));
+    assert_eq!(book.wanted_workers(1), 1);
+    assert_eq!(book.filling(), [(PoolKey::mixed(HERE), (Pages(12), READY))].into());
+}
+
+#[test]
+fn a_pool_that_is_being_refilled_goes_on_when_its_sizes_are_chosen_again() {
+    let mut book = book([mixed()]);
+    learn(&mut book, Pages::ZERO, loans_of(4));
+    book.has_free(Node(0), PAGE, READY);
+    assert_eq!(book.wanted_workers(1), 1);
+    assert_eq!(book.refilling_nodes(), [Node(0)]);
+    learn(&mut book, Pages::ZERO, loans_of(4));
+    assert_eq!(book.refilling_nodes(), [Node(0)]);
+}
+
+#[test]
+fn what_can_be_zeroed_of_all_sizes_is_told() {
+    let mut book = four_of_four();
+    let (loan, _) = lend(&mut book, &ask_one_file(4));
+    bring_back(&mut book, &loan, 100);
+    book.has_free(Node(0), PAGE, Pages(3));
+    let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
+    assert_eq!((told.zeroable_pages, told.ready_pages), (4, 12));
+}
+
+#[test]
+fn what_workers_have_of_all_sizes_is_told_and_comes() {
+    let mut book = book([mixed()]);
+    learn(&mut book, Pages::ZERO, loans_of(4));
+    book.has_free(Node(0), PAGE, READY);
+    assert_eq!(book.wanted_workers(2), 2);
+    let orders = [0, 1].map(|_| book.take_zeroing(Who::Background, None, None).expect("a job").0);
+    let taken: u64 = orders.iter().map(|order| order.pool.pages_per_block.0).sum();
+    let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
+    assert_eq!((told.zeroing_pages, told.blocks, taken), (8, 2, 8));
 }

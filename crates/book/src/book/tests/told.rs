@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the book tells of loans, users and pools.
 
+use std::collections::BTreeSet;
+
 use super::*;
+use crate::block::Block;
 use crate::book::Named;
+
+const HERE: Domain = Domain { node: Node(0), page_size: PAGE };
 
 #[test]
 fn a_loan_is_told_with_its_page_size_its_hole_and_what_its_files_grew_by() {
@@ -96,4 +101,131 @@ fn what_a_worker_went_on_with_is_counted_once() {
         book.finish_zeroing(order.job, Pages(done), Reach::Sole).expect("a legal move");
         assert_eq!(book.counters().zeroed_bytes, bytes(done).0);
     }
+}
+
+#[test]
+fn a_loan_is_told_with_who_has_it_and_where() {
+    let mut book = book([pool(0, 2), pool(1, 2)]);
+    make_ready(&mut book, key(0, 2), 1);
+    make_ready(&mut book, key(1, 2), 1);
+    let both = Asked { uid: Uid(7), account: Uid(8), ..ask(4).kept("guest", 60) };
+    let (loan, _) = lend(&mut book, &both);
+    let told = book.loans();
+    let [told] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((told.lease, told.uid, told.account), (loan.lease.0, 7, 8));
+    assert_eq!((told.owner.as_deref(), told.nodes.as_slice()), (Some("guest"), &[0, 1][..]));
+    assert!(book.has_lease(loan.lease));
+    book.end_lease(loan.lease);
+    assert!(!book.has_lease(loan.lease) && book.loans().is_empty());
+}
+
+#[test]
+fn what_is_kept_can_grow_no_more() {
+    let mut book = book([pool(0, 1)]);
+    make_ready(&mut book, key(0, 1), 3);
+    let growable =
+        |book: &Book| -> BTreeSet<_> { book.growable(Uid(1000)).map(Block::id).collect() };
+    let (kept, _) = lend(&mut book, &ask(1).kept("guest", 60));
+    let (lent, _) = lend(&mut book, &ask(1));
+    let (lingering, _) = lend(&mut book, &ask(1));
+    let [kept, lent, lingering] =
+        [kept, lent, lingering].map(|loan| (loan.lease, loan.parts[0].block));
+    assert_eq!(growable(&book), [kept.1, lent.1, lingering.1].into());
+    book.end_lease(lingering.0);
+    book.end_lease(kept.0);
+    book.settle(kept.1, Reach::Sole, 100).expect("it lingers");
+    assert_eq!(growable(&book), [lent.1, lingering.1].into());
+}
+
+#[test]
+fn a_block_whose_file_is_lost_is_nobodys_and_others_stay() {
+    let mut book = book([pool(0, 1)]);
+    make_ready(&mut book, key(0, 1), 2);
+    book.has_free(Node(0), PAGE, Pages(2));
+    let (loan, _) = lend(&mut book, &ask(2));
+    let jobs = [0, 1].map(|_| book.take_zeroing(Who::User, None, None).expect("pages are free").0);
+    let [lost, left] = [0, 1].map(|nth| loan.parts[nth].block);
+    let zeroed = jobs[0].block().expect("a job on a block");
+    book.forget(lost);
+    book.forget(zeroed);
+    assert_eq!(book.lease_blocks(loan.lease), [left]);
+    assert!(book.job(jobs[0].job).is_none() && book.job(jobs[1].job).is_some());
+    assert_eq!(book.loans()[0].pages, 1);
+}
+
+#[test]
+fn a_pool_that_recycles_as_is_best_does_so_in_place_where_pins_are_seen() {
+    use crate::config::Recycle;
+    let as_is_best = PoolConfig { recycle: Recycle::Auto, ..pool(0, 1) };
+    let told_so = PoolConfig { recycle: Recycle::InPlace, ..pool(1, 1) };
+    let mut book = book([as_is_best, told_so]);
+    let recycles = |book: &Book| {
+        [0, 1].map(|node| {
+            let status = book.pool_status(key(node, 1), &Counts::default()).expect("a pool");
+            status.recycle
+        })
+    };
+    assert_eq!(book.misses_pins_of().collect::<Vec<_>>(), [PAGE]);
+    assert_eq!(recycles(&book), [Recycle::Fresh, Recycle::InPlace]);
+    book.see_pins_of([PAGE]);
+    assert_eq!(book.misses_pins_of().count(), 0);
+    assert_eq!(recycles(&book), [Recycle::Auto, Recycle::InPlace]);
+    book.see_pins_of([PageSize::GIB_1]);
+    assert_eq!(book.misses_pins_of().collect::<Vec<_>>(), [PAGE], "of others it does not matter");
+}
+
+#[test]
+fn pools_that_are_filled_are_told_with_how_far_they_are() {
+    let refilled = |node, low, high| PoolConfig {
+        ready_low: Some(Pages(low)),
+        ready_high: Pages(high),
+        ..pool(node, 1)
+    };
+    let mut book = book([refilled(0, 2, 4), refilled(1, 0, 4)]);
+    make_ready(&mut book, key(0, 1), 1);
+    make_ready(&mut book, key(1, 1), 1);
+    for node in [0, 1] {
+        book.has_free(Node(node), PAGE, Pages(9));
+    }
+    assert_eq!(book.wanted_workers(1), 1);
+    assert_eq!(book.refilling_nodes(), [Node(0)]);
+    assert_eq!(book.filling(), [(key(0, 1), (Pages(1), Pages(4)))].into());
+    // A worker that has all that is left is wanted until it is done.
+    book.has_free(Node(0), PAGE, Pages(1));
+    book.take_zeroing(Who::Background, Some(Node(0)), None).expect("a page is free");
+    assert_eq!(book.wanted_workers(1), 1, "one is at work");
+    let full = make_ready(&mut book, key(0, 1), 3).len();
+    assert_eq!((full, book.wanted_workers(1)), (3, 0));
+    assert!(book.refilling_nodes().is_empty() && book.filling().is_empty());
+}
+
+#[test]
+fn agents_are_told_all_of_a_pool_of_several_sizes() {
+    let config = PoolConfig { ready_high: Pages(16), ..PoolConfig::new(PoolKey::mixed(HERE)) };
+    let mut book = book([config]);
+    book.has_free(Node(0), PAGE, Pages(20));
+    while book.wanted_workers(1) > 0 {
+        let (order, _) = book.take_zeroing(Who::Background, None, None).expect("it is wanted");
+        let all = order.pool.pages_per_block;
+        book.finish_zeroing(order.job, all, Reach::Sole).expect("a legal move");
+    }
+    let told = &book.supply_by_domain()[0];
+    assert_eq!((told.ready_bytes, told.total_bytes), (bytes(16).0, bytes(20).0));
+}
+
+#[test]
+fn agents_are_told_how_much_of_their_domain_is_lent_by_name() {
+    let mut book = book([pool(0, 1), pool(1, 1)]);
+    make_ready(&mut book, key(0, 1), 2);
+    make_ready(&mut book, key(1, 1), 1);
+    for (name, node) in [("a/1", 0), ("a/2", 0), ("a/3", 1)] {
+        let named = Named { name: name.parse().expect("a name"), quota: None, most: 9 };
+        let (loan, _) = lend(&mut book, &Asked { named: Some(named), ..ask_one_file(1).on(node) });
+        if name != "a/2" {
+            book.hold_by_name(loan.lease);
+        }
+    }
+    let told = book.supply_by_domain();
+    let named: Vec<_> = told.iter().map(|of| (of.node, of.named_bytes)).collect();
+    assert_eq!(named, [(0, bytes(1).0), (1, bytes(1).0)], "one is not held by its name yet");
 }
