@@ -69,3 +69,16 @@ fn a_refused_loan_is_served_where_the_kernels_pool_may_grow() {
     elsewhere.request.node = Some(Node(1));
     assert_eq!(book.served_if_larger(&elsewhere, &sizes), None);
 }
+
+#[test]
+fn what_other_nodes_have_of_the_same_size_need_not_be_made() {
+    let large = PoolKey { page_size: PageSize::GIB_1, ..key(2, 1) };
+    let mut book = book([growing(1, 0, 0), pool(1, 1), PoolConfig::new(large)]);
+    book.has_free(Node(0), PAGE, Pages(3));
+    book.has_free(Node(1), PAGE, Pages(2));
+    book.has_free(Node(2), PageSize::GIB_1, Pages(1));
+    let sizes = [HERE];
+    assert_eq!(book.served_if_larger(&ask(8), &sizes), Some((HERE, Pages(6))));
+    assert_eq!(book.served_if_larger(&ask_one_file(8), &sizes), Some((HERE, Pages(8))));
+    assert_eq!(book.served_if_larger(&ask(8).on(0), &sizes), Some((HERE, Pages(8))));
+}

@@ -286,3 +286,39 @@ fn pools_that_break_a_rule_change_nothing() {
         assert_eq!(book.in_state(StateName::Ready).count(), 1);
     }
 }
+
+#[test]
+fn a_revoked_loan_is_told_by_its_bytes_and_its_files_go() {
+    let mut book = book([pool(0, 2)]);
+    make_ready(&mut book, key(0, 2), 3);
+    let (alive, _) = lend(&mut book, &ask(4));
+    let (ended, _) = lend(&mut book, &ask(2));
+    book.end_lease(ended.lease);
+    let mut revoke = |loan: &Loan| {
+        let (bytes, mut effects) = book.revoke(loan.lease).expect("it is there");
+        for part in &loan.parts {
+            effects.retain(|effect| *effect != Effect::Remove(part.block));
+        }
+        (bytes, effects)
+    };
+    assert_eq!(revoke(&alive), (bytes(4), vec![]));
+    assert_eq!(revoke(&ended), (bytes(2), vec![]), "it lingered");
+    assert_eq!(book.revoke(ended.lease), None, "nothing is left of it");
+    assert!(!book.has_lease(alive.lease) && book.in_state(StateName::Lingering).count() == 0);
+    // One whose files are lost is alive, and has nothing that could be taken.
+    book.has_free(Node(0), PAGE, Pages(2));
+    let (lost, _) = lend(&mut book, &ask(2));
+    book.forget(lost.parts[0].block);
+    assert_eq!(book.revoke(lost.lease), Some((bytes(0), vec![])));
+}
+
+#[test]
+fn nothing_goes_where_as_much_is_free_as_is_to_be() {
+    let mut book = book([pool(0, 1)]);
+    make_ready(&mut book, key(0, 1), 2);
+    book.configure(PoolConfig { leave_free: Pages(4), ..pool(0, 1) }).expect("a good pool");
+    book.has_free(Node(0), PAGE, Pages(4));
+    assert_eq!(book.relieve(), []);
+    book.has_free(Node(0), PAGE, Pages(3));
+    assert_eq!(book.relieve().len(), 1);
+}

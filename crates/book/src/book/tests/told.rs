@@ -229,3 +229,36 @@ fn agents_are_told_how_much_of_their_domain_is_lent_by_name() {
     let named: Vec<_> = told.iter().map(|of| (of.node, of.named_bytes)).collect();
     assert_eq!(named, [(0, bytes(1).0), (1, bytes(1).0)], "one is not held by its name yet");
 }
+
+#[test]
+fn loans_are_counted_by_what_was_ready_and_what_was_kept() {
+    let mut book = book([pool(0, 1)]);
+    make_ready(&mut book, key(0, 1), 2);
+    book.has_free(Node(0), PAGE, Pages(9));
+    let mine = ask(1).kept("guest", 60);
+    for nth in 1..=2 {
+        let (loan, _) = lend(&mut book, &mine);
+        assert_eq!(loan.kept, nth == 2);
+        bring_back(&mut book, &loan, 100);
+    }
+    lend(&mut book, &ask_one_file(3));
+    let counters = book.counters();
+    assert_eq!((counters.loans, counters.kept_loans), (3, 1));
+    // Of what is kept nothing is zeroed, early or late.
+    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(2).0, bytes(2).0));
+}
+
+#[test]
+fn each_job_and_each_loan_has_a_number_of_its_own() {
+    let mut book = book([pool(0, 1)]);
+    book.has_free(Node(0), PAGE, Pages(9));
+    let jobs = [0; 3].map(|_| book.take_zeroing(Who::User, None, None).expect("free").0.job);
+    let mine = ask(1).kept("guest", 60);
+    let mut leases = Vec::new();
+    for _ in 0..3 {
+        let (loan, _) = lend(&mut book, &mine);
+        leases.push(loan.lease);
+        bring_back(&mut book, &loan, 100);
+    }
+    assert!(jobs.is_sorted_by(|a, b| a < b) && leases.is_sorted_by(|a, b| a < b));
+}
