@@ -140,8 +140,28 @@ mod tests {
         assert_eq!(borrowers.begin_look(), None, "it goes on");
         let process = Process { uid: 1, command: "qemu".to_owned(), cgroup: None, began: at(20) };
         borrowers.end_look(BTreeMap::from([(7, process.clone())]), at(60));
+        let pause = borrowers.next_look.unwrap().saturating_duration_since(Instant::now());
+        assert!(at(200) < pause && pause <= at(240), "a fifth of a CPU's time, and not {pause:?}");
         assert_eq!(borrowers.begin_look(), None, "it took long");
         assert_eq!(borrowers.process(LeaseId(1)), None, "a number that was given anew");
         assert_eq!(borrowers.process(LeaseId(2)), Some(&process));
+    }
+
+    #[test]
+    fn who_asked_for_a_loan_is_known_until_it_ends() {
+        let mut borrowers = Borrowers::default();
+        borrowers.insert(LeaseId(1), Some(7), Duration::from_secs(10));
+        borrowers.insert(LeaseId(2), None, Duration::from_secs(30));
+        let loan = |lease| LoanStatus { lease, ..LoanStatus::default() };
+        let told = |borrowers: &Borrowers| {
+            let mut loans = [loan(1), loan(2), loan(3)];
+            borrowers.tell(&mut loans, Duration::from_secs(31));
+            loans.map(|loan| (loan.pid, loan.age_seconds))
+        };
+        assert_eq!(told(&borrowers), [(Some(7), Some(21)), (None, Some(1)), (None, None)]);
+        assert_eq!([1, 2].map(|id| borrowers.pid(LeaseId(id))), [Some(7), None]);
+        borrowers.remove(LeaseId(1));
+        assert_eq!(borrowers.pid(LeaseId(1)), None);
+        assert_eq!(told(&borrowers)[0], (None, None));
     }
 }

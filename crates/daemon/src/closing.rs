@@ -117,3 +117,46 @@ impl Watched {
         Some(blocks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lets_go_of_a_watched_block_is_told_and_of_no_other() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = BlockDir::open(place.path(), &["lent"], 0o711).unwrap();
+        let [first, second] = ["b1", "b2"].map(|name| Arc::new(dir.create("lent", name).unwrap()));
+        let let_go = |name| drop(dir.open_block("lent", name).unwrap());
+        let at = |name| (&dir, "lent", name);
+        let [one, two] = [1, 2].map(BlockId);
+        let mut watched = Watched::new();
+        assert!(watched.descriptor().is_some());
+        watched.keep(one, first);
+        assert!(watched.file(one).is_some() && watched.file(two).is_none());
+        assert!(watched.watch(one, at("b1"), None), "from now on");
+        assert!(!watched.watch(one, at("b1"), None), "it was before");
+        assert!(!watched.watch(two, at("b2"), None), "there is nothing to look at it by");
+        assert_eq!(watched.closed(), None);
+        let_go("b2");
+        assert_eq!(watched.closed(), None, "nobody watches it");
+        assert!(watched.watch(two, at("b2"), Some(second)));
+        let_go("b2");
+        assert_eq!(watched.closed(), Some(vec![two]));
+        [two, one].into_iter().for_each(|block| watched.forget(block));
+        let_go("b1");
+        assert_eq!(watched.closed().unwrap_or_default(), []);
+        assert!(watched.file(one).is_none());
+    }
+
+    #[test]
+    fn so_many_blocks_have_a_description_and_no_more() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = BlockDir::open(place.path(), &["lent"], 0o711).unwrap();
+        let file = Arc::new(dir.create("lent", "b").unwrap());
+        let mut watched = Watched::new();
+        (0..=MOST as u64).for_each(|id| watched.keep(BlockId(id), Arc::clone(&file)));
+        assert!(watched.file(BlockId(MOST as u64 - 1)).is_some());
+        assert!(watched.file(BlockId(MOST as u64)).is_none());
+    }
+}
