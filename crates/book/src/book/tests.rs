@@ -3,10 +3,10 @@
 //!
 //! [`sequences`] drives it through arbitrary sequences of [`events`] in a simulated [`world`] of
 //! clients, workers, crashes and a [`kernel`] that behaves as hugetlbfs does, and [`checks`] that
-//! the invariants hold after each of them. [`loans`], [`refusals`], [`refilling`], [`returns`],
-//! [`owners`], [`told`], [`mixes`] and [`adoption`] name single expectations, with the numbers that
-//! make them plain; [`kernel_pools`] does both for books over a kernel that keeps the ready pages
-//! itself.
+//! the invariants hold after each of them. [`loans`], [`names`], [`refusals`], [`refilling`],
+//! [`returns`], [`owners`], [`told`], [`mixes`] and [`adoption`] name single expectations, with the
+//! numbers that make them plain; [`kernel_pools`] does both for books over a kernel that keeps the
+//! ready pages itself.
 
 mod adoption;
 mod agents;
@@ -19,6 +19,7 @@ mod kernel;
 mod kernel_pools;
 mod loans;
 mod mixes;
+mod names;
 mod owners;
 mod refilling;
 mod refusals;
