@@ -39,6 +39,19 @@ fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
 }
 
 #[test]
+fn so_many_pages_are_whole_blocks_however_many_threads_zero_them() {
+    let page = Page::Mib2;
+    let Some(daemon) = Daemon::start(page, 16, &page.pool("pages_per_block = 4")) else { return };
+    // Of half a block more the half is no block.
+    for (pages, ready, zeroable) in [(4, 4, 12), (6, 8, 6), (6, 16, 0)] {
+        let zero = daemon.command(&["zero", "-j", "4", &pages.to_string()]).output();
+        assert!(zero.expect("prezero runs").status.success());
+        let pool = daemon.pool();
+        assert_eq!((pool.ready_pages, pool.zeroable_pages), (ready, zeroable), "{pages} more");
+    }
+}
+
+#[test]
 fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("pages_per_block = 2")) else { return };

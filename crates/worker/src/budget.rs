@@ -2,17 +2,26 @@
 //! So many pages and no more, however many threads take them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages that may still be zeroed.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: Option<AtomicU64>,
+    turns: Mutex<()>,
 }
 
 impl Budget {
     /// `None` is no bound.
     pub(crate) fn new(limit: Option<u64>) -> Self {
-        Self { left: limit.map(AtomicU64::new) }
+        Self { left: limit.map(AtomicU64::new), turns: Mutex::default() }
+    }
+
+    /// The turn to take a block and what it needs of this, held until both are taken: two blocks
+    /// half done are no block that anybody can be lent. Nobody waits where there is no bound.
+    pub(crate) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        let is_bounded = self.left.is_some();
+        is_bounded.then(|| self.turns.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes up to `pages`; returns how many it got.

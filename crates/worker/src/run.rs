@@ -23,6 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::Client;
+use wire::PoolStatus;
 
 use crate::budget::Budget;
 use crate::engine::Engine;
@@ -143,12 +144,12 @@ fn groups(worker: &Worker<'_>) -> Result<usize> {
         return Ok(1);
     }
     let pools = Client::connect(worker.socket)?.status()?.pools;
-    let blocks: u64 = pools
-        .iter()
-        .filter(|pool| worker.which.fits(pool.node, pool.page_bytes))
-        .map(|pool| pool.zeroable_pages / pool.pages_per_block.max(1))
-        .sum();
-    Ok(usize::try_from(blocks).unwrap_or(usize::MAX).clamp(1, worker.threads))
+    let fitting = || pools.iter().filter(|pool| worker.which.fits(pool.node, pool.page_bytes));
+    let size = |pool: &PoolStatus| pool.pages_per_block.max(1);
+    let blocks: u64 = fitting().map(|pool| pool.zeroable_pages / size(pool)).sum();
+    let least = fitting().map(size).min().unwrap_or(1);
+    let most = worker.limit.map_or(u64::MAX, |limit| limit.div_ceil(least));
+    Ok(usize::try_from(blocks.min(most)).unwrap_or(usize::MAX).clamp(1, worker.threads))
 }
 
 struct Group<'a> {
@@ -166,7 +167,11 @@ impl Group<'_> {
         let Worker { which, background, .. } = *self.worker;
         let mut client = Client::connect(self.worker.socket)?;
         let anyway = |work: &Work| self.worker.at_least_one && work.blocks == 0;
-        while (anyway(work) || !self.stopped()) && self.budget.draw(1) == 1 {
+        while anyway(work) || !self.stopped() {
+            let turn = self.budget.turn();
+            if self.budget.draw(1) == 0 {
+                break;
+            }
             let job = match take_zeroing(&mut client, which, background) {
                 Ok(job) => job,
                 Err(Error::Client(client::Error::Refused(wire::Error::NothingToZero))) => {
@@ -178,6 +183,7 @@ impl Group<'_> {
             let (first, page_bytes) = (job.first().0, job.page_size().bytes());
             let missing = job.pages().0.saturating_sub(first);
             let drawn = 1 + self.budget.draw(missing.saturating_sub(1));
+            drop(turn);
             let stopped = || self.stopped();
             let (done, fault) = match job.begin()? {
                 Task::Allocate(task) => {
