@@ -145,3 +145,21 @@ fn an_owner_by_name_needs_a_scope_a_whole_loan_and_room_in_the_files_name() {
     agent.discard(named("a/x")).expect("its own");
     assert!(names(&daemon).is_empty());
 }
+
+#[test]
+fn a_name_lasts_over_the_daemons_end_until_it_is_returned() {
+    let _alone = alone();
+    let mut daemon = daemon("max = 8", "");
+    let lent = agent(&daemon).lend(&whole("a/x", 2)).expect("a loan");
+    let next = |daemon: &mut Daemon| {
+        daemon.kill();
+        daemon.launch();
+        names(daemon)
+    };
+    assert_eq!(next(&mut daemon), ["a/x"]);
+    let again = agent(&daemon).lend(&whole("a/x", 2)).expect("the same");
+    assert_eq!((again.found, again.loan.path), (true, lent.loan.path));
+    agent(&daemon).give_back(named("a/x")).expect("its own");
+    assert!(next(&mut daemon).is_empty());
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+}

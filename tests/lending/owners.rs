@@ -96,3 +96,21 @@ fn content_is_kept_for_an_owner_and_as_long_as_the_daemon_is_told() {
     assert!(field == "keep_seconds" && reason.contains("more than 9"), "{field}: {reason}");
     daemon.client().lend(&owned("x", Duration::from_secs(9))).expect("as long as it may be");
 }
+
+#[test]
+fn content_is_kept_over_the_daemons_end_and_given_up_in_time() {
+    let _alone = alone();
+    let mut daemon = daemon("max = 2", "");
+    ready(&daemon, 2);
+    let [long, short] = [("long", 60), ("short", 1)]
+        .map(|(owner, seconds)| owned(owner, Duration::from_secs(seconds)));
+    for request in [&long, &short] {
+        drop(daemon.client().lend(request).expect("a loan"));
+    }
+    daemon.wait_for("given up", |pool| pool.kept_pages == 1 && pool.lingering_pages == 0);
+    daemon.kill();
+    daemon.launch();
+    assert_eq!(daemon.pool().kept_pages, 1);
+    assert!(daemon.client().lend(&long).expect("a loan").is_kept());
+    assert!(!daemon.client().lend(&short).expect("a loan").is_kept());
+}
