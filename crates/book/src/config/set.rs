@@ -172,6 +172,8 @@ mod tests {
         let (number, text) = (told("workers.pause_above_pressure=4000"), told("workers.max=x"));
         assert!(number.contains("4000") && !number.contains("invalid type"), "{number}");
         assert!(text.contains("invalid type: string"), "{text}");
+        let neither = told("workers.max=true");
+        assert!(neither.contains("string \"true\""), "as it was written: {neither}");
     }
 
     #[test]

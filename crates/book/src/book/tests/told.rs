@@ -157,13 +157,12 @@ fn a_block_whose_file_is_lost_is_nobodys_and_others_stay() {
 fn a_pool_that_recycles_as_is_best_does_so_in_place_where_pins_are_seen() {
     use crate::config::Recycle;
     let as_is_best = PoolConfig { recycle: Recycle::Auto, ..pool(0, 1) };
-    let told_so = PoolConfig { recycle: Recycle::InPlace, ..pool(1, 1) };
+    let large = PoolKey { page_size: PageSize::GIB_1, ..key(1, 1) };
+    let told_so = PoolConfig { recycle: Recycle::InPlace, ..PoolConfig::new(large) };
     let mut book = book([as_is_best, told_so]);
     let recycles = |book: &Book| {
-        [0, 1].map(|node| {
-            let status = book.pool_status(key(node, 1), &Counts::default()).expect("a pool");
-            status.recycle
-        })
+        [key(0, 1), large]
+            .map(|key| book.pool_status(key, &Counts::default()).expect("a pool").recycle)
     };
     assert_eq!(book.misses_pins_of().collect::<Vec<_>>(), [PAGE]);
     assert_eq!(recycles(&book), [Recycle::Fresh, Recycle::InPlace]);
@@ -221,13 +220,13 @@ fn agents_are_told_how_much_of_their_domain_is_lent_by_name() {
     for (name, node) in [("a/1", 0), ("a/2", 0), ("a/3", 1)] {
         let named = Named { name: name.parse().expect("a name"), quota: None, most: 9 };
         let (loan, _) = lend(&mut book, &Asked { named: Some(named), ..ask_one_file(1).on(node) });
-        if name != "a/2" {
+        if name != "a/3" {
             book.hold_by_name(loan.lease);
         }
     }
     let told = book.supply_by_domain();
     let named: Vec<_> = told.iter().map(|of| (of.node, of.named_bytes)).collect();
-    assert_eq!(named, [(0, bytes(1).0), (1, bytes(1).0)], "one is not held by its name yet");
+    assert_eq!(named, [(0, bytes(2).0), (1, 0)], "one is not held by its name yet");
 }
 
 #[test]
