@@ -254,6 +254,16 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_blocks_of_nothing_is_not_taken_over() {
+        let of = |pieces: [&[u64]; 2]| {
+            let mut known = toml::Table::try_from(Demand::default()).expect("numbers");
+            known.insert("pieces".to_owned(), toml::Value::try_from(pieces).expect("pairs"));
+            known.try_into::<Demand>().expect("a record")
+        };
+        assert_eq!(of([&[0, 5], &[4, 7]]).pieces, [(Pages(4), 7)].into());
+    }
+
+    #[test]
     fn sizes_of_files_are_learnt_exactly_and_outlast_a_storm_of_probes() {
         let ready = Pages(128 * GIB);
         let mut demand = Demand::guess(ready, PAGE);
