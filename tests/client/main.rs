@@ -5,7 +5,8 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use client::{AgentClient, Client, Error, LendByName, LendRequest, Loan};
+use client::{Client, Error, LendByName, LendRequest, Loan};
+use prezero_tests::refused::refusal;
 use prezero_tests::{Daemon, Page};
 use units::{Bytes, LeaseId, Node, Pages};
 use wire::{PoolChange, StateName};
@@ -20,13 +21,6 @@ fn daemon(ready: u64) -> Daemon {
         daemon.zero(&ready.to_string());
     }
     daemon
-}
-
-fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> wire::Error {
-    match result {
-        Err(Error::Refused(refused)) => refused,
-        other => panic!("not refused: {other:?}"),
-    }
 }
 
 fn pages(n: u64) -> LendRequest {
@@ -147,8 +141,7 @@ fn a_watch_reports_each_change_and_ends_with_the_daemon() {
 #[test]
 fn an_agents_calls_are_done_and_say_what_they_did() {
     let daemon = daemon(4);
-    let socket = daemon.scratch().join("socket.agent");
-    let mut agent = AgentClient::connect(&socket).expect("the daemon listens to agents");
+    let mut agent = daemon.agent();
     let ask = |name: &str| LendByName::new(name.parse().expect("a name"), PAGE.times(1));
     for name in ["a/1", "a/2", "b/1"] {
         let lent = agent.lend(&ask(name)).expect("it lends");
@@ -174,8 +167,7 @@ fn an_agents_calls_are_done_and_say_what_they_did() {
 fn a_list_of_more_loans_than_an_answer_has_is_whole() {
     let config = PAGE.pool("max = 300\n[workers]\nmax = 0");
     let daemon = Daemon::start_with(None, &config, &["--plain"]);
-    let socket = daemon.scratch().join("socket.agent");
-    let mut agent = AgentClient::connect(&socket).expect("the daemon listens to agents");
+    let mut agent = daemon.agent();
     let names: Vec<_> = (100..400).map(|nth| format!("a/{nth}")).collect();
     for name in &names {
         // Of a page that nobody touches: all of them are holes.

@@ -6,28 +6,21 @@ mod storm;
 
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use client::{AgentClient, Client, Error, LendByName, LoanName};
+use client::{AgentClient, Client, LendByName, LoanName};
 use linux::Mapping;
 use linux::testkit::child::{alone, fork};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use prezero_tests::daemon::{PATIENCE, binary};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
+use prezero_tests::refused::agent_refusal;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
 use units::Bytes;
 use wire::agent::AgentError;
-
-fn agent_socket(daemon: &Daemon) -> PathBuf {
-    daemon.scratch().join("socket.agent")
-}
-
-fn agent(daemon: &Daemon) -> AgentClient {
-    AgentClient::connect(agent_socket(daemon)).expect("the daemon listens to agents")
-}
 
 fn named(name: &str) -> LoanName {
     name.parse().expect("a name")
@@ -35,13 +28,6 @@ fn named(name: &str) -> LoanName {
 
 fn ask(name: &str, bytes: Bytes) -> LendByName {
     LendByName::new(named(name), bytes)
-}
-
-fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> AgentError {
-    match result {
-        Err(Error::AgentRefused(error)) => error,
-        other => panic!("not refused: {other:?}"),
-    }
 }
 
 /// Maps a loan as whoever gets its path does.
@@ -52,7 +38,7 @@ fn map(path: &str, page: Page) -> Mapping {
 }
 
 fn names(daemon: &Daemon, prefix: &str) -> Vec<String> {
-    agent(daemon).loans(prefix).expect("a list").into_iter().map(|loan| loan.name).collect()
+    daemon.agent().loans(prefix).expect("a list").into_iter().map(|loan| loan.name).collect()
 }
 
 #[test]
@@ -61,7 +47,7 @@ fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
     for page in Page::ALL {
         let Some(mut daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
         daemon.zero("max");
-        let lent = agent(&daemon).lend(&ask("team-a/db.0", page.times(1))).expect("it lends");
+        let lent = daemon.agent().lend(&ask("team-a/db.0", page.times(1))).expect("it lends");
         assert_eq!((lent.found, lent.ready_bytes), (false, page.times(1).0));
         let path = lent.loan.path.clone();
         let memory = map(&path, page);
@@ -74,23 +60,23 @@ fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
             daemon.launch();
             let pool = daemon.pool();
             assert_eq!((pool.lent_pages, pool.ready_pages), (1, 1), "{pool:?}\n{}", daemon.log());
-            let listed = agent(&daemon).loans("team-a/").expect("a list");
+            let listed = daemon.agent().loans("team-a/").expect("a list");
             assert_eq!(listed, std::slice::from_ref(&lent.loan));
             assert_soiled(&map(&path, page), 0x42);
         }
-        let again = agent(&daemon).lend(&ask("team-a/db.0", page.times(1))).expect("the same");
+        let again = daemon.agent().lend(&ask("team-a/db.0", page.times(1))).expect("the same");
         assert_eq!((again.found, &again.loan), (true, &lent.loan));
-        let other = refusal(agent(&daemon).lend(&ask("team-a/db.0", page.times(2))));
+        let other = agent_refusal(daemon.agent().lend(&ask("team-a/db.0", page.times(2))));
         assert_eq!(other, AgentError::NameTaken { loan: lent.loan });
-        agent(&daemon).give_back(named("team-a/db.0")).expect("it is lent");
-        let gone = refusal(agent(&daemon).give_back(named("team-a/db.0")));
+        daemon.agent().give_back(named("team-a/db.0")).expect("it is lent");
+        let gone = agent_refusal(daemon.agent().give_back(named("team-a/db.0")));
         assert_eq!(gone, AgentError::NoSuchName { name: "team-a/db.0".to_owned() });
         assert!(!Path::new(&path).exists(), "its path leads nowhere");
         daemon.wait_for("zeroable", |p| p.zeroable_pages == 1 && p.lent_pages == 0);
         daemon.zero("max");
-        let next = agent(&daemon).lend(&ask("team-b/x", page.times(1))).expect("it lends");
+        let next = daemon.agent().lend(&ask("team-b/x", page.times(1))).expect("it lends");
         assert_zero(&map(&next.loan.path, page));
-        agent(&daemon).give_back(named("team-b/x")).expect("it is lent");
+        daemon.agent().give_back(named("team-b/x")).expect("it is lent");
         daemon.wait_for("returned", |p| p.lent_pages + p.lingering_pages == 0);
     }
 }
@@ -104,15 +90,15 @@ fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
     let whole = |name, pages| LendByName { whole: true, ..ask(name, page.times(pages)) };
     // Not ready, ready in part, ready: whole in the end.
     let allocated = |path: &str| std::fs::metadata(path).expect("a file").blocks() * 512;
-    let lent = agent(&daemon).lend(&whole("none", 3)).expect("the daemon zeroes it");
+    let lent = daemon.agent().lend(&whole("none", 3)).expect("the daemon zeroes it");
     assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (0, page.times(3).0));
     assert_zero(&map(&lent.loan.path, page));
     daemon.zero("max");
-    let lent = agent(&daemon).lend(&whole("part", 3)).expect("the daemon zeroes the rest");
+    let lent = daemon.agent().lend(&whole("part", 3)).expect("the daemon zeroes the rest");
     let found = (lent.ready_bytes, allocated(&lent.loan.path));
     assert_eq!(found, (page.times(2).0, page.times(3).0));
     assert_zero(&map(&lent.loan.path, page));
-    let supply = agent(&daemon).supply().expect("it says");
+    let supply = daemon.agent().supply().expect("it says");
     let [supply] = supply.as_slice() else { panic!("{supply:?}") };
     let expected = (page.times(6).0, page.times(8).0, page.times(2).0);
     assert_eq!((supply.named_bytes, supply.total_bytes, supply.block_bytes), expected);
@@ -120,20 +106,20 @@ fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
         supply.ready_blocks.iter().map(|of| (of.block_bytes, of.ready_bytes)).collect();
     assert_eq!(ready, [(page.times(2).0, supply.ready_bytes)]);
     // More than there is, and more than the daemon may zero: refused with nothing left behind.
-    let refused = refusal(agent(&daemon).lend(&whole("much", 3)));
+    let refused = agent_refusal(daemon.agent().lend(&whole("much", 3)));
     assert!(matches!(refused, AgentError::NotEnough { .. }), "{refused}");
-    agent(&daemon).give_back(named("none")).expect("it is lent");
-    agent(&daemon).give_back(named("part")).expect("it is lent");
+    daemon.agent().give_back(named("none")).expect("it is lent");
+    daemon.agent().give_back(named("part")).expect("it is lent");
     daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
     daemon.client().give_back(None, None, None).expect("root may");
-    let refused = refusal(agent(&daemon).lend(&whole("long", 5)));
+    let refused = agent_refusal(daemon.agent().lend(&whole("long", 5)));
     assert!(refused.to_string().contains("agent.fill_max"), "{refused}");
     assert_eq!(names(&daemon, ""), Vec::<String>::new());
     daemon.wait_for("nothing left", |p| p.lent_pages + p.lingering_pages == 0);
     // A hole is a hole where that was not asked for.
-    let lent = agent(&daemon).lend(&ask("hole", page.times(5))).expect("a hole");
+    let lent = daemon.agent().lend(&ask("hole", page.times(5))).expect("a hole");
     assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (0, 0));
-    agent(&daemon).give_back(named("hole")).expect("it is lent");
+    daemon.agent().give_back(named("hole")).expect("it is lent");
     daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0 && p.zeroable_pages == 8);
 }
 
@@ -147,8 +133,8 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     );
     let Some(daemon) = Daemon::start(page, 8, &config) else { return };
     daemon.zero("max");
-    let mut agent = agent(&daemon);
-    let mut refused = |name: &str, pages| refusal(agent.lend(&ask(name, page.times(pages))));
+    let mut agent = daemon.agent();
+    let mut refused = |name: &str, pages| agent_refusal(agent.lend(&ask(name, page.times(pages))));
     let exceeded = refused("team-a/1", 3);
     let expected = AgentError::QuotaExceeded {
         scope: "team-a".to_owned(),
@@ -162,13 +148,13 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     agent.lend(&ask("team-b/1", page.times(1))).expect("2 of 2 MiB");
     agent.lend(&ask("team-a/1", page.times(1))).expect("2 of 4 MiB");
     let kept_mapped = agent.lend(&ask("team-a/2", page.times(1))).expect("4 of 4 MiB");
-    let full = refusal(agent.lend(&ask("team-c/1", page.times(1))));
+    let full = agent_refusal(agent.lend(&ask("team-c/1", page.times(1))));
     assert_eq!(full, AgentError::TooManyNames { most: 3 });
     // What lingers counts, too.
     let memory = map(&kept_mapped.loan.path, page);
     agent.give_back(named("team-a/2")).expect("it is lent");
     daemon.wait_for("lingering", |p| p.lingering_pages == 1);
-    let counted = refusal(agent.lend(&ask("team-a/3", page.times(1))));
+    let counted = agent_refusal(agent.lend(&ask("team-a/3", page.times(1))));
     assert!(
         matches!(counted, AgentError::QuotaExceeded { held_bytes: 4_194_304, .. }),
         "{counted}"
@@ -179,7 +165,7 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     // What no type of the client's lets through.
     agent.give_back(named("team-b/1")).expect("it is lent");
     let call =
-        |method: &str, parameters: &str| raw_call(&agent_socket(&daemon), method, parameters);
+        |method: &str, parameters: &str| raw_call(&daemon.agent_socket(), method, parameters);
     for (method, parameters, part) in [
         ("Lend", r#"{"name":"a//b","bytes":2097152}"#, "no name of a loan"),
         ("Lend", r#"{"name":"../up","bytes":2097152}"#, "no name of a loan"),
@@ -224,14 +210,14 @@ fn the_agents_socket_is_roots_and_its_groups_and_the_other_knows_nothing_of_name
     let Some(daemon) = Daemon::start(page, 2, &config("")) else { return };
     daemon.zero("max");
     let mode = |path: &Path| path.metadata().expect("a socket").permissions().mode() & 0o777;
-    assert_eq!(mode(&agent_socket(&daemon)), 0o600);
-    as_nobody(|| AgentClient::connect(agent_socket(&daemon)).is_err());
+    assert_eq!(mode(&daemon.agent_socket()), 0o600);
+    as_nobody(|| AgentClient::connect(daemon.agent_socket()).is_err());
     // Whoever is let to the socket is refused by its credentials all the same.
     let open = std::fs::Permissions::from_mode(0o666);
-    std::fs::set_permissions(agent_socket(&daemon), open).expect("root's");
+    std::fs::set_permissions(daemon.agent_socket(), open).expect("root's");
     as_nobody(|| {
-        let mut agent = AgentClient::connect(agent_socket(&daemon)).expect("it may knock");
-        let refused = refusal(agent.loans(""));
+        let mut agent = AgentClient::connect(daemon.agent_socket()).expect("it may knock");
+        let refused = agent_refusal(agent.loans(""));
         matches!(refused, AgentError::NotPermitted { uid: NOBODY, .. })
     });
     let of_the_other = raw_call(&daemon.socket(), "ListLoans", "{}");
@@ -239,21 +225,21 @@ fn the_agents_socket_is_roots_and_its_groups_and_the_other_knows_nothing_of_name
     daemon.write_config(&config(&format!("group = \"{NOBODY}\"\n")));
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
     daemon.wait_for_log("the configuration was read again and holds now");
-    assert_eq!(mode(&agent_socket(&daemon)), 0o660);
+    assert_eq!(mode(&daemon.agent_socket()), 0o660);
     as_nobody(|| {
-        let mut agent = AgentClient::connect(agent_socket(&daemon)).expect("a member may");
+        let mut agent = AgentClient::connect(daemon.agent_socket()).expect("a member may");
         let lent = agent.lend(&ask("mine", page.times(1))).expect("a member may");
         lent.loan.uid == NOBODY && agent.give_back(named("mine")).is_ok()
     });
     // A file is its user's alone.
     let request =
         LendByName { uid: Some(NOBODY), gid: Some(NOBODY), ..ask("given", page.times(1)) };
-    let lent = agent(&daemon).lend(&request).expect("root may");
+    let lent = daemon.agent().lend(&request).expect("root may");
     let file = Path::new(&lent.loan.path).metadata().expect("a file");
     assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (NOBODY, NOBODY, 0o600));
-    let other = refusal(agent(&daemon).lend(&ask("given", page.times(1))));
+    let other = agent_refusal(daemon.agent().lend(&ask("given", page.times(1))));
     assert!(matches!(other, AgentError::NameTaken { .. }), "for another user it is another loan");
-    agent(&daemon).give_back(named("given")).expect("it is lent");
+    daemon.agent().give_back(named("given")).expect("it is lent");
     daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
 }
 
@@ -265,7 +251,7 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
         let pool = page.pool(&format!("max = 1\nrecycle = \"{recycle}\""));
         let Some(daemon) = Daemon::start(page, 1, &pool) else { return };
         daemon.zero("max");
-        let lent = agent(&daemon).lend(&ask("pod", page.times(1))).expect("it lends");
+        let lent = daemon.agent().lend(&ask("pod", page.times(1))).expect("it lends");
         let inside = daemon.scratch().join("inside");
         std::fs::write(&inside, "").expect("a file");
         // As a container's: in a mount namespace of its own, with nothing open.
@@ -290,10 +276,10 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
             i32::try_from(file.metadata().expect("a file").len() / page.size().bytes()).unwrap_or(1)
         });
         container.wait_ready();
-        agent(&daemon).give_back(named("pod")).expect("it is lent");
+        daemon.agent().give_back(named("pod")).expect("it is lent");
         daemon.wait_for("zeroable", |p| p.zeroable_pages == 1);
         daemon.zero("max");
-        let next = agent(&daemon).lend(&ask("next", page.times(1))).expect("it lends");
+        let next = daemon.agent().lend(&ask("next", page.times(1))).expect("it lends");
         let memory = map(&next.loan.path, page);
         assert_zero(&memory);
         soil(&memory, 0x33);
@@ -301,7 +287,7 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
         assert_eq!(container.wait(), Some(0), "{recycle}: it reaches a page through its mount");
         assert_soiled(&memory, 0x33);
         drop(memory);
-        agent(&daemon).give_back(named("next")).expect("it is lent");
+        daemon.agent().give_back(named("next")).expect("it is lent");
         daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
     }
 }
@@ -312,18 +298,18 @@ fn a_returned_name_keeps_its_memory_from_others_while_it_is_mapped_and_is_free_a
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
     daemon.zero("max");
-    let first = agent(&daemon).lend(&ask("a", page.times(1))).expect("it lends");
+    let first = daemon.agent().lend(&ask("a", page.times(1))).expect("it lends");
     let memory = map(&first.loan.path, page);
     soil(&memory, 0x21);
-    agent(&daemon).give_back(named("a")).expect("it is lent");
-    let second = agent(&daemon).lend(&ask("a", page.times(1))).expect("the name is free");
+    daemon.agent().give_back(named("a")).expect("it is lent");
+    let second = daemon.agent().lend(&ask("a", page.times(1))).expect("the name is free");
     assert!(!second.found && second.loan.path != first.loan.path);
     assert_zero(&map(&second.loan.path, page));
     assert_soiled(&memory, 0x21);
     assert_eq!(daemon.pool().lingering_pages, 1);
     drop(memory);
     daemon.wait_for("let go of", |p| p.lingering_pages == 0);
-    agent(&daemon).give_back(named("a")).expect("it is lent");
+    daemon.agent().give_back(named("a")).expect("it is lent");
     daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
 }
 
@@ -332,13 +318,13 @@ fn lists_of_names_come_in_pieces_and_whole() {
     let _alone = alone();
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 300, &page.pool("")) else { return };
-    let mut agent = agent(&daemon);
+    let mut agent = daemon.agent();
     for nth in 0..300 {
         agent.lend(&ask(&format!("a/{nth:03}"), page.times(1))).expect("a hole");
     }
     let expected: Vec<_> = (0..300).map(|nth| format!("a/{nth:03}")).collect();
     assert_eq!(names(&daemon, "a/"), expected);
-    assert!(raw_call(&agent_socket(&daemon), "ListLoans", "{}").contains("\"more\":true"));
+    assert!(raw_call(&daemon.agent_socket(), "ListLoans", "{}").contains("\"more\":true"));
     for name in expected {
         agent.give_back(named(&name)).expect("it is lent");
     }

@@ -3,15 +3,9 @@
 
 use client::{Client, Error, LendRequest};
 use linux::testkit::child::{alone, become_user_of_a_new_namespace, fork};
+use prezero_tests::refused::refusal;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
-
-fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> wire::Error {
-    match result {
-        Err(Error::Refused(error)) => error,
-        other => panic!("not refused: {other:?}"),
-    }
-}
 
 #[test]
 fn without_a_group_only_root_may_do_anything() {

@@ -217,7 +217,7 @@ fn clients_wait_in_a_socket_that_is_handed_over_while_the_daemon_restarts() {
 fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     let page = Page::Mib2;
     let Some(mut daemon) = unstarted(page, 2, &page.pool("")) else { return };
-    let path = daemon.scratch().join("socket.agent");
+    let path = daemon.agent_socket();
     let [listener, agents] =
         [daemon.socket(), path.clone()].map(|path| UnixListener::bind(path).expect("a socket"));
     let log = daemon.scratch().join("log");

@@ -17,12 +17,8 @@ use crate::stage::Stage;
 use crate::users::{AGENT_GROUP, User};
 use crate::victim::{Clock, Victim};
 
-fn agent_socket(daemon: &Daemon) -> PathBuf {
-    daemon.scratch().join("socket.agent")
-}
-
 fn knock(scene: &Scene<'_>) -> std::io::Result<UnixStream> {
-    let stream = UnixStream::connect(agent_socket(scene.daemon))?;
+    let stream = UnixStream::connect(scene.daemon.agent_socket())?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.set_write_timeout(Some(Duration::from_millis(200)))?;
     Ok(stream)
@@ -46,7 +42,7 @@ fn name(text: &str, uid: User) -> LendByName {
 fn lend_and_return(daemon: &Daemon) -> Result<Duration, String> {
     let request = name(&format!("victim/{}", std::process::id()), User::Victim);
     let clock = Clock::start(daemon);
-    let done = AgentClient::connect(agent_socket(daemon)).and_then(|mut agent| {
+    let done = AgentClient::connect(daemon.agent_socket()).and_then(|mut agent| {
         agent.lend(&request)?;
         agent.give_back(request.name.clone())
     });
@@ -132,7 +128,7 @@ fn ask_oddly(scene: &mut Scene<'_>) -> Got {
 /// Names that look alike are loans of their own, and no scope's quota is another's.
 fn confuse_names(scene: &mut Scene<'_>) -> Got {
     let fail = |error: client::Error| error.to_string();
-    let mut agent = AgentClient::connect(agent_socket(scene.daemon)).map_err(fail)?;
+    let mut agent = AgentClient::connect(scene.daemon.agent_socket()).map_err(fail)?;
     scene.set_up();
     let alike = ["a", "a/b", "a.b", "A/b", "a/b/c", "a-b", "a_b", "a/B"];
     let mut paths = Vec::new();
@@ -198,12 +194,12 @@ fn exceed_a_scope(scene: &mut Scene<'_>) -> Got {
 }
 
 fn scene_agent(scene: &Scene<'_>) -> Result<AgentClient, String> {
-    AgentClient::connect(agent_socket(scene.daemon)).map_err(|error| error.to_string())
+    AgentClient::connect(scene.daemon.agent_socket()).map_err(|error| error.to_string())
 }
 
 /// What the scope holds, as root's agent sees it.
 fn count_scope(daemon: &Daemon) -> Result<Duration, String> {
-    let loans = AgentClient::connect(agent_socket(daemon)).and_then(|mut a| a.loans("team/"));
+    let loans = AgentClient::connect(daemon.agent_socket()).and_then(|mut a| a.loans("team/"));
     let loans = loans.map_err(|error| error.to_string())?;
     let bytes: u64 = loans.iter().map(|loan| loan.bytes).sum();
     if bytes > 4 << 20 {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What holds a loan, what it counts for, and what is known of who has it.
 
-use nix::sys::signal::Signal;
 use units::LeaseId;
 
 use super::*;
@@ -146,7 +145,6 @@ fn a_killed_daemons_loans_are_the_next_ones() {
     ready(&daemon, 3);
     let [kept, dropped] = [1, 2].map(|pages| daemon.client().lend(&one_file(pages)));
     let kept = kept.expect("a loan");
-    daemon.signal(Signal::SIGKILL);
     daemon.kill();
     drop(dropped);
     daemon.launch();

@@ -11,8 +11,9 @@ mod names;
 mod owners;
 mod waiting;
 
-use client::{AgentClient, Error, LendRequest};
+use client::{Error, LendRequest};
 use linux::testkit::child::alone;
+use prezero_tests::refused::refusal;
 use prezero_tests::{Daemon, Page};
 
 const PAGE: Page = Page::Mib2;
@@ -27,21 +28,9 @@ fn ready(daemon: &Daemon, pages: u64) {
     daemon.zero(&pages.to_string());
 }
 
-fn agent(daemon: &Daemon) -> AgentClient {
-    let socket = daemon.scratch().join("socket.agent");
-    AgentClient::connect(socket).expect("the daemon listens to agents")
-}
-
 /// A loan of so many pages in one file.
 fn one_file(pages: u64) -> LendRequest {
     let mut request = LendRequest::new(PAGE.times(pages));
     request.single = true;
     request
-}
-
-fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> wire::Error {
-    match result {
-        Err(Error::Refused(refused)) => refused,
-        other => panic!("not refused: {other:?}"),
-    }
 }

@@ -9,7 +9,7 @@ use units::Bytes;
 
 use super::*;
 
-/// How long a loan waits for pages on their way, and what is certainly less.
+/// How long a loan waits for pages on their way, but for what clocks may differ by.
 const FOR_TRANSIT: Duration = Duration::from_millis(490);
 
 /// So much that no other use of the machine's memory comes near to it.

@@ -142,7 +142,7 @@ fn a_lease(daemon: &Daemon, random: &mut StdRng) -> Option<u64> {
 
 /// One of the verbs, with words that are good.
 fn verb(daemon: &Daemon, random: &mut StdRng) -> Vec<String> {
-    let agents = daemon.scratch().join("socket.agent");
+    let agents = daemon.agent_socket();
     let agents = agents.to_str().expect("a plain path");
     let name = format!("soak/{}", random.random_range(0..6));
     let pages = random.random_range(1..40).to_string();

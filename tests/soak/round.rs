@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use client::AgentClient;
 use linux::testkit::hugepages::Guard;
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::storm::{Crowd, LEND_GROUP, Seen};
@@ -219,8 +218,7 @@ impl Soak {
         self.operators.rest();
         self.machine.calm();
         for (elder, daemon) in [(true, &self.elder), (false, &self.mortal)] {
-            let agents = daemon.scratch().join("socket.agent");
-            let mut agent = AgentClient::connect(agents).expect("the daemon listens to agents");
+            let mut agent = daemon.agent();
             for loan in agent.loans("").expect("a list") {
                 let name = loan.name.parse().expect("a name");
                 agent.give_back(name).expect("it was lent");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use client::{Client, LendRequest, Loan};
+use client::{AgentClient, Client, LendRequest, Loan};
 use linux::Roots;
 use linux::testkit::MOUNTS_PREFIX;
 use linux::testkit::hugepages::{self, Guard};
@@ -173,6 +173,12 @@ impl Daemon {
         self.dir.path().join("socket")
     }
 
+    /// Its socket for agents.
+    #[must_use]
+    pub fn agent_socket(&self) -> PathBuf {
+        self.dir.path().join("socket.agent")
+    }
+
     /// Where its files are.
     #[must_use]
     pub fn run_dir(&self) -> PathBuf {
@@ -282,6 +288,15 @@ impl Daemon {
     #[must_use]
     pub fn client(&self) -> Client {
         Client::connect(self.socket()).expect("the daemon listens")
+    }
+
+    /// An agent's connection.
+    ///
+    /// # Panics
+    /// If there is no daemon.
+    #[must_use]
+    pub fn agent(&self) -> AgentClient {
+        AgentClient::connect(self.agent_socket()).expect("the daemon listens to agents")
     }
 
     /// Its status.

@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod memory;
 pub mod pins;
 pub mod process;
+pub mod refused;
 pub mod storm;
 pub mod user;
 

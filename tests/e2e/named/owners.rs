@@ -8,12 +8,13 @@ use client::{Client, LendByName};
 use linux::testkit::child::alone;
 use linux::testkit::punch;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
+use prezero_tests::refused::agent_refusal;
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
 use units::Bytes;
 use wire::agent::AgentError;
 
-use super::{agent, agent_socket, ask, map, named, names, raw_call, refusal};
+use super::{ask, map, named, names, raw_call};
 
 /// With an owner, whose content stays for a minute.
 fn owned(name: &str, owner: &str, bytes: Bytes) -> LendByName {
@@ -23,13 +24,13 @@ fn owned(name: &str, owner: &str, bytes: Bytes) -> LendByName {
 
 /// Whether it is what its owner left, and its path.
 fn lend(daemon: &Daemon, request: &LendByName) -> (bool, String) {
-    let lent = agent(daemon).lend(request).expect("it lends");
+    let lent = daemon.agent().lend(request).expect("it lends");
     (lent.kept, lent.loan.path)
 }
 
 /// Returns a loan. The pages that are kept then.
 fn back(daemon: &Daemon, name: &str) -> u64 {
-    agent(daemon).give_back(named(name)).expect("it is lent");
+    daemon.agent().give_back(named(name)).expect("it is lent");
     kept(daemon)
 }
 
@@ -86,14 +87,14 @@ fn content_stays_for_an_owner_within_the_scope_of_names_and_for_nobody_else() {
         assert_eq!(back(&daemon, "team-a/three.0"), 0);
         daemon.kill();
         daemon.launch();
-        let again = agent(&daemon).lend(&mine("team-a/two.0")).expect("the same");
+        let again = daemon.agent().lend(&mine("team-a/two.0")).expect("the same");
         assert_eq!((again.found, &again.loan.path), (true, &path));
         assert_soiled(&map(&path, page), 0x42);
         assert_eq!(back(&daemon, "team-a/two.0"), 1);
         // Who had it for nothing says so.
         let (is_kept, _) = lend(&daemon, &mine("team-a/four.0"));
         assert!(is_kept);
-        agent(&daemon).discard(named("team-a/four.0")).expect("it is lent");
+        daemon.agent().discard(named("team-a/four.0")).expect("it is lent");
         assert_eq!(kept(&daemon), 0);
         let (is_kept, path) = lend(&daemon, &mine("team-a/five.0"));
         assert!(!is_kept, "it was to be kept for nobody");
@@ -136,7 +137,7 @@ fn an_owner_whose_content_somebody_still_maps_waits_a_while_and_has_new_memory()
     let mine = |name| owned(name, "cache", page.times(1));
     let (_, path) = lend(&daemon, &mine("team-a/one"));
     let memory = map(&path, page);
-    agent(&daemon).give_back(named("team-a/one")).expect("it is lent");
+    daemon.agent().give_back(named("team-a/one")).expect("it is lent");
     daemon.wait_for("lingering", |pool| pool.lingering_pages == 1);
     let (is_kept, path) = lend(&daemon, &mine("team-a/two"));
     assert!(!is_kept);
@@ -152,17 +153,17 @@ fn what_is_kept_by_name_counts_against_its_scope_and_bad_owners_are_refused() {
     let quota = format!("[agent]\nquota_of = {{ team = \"{}M\" }}\n", page.times(1).0 >> 20);
     let config = format!("keep_seconds_max = 60\n{quota}{}", page.pool("max = 4"));
     let Some(daemon) = Daemon::start(page, 4, &config) else { return };
-    let ask_for = |request| agent(&daemon).lend(&request);
+    let ask_for = |request| daemon.agent().lend(&request);
     ask_for(owned("team/one", "a", page.times(1))).expect("it lends");
     assert_eq!(back(&daemon, "team/one"), 1);
-    let no = refusal(ask_for(ask("team/two", page.times(1))));
+    let no = agent_refusal(ask_for(ask("team/two", page.times(1))));
     assert!(
         matches!(no, AgentError::QuotaExceeded { held_bytes, .. } if held_bytes == page.times(1).0),
         "{no}"
     );
     let again = ask_for(owned("team/three", "a", page.times(1))).expect("it counts already");
     assert!(again.kept);
-    let another = refusal(ask_for(owned("team/three", "b", page.times(1))));
+    let another = agent_refusal(ask_for(owned("team/three", "b", page.times(1))));
     assert!(matches!(another, AgentError::NameTaken { .. }), "of another owner: {another}");
     back(&daemon, "team/three");
     let long = "o".repeat(64);
@@ -174,13 +175,13 @@ fn what_is_kept_by_name_counts_against_its_scope_and_bad_owners_are_refused() {
         (LendByName { owner: None, ..one("s/n") }, "needs an owner"),
         (LendByName { whole: false, ..one("s/n") }, "whole"),
     ] {
-        let no = refusal(ask_for(request));
+        let no = agent_refusal(ask_for(request));
         assert!(no.to_string().contains(why), "{no}");
     }
     let bytes = page.times(1).0;
     for owner in ["", "a/b", "a-b", "..%2f", "a b"] {
         let parameters = format!(r#"{{"name": "s/n", "bytes": {bytes}, "owner": "{owner}"}}"#);
-        let no = raw_call(&agent_socket(&daemon), "Lend", &parameters);
+        let no = raw_call(&daemon.agent_socket(), "Lend", &parameters);
         assert!(no.contains("BadValue") && no.contains("owner"), "{owner:?}: {no}");
     }
     assert!(names(&daemon, "s/").is_empty());

@@ -13,7 +13,7 @@ use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{agent, agent_socket, map, named, names};
+use super::{map, named, names};
 
 /// Kills of the daemon; `PREZERO_TEST_KILLS` is another number.
 const KILLS: u64 = 40;
@@ -32,7 +32,7 @@ impl Agent {
     fn work(&mut self, daemon: &Daemon, page: Page, seed: u64, stop: &AtomicBool) -> u64 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut answered = 0;
-        let Ok(mut client) = AgentClient::connect(agent_socket(daemon)) else { return 0 };
+        let Ok(mut client) = AgentClient::connect(daemon.agent_socket()) else { return 0 };
         while !stop.load(Ordering::Relaxed) {
             let name = format!("agent-{}/{}", seed % 2, random.random_range(0..4));
             let result = match self.lent.get(&name) {
@@ -67,15 +67,16 @@ impl Agent {
 
     /// The daemon is back: what was answered holds, and of the rest it is found out what it is.
     fn reconcile(&mut self, daemon: &Daemon, page: Page, prefix: &str) {
-        let listed = agent(daemon).loans(prefix).expect("a list");
+        let listed = daemon.agent().loans(prefix).expect("a list");
         if let Some(name) = self.unsure.take() {
             // Whatever was to become of it: nobody's now.
             self.lent.remove(&name);
             if listed.iter().any(|loan| loan.name == name) {
-                agent(daemon).give_back(named(&name)).expect("it is listed");
+                daemon.agent().give_back(named(&name)).expect("it is listed");
             }
         }
-        let after: BTreeMap<_, _> = agent(daemon)
+        let after: BTreeMap<_, _> = daemon
+            .agent()
             .loans(prefix)
             .expect("a list")
             .into_iter()
@@ -134,7 +135,7 @@ fn a_daemon_killed_among_loans_by_name_forgets_none_and_leaves_none_behind() {
     eprintln!("{answered} answers over {kills} kills");
     assert!(answered > kills, "the agents got {answered} answers");
     for name in names(&daemon, "") {
-        agent(&daemon).give_back(named(&name)).expect("it is listed");
+        daemon.agent().give_back(named(&name)).expect("it is listed");
     }
     let change = wire::PoolChange {
         page_bytes: page.size().bytes(),
