@@ -7,7 +7,7 @@ use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, Pages, Uid};
 use super::{PAGE, ask, ask_one_file, bring_back, bytes, key, lend, pool, refusal};
 use crate::block::{Block, Part, Reach, StateName};
 use crate::book::{Asked, Book, Effect, Found, JobOrder, Loan, Refusal, Who, Work};
-use crate::config::PoolConfig;
+use crate::config::{PoolConfig, Recycle};
 use crate::journal;
 
 fn over_kernel(pools: impl IntoIterator<Item = PoolConfig>) -> Book {
@@ -391,4 +391,37 @@ fn a_book_that_owns_blocks_has_no_such_jobs() {
     let counts = Counts { ready: Pages(3), ..Counts::default() };
     assert!(!book.observe(on(0), &counts), "what the kernel has zeroed is not the book's");
     assert_eq!(book.canonical(key(0, 4)), key(0, 4));
+}
+
+#[test]
+fn every_pool_over_such_a_kernel_recycles_fresh() {
+    let in_place = PoolConfig { recycle: Recycle::InPlace, ..pool(0, 2) };
+    let book = over_kernel([in_place]);
+    assert_eq!(book.pool_config(key(0, 1)).expect("one").recycle, Recycle::Fresh);
+}
+
+#[test]
+fn a_node_that_gives_nothing_has_no_part_in_a_loan() {
+    let mut book = over_kernel([pool(0, 1), pool(1, 1)]);
+    kernel_has(&mut book, 0, 8, 4);
+    kernel_has(&mut book, 1, 8, 0);
+    let loan = lend(&mut book, &ask(4)).0;
+    let parts: Vec<_> = loan.parts.iter().map(|part| (part.node, part.pages)).collect();
+    assert_eq!(parts, [(Node(0), Pages(4))]);
+}
+
+#[test]
+fn a_pool_between_its_thresholds_has_nothing_for_the_daemons_own_workers() {
+    let config = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(6), ..pool(0, 1) };
+    let mut book = over_kernel([config]);
+    for (zeroed, is_work) in [(3, false), (1, true), (3, true), (6, false), (3, false)] {
+        kernel_has(&mut book, 0, 16, zeroed);
+        book.wanted_workers(1);
+        let order = take(&mut book, Who::Background);
+        assert_eq!(order.is_some(), is_work, "{zeroed} of 2 to 6");
+        if let Some(order) = order {
+            finish(&mut book, order.job, 0);
+        }
+    }
+    assert!(take(&mut book, Who::User).is_some(), "a user may zero more");
 }

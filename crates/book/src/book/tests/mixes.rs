@@ -306,3 +306,15 @@ fn what_workers_have_of_all_sizes_is_told_and_comes() {
     let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
     assert_eq!((told.zeroing_pages, told.blocks, taken), (8, 2, 8));
 }
+
+#[test]
+fn ready_pages_are_cut_off_on_credit_alone_while_others_are_free() {
+    for (credit, free, ready) in [(0, 16, 0), (1, 16, 3), (0, 0, 3)] {
+        let mut book = four_of_four();
+        learn(&mut book, Pages(credit), loans_of(4));
+        book.has_free(Node(0), PAGE, Pages(free));
+        let loan = lend(&mut book, &ask_one_file(3)).0;
+        let had: Pages = loan.parts.iter().map(|part| part.ready).sum();
+        assert_eq!(had, Pages(ready), "credit {credit} beside {free}");
+    }
+}

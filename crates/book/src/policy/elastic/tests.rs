@@ -173,7 +173,61 @@ fn memory_that_is_to_stay_free_and_pressure_end_growth() {
     assert_eq!(of(memory(200, None)), Ok(Pages(8)));
     assert_eq!(of(memory(103, Some(9.9))), Ok(Pages(3)));
     assert_eq!(of(memory(100, Some(0.0))), Err(Scarce::Memory(Pages(100).bytes(SIZE))));
+    assert_eq!(of(memory(200, Some(10.0))), Ok(Pages(8)));
     assert_eq!(of(memory(200, Some(10.1))), Err(Scarce::Pressure(10.1)));
+}
+
+#[test]
+fn who_was_granted_exactly_what_it_asked_for_is_not_waited_for() {
+    let mut sizing = Sizing::default();
+    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+    assert_eq!(step(&mut sizing, &seen(1, 8, 0, 0)), Move::Grow(Pages(20)));
+    sizing.note_granted(Pages(20));
+    assert_eq!(step(&mut sizing, &seen(2, 28, 0, 0)), Move::Wait(None), "there is room for more");
+}
+
+#[test]
+fn a_refused_loan_is_heeded_for_the_time_and_no_longer() {
+    for (at, is_heeded) in [(10, true), (11, false)] {
+        let mut sizing = Sizing::default();
+        sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+        let grows = matches!(sizing.next(&LIMITS, &seen(at, 8, 0, 0)), Move::Grow(_));
+        assert_eq!(grows, is_heeded, "at {at} s");
+    }
+}
+
+#[test]
+fn shrinking_that_frees_nothing_is_tried_ever_later() {
+    let mut sizing = Sizing::default();
+    step(&mut sizing, &seen(0, 0, 0, 40));
+    let (mut now, mut tries) = (seconds(100), Vec::new());
+    while tries.len() < 4 {
+        match sizing.next(&LIMITS, &Seen { now, ..seen(0, 40, 40, 0) }) {
+            Move::Wait(until) => now = until.expect("it is tried again"),
+            tried => {
+                assert_eq!(tried, Move::Shrink(Pages(32)));
+                tries.push(now.as_secs());
+                sizing.note_done(now, tried, Pages::ZERO);
+            }
+        }
+    }
+    assert_eq!(tries[1..], [tries[0] + 1, tries[0] + 3, tries[0] + 7]);
+}
+
+#[test]
+fn where_nothing_can_be_taken_away_no_moment_is_waited_for() {
+    let mut sizing = Sizing::default();
+    step(&mut sizing, &seen(0, 8, 0, 0));
+    assert_eq!(step(&mut sizing, &seen(1, 8, 8, 0)), Move::Wait(None), "all of it was there");
+}
+
+#[test]
+fn what_was_needed_is_known_by_parts_of_the_time() {
+    let mut sizing = Sizing::default();
+    for needed in (1..50).rev() {
+        assert_eq!(sizing.note_need(seconds(1), Pages(needed), IDLE), Pages(49));
+    }
+    assert_eq!(sizing.needs.len(), 1, "one part has one entry");
 }
 
 /// What happens to a pool.
