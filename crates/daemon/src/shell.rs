@@ -16,6 +16,8 @@ mod lending;
 mod named;
 mod observing;
 mod report;
+#[cfg(test)]
+mod tests;
 mod waiting;
 mod zeroing;
 

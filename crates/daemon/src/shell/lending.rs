@@ -23,7 +23,7 @@ use crate::store::Returned;
 
 /// Looking up what a user's files have takes at most one part in so many of the daemon's time: with
 /// 4096 blocks, at 1 us each, it is done again after 80 ms.
-const MEASURE_SHARE: u32 = 20;
+pub(super) const MEASURE_SHARE: u32 = 20;
 
 /// Of so many blocks of a loan a debug build looks whether they are zero where they begin and end.
 const VERIFIED: usize = 32;
