@@ -25,6 +25,7 @@ mod quota;
 mod raw;
 mod requests;
 mod scene;
+mod scrapes;
 mod socket;
 mod stage;
 mod storm;

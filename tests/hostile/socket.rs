@@ -6,12 +6,11 @@ use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::Mapping;
 use linux::testkit::child::{Child, Ready, fork};
-use prezero_tests::{Daemon, Page};
+use prezero_tests::Page;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -23,7 +22,6 @@ use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, errno, error_of, message};
 use crate::stage::Stage;
 use crate::users::User;
-use crate::victim::Victim;
 
 /// The most descriptors in one message (`SCM_MAX_FD`).
 pub(crate) const MOST: usize = 253;
@@ -467,54 +465,4 @@ fn knock_with_many(scene: &mut Scene<'_>) -> Got {
 pub(crate) fn a_socket_that_wakes_many_holds_up_nobody(stage: &mut Stage) {
     Attack::new("epoll watchers of one socket", User::Borrower, wake_many).run(stage);
     Attack::new("watched sockets that knock", User::Stranger, knock_with_many).run(stage);
-}
-
-/// One place for all: only one test at a time has a daemon.
-fn metrics() -> PathBuf {
-    std::env::temp_dir().join("prezero-test-metrics.socket")
-}
-
-/// The metrics, as Prometheus asks for them.
-fn scrape(_: &Daemon) -> Result<Duration, String> {
-    let begun = Instant::now();
-    let scraped = || {
-        let mut stream = UnixStream::connect(metrics())?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).map(|_| text)
-    };
-    match scraped() {
-        Ok(text) if text.contains("prezero_") => Ok(begun.elapsed()),
-        Ok(text) => Err(format!("a scrape got {text:?}")),
-        Err(error) => Err(format!("a scrape: {error}")),
-    }
-}
-
-fn hold_scrapes(scene: &mut Scene<'_>) -> Got {
-    let mut held = Vec::new();
-    scene.set_up();
-    while !scene.over() {
-        if let Ok(mut stream) = UnixStream::connect(metrics()) {
-            let _ = stream.write_all(b"GET /metr");
-            held.push(stream);
-        }
-        if held.len() > 200 {
-            held.remove(0);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok("hung up on".to_owned())
-}
-
-#[test]
-fn half_scrapes_keep_nobody_from_the_metrics() {
-    // Whoever may connect may read: here everybody, as at an address of 127.0.0.1.
-    let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", metrics().display());
-    let act = scrape;
-    let victim = Victim { what: "scrape", user: User::Root, act };
-    let Some(mut stage) = Stage::set(16, &config) else { return };
-    Attack::new("half scrapes", User::Stranger, hold_scrapes).also(victim).run(&mut stage);
-    drop(stage);
-    let _ = std::fs::remove_file(metrics());
 }

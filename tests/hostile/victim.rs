@@ -66,7 +66,7 @@ impl Clock {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
         let serves = |thread: &PathBuf| {
             let name = std::fs::read_to_string(thread.join("comm")).unwrap_or_default();
-            matches!(name.trim(), "prezero" | "door")
+            matches!(name.trim(), "prezero" | "door" | "metrics")
         };
         let serving = threads.flatten().map(|thread| thread.path()).filter(serves);
         let waits = [PathBuf::from("/proc/thread-self")].into_iter().chain(serving);

@@ -81,7 +81,7 @@ impl Control {
 
     fn metrics(&self) -> Source {
         let (shell, workers) = (Rc::clone(&self.shell), Rc::clone(&self.workers));
-        Rc::new(move || {
+        Box::new(move || {
             let status = shell.borrow_mut().status();
             let shell = shell.borrow();
             // Nothing is waited for between the two looks, so that no worker is counted twice.

@@ -295,3 +295,6 @@ pub(crate) async fn finish(shell: &Shared, job: JobId, done: Pages) -> Option<St
     }
     Some(state)
 }
+
+#[cfg(test)]
+mod tests;

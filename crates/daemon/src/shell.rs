@@ -17,6 +17,8 @@ mod named;
 mod observing;
 mod report;
 #[cfg(test)]
+pub(crate) mod testkit;
+#[cfg(test)]
 mod tests;
 mod waiting;
 mod zeroing;

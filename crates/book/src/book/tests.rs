@@ -4,9 +4,9 @@
 //! [`sequences`] drives it through arbitrary sequences of [`events`] in a simulated [`world`] of
 //! clients, workers, crashes and a [`kernel`] that behaves as hugetlbfs does, and [`checks`] that
 //! the invariants hold after each of them. [`loans`], [`names`], [`refusals`], [`refilling`],
-//! [`returns`], [`owners`], [`plans`], [`told`], [`mixes`] and [`adoption`] name single expectations, with the
-//! numbers that make them plain; [`kernel_pools`] does both for books over a kernel that keeps the
-//! ready pages itself.
+//! [`returns`], [`owners`], [`plans`], [`told`], [`mixes`] and [`adoption`] name single
+//! expectations, with the numbers that make them plain; [`kernel_pools`] does both for books over a
+//! kernel that keeps the ready pages itself.
 
 mod adoption;
 mod agents;

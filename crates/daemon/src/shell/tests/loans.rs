@@ -84,8 +84,8 @@ fn in_order(count: u64) -> (Bed, Vec<BlockId>) {
     (bed, ordered)
 }
 
-/// Whether a loan is found to have a byte that is not zero: of `count` blocks of two pages, with the
-/// `nth` one dirty at `at`, by a lease of that number.
+/// Whether a loan is found to have a byte that is not zero: of `count` blocks of two pages, with
+/// the `nth` one dirty at `at`, by a lease of that number.
 fn is_found_dirty(count: u64, nth: usize, at: u64, lease: u64) -> bool {
     let (bed, order) = in_order(count);
     bed.write(order[nth], at, 1);
@@ -169,7 +169,7 @@ fn a_loan_that_could_not_be_sent_is_over_at_once() {
     let lease = granted.handover.loan.lease;
     drop(granted);
     bed.shell.borrow_mut().not_sent(lease);
-    assert!(!bed.shell.borrow().book.has_lease(lease));
+    assert!(!bed.has(lease));
     bed.settle();
     assert_eq!((bed.count(StateName::Kept), bed.count(StateName::Zeroable)), (0, 1));
     // What has ended meanwhile has nothing to end.
@@ -203,7 +203,7 @@ fn files_of_loans_are_found_with_those_that_linger() {
     let block = pinned.handover.loan.parts[0].block;
     drop((mapped, pinned));
     ids[1..].iter().for_each(|lease| bed.shell.borrow_mut().end_lease(*lease));
-    bed.shell.borrow().store.lanes().wait(PATIENCE);
+    bed.wait_for_lanes();
     // No plain memory shows pins: as its lane would say it.
     while let Ok(mut found) = bed.returned.try_recv() {
         if found.block == block {

@@ -34,7 +34,7 @@ fn held_by_a_mapping(bed: &Bed) -> (LeaseId, BlockId, Mapping) {
     let (lease, block, memory) = (lease_of(&granted), block_of(&granted), map(&granted));
     drop(granted);
     bed.shell.borrow_mut().close_lease(lease, None);
-    assert!(bed.shell.borrow().book.has_lease(lease), "its mapping holds it");
+    assert!(bed.has(lease), "its mapping holds it");
     (lease, block, memory)
 }
 
@@ -47,7 +47,7 @@ fn the_end_of_its_lease_ends_a_loan_that_nothing_else_holds() {
         let lease = lease_of(&granted);
         drop(granted);
         bed.shell.borrow_mut().close_lease(lease, None);
-        assert!(!bed.shell.borrow().book.has_lease(lease), "{request:?}");
+        assert!(!bed.has(lease), "{request:?}");
     }
 }
 
@@ -63,7 +63,7 @@ fn the_end_of_its_last_mapping_is_told_and_ends_a_loan() {
     while bed.shell.borrow_mut().look_at_closed(block) {
         assert!(Instant::now() < end, "somebody still has it");
     }
-    assert!(!bed.shell.borrow().book.has_lease(lease));
+    assert!(!bed.has(lease));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_loan_whose_lease_is_held_is_not_looked_at_when_one_of_its_descriptions_goes
     assert!(!bed.shell.borrow_mut().look_at_closed(block), "it is worth no other look");
     drop(granted);
     assert!(!bed.shell.borrow_mut().look_at_closed(block), "its lease is held as far as is known");
-    assert!(bed.shell.borrow().book.has_lease(lease));
+    assert!(bed.has(lease));
 }
 
 #[test]
@@ -86,18 +86,18 @@ fn the_clock_ends_what_no_event_has_ended_at_its_age_or_when_somebody_waits() {
     let (lease, _, memory) = held_by_a_mapping(&bed);
     drop(memory);
     bed.shell.borrow_mut().settle_some(9);
-    let is_there = bed.shell.borrow().book.has_lease(lease);
+    let is_there = bed.has(lease);
     // A machine that stood still meanwhile has no young loan to show.
     assert!(is_there || begin.elapsed() >= HELD_AGE, "its client faults its pages in");
     let waits = bed.shell.borrow().waiting().begin();
     bed.shell.borrow_mut().settle_some(9);
-    assert!(!bed.shell.borrow().book.has_lease(lease), "somebody waits for it");
+    assert!(!bed.has(lease), "somebody waits for it");
     drop(waits);
     let (lease, _, memory) = held_by_a_mapping(&bed);
     drop(memory);
     std::thread::sleep(HELD_AGE);
     bed.shell.borrow_mut().settle_some(9);
-    assert!(!bed.shell.borrow().book.has_lease(lease), "it is old enough");
+    assert!(!bed.has(lease), "it is old enough");
     bed.settle();
     assert_eq!(bed.count(StateName::Lingering), 0);
 }
@@ -137,7 +137,7 @@ fn a_watched_block_is_looked_at_when_something_is_told_and_not_before() {
     // One look finds that it has to be watched, one that nothing went in between.
     let mut looks = 0;
     loop {
-        bed.shell.borrow().store.lanes().wait(PATIENCE);
+        bed.wait_for_lanes();
         let Ok(found) = bed.returned.try_recv() else { break };
         looks += 1;
         assert!(looks <= 2, "it is looked at again and again");
@@ -180,7 +180,7 @@ fn the_name_of_a_lease_ends_in_its_borrowers_lane() {
     bed.wait_for_ours();
     assert_eq!(bed.lease_names(), 2, "whoever holds its lane up holds up its own");
     drop(busy);
-    bed.shell.borrow().store.lanes().wait(PATIENCE);
+    bed.wait_for_lanes();
     assert_eq!(bed.lease_names(), 0);
 }
 
@@ -201,7 +201,7 @@ fn the_daemons_end_of_a_lease_is_closed_in_its_borrowers_lane() {
     };
     assert!(is_open());
     drop(busy);
-    bed.shell.borrow().store.lanes().wait(PATIENCE);
+    bed.wait_for_lanes();
     assert!(!is_open());
 }
 
@@ -218,14 +218,14 @@ fn what_is_on_its_way_is_waited_for_and_nothing_else_is() {
     drop(memory);
     assert_eq!(closed(&bed), [block]);
     while bed.shell.borrow_mut().look_at_closed(block) {}
-    assert!(!bed.shell.borrow().book.has_lease(lease));
+    assert!(!bed.has(lease));
     bed.settle();
     assert!(!may_come(&bed));
 
     let busy = bed.hold_up(None);
     assert!(may_come(&bed), "a lane has something to do");
     drop(busy);
-    bed.shell.borrow().store.lanes().wait(PATIENCE);
+    bed.wait_for_lanes();
     assert!(!may_come(&bed));
 
     bed.shell.borrow_mut().filling.insert(block, Pages(1));

@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations one by one, in this process: over plain memory, on a machine that has as many free
-//! pages as a test says, with each look and each instant at the test's own hand.
-//!
-//! What e2e and `tests/lending` show of whole daemons is this code, too. Here is what they cannot
-//! hold still: which look it was that ended a loan, what waits in whose lane, the last moment of a
-//! wait.
-
-mod effects;
-mod instants;
-mod loans;
-mod names;
-mod returns;
+//! A shell in the test's own process: over plain memory, on a machine that has as many free pages
+//! as the test says, with each look at the test's own hand.
 
 use std::cell::RefCell;
 use std::fs;
@@ -26,37 +16,36 @@ use book::{Asked, Refusal, Who};
 use linux::testkit::child::alone;
 use linux::{Mapping, Roots};
 use rustix::fs::{FallocateFlags, fallocate};
-use units::{BlockId, Domain, Node, Owner, PageSize, Pages, Uid};
+use units::{BlockId, Domain, LeaseId, Node, Owner, PageSize, Pages, Uid};
 use wire::LendRequest;
 
 use super::{Granted, Handover, ReturnedBlocks, Shared, Shell};
 use crate::lanes::Lane;
-use crate::users::{Bounds, Place, Users};
 
-const SIZE: PageSize = PageSize::MIB_2;
-const HERE: Domain = Domain { node: Node(0), page_size: SIZE };
+pub(crate) const SIZE: PageSize = PageSize::MIB_2;
+pub(crate) const HERE: Domain = Domain { node: Node(0), page_size: SIZE };
 
 /// Longer than anything here takes, on a machine that has other work.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A shell, and what it is to hear from its lanes.
-struct Bed {
-    shell: Shared,
-    returned: ReturnedBlocks,
-    dir: tempfile::TempDir,
+pub(crate) struct Bed {
+    pub(crate) shell: Shared,
+    pub(crate) returned: ReturnedBlocks,
+    pub(crate) dir: tempfile::TempDir,
     // Who asks whether anybody has a file must be the only one to fork and to open.
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Bed {
-    /// With a pool of blocks of one page, which are cleared where they lie, and as much free memory as
-    /// anybody may want.
-    fn new() -> Self {
+    /// With a pool of blocks of one page, which are cleared where they lie, and as much free memory
+    /// as anybody may want.
+    pub(crate) fn new() -> Self {
         Self::with("", "pages_per_block = 1\nrecycle = \"in-place\"")
     }
 
     /// The same with a pool of these fields; `rest` is what else it is told.
-    fn with(rest: &str, pool: &str) -> Self {
+    pub(crate) fn with(rest: &str, pool: &str) -> Self {
         let alone = alone();
         let dir = tempfile::tempdir_in("/dev/shm").expect("room");
         fs::create_dir(dir.path().join("proc")).expect("a new directory");
@@ -76,14 +65,14 @@ impl Bed {
     }
 
     /// From now on the machine has so many pages free besides those that the shell has.
-    fn has_free(&mut self, pages: u64) {
+    pub(crate) fn has_free(&mut self, pages: u64) {
         let text = format!("MemTotal: 0 kB\nMemFree: 0 kB\nMemAvailable: {} kB\n", pages * 2048);
         fs::write(self.dir.path().join("proc/meminfo"), text).expect("a file");
         self.shell.borrow_mut().look_again();
     }
 
     /// Has so many blocks made ready.
-    fn zero(&self, blocks: usize) {
+    pub(crate) fn zero(&self, blocks: usize) {
         for _ in 0..blocks {
             let mut shell = self.shell.borrow_mut();
             let (taken, _watch) =
@@ -102,26 +91,26 @@ impl Bed {
     }
 
     /// Asks for a loan as user `uid`.
-    fn ask(&self, request: LendRequest, uid: u32) -> Asked {
+    pub(crate) fn ask(&self, request: LendRequest, uid: u32) -> Asked {
         self.shell.borrow_mut().ask(request, Uid(uid), Uid(uid), None).expect("a request")
     }
 
-    fn try_lend(&self, request: &LendRequest) -> Result<Granted, Refusal> {
+    pub(crate) fn try_lend(&self, request: &LendRequest) -> Result<Granted, Refusal> {
         let asked = self.ask(request.clone(), BORROWER);
         self.shell.borrow_mut().lend(&asked, (0, 0)).expect("no kernel in the way")
     }
 
     /// A loan that its borrower has been sent.
-    fn lend(&self, request: &LendRequest) -> Granted {
+    pub(crate) fn lend(&self, request: &LendRequest) -> Granted {
         let granted = self.try_lend(request).expect("a loan");
         self.shell.borrow_mut().sent(granted.handover.loan.lease);
         granted
     }
 
     /// Has all looked at that is returned, and the answers heard.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..10 {
-            self.shell.borrow().store.lanes().wait(PATIENCE);
+            self.wait_for_lanes();
             let Ok(found) = self.returned.try_recv() else { return };
             self.shell.borrow_mut().settled(found);
         }
@@ -129,20 +118,29 @@ impl Bed {
     }
 
     /// The same of blocks that are looked at once, as if that had come of it.
-    fn settle_as(&mut self, reach: impl Fn() -> Reach) {
-        self.shell.borrow().store.lanes().wait(PATIENCE);
+    pub(crate) fn settle_as(&mut self, reach: impl Fn() -> Reach) {
+        self.wait_for_lanes();
         while let Ok(mut found) = self.returned.try_recv() {
             found.reach = reach();
             self.shell.borrow_mut().settled(found);
         }
     }
 
-    fn count(&self, state: StateName) -> usize {
+    /// Waits until no lane has anything to do.
+    pub(crate) fn wait_for_lanes(&self) {
+        self.shell.borrow().store.lanes().wait(PATIENCE);
+    }
+
+    pub(crate) fn has(&self, lease: LeaseId) -> bool {
+        self.shell.borrow().book.has_lease(lease)
+    }
+
+    pub(crate) fn count(&self, state: StateName) -> usize {
         self.shell.borrow().book.in_state(state).count()
     }
 
     /// Keeps a lane busy until what is returned is dropped.
-    fn hold_up(&self, lane: Lane) -> Sender<()> {
+    pub(crate) fn hold_up(&self, lane: Lane) -> Sender<()> {
         let (release, released) = channel::<()>();
         self.shell.borrow().store.lanes().submit(lane, move || {
             released.recv().unwrap_or_default();
@@ -151,7 +149,7 @@ impl Bed {
     }
 
     /// Waits until the lane that is nobody's has nothing to do.
-    fn wait_for_ours(&self) {
+    pub(crate) fn wait_for_ours(&self) {
         let ours = self.shell.borrow().freeing();
         let end = std::time::Instant::now() + PATIENCE;
         while *ours.borrow() > 0 {
@@ -160,50 +158,45 @@ impl Bed {
         }
     }
 
-    /// A connection of root's.
-    fn place(&self) -> Place {
-        Users::new(Bounds::of(1024)).enter(0, true).expect("the first one")
-    }
-
-    fn path(&self, block: BlockId) -> PathBuf {
+    pub(crate) fn path(&self, block: BlockId) -> PathBuf {
         self.shell.borrow().path_of(block).expect("a file")
     }
 
     /// Writes a byte into a block behind everybody's back.
-    fn write(&self, block: BlockId, at: u64, byte: u8) {
+    pub(crate) fn write(&self, block: BlockId, at: u64, byte: u8) {
         let file = fs::OpenOptions::new().write(true).open(self.path(block)).expect("a file");
         std::os::unix::fs::FileExt::write_at(&file, &[byte], at).expect("room");
     }
 
     /// The names of leases that there are.
-    fn lease_names(&self) -> usize {
+    pub(crate) fn lease_names(&self) -> usize {
         let all = self.dir.path().join("run/pages-2048kB/loans");
         fs::read_dir(all).expect("a directory").count()
     }
 }
 
 /// Who borrows here.
-const BORROWER: u32 = 7;
+pub(crate) const BORROWER: u32 = 7;
 
 /// So many pages.
-fn pages(count: u64) -> LendRequest {
+pub(crate) fn pages(count: u64) -> LendRequest {
     LendRequest::new(Pages(count).bytes(SIZE))
 }
 
 /// Maps a loan's first block.
-fn map(granted: &Granted) -> Mapping {
+pub(crate) fn map(granted: &Granted) -> Mapping {
     let Handover { loan, blocks, .. } = &granted.handover;
     let length = loan.parts[0].pages.bytes(SIZE).0;
     Mapping::map(&blocks[0], length, SIZE).expect("a mapping")
 }
 
 /// A page that belongs to an owner, whose content is kept for a minute.
-fn owned() -> LendRequest {
+pub(crate) fn owned() -> LendRequest {
     let owner: Owner = "guest".parse().expect("a name");
     LendRequest { owner: Some(owner), keep: Some(Duration::from_secs(60)), ..pages(1) }
 }
 
 /// A page that is lent for as long as it is open or mapped.
-fn by_memory() -> LendRequest {
+pub(crate) fn by_memory() -> LendRequest {
     LendRequest { held_by_memory: true, ..pages(1) }
 }

@@ -4,15 +4,19 @@
 //! That clock knows nothing of the lanes' threads. So nothing here waits for those by it, but for
 //! what they are kept from doing.
 
+use book::Who;
 use futures_util::FutureExt;
-use tokio::time::{Instant, advance};
-use units::LoanName;
+use linux::Mapping;
+use rustix::fs::{FallocateFlags, fallocate};
+use tokio::time::advance;
+use units::{PageSize, Uid};
+use wire::LendRequest;
 use wire::agent::LendByName;
 
 use super::*;
-use crate::patience::{self, Lent};
-use crate::shell::Step;
-use crate::watchers;
+use crate::patience;
+use crate::shell::testkit::{BORROWER, Bed, SIZE, map, owned, pages};
+use crate::users::{Bounds, Users};
 
 /// Runs a test on a thread whose clock stands still while anybody has something to do.
 fn by_the_clock<F: Future>(test: F) -> F::Output {
@@ -21,13 +25,19 @@ fn by_the_clock<F: Future>(test: F) -> F::Output {
     tokio::task::LocalSet::new().block_on(&runtime, test)
 }
 
+/// What is promised, not what the code says.
 const FOR_OWNER: Duration = Duration::from_secs(2);
 const FOR_TRANSIT: Duration = Duration::from_millis(500);
+
+/// A connection of root's.
+fn place() -> Place {
+    Users::new(Bounds::of(1024)).enter(0, true).expect("the first one")
+}
 
 /// A loan that ends when what it hands over is dropped.
 async fn lend(bed: &Bed, request: &LendRequest) -> Result<Handover, Refusal> {
     let mut asked = bed.ask(request.clone(), BORROWER);
-    let lent = patience::lend(&bed.shell, &bed.place(), &mut asked, (0, 0)).await;
+    let lent = patience::lend(&bed.shell, &place(), &mut asked, (0, 0)).await;
     lent.expect("no kernel in the way")
 }
 
@@ -36,7 +46,7 @@ fn lingering_owner(bed: &mut Bed) -> Mapping {
     let granted = bed.lend(&owned());
     let (lease, memory) = (granted.handover.loan.lease, map(&granted));
     drop(granted);
-    bed.shell.borrow_mut().end_lease(lease);
+    bed.shell.borrow_mut().close_lease(lease, None);
     bed.settle();
     assert_eq!(bed.count(StateName::Lingering), 1);
     memory
@@ -71,7 +81,7 @@ fn an_owner_has_its_content_as_soon_as_that_is_there() {
         let memory = lingering_owner(&mut bed);
         let request = owned();
         let mut asked = bed.ask(request, BORROWER);
-        let place = bed.place();
+        let place = place();
         let shell = Rc::clone(&bed.shell);
         let mut lent = Box::pin(patience::lend(&shell, &place, &mut asked, (0, 0)));
         assert!((&mut lent).now_or_never().is_none(), "somebody has it mapped");
@@ -137,7 +147,7 @@ fn a_granted_loan_ends_with_its_lease_and_is_counted() {
         let handover = lend(&bed, &pages(1)).await.expect("a loan");
         let lease = handover.loan.lease;
         drop(handover);
-        while bed.shell.borrow().book.has_lease(lease) {
+        while bed.has(lease) {
             tokio::task::yield_now().await;
         }
     });
@@ -147,7 +157,7 @@ fn a_granted_loan_ends_with_its_lease_and_is_counted() {
 fn a_report_waits_a_moment_for_pages_on_their_way() {
     by_the_clock(async {
         let bed = Bed::new();
-        let place = bed.place();
+        let place = place();
         let begin = Instant::now();
         assert!(patience::status(&bed.shell, &place).now_or_never().is_some(), "nothing is");
         // What users hold up is waited for less than what the daemon itself does.
@@ -157,7 +167,7 @@ fn a_report_waits_a_moment_for_pages_on_their_way() {
             patience::status(&bed.shell, &place).await;
             assert_eq!(begin.elapsed(), Duration::from_millis(wait), "{lane:?}");
             drop(busy);
-            bed.shell.borrow().store.lanes().wait(PATIENCE);
+            bed.wait_for_lanes();
         }
         assert_eq!(begin.elapsed(), Duration::from_millis(110));
     });
@@ -188,7 +198,7 @@ async fn lend_by_name(
 ) -> Result<Result<Lent, Refusal>, wire::Error> {
     let uid = Uid(BORROWER);
     let mut asked = bed.shell.borrow().ask_by_name(request, uid, uid).expect("a request");
-    patience::lend_by_name(&bed.shell, &bed.place(), &mut asked, (0, 0), request.whole).await
+    patience::lend_by_name(&bed.shell, &place(), &mut asked, (0, 0), request.whole).await
 }
 
 #[test]
@@ -310,9 +320,9 @@ fn a_lease_that_nobody_has_any_more_ends_its_loan() {
         let lease = handover.loan.lease;
         watchers::lease(&bed.shell, lease, watch);
         tokio::task::yield_now().await;
-        assert!(bed.shell.borrow().book.has_lease(lease));
+        assert!(bed.has(lease));
         drop(handover);
-        while bed.shell.borrow().book.has_lease(lease) {
+        while bed.has(lease) {
             tokio::task::yield_now().await;
         }
     });
