@@ -141,19 +141,21 @@ impl Metrics {
     pub(crate) fn granted(&self, loan: &Loan, took: Duration) {
         let pages = |of: fn(&book::LoanPart) -> Pages| loan.parts.iter().map(of).sum();
         let (all, ready): (Pages, Pages) = (pages(|part| part.pages), pages(|part| part.ready));
+        self.count(loan.kept, ready, all, took);
+    }
+
+    /// The same of a loan by name, which the daemon may have made whole since.
+    pub(crate) fn granted_by_name(&self, kept: bool, ready: Pages, all: Pages, took: Duration) {
+        self.count(kept, ready, all, took);
+    }
+
+    fn count(&self, kept: bool, ready: Pages, all: Pages, took: Duration) {
         let outcome = match ready {
-            _ if loan.kept => Outcome::KEPT,
+            _ if kept => Outcome::KEPT,
             ready if ready == all => Outcome::READY,
             Pages::ZERO => Outcome::NOT_READY,
             _ => Outcome::PARTLY_READY,
         };
-        self.loans.get_or_create(&outcome).inc();
-        self.lend.observe(took.as_secs_f64());
-    }
-
-    /// A loan by name was granted after so long, and made ready by the daemon where it was not.
-    pub(crate) fn granted_by_name(&self, is_ready: bool, took: Duration) {
-        let outcome = if is_ready { Outcome::READY } else { Outcome::PARTLY_READY };
         self.loans.get_or_create(&outcome).inc();
         self.lend.observe(took.as_secs_f64());
     }

@@ -9,13 +9,13 @@ use futures_util::FutureExt;
 use linux::Mapping;
 use rustix::fs::{FallocateFlags, fallocate};
 use tokio::time::advance;
-use units::{PageSize, Uid};
+use units::{LeaseId, PageSize, Uid};
 use wire::LendRequest;
 use wire::agent::LendByName;
 
 use super::*;
 use crate::patience;
-use crate::shell::testkit::{BORROWER, Bed, SIZE, map, owned, pages};
+use crate::shell::testkit::{BORROWER, Bed, PATIENCE, SIZE, map, owned, pages};
 use crate::users::{Bounds, Users};
 
 /// Runs a test on a thread whose clock stands still while anybody has something to do.
@@ -39,6 +39,15 @@ async fn lend(bed: &Bed, request: &LendRequest) -> Result<Handover, Refusal> {
     let mut asked = bed.ask(request.clone(), BORROWER);
     let lent = patience::lend(&bed.shell, &place(), &mut asked, (0, 0)).await;
     lent.expect("no kernel in the way")
+}
+
+/// Waits until a lease's end was heard.
+async fn gone(bed: &Bed, lease: LeaseId) {
+    let begin = std::time::Instant::now();
+    while bed.has(lease) {
+        assert!(begin.elapsed() < PATIENCE, "nobody hears its end");
+        tokio::task::yield_now().await;
+    }
 }
 
 /// An owner's loan that has ended and whose content is still mapped.
@@ -89,10 +98,7 @@ fn an_owner_has_its_content_as_soon_as_that_is_there() {
         drop(memory);
         let begin = Instant::now();
         bed.shell.borrow_mut().settle_some(9);
-        while bed.count(StateName::Lingering) > 0 {
-            bed.settle();
-            bed.shell.borrow_mut().settle_some(9);
-        }
+        bed.settle_all();
         let handover = lent.await.expect("no kernel in the way").expect("a loan");
         assert!(handover.loan.kept);
         assert!(begin.elapsed() < FOR_OWNER);
@@ -140,16 +146,14 @@ fn a_hole_is_handed_over_when_what_was_given_back_for_it_is_free_and_ready_pages
 }
 
 #[test]
-fn a_granted_loan_ends_with_its_lease_and_is_counted() {
+fn a_granted_loan_ends_with_its_lease() {
     by_the_clock(async {
         let bed = Bed::new();
         bed.zero(1);
         let handover = lend(&bed, &pages(1)).await.expect("a loan");
         let lease = handover.loan.lease;
         drop(handover);
-        while bed.has(lease) {
-            tokio::task::yield_now().await;
-        }
+        gone(&bed, lease).await;
     });
 }
 
@@ -233,6 +237,46 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
     });
 }
 
+/// How many loans of each outcome the metrics count.
+fn counted(bed: &Bed) -> Vec<(&'static str, u64)> {
+    let status = bed.shell.borrow_mut().status();
+    let text = bed.shell.borrow().metrics.text(&status, Duration::ZERO);
+    let of = |outcome: &'static str| {
+        let line = format!("prezero_loans_total{{outcome=\"{outcome}\"}} ");
+        let count = text.lines().find_map(|found| found.strip_prefix(&line))?;
+        Some((outcome, count.parse().expect("a number")))
+    };
+    ["kept", "not_ready", "partly_ready", "ready"].into_iter().filter_map(of).collect()
+}
+
+#[test]
+fn loans_are_counted_by_what_they_had() {
+    by_the_clock(async {
+        let mut bed = Bed::new();
+        for (ready, request) in [(1, pages(1)), (1, pages(2)), (0, pages(1))] {
+            bed.zero(ready);
+            let lent = lend(&bed, &request).await.expect("a loan");
+            bed.shell.borrow_mut().close_lease(lent.loan.lease, None);
+            drop(lent);
+            bed.settle();
+            bed.shell.borrow_mut().give_back(None, None, None);
+            bed.wait_for_lanes();
+        }
+        bed.zero(1);
+        for kept in [false, true] {
+            let lent = lend(&bed, &owned()).await.expect("a loan");
+            assert_eq!(lent.loan.kept, kept);
+            bed.shell.borrow_mut().sent(lent.loan.lease);
+            let lease = lent.loan.lease;
+            drop(lent);
+            bed.shell.borrow_mut().close_lease(lease, None);
+            bed.settle();
+        }
+        let all = [("kept", 1), ("not_ready", 1), ("partly_ready", 1), ("ready", 2)];
+        assert_eq!(counted(&bed), all);
+    });
+}
+
 #[test]
 fn a_loan_by_name_says_what_was_ready_and_whether_it_was_kept() {
     by_the_clock(async {
@@ -247,6 +291,7 @@ fn a_loan_by_name_says_what_was_ready_and_whether_it_was_kept() {
             let returned = patience::return_by_name(&bed.shell, &name, false).await;
             assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
         }
+        assert_eq!(counted(&bed), [("not_ready", 1), ("ready", 1)]);
         let large = LendByName { whole: true, ..named(3).1 };
         let refused = lend_by_name(&bed, &large).await;
         assert!(matches!(&refused, Err(wire::Error::BadValue { .. })), "{refused:?}");
@@ -322,8 +367,6 @@ fn a_lease_that_nobody_has_any_more_ends_its_loan() {
         tokio::task::yield_now().await;
         assert!(bed.has(lease));
         drop(handover);
-        while bed.has(lease) {
-            tokio::task::yield_now().await;
-        }
+        gone(&bed, lease).await;
     });
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::MutexGuard;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
 use book::config::Config;
@@ -117,6 +117,17 @@ impl Bed {
         panic!("blocks are looked at again and again");
     }
 
+    /// The same until nothing lingers: what tells of the end of a mapping may be quicker than it.
+    pub(crate) fn settle_all(&mut self) {
+        let end = Instant::now() + PATIENCE;
+        self.settle();
+        while self.count(StateName::Lingering) > 0 {
+            assert!(Instant::now() < end, "something lingers");
+            self.shell.borrow_mut().settle_some(9);
+            self.settle();
+        }
+    }
+
     /// The same of blocks that are looked at once, as if that had come of it.
     pub(crate) fn settle_as(&mut self, reach: impl Fn() -> Reach) {
         self.wait_for_lanes();
@@ -151,9 +162,9 @@ impl Bed {
     /// Waits until the lane that is nobody's has nothing to do.
     pub(crate) fn wait_for_ours(&self) {
         let ours = self.shell.borrow().freeing();
-        let end = std::time::Instant::now() + PATIENCE;
+        let end = Instant::now() + PATIENCE;
         while *ours.borrow() > 0 {
-            assert!(std::time::Instant::now() < end, "something is held up");
+            assert!(Instant::now() < end, "something is held up");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

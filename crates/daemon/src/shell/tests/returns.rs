@@ -28,6 +28,14 @@ fn closed(bed: &Bed) -> Vec<BlockId> {
     }
 }
 
+/// The event comes before the description is quite gone.
+fn look_until_gone(bed: &Bed, block: BlockId) {
+    let end = Instant::now() + PATIENCE;
+    while bed.shell.borrow_mut().look_at_closed(block) {
+        assert!(Instant::now() < end, "somebody still has it");
+    }
+}
+
 /// A loan that nothing holds any more but its memory.
 fn held_by_a_mapping(bed: &Bed) -> (LeaseId, BlockId, Mapping) {
     let granted = bed.lend(&by_memory());
@@ -58,11 +66,7 @@ fn the_end_of_its_last_mapping_is_told_and_ends_a_loan() {
     let (lease, block, memory) = held_by_a_mapping(&bed);
     drop(memory);
     assert_eq!(closed(&bed), [block]);
-    // The event comes before the description is quite gone.
-    let end = Instant::now() + PATIENCE;
-    while bed.shell.borrow_mut().look_at_closed(block) {
-        assert!(Instant::now() < end, "somebody still has it");
-    }
+    look_until_gone(&bed, block);
     assert!(!bed.has(lease));
 }
 
@@ -116,12 +120,7 @@ fn a_mapped_block_lingers_until_its_mapping_goes() {
     drop(memory);
     assert_eq!(closed(&bed), [block]);
     assert!(bed.shell.borrow_mut().look_at_closed(block), "another look may be needed");
-    bed.settle();
-    // The event may have been quicker than the end.
-    while bed.count(StateName::Lingering) > 0 {
-        bed.shell.borrow_mut().settle_some(9);
-        bed.settle();
-    }
+    bed.settle_all();
     assert_eq!(bed.count(StateName::Zeroable), 1);
     assert!(!bed.shell.borrow_mut().look_at_closed(block), "it is nobody's");
 }
@@ -217,7 +216,7 @@ fn what_is_on_its_way_is_waited_for_and_nothing_else_is() {
     assert!(may_come(&bed), "its last mapping may go");
     drop(memory);
     assert_eq!(closed(&bed), [block]);
-    while bed.shell.borrow_mut().look_at_closed(block) {}
+    look_until_gone(&bed, block);
     assert!(!bed.has(lease));
     bed.settle();
     assert!(!may_come(&bed));
