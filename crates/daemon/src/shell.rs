@@ -3,9 +3,9 @@
 //!
 //! Each one asks the book, carries its effects out in the file system, and tells the watchers.
 //! Everything runs on one thread and no operation waits, so that the book and the file system
-//! are never seen apart by anybody. [`lending`], [`zeroing`] and [`report`] are most of them;
-//! [`observing`] is what they know of the kernel's pool, [`effects`] how anything changes. Here are
-//! the state, starting, and what they share.
+//! are never seen apart by anybody. [`lending`], [`returning`], [`zeroing`] and [`report`] are most
+//! of them; [`observing`] is what they know of the kernel's pool, [`effects`] how anything changes.
+//! Here are the state, starting, and what they share.
 
 mod draining;
 mod effects;
@@ -16,6 +16,7 @@ mod lending;
 mod named;
 mod observing;
 mod report;
+mod returning;
 #[cfg(test)]
 pub(crate) mod testkit;
 #[cfg(test)]

@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans: granting, ending, and finding out who still reaches what was lent.
+//! Loans: asking for them, granting them, and handing them over.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use book::block::{Hold, Settled, State, StateName};
-use book::{Asked, Book, Loan, Refusal};
-use pins::Opened;
-use tokio::sync::watch;
+use book::block::StateName;
+use book::{Asked, Loan, Refusal};
 use units::{BlockId, Bytes, Domain, JobId, LeaseId, Owner, PageSize, Pages, Uid};
 use wire::{Error as Refused, LendRequest};
 
 use super::effects::Made;
-use super::{Granted, HELD_AGE, Handover, Shell, boot_seconds, failed};
-use crate::borrowers::LentFile;
-use crate::closing::Watched;
+use super::{Granted, Handover, Shell, failed};
 use crate::error::{Error, Result};
-use crate::held::turn_about;
 use crate::kernel::Fill;
-use crate::store::Returned;
 
 /// Looking up what a user's files have takes at most one part in so many of the daemon's time: with
 /// 4096 blocks, at 1 us each, it is done again after 80 ms.
@@ -252,215 +246,6 @@ impl Shell {
         self.wake();
     }
 
-    /// The lease's last descriptor was closed: that ends the loan, unless its memory holds it.
-    /// `end` is the daemon's, if it has one. To close it waits for whoever closes the other end,
-    /// whose last step with the pipe's lock held is to wake the daemon.
-    pub(crate) fn close_lease(&mut self, lease: LeaseId, end: Option<OwnedFd>) {
-        if let Some(end) = end {
-            let borrower = self.borrower_of(&self.book.lease_blocks(lease));
-            self.store.lanes().submit(borrower, move || drop(end));
-        }
-        if !self.held.close(lease) {
-            self.end_lease(lease);
-            return;
-        }
-        let mut is_watched_now = false;
-        for block in self.book.lease_blocks(lease) {
-            is_watched_now |= self.store.watch(block, None);
-        }
-        // What went before that is told by nothing else: a process's memory goes before its
-        // descriptors.
-        if is_watched_now {
-            self.end_if_unheld(lease);
-        }
-    }
-
-    /// The blocks that are watched.
-    pub(crate) fn watched(&self) -> &Watched {
-        self.store.watched()
-    }
-
-    /// The blocks of which a description went since the last call.
-    pub(crate) fn closed_blocks(&mut self) -> Option<Vec<BlockId>> {
-        self.store.closed()
-    }
-
-    /// Looks at a block of which a description went. Returns whether it may be worth another look.
-    pub(crate) fn look_at_closed(&mut self, block: BlockId) -> bool {
-        match self.book.block(block).map(book::block::Block::state) {
-            Some(State::Lent(part)) if self.held.is_closed(part.lease) => {
-                let lease = part.lease;
-                !self.end_if_unheld(lease)
-            }
-            Some(State::Lingering(_)) => {
-                self.settle(block);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Ends a loan that is held by its memory, unless it still is. Returns whether it did.
-    fn end_if_unheld(&mut self, lease: LeaseId) -> bool {
-        let blocks = self.book.lease_blocks(lease);
-        let is_held = blocks.into_iter().any(|block| {
-            self.store.opened_while_lent(block).is_ok_and(|opened| opened == Opened::Open)
-        });
-        if !is_held {
-            self.held.remove(lease);
-            self.end_lease(lease);
-        }
-        !is_held
-    }
-
-    /// Ends loans that their memory held and holds no longer, of those whose lease was closed so
-    /// long ago. Looks at so many.
-    fn end_unheld(&mut self, age: Duration, most: usize) {
-        for lease in self.held.due(age, most) {
-            self.end_if_unheld(lease);
-        }
-    }
-
-    /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
-    pub(super) fn end_lease(&mut self, lease: LeaseId) {
-        self.end(lease, !self.unsent.contains(&lease));
-    }
-
-    /// The same; `keeps` what its owner left, if it has one and asked for that.
-    pub(super) fn end(&mut self, lease: LeaseId, keeps: bool) {
-        let blocks = self.book.lease_blocks(lease);
-        self.forget_loan(lease, &blocks);
-        if keeps {
-            self.apply(|book| book.end_lease(lease));
-        } else {
-            self.apply(|book| book.end_unkept(lease));
-        }
-        for block in blocks {
-            self.settle(block);
-        }
-    }
-
-    /// What is known of a loan besides what the book knows.
-    fn forget_loan(&mut self, lease: LeaseId, blocks: &[BlockId]) {
-        self.filling.retain(|block, _| !blocks.contains(block));
-        self.holes.forget(blocks);
-        self.borrowers.remove(lease);
-        self.unsent.remove(&lease);
-        let borrower = self.borrower_of(blocks);
-        if let Some(forget) = self.leases.remove(lease) {
-            self.store.lanes().submit(borrower, forget);
-        }
-    }
-
-    /// The account of whoever has blocks of one loan.
-    fn borrower_of(&self, blocks: &[BlockId]) -> Option<Uid> {
-        blocks.iter().find_map(|block| match self.book.block(*block)?.state() {
-            State::Lent(part) => Some(part.account),
-            _ => None,
-        })
-    }
-
-    /// Takes a loan's memory away, whoever has it: the files are truncated and unlinked, in their
-    /// user's lane. `None` if there is no such loan and nothing lingers of one.
-    pub(crate) fn revoke(&mut self, lease: LeaseId) -> Option<Bytes> {
-        let blocks = self.book.lease_blocks(lease);
-        self.forget_loan(lease, &blocks);
-        self.held.remove(lease);
-        self.apply(|book| book.revoke(lease)).0
-    }
-
-    /// The files of loans, or of one: whose, whether it has ended, and what shows that they are it.
-    pub(crate) fn lent_files(&self, lease: Option<LeaseId>) -> Vec<LentFile> {
-        let of = |block: &book::block::Block| {
-            let (part, lingers) = match block.state() {
-                State::Lent(part) => (Some(part), false),
-                State::Lingering(part) => (part.as_ref(), true),
-                _ => return None,
-            };
-            let its = part.map(|part| part.lease);
-            if lease.is_some() && its != lease {
-                return None;
-            }
-            Some(LentFile {
-                lease: its,
-                uid: part.map(|part| part.uid),
-                lingers,
-                is_pinned: lingers && block.hold() == Hold::Pinned,
-                domain: block.pool().domain(),
-                pages: block.pages(),
-                identity: self.store.identity(block.id()).ok()?,
-            })
-        };
-        let states = [StateName::Lent, StateName::Lingering];
-        states.into_iter().flat_map(|state| self.book.in_state(state)).filter_map(of).collect()
-    }
-
-    /// Has it looked at who reaches a lingering block; [`settled`](Self::settled) takes the answer.
-    pub(super) fn settle(&mut self, block: BlockId) {
-        let lingers = |b: &&book::block::Block| b.state_name() == StateName::Lingering;
-        let Some(lent) = self.book.block(block).filter(lingers).map(book::block::Block::pages)
-        else {
-            return;
-        };
-        if let Err(error) = self.store.look_at(block, lent) {
-            tracing::warn!(%error, %block, "cannot tell who holds a block");
-        }
-    }
-
-    /// A lane has found out who reaches a lingering block.
-    pub(crate) fn settled(&mut self, found: Returned) {
-        self.store.looked(found.block);
-        // A client can cut its file, grow it, or punch holes into it.
-        self.book.note_memory(found.block, found.memory);
-        match self.apply(|book| book.settle(found.block, found.reach, boot_seconds())).0 {
-            // What went since the look is told by nothing else.
-            Some(Settled::Lingering) if self.store.watch(found.block, found.file) => {
-                self.settle(found.block);
-            }
-            Some(Settled::Lingering) => {}
-            Some(_) | None => self.store.unwatch(found.block),
-        }
-    }
-
-    /// Looks again at lingering blocks, at loans that are held by their memory, and at files that
-    /// could not be removed: at so many of each, at others each time. Returns how many blocks
-    /// linger.
-    ///
-    /// While a loan waits for pages those held by memory are looked at however young they are.
-    pub(crate) fn settle_some(&mut self, most: usize) -> usize {
-        let age = if self.waiting.is_anybody() { Duration::ZERO } else { HELD_AGE };
-        self.end_unheld(age, most);
-        self.see_pins();
-        if self.store.remove_again(most) {
-            self.observed = None;
-            self.wake();
-        }
-        let lingering: Vec<_> = self.book.in_state(StateName::Lingering).map(|b| b.id()).collect();
-        let now = turn_about(&lingering, self.looked_at, most);
-        self.looked_at = now.last().copied();
-        now.iter().for_each(|id| self.settle(*id));
-        lingering.len()
-    }
-
-    /// Tells the book of which pages pins are seen, and has others looked at again.
-    pub(super) fn see_pins(&mut self) {
-        self.book.see_pins_of(self.store.proofs().sizes());
-        if self.provable && self.provider.recycles() {
-            self.store.measure_again(self.book.misses_pins_of());
-        }
-    }
-
-    /// Counts the files whose pages are on their way to the kernel, held up by nobody: wait until
-    /// there are none.
-    pub(crate) fn freeing(&self) -> watch::Receiver<usize> {
-        self.store.lanes().ours()
-    }
-
-    /// The same of all files, and of returned blocks: a user may hold up his own.
-    pub(crate) fn in_transit(&self) -> watch::Receiver<usize> {
-        self.store.lanes().all()
-    }
-
     /// What to wait for until the page tables of a job's block are made.
     pub(crate) fn making_tables(&self, job: JobId) -> Option<crate::tables::Making> {
         self.store.making_tables(self.book.job(job)?.block()?)
@@ -476,20 +261,6 @@ impl Shell {
             || !self.filling.is_empty()
             || states.any(|state| self.book.in_state(state).next().is_some());
         is_anything_on_its_way && self.book.may_be_served(request, &ending)
-    }
-
-    /// Gives up kept content whose time is over. Returns the second of the next such moment.
-    pub(crate) fn expire(&mut self) -> Option<u64> {
-        self.apply(|book| book.expire(boot_seconds()));
-        self.book.next_expiry()
-    }
-
-    /// Gives blocks back where the kernel's pool has fewer free pages than it is to be left.
-    pub(crate) fn relieve(&mut self) {
-        if self.draining.is_on() {
-            self.give_all_back();
-        }
-        self.apply(Book::relieve);
     }
 }
 
