@@ -2,6 +2,8 @@
 //! Both daemons, all that happens to them in one round, and that it leaves nothing.
 
 use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -39,6 +41,7 @@ pub(crate) struct Done {
     pool_resized: u64,
     cpus_taken: u64,
     clock_stepped: u64,
+    scrapes: u64,
 }
 
 impl std::fmt::Display for Done {
@@ -62,8 +65,13 @@ pub(crate) struct Soak {
     done: Done,
 }
 
+/// Where a daemon of that variant serves metrics.
+fn metrics(dir: &Path, variant: u32) -> PathBuf {
+    dir.join(format!("metrics-{}", variant % 2))
+}
+
 /// Two fixed shapes, or blocks of all sizes; what a reload changes is by `variant`.
-fn config(elder: bool, variant: u32) -> String {
+fn config(elder: bool, variant: u32, dir: Option<&Path>) -> String {
     let ready = 40 + variant % 3 * 10;
     let pools = if elder {
         let small = format!("pages_per_block = 1\nmax = 100\nready_low = {ready}\nready_high = 80");
@@ -74,7 +82,10 @@ fn config(elder: bool, variant: u32) -> String {
     };
     let workers = ["max = 1", "max = 2\nsched_idle = false", "max = 2\npause_above_pressure = 60"];
     let workers = workers[(variant / 3 % 3) as usize];
-    format!("lend_group = \"{LEND_GROUP}\"\n{pools}[workers]\n{workers}\n")
+    let served = dir.map(|dir| metrics(dir, variant).display().to_string());
+    let metrics = served.map(|path| format!("[metrics]\nlisten = \"{path}\"\n"));
+    let metrics = metrics.unwrap_or_default();
+    format!("lend_group = \"{LEND_GROUP}\"\n{pools}[workers]\n{workers}\n{metrics}")
 }
 
 /// The same command for another build.
@@ -93,8 +104,8 @@ fn with_build(command: &Command, build: &Path) -> Command {
 
 impl Soak {
     pub(crate) fn start(pages: Guard, builds: Vec<PathBuf>, random: StdRng) -> Self {
-        let mut elder = Daemon::start_with(Some(pages), &config(true, 0), &[]);
-        let mortal = Daemon::start_with(None, &config(false, 0), &[]);
+        let mut elder = Daemon::start_with(Some(pages), &config(true, 0, None), &[]);
+        let mortal = Daemon::start_with(None, &config(false, 0, None), &[]);
         let machine = Machine::new(elder.scratch());
         elder.terminate();
         elder.spawn_as(|command| machine.on_its_clock(command));
@@ -142,6 +153,9 @@ impl Soak {
                 Doing::Nothing => {}
             }
             self.vex();
+            if self.random.random_bool(0.2) {
+                self.scrape();
+            }
             if begun.elapsed() >= next_death {
                 self.die();
                 let pause = self.random.random_range(500..6000);
@@ -161,7 +175,8 @@ impl Soak {
             let daemon = if elder { &self.elder } else { &self.mortal };
             match self.random.random_range(0..400) {
                 0 | 1 => {
-                    daemon.write_config(&config(elder, self.random.random_range(0..9)));
+                    let variant = self.random.random_range(0..9);
+                    daemon.write_config(&config(elder, variant, Some(daemon.scratch())));
                     daemon.signal(Signal::SIGHUP);
                     self.done.reloaded += 1;
                 }
@@ -173,6 +188,31 @@ impl Soak {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Scrapes whoever serves metrics just now, or only begins to.
+    fn scrape(&mut self) {
+        let daemon = if self.random.random_bool(0.5) { &self.elder } else { &self.mortal };
+        let at = metrics(daemon.scratch(), self.random.random_range(0..2));
+        // None is there before the first reload, and after one elsewhere.
+        let Ok(mut stream) = UnixStream::connect(at) else { return };
+        stream.set_read_timeout(Some(PATIENCE)).expect("a good time");
+        let ask = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        let asked = if self.random.random_bool(0.8) { ask } else { &ask[..20] };
+        let mut text = String::new();
+        let answered = stream
+            .write_all(asked.as_bytes())
+            .and_then(|()| if asked == ask { stream.read_to_string(&mut text) } else { Ok(0) });
+        match answered {
+            Ok(0) => {}
+            Ok(_) => {
+                assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+                // Else it ended, or went elsewhere, in the midst of it.
+                self.done.scrapes += u64::from(text.ends_with("# EOF\n"));
+            }
+            // It was killed, or serves elsewhere now.
+            Err(error) => assert_ne!(error.kind(), ErrorKind::WouldBlock, "a scrape hangs"),
         }
     }
 
@@ -244,7 +284,7 @@ impl Soak {
                 .truncate(true)
                 .open(daemon.scratch().join("log"))
                 .expect("a log");
-            daemon.write_config(&config(elder, 0));
+            daemon.write_config(&config(elder, 0, Some(daemon.scratch())));
             daemon.signal(Signal::SIGHUP);
         }
     }
