@@ -241,3 +241,26 @@ fn what_holds_a_loan_is_seen_by_a_description_that_was_opened_before_it() {
     drop(granted);
     assert_eq!(opened(), Opened::Nobody);
 }
+
+#[test]
+fn content_is_kept_for_somebody_and_for_so_long_at_most() {
+    let bed = Bed::with("keep_seconds_max = 9", "pages_per_block = 1");
+    let refused = |request: LendRequest| {
+        let uid = Uid(BORROWER);
+        match bed.shell.borrow_mut().ask(request, uid, uid, None) {
+            Ok(_) => None,
+            Err(wire::Error::BadValue { field, .. }) => Some(field),
+            Err(other) => panic!("{other:?}"),
+        }
+    };
+    let keep = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(refused(LendRequest { keep: keep(9), ..owned() }), None);
+    assert_eq!(refused(LendRequest { keep: None, ..owned() }), None);
+    for request in [
+        LendRequest { keep: keep(10), ..owned() },
+        LendRequest { keep: keep(1), ..pages(1) },
+        LendRequest { keep: keep(0), ..pages(1) },
+    ] {
+        assert_eq!(refused(request).as_deref(), Some("keep_seconds"));
+    }
+}
