@@ -425,3 +425,11 @@ fn a_pool_between_its_thresholds_has_nothing_for_the_daemons_own_workers() {
     }
     assert!(take(&mut book, Who::User).is_some(), "a user may zero more");
 }
+
+#[test]
+fn a_pool_of_any_size_of_blocks_that_is_changed_is_the_one_of_its_node() {
+    let mut book = over_kernel([pool(0, 1)]);
+    book.configure(PoolConfig { ready_high: Pages(3), ..pool(0, 4) }).expect("a good pool");
+    let one = book.pool_config(key(0, 1)).expect("the one pool");
+    assert_eq!((one.key(), one.ready_high), (key(0, 1), Pages(3)));
+}

@@ -73,3 +73,18 @@ fn what_had_its_name_is_kept_for_the_owner_within_its_scope() {
     book.end_unkept(again.lease);
     assert_eq!(book.settle(block, nobody(), 100).expect("it lingers").0, Settled::Zeroable);
 }
+
+#[test]
+fn what_was_kept_for_its_time_is_kept_no_second_time() {
+    let (mut book, loan) = begun("a/x");
+    let block = loan.parts[0].block;
+    book.hold_by_name(loan.lease);
+    book.end_lease(loan.lease);
+    assert_eq!(book.settle(block, nobody(), 100).expect("it lingers").0, Settled::Kept);
+    let (_, file) = book.place(block).expect("it is kept");
+    let part = journal::parse(&file, PAGE).and_then(|entry| entry.part).expect("it is its owner's");
+    assert_eq!(part.name, None, "by its owner it comes back, and by no loan's name");
+    assert_eq!((book.expire(159), book.expire(160)), (vec![], vec![Effect::Move(block)]));
+    assert_eq!(book.settle(block, nobody(), 160).expect("it lingers").0, Settled::Zeroable);
+    assert_eq!(book.held_in_scope(Some("a")), bytes(0));
+}

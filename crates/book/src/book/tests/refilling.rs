@@ -246,3 +246,21 @@ fn a_used_block_is_cleared_even_after_its_pool_became_fresh() {
     let (order, _) = user(&mut book).expect("a dirty block");
     assert_eq!((order.block().expect("a block"), order.by()), (loan.parts[0].block, ZeroBy::Clear));
 }
+
+#[test]
+fn a_reload_that_changes_nothing_ends_no_refilling() {
+    let config = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(4), ..pool(0, 1) };
+    let mut book = book([config.clone()]);
+    book.has_free(Node(0), PAGE, Pages(100));
+    let fill = |book: &mut Book| {
+        let taken = book.take_zeroing(Who::Background, None, None);
+        let (order, _) = taken.expect("it fills up to the high threshold");
+        book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
+    };
+    assert_eq!(book.wanted_workers(1), 1);
+    (0..2).for_each(|_| fill(&mut book));
+    book.reconfigure(vec![config]).expect("a good pool");
+    assert_eq!(book.wanted_workers(1), 1);
+    (0..2).for_each(|_| fill(&mut book));
+    assert_eq!(book.wanted_workers(1), 0);
+}
