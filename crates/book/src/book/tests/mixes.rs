@@ -75,6 +75,7 @@ fn what_is_told_of_a_pool_of_several_sizes_is_the_sum_of_them() {
     let asks = [1, 2, 1, 2, 1, 2].map(ask_one_file);
     let loans: Vec<_> = asks.iter().map(|ask| lend(&mut book, ask).0).collect();
     let kept = lend(&mut book, &ask_one_file(2).kept("guest", 60)).0;
+    let larger = lend(&mut book, &ask_one_file(4).kept("other", 60)).0;
     let reaches = [Reach::Mapped, Reach::Mapped, Reach::Pinned, Reach::Pinned, Reach::Sole];
     for (loan, reach) in loans.iter().chain([&kept]).zip(reaches.into_iter().chain([Reach::Shared]))
     {
@@ -83,6 +84,9 @@ fn what_is_told_of_a_pool_of_several_sizes_is_the_sum_of_them() {
     }
     book.end_lease(kept.lease);
     book.settle(kept.parts[0].block, Reach::Sole, 100).expect("it lingers");
+    bring_back(&mut book, &larger, 100);
+    let kept: BTreeMap<_, _> = sizes(&book, StateName::Kept);
+    assert!(kept.len() > 1, "of several sizes: {kept:?}");
     fill(&mut book);
     lend(&mut book, &ask_one_file(1));
     lend(&mut book, &ask_one_file(4));

@@ -81,19 +81,16 @@ fn a_ready_block_is_cut_for_no_less_than_half_of_it_unless_nothing_else_is_free(
 
 #[test]
 fn a_new_block_takes_nothing_that_blocks_miss_that_were_begun() {
-    let mut book = book([pool(0, 4), pool(0, 2)]);
+    let mut book = book([pool(0, 4)]);
     book.has_free(Node(0), PAGE, Pages(4));
     let (order, _) = book.take_zeroing(Who::User, None, None).expect("work");
-    // Whichever pool it is of, its worker does one page and no more.
-    let size = order.pool.pages_per_block.0;
     book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
-    let missing = size - 1;
-    let other = if size == 4 { 2 } else { 4 };
-    book.has_free(Node(0), PAGE, Pages(missing));
-    assert_eq!(book.zeroable(key(0, size)), Pages(missing), "what it misses");
-    assert_eq!(book.zeroable(key(0, other)), Pages::ZERO, "all of that is missed");
-    book.has_free(Node(0), PAGE, Pages(missing + other));
-    assert_eq!(book.zeroable(key(0, other)), Pages(other));
+    book.configure(pool(0, 2)).expect("a good pool");
+    let zeroable = |book: &Book| [4, 2].map(|size| book.zeroable(key(0, size)).0);
+    for (free, expected) in [(2, [0, 0]), (3, [3, 0]), (4, [3, 0]), (5, [3, 2])] {
+        book.has_free(Node(0), PAGE, Pages(free));
+        assert_eq!(zeroable(&book), expected, "3 pages are missed, and {free} are free");
+    }
 }
 
 #[test]
