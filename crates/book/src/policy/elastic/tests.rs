@@ -215,6 +215,23 @@ fn shrinking_that_frees_nothing_is_tried_ever_later() {
 }
 
 #[test]
+fn what_others_did_while_there_was_no_daemon_is_theirs() {
+    let idle = |ours, added| Grown { ours: Pages(ours), added, from: Pages(20), to: Pages(20) };
+    let more = Sizing::resume(&idle(10, Pages(0)), Pages(25));
+    assert_eq!((more.ours(), more.record(Move::Wait(None)).added), (Pages(10), Pages(5)));
+    let fewer = Sizing::resume(&idle(10, Pages(2)), Pages(15));
+    assert_eq!((fewer.ours(), fewer.record(Move::Wait(None)).added), (Pages(7), Pages(0)));
+    assert_eq!(fewer.held(), None, "a start is the operator's");
+    // A change that was under way came as far as the size says.
+    let record = Grown { from: Pages(20), to: Pages(28), ours: Pages(10), added: Pages(0) };
+    for (total, ours, added) in [(20, 10, 0), (23, 13, 0), (28, 18, 0), (30, 18, 2)] {
+        let sizing = Sizing::resume(&record, Pages(total));
+        let now = sizing.record(Move::Wait(None));
+        assert_eq!((now.ours, now.added), (Pages(ours), Pages(added)), "found {total}");
+    }
+}
+
+#[test]
 fn where_nothing_can_be_taken_away_no_moment_is_waited_for() {
     let mut sizing = Sizing::default();
     step(&mut sizing, &seen(0, 8, 0, 0));
