@@ -165,6 +165,12 @@ impl Bench {
     }
 }
 
+/// Most parts have what prezero zeroes beside what the kernel does. *Scale* has blocks alone.
+fn needed(parts: &[What], size: Bytes) -> Bytes {
+    let is_once = parts.iter().all(|what| matches!(what, What::Scale));
+    Bytes(if is_once { size.0.saturating_add(size.0 / 16) } else { size.0.saturating_mul(2) })
+}
+
 pub(crate) fn run(args: &Args) -> Outcome {
     if cfg!(debug_assertions) {
         output::note("a debug build: it shows that the benchmark works, its figures mean nothing");
@@ -177,10 +183,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if size < LEAST_SIZE {
         return Err(Failure::usage(format!("--size {size} is less than {LEAST_SIZE}")));
     }
-    let available = machine::available(&roots)?;
-    if Bytes(size.0.saturating_mul(2)) > available {
-        let text =
-            format!("twice {size} is needed and {available} are free: give a smaller --size");
+    let all = What::value_variants();
+    let parts = if args.what.is_empty() { all } else { &args.what[..] };
+    let (needed, available) = (needed(parts, size), machine::available(&roots)?);
+    if needed > available {
+        let text = format!(
+            "{needed} are needed and {available} are free: give a smaller --size than {size}"
+        );
         return Err(Failure::new(Exit::NotEnough, text));
     }
     let load = machine::load_average(&roots)?;
@@ -196,8 +205,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     let others = Others::look(&bench.roots);
     let mut report = Report::new(cli::machine::describe(&bench.roots)?, load, &bench);
-    let all = What::value_variants();
-    for what in if args.what.is_empty() { all } else { &args.what[..] } {
+    for what in parts {
         bench.plan.go_on()?;
         if output::is_watched() {
             output::note(&format!("measuring: {}", name(*what)));

@@ -87,7 +87,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         ),
     );
     let calls = if bench.quick { QUICK_CALLS } else { CALLS };
-    raise_descriptors()?;
+    let most_loans = loans_of(raise_descriptors()?);
     let all = usize::try_from(bench.size.0 / PAGE.bytes()).unwrap_or(usize::MAX);
     let mut points = Vec::new();
     for blocks in decades(10, all) {
@@ -99,7 +99,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
                 point.had.push(count_of(blocks));
                 time(plan, scene, calls, 0, &mut point)?;
             }
-            if beside { others(plan, scene, calls, blocks) } else { Ok(Vec::new()) }
+            if beside { others(plan, scene, calls, blocks, most_loans) } else { Ok(Vec::new()) }
         })?;
         match done {
             Ok(more) => {
@@ -156,9 +156,10 @@ fn others(
     scene: &mut Scene<'_>,
     calls: usize,
     blocks: usize,
+    most_loans: usize,
 ) -> Result<Vec<Point>, Failure> {
     // What is timed needs blocks, too.
-    let most = blocks.saturating_sub(AT_A_TIME.min(blocks / 2));
+    let most = blocks.saturating_sub(AT_A_TIME.min(blocks / 2)).min(most_loans);
     let loans = [0].into_iter().chain(decades(10, most));
     let mut points: Vec<_> = loans.map(|count| Point::new(Axis::Loans, count)).collect();
     points.extend(CONNECTIONS.map(|count| Point::new(Axis::Connections, count)));
@@ -320,13 +321,26 @@ fn by_user<T: Send>(number: u32, work: impl FnOnce() -> T + Send) -> Result<T, F
 }
 
 /// Lets this process, and the daemon in it, have as many descriptors as it takes.
-fn raise_descriptors() -> Result<(), Failure> {
+///
+/// Returns how many that is.
+fn raise_descriptors() -> Result<u64, Failure> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // None is no limit.
-    let Some(current) = current else { return Ok(()) };
-    let most = maximum.unwrap_or(u64::MAX).min(DESCRIPTORS).max(current);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum })
-        .map_err(|errno| Failure::failed(format!("cannot have {most} open files: {errno}")))
+    let (Some(current), Some(hard)) = (current, maximum) else { return Ok(u64::MAX) };
+    let limit = |soft: u64, hard: u64| {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: Some(hard) })
+    };
+    let most = DESCRIPTORS.max(current);
+    // Root may have more than it was left: the parts that need huge pages are root's anyway.
+    let raised = limit(most, hard.max(most)).map(|()| most);
+    let raised = raised.or_else(|_| limit(most.min(hard), hard).map(|()| most.min(hard)));
+    raised.map_err(|errno| Failure::failed(format!("cannot have {most} open files: {errno}")))
+}
+
+/// How many loans of one block so many descriptors are enough for: each takes the block, and both
+/// ends of its lease. Some are for what else there is.
+fn loans_of(descriptors: u64) -> usize {
+    usize::try_from(descriptors.saturating_sub(2000) / 3).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
