@@ -195,7 +195,7 @@ pub(crate) async fn lend_by_name(
     let made = tokio::task::spawn_local(made_ready(Rc::clone(shell), pending, whole));
     let gone = |_| Error::Failed { what: "the daemon ends".to_owned() };
     let (held, ready) = made.await.map_err(gone)??;
-    shell.borrow().metrics.granted_by_name(kept, ready, held.pages, begin.elapsed());
+    shell.borrow().metrics.granted_of(kept, ready, held.pages, begin.elapsed());
     Ok(Ok(Lent::Made { held, ready, kept }))
 }
 

@@ -141,15 +141,12 @@ impl Metrics {
     pub(crate) fn granted(&self, loan: &Loan, took: Duration) {
         let pages = |of: fn(&book::LoanPart) -> Pages| loan.parts.iter().map(of).sum();
         let (all, ready): (Pages, Pages) = (pages(|part| part.pages), pages(|part| part.ready));
-        self.count(loan.kept, ready, all, took);
+        self.granted_of(loan.kept, ready, all, took);
     }
 
-    /// The same of a loan by name, which the daemon may have made whole since.
-    pub(crate) fn granted_by_name(&self, kept: bool, ready: Pages, all: Pages, took: Duration) {
-        self.count(kept, ready, all, took);
-    }
-
-    fn count(&self, kept: bool, ready: Pages, all: Pages, took: Duration) {
+    /// The same of one that had so many ready of `all` its pages, whatever the daemon has made of
+    /// it since.
+    pub(crate) fn granted_of(&self, kept: bool, ready: Pages, all: Pages, took: Duration) {
         let outcome = match ready {
             _ if kept => Outcome::KEPT,
             ready if ready == all => Outcome::READY,
