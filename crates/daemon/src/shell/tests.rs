@@ -7,6 +7,7 @@
 mod effects;
 mod loans;
 mod names;
+mod observing;
 mod returns;
 
 use std::fs;
