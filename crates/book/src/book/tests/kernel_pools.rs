@@ -403,7 +403,9 @@ fn every_pool_over_such_a_kernel_recycles_fresh() {
 #[test]
 fn a_node_that_gives_nothing_has_no_part_in_a_loan() {
     let mut book = over_kernel([pool(0, 1), pool(1, 1), pool(2, 1)]);
-    [(0, 4), (1, 0), (2, 4)].map(|(node, zeroed)| kernel_has(&mut book, node, 8, zeroed));
+    for (node, zeroed) in [(0, 4), (1, 0), (2, 4)] {
+        kernel_has(&mut book, node, 8, zeroed);
+    }
     let loan = lend(&mut book, &ask(8)).0;
     let mut parts: Vec<_> = loan.parts.iter().map(|part| (part.node.0, part.pages.0)).collect();
     parts.sort_unstable();
