@@ -58,41 +58,62 @@ pub(crate) struct Endpoint {
     path: Option<PathBuf>,
 }
 
-/// Either kind of listener.
+/// Either kind of listener, before there is an event loop for it.
+enum Bound {
+    Tcp(std::net::TcpListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// The same with one.
 enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
+impl Bound {
+    fn registered(self) -> io::Result<Listener> {
+        Ok(match self {
+            Self::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
+            Self::Unix(listener) => Listener::Unix(UnixListener::from_std(listener)?),
+        })
+    }
+}
+
 impl Endpoint {
-    /// Listens there, and serves what `source` makes.
+    /// Listens there, and serves what `source` makes. Waits for its thread to begin.
     ///
     /// # Errors
     /// [`Error::Listen`] for an address that is taken or not the machine's; [`Error::Runtime`] if
-    /// there is no thread to do it.
+    /// there is no thread to do it, or no event loop for it.
     pub(crate) fn open(listen: &Listen, source: Source) -> Result<Self> {
         let failed =
             |source: io::Error| Error::Listen { path: PathBuf::from(listen.to_string()), source };
         let no_thread = |source| Error::Runtime { what: "cannot serve metrics", source };
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
-        let runs = runtime.enter();
-        let (listener, path) = match listen {
+        let (bound, path) = match listen {
             Listen::Tcp(address) => {
                 let listener = std::net::TcpListener::bind(address).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
-                (Listener::Tcp(TcpListener::from_std(listener).map_err(failed)?), None)
+                (Bound::Tcp(listener), None)
             }
             Listen::Unix(path) => {
-                let listener = crate::files::listen(path, Duration::ZERO)?;
-                let listener = UnixListener::from_std(listener).map_err(failed)?;
-                (Listener::Unix(listener), Some(path.clone()))
+                (Bound::Unix(crate::files::listen(path, Duration::ZERO)?), Some(path.clone()))
             }
         };
-        drop(runs);
         let (ask, asked) = mpsc::channel(MOST_CONNECTIONS);
         let (serves, ended) = oneshot::channel::<Infallible>();
+        let (begun, begins) = std::sync::mpsc::sync_channel(1);
+        // The event loop begins and ends on that thread: none may be dropped within another's.
         let serve = move || {
+            let runtime = match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return begun.send(Err(error)).unwrap_or_default(),
+            };
             let serving = async {
+                let listener = match bound.registered() {
+                    Ok(listener) => listener,
+                    Err(error) => return begun.send(Err(error)).unwrap_or_default(),
+                };
+                begun.send(Ok(())).unwrap_or_default();
                 tokio::select! {
                     () = serve(listener, ask) => {}
                     _ = ended => {}
@@ -101,6 +122,8 @@ impl Endpoint {
             LocalSet::new().block_on(&runtime, serving);
         };
         std::thread::Builder::new().name("metrics".to_owned()).spawn(serve).map_err(no_thread)?;
+        let begins = begins.recv().unwrap_or_else(|_| Err(io::Error::other("its thread is gone")));
+        begins.map_err(no_thread)?;
         tracing::info!(%listen, "serves metrics");
         Ok(Self { texts: tokio::task::spawn_local(tell(asked, source)), _serves: serves, path })
     }
@@ -236,6 +259,7 @@ async fn answer(request: &Request<Incoming>, ask: &mpsc::Sender<Asked>) -> Respo
 mod tests {
     use super::*;
     use std::future::pending;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[test]
     fn whoever_holds_all_places_makes_room_for_others() {
@@ -285,6 +309,28 @@ mod tests {
             assert_eq!(waits().await.unwrap(), Bytes::from("2"));
             assert!(begin.elapsed() >= took * (SHARE - 2), "the daemon has others to serve");
             task.abort();
+        });
+    }
+
+    #[test]
+    fn an_address_that_is_not_the_machines_is_an_error_and_one_that_is_serves_until_dropped() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            // Of a block of addresses that nobody has (RFC 5737).
+            let elsewhere = "192.0.2.1:1".parse().unwrap();
+            let error = Endpoint::open(&elsewhere, Box::new(String::new)).unwrap_err();
+            assert!(matches!(error, Error::Listen { .. }), "{error}");
+            let place = tempfile::tempdir().unwrap();
+            let path = place.path().join("metrics");
+            let here = path.to_str().unwrap().parse().unwrap();
+            let endpoint = Endpoint::open(&here, Box::new(|| "text".to_owned())).unwrap();
+            let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.ends_with("\r\n\r\ntext"), "{answer}");
+            drop(endpoint);
+            assert!(!path.exists());
         });
     }
 }
