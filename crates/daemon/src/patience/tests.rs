@@ -109,7 +109,7 @@ fn an_owner_has_its_content_as_soon_as_that_is_there() {
 #[test]
 fn pages_on_their_way_are_waited_for_half_a_second() {
     by_the_clock(async {
-        let mut bed = Bed::with("", "pages_per_block = 1\nmax = 1");
+        let bed = Bed::with("", "pages_per_block = 1\nmax = 1");
         bed.zero(1);
         bed.has_free(0);
         let begin = Instant::now();
@@ -304,7 +304,7 @@ fn a_loan_by_name_says_what_was_ready_and_whether_it_was_kept() {
 #[test]
 fn a_loan_by_name_waits_for_pages_on_their_way_as_others_do() {
     by_the_clock(async {
-        let mut bed = Bed::new();
+        let bed = Bed::new();
         bed.has_free(0);
         let begin = Instant::now();
         let refused = lend_by_name(&bed, &named(1).1).await;

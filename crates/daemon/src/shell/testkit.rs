@@ -50,7 +50,7 @@ impl Bed {
         let dir = tempfile::tempdir_in("/dev/shm").expect("room");
         fs::create_dir(dir.path().join("proc")).expect("a new directory");
         let text = format!("{rest}\n[[pool]]\npage_size = \"2M\"\n{pool}\n[workers]\nmax = 0\n");
-        let mut bed = Self::start(dir, &text, alone);
+        let bed = Self::start(dir, &text, alone);
         bed.has_free(1000);
         bed
     }
@@ -65,10 +65,15 @@ impl Bed {
     }
 
     /// From now on the machine has so many pages free besides those that the shell has.
-    pub(crate) fn has_free(&mut self, pages: u64) {
+    pub(crate) fn has_free(&self, pages: u64) {
+        self.has_free_unseen(pages);
+        self.shell.borrow_mut().look_again();
+    }
+
+    /// The same, and nobody has looked yet.
+    pub(crate) fn has_free_unseen(&self, pages: u64) {
         let text = format!("MemTotal: 0 kB\nMemFree: 0 kB\nMemAvailable: {} kB\n", pages * 2048);
         fs::write(self.dir.path().join("proc/meminfo"), text).expect("a file");
-        self.shell.borrow_mut().look_again();
     }
 
     /// Has so many blocks made ready.
@@ -105,6 +110,14 @@ impl Bed {
         let granted = self.try_lend(request).expect("a loan");
         self.shell.borrow_mut().sent(granted.handover.loan.lease);
         granted
+    }
+
+    /// A loan's borrower lets go of all that it has of it, and the loan ends.
+    pub(crate) fn end(&self, granted: Granted) -> LeaseId {
+        let lease = granted.handover.loan.lease;
+        drop(granted);
+        self.shell.borrow_mut().end_lease(lease);
+        lease
     }
 
     /// Has all looked at that is returned, and the answers heard.

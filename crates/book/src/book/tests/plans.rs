@@ -4,21 +4,16 @@
 use super::*;
 use crate::config::Elastic;
 
-/// Has blocks of a pool made ready of so many free pages, and leaves so many free.
-fn with_ready(pools: impl IntoIterator<Item = PoolConfig>, blocks: u64, free: u64) -> Book {
-    let mut book = book(pools);
-    book.has_free(Node(0), PAGE, Pages(1000));
-    for _ in 0..blocks {
-        let (order, _) = book.take_zeroing(Who::User, None, None).expect("work");
-        let all = order.pool.pages_per_block;
-        book.finish_zeroing(order.job, all, Reach::Sole).expect("a legal move");
-    }
+/// A book with so many ready blocks of four pages, and so many pages free besides.
+fn with_ready(blocks: u64, free: u64) -> Book {
+    let mut book = book([pool(0, 4)]);
+    make_ready(&mut book, key(0, 4), blocks);
     book.has_free(Node(0), PAGE, Pages(free));
     book
 }
 
 /// How long each part of a loan is, and how much of that is ready.
-fn parts(loan: &Loan) -> Vec<(u64, u64)> {
+fn lengths(loan: &Loan) -> Vec<(u64, u64)> {
     loan.parts.iter().map(|part| (part.pages.0, part.ready.0)).collect()
 }
 
@@ -53,9 +48,9 @@ fn a_loan_has_no_more_parts_than_its_borrower_takes_and_its_hole_is_one() {
         (4, 1, &[(4, 4)][..]),
         (5, 1, &[(5, 0)][..]),
     ] {
-        let mut book = with_ready([pool(0, 4)], 4, 100);
+        let mut book = with_ready(4, 100);
         let loan = lend(&mut book, &most(pages, most_blocks)).0;
-        assert_eq!(parts(&loan), expected, "{pages} pages in {most_blocks} parts");
+        assert_eq!(lengths(&loan), expected, "{pages} pages in {most_blocks} parts");
     }
 }
 
@@ -71,10 +66,10 @@ fn a_ready_block_is_cut_for_no_less_than_half_of_it_unless_nothing_else_is_free(
             if is_one_file && pages > 4 {
                 continue;
             }
-            let mut book = with_ready([pool(0, 4)], 2, free);
+            let mut book = with_ready(2, free);
             let ask = if is_one_file { ask_one_file(pages) } else { ask(pages) };
             let loan = lend(&mut book, &ask).0;
-            assert_eq!(parts(&loan), expected, "{pages} pages beside {free}, {is_one_file}");
+            assert_eq!(lengths(&loan), expected, "{pages} pages beside {free}, {is_one_file}");
         }
     }
 }
@@ -95,7 +90,9 @@ fn a_new_block_takes_nothing_that_blocks_miss_that_were_begun() {
 
 #[test]
 fn what_nobody_wants_ready_any_more_is_not_to_be_zeroed() {
-    let mut book = with_ready([pool(0, 4), pool(0, 2)], 2, 100);
+    let mut book = book([pool(0, 4), pool(0, 2)]);
+    [4, 2].into_iter().for_each(|size| drop(make_ready(&mut book, key(0, size), 1)));
+    book.has_free(Node(0), PAGE, Pages(100));
     for pages in [4, 2] {
         let loan = lend(&mut book, &ask_one_file(pages)).0;
         bring_back(&mut book, &loan, 100);

@@ -124,10 +124,9 @@ fn what_an_owner_left_is_lent_as_it_is() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&owned());
-    let (lease, block) = (granted.handover.loan.lease, granted.handover.loan.parts[0].block);
+    let block = granted.handover.loan.parts[0].block;
     bed.write(block, 0, 1);
-    drop(granted);
-    bed.shell.borrow_mut().end_lease(lease);
+    bed.end(granted);
     bed.settle();
     let again = bed.lend(&owned());
     assert!(again.handover.loan.kept && again.handover.loan.parts[0].block == block);
@@ -138,10 +137,8 @@ fn nobody_owns_zeros_that_it_was_never_sent() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.try_lend(&owned()).expect("a loan");
-    let lease = granted.handover.loan.lease;
-    drop(granted);
     // As when its peer goes away before its answer.
-    bed.shell.borrow_mut().end_lease(lease);
+    bed.end(granted);
     bed.settle();
     assert_eq!((bed.count(StateName::Kept), bed.count(StateName::Zeroable)), (0, 1));
 }
@@ -154,8 +151,7 @@ fn content_that_is_lent_again_stays_its_owners_whether_or_not_it_was_sent() {
         let granted = bed.try_lend(&owned()).expect("a loan");
         let lease = granted.handover.loan.lease;
         assert_eq!(bed.shell.borrow_mut().sent(lease), is_sent, "it was new the first time only");
-        drop(granted);
-        bed.shell.borrow_mut().end_lease(lease);
+        bed.end(granted);
         bed.settle();
         assert_eq!(bed.count(StateName::Kept), 1);
     }
@@ -199,10 +195,8 @@ fn files_of_loans_are_found_with_those_that_linger() {
     bed.zero(3);
     let [lent, mapped, pinned] = [0, 1, 2].map(|_| bed.lend(&pages(1)));
     let memory = map(&mapped);
-    let ids = [&lent, &mapped, &pinned].map(|granted| granted.handover.loan.lease);
     let block = pinned.handover.loan.parts[0].block;
-    drop((mapped, pinned));
-    ids[1..].iter().for_each(|lease| bed.shell.borrow_mut().end_lease(*lease));
+    let ids = [lent.handover.loan.lease, bed.end(mapped), bed.end(pinned)];
     bed.wait_for_lanes();
     // No plain memory shows pins: as its lane would say it.
     while let Ok(mut found) = bed.returned.try_recv() {

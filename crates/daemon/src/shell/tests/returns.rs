@@ -111,9 +111,8 @@ fn a_mapped_block_lingers_until_its_mapping_goes() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&pages(1));
-    let (lease, block, memory) = (lease_of(&granted), block_of(&granted), map(&granted));
-    drop(granted);
-    bed.shell.borrow_mut().end_lease(lease);
+    let (block, memory) = (block_of(&granted), map(&granted));
+    bed.end(granted);
     bed.settle();
     assert_eq!(bed.count(StateName::Lingering), 1);
     assert_eq!(bed.shell.borrow_mut().closed_blocks(), None, "nothing went since it is watched");
@@ -130,9 +129,8 @@ fn a_watched_block_is_looked_at_when_something_is_told_and_not_before() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&pages(1));
-    let (lease, memory) = (lease_of(&granted), map(&granted));
-    drop(granted);
-    bed.shell.borrow_mut().end_lease(lease);
+    let memory = map(&granted);
+    bed.end(granted);
     // One look finds that it has to be watched, one that nothing went in between.
     let mut looks = 0;
     loop {
@@ -241,9 +239,8 @@ fn what_is_on_its_way_is_waited_for_and_nothing_else_is() {
     assert!(!may_come(&bed));
 
     let granted = bed.lend(&pages(1));
-    let (lease, memory) = (lease_of(&granted), map(&granted));
-    drop(granted);
-    bed.shell.borrow_mut().end_lease(lease);
+    let memory = map(&granted);
+    bed.end(granted);
     bed.settle();
     assert!(may_come(&bed), "it lingers");
     drop(memory);
@@ -269,8 +266,7 @@ fn kept_content_is_given_up_at_its_time() {
     bed.settle();
     assert_eq!((bed.count(StateName::Kept), bed.count(StateName::Zeroable)), (0, 1));
     bed.zero(1);
-    let lease = lease_of(&bed.lend(&owned()));
-    bed.shell.borrow_mut().end_lease(lease);
+    bed.end(bed.lend(&owned()));
     bed.settle();
     let until = bed.shell.borrow_mut().expire().expect("it is kept");
     let left = until - crate::shell::boot_seconds();
