@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::process::{descriptors, resident_kib};
 use prezero_tests::user::{NOBODY, on_a_thread_of};
-use prezero_tests::{Daemon, Page};
+use prezero_tests::{Daemon, Page, scrape};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
@@ -386,7 +386,7 @@ fn a_crowd_at_the_metrics_keeps_no_scraper_out() {
     for _ in 0..10 {
         let mut scraper = connect();
         scraper.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("served");
+        scraper.write_all(scrape::ASK).expect("served");
         let mut text = String::new();
         scraper.read_to_string(&mut text).expect("an answer");
         assert!(text.starts_with("HTTP/1.1 200") && text.contains("prezero_"), "{text}");

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use prezero_tests::Daemon;
+use prezero_tests::scrape::ASK;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -20,8 +21,6 @@ use crate::stage::Stage;
 use crate::users::User;
 use crate::victim::{Clock, Victim};
 
-/// What Prometheus asks.
-const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 

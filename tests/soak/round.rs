@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use linux::testkit::hugepages::Guard;
 use nix::sys::signal::{Signal, kill};
+use prezero_tests::scrape::ASK;
 use prezero_tests::storm::{Crowd, LEND_GROUP, Seen};
 use prezero_tests::{Daemon, Page, process};
 use rand::Rng;
@@ -198,12 +199,11 @@ impl Soak {
         // None is there before the first reload, and after one elsewhere.
         let Ok(mut stream) = UnixStream::connect(at) else { return };
         stream.set_read_timeout(Some(PATIENCE)).expect("a good time");
-        let ask = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-        let asked = if self.random.random_bool(0.8) { ask } else { &ask[..20] };
+        let asked = if self.random.random_bool(0.8) { ASK } else { &ASK[..20] };
         let mut text = String::new();
         let answered = stream
-            .write_all(asked.as_bytes())
-            .and_then(|()| if asked == ask { stream.read_to_string(&mut text) } else { Ok(0) });
+            .write_all(asked)
+            .and_then(|()| if asked == ASK { stream.read_to_string(&mut text) } else { Ok(0) });
         match answered {
             Ok(0) => {}
             Ok(_) => {

@@ -8,6 +8,7 @@ pub mod memory;
 pub mod pins;
 pub mod process;
 pub mod refused;
+pub mod scrape;
 pub mod storm;
 pub mod user;
 

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What Prometheus asks a daemon for.
+
+/// A whole request for the metrics, after whose answer the connection ends.
+pub const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
