@@ -17,35 +17,58 @@ use std::ptr::{NonNull, null_mut};
 
 use prezero_clear::parallel::{Share, clear_shares};
 use prezero_clear::{Cause, Chunk, Clearer, Extent, Method, Outcome, guard};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 16;
 const SIGBUS: i32 = 7;
 
+/// What threads take from a queue at a time, up to an address that is a multiple of it.
+const BATCH: usize = 2 << 20;
+
 /// A mapping of 16 pages of a file that has only the first `backed` of them.
 struct Cut {
     start: NonNull<u8>,
+    /// What its place was chosen in.
+    reserved: NonNull<u8>,
     _file: File,
 }
 
 impl Cut {
+    const RESERVED: usize = 3 * BATCH;
+
     fn new(backed: usize) -> Self {
+        Self::with_border(backed, 0)
+    }
+
+    /// One whose first `before` pages belong to another batch than the rest: where the kernel puts
+    /// mappings, 15 of 512 are such.
+    fn with_border(backed: usize, before: usize) -> Self {
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len((PAGES * PAGE) as u64).expect("grow");
+        let none = ProtFlags::empty();
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let start = unsafe {
+        let reserved =
+            unsafe { mmap_anonymous(null_mut(), Self::RESERVED, none, MapFlags::PRIVATE) };
+        let reserved = NonNull::new(reserved.expect("mmap").cast::<u8>()).expect("not at 0");
+        let border = reserved.addr().get().next_multiple_of(BATCH) + BATCH;
+        let start = border - before * PAGE - reserved.addr().get();
+        // SAFETY: between one and two batches from the start of the three that were reserved.
+        let start = unsafe { reserved.add(start) };
+        // SAFETY: replaces pages of what was reserved for this alone.
+        let mapped = unsafe {
             mmap(
-                null_mut(),
+                start.as_ptr().cast(),
                 PAGES * PAGE,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
+                MapFlags::SHARED | MapFlags::FIXED,
                 &file,
                 0,
             )
         };
+        mapped.expect("mmap");
         file.set_len((backed * PAGE) as u64).expect("cut");
-        Self { start: NonNull::new(start.expect("mmap").cast()).expect("not at 0"), _file: file }
+        Self { start, reserved, _file: file }
     }
 
     fn extent(&mut self) -> Extent<'_> {
@@ -61,8 +84,8 @@ impl Cut {
 
 impl Drop for Cut {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, of which no borrow is left.
-        unsafe { munmap(self.start.as_ptr().cast(), PAGES * PAGE) }.expect("munmap");
+        // SAFETY: the mappings made for this alone, of which no borrow is left.
+        unsafe { munmap(self.reserved.as_ptr().cast(), Self::RESERVED) }.expect("munmap");
     }
 }
 
@@ -145,27 +168,31 @@ fn threads_fail_independently() {
 }
 
 #[test]
-fn a_share_with_a_missing_page_ends_alone() {
+fn a_share_with_a_missing_page_ends_alone_and_tells_of_the_batches_before_it() {
     guard::install().unwrap();
-    let (mut cut, mut whole) = (Cut::new(11), Cut::new(PAGES));
-    let shares = [&mut cut, &mut whole].map(|memory| Share {
-        extent: memory.extent(),
-        threads: NonZeroUsize::MIN,
-        cpus: Vec::new(),
-    });
-    let page = NonZeroUsize::new(PAGE).unwrap();
-    let clearer = Clearer::default();
-    let outcomes =
-        clear_shares(&clearer, page, shares.into(), |_| ControlFlow::Continue(())).unwrap();
-    let [Outcome::Poisoned { fault, cleared_bytes: 0, .. }, Outcome::Complete(zeroed)] =
-        &outcomes[..]
-    else {
-        panic!("{outcomes:?}")
-    };
-    assert_eq!(zeroed.len(), PAGES * PAGE);
-    let address = fault.address;
-    drop(outcomes);
-    assert_eq!(cut.page_of(address), 11);
+    // Page 11, which is missing, in the second batch, at its begin, and in the first.
+    for (before, cleared_pages) in [(4, 4), (11, 11), (12, 0), (15, 0), (0, 0)] {
+        let (mut cut, mut whole) = (Cut::with_border(11, before), Cut::with_border(PAGES, before));
+        let shares = [&mut cut, &mut whole].map(|memory| Share {
+            extent: memory.extent(),
+            threads: NonZeroUsize::MIN,
+            cpus: Vec::new(),
+        });
+        let page = NonZeroUsize::new(PAGE).unwrap();
+        let clearer = Clearer::default();
+        let outcomes =
+            clear_shares(&clearer, page, shares.into(), |_| ControlFlow::Continue(())).unwrap();
+        let [Outcome::Poisoned { fault, cleared_bytes, .. }, Outcome::Complete(zeroed)] =
+            &outcomes[..]
+        else {
+            panic!("{before} {outcomes:?}")
+        };
+        assert_eq!(*cleared_bytes, cleared_pages * PAGE, "{before}");
+        assert_eq!(zeroed.len(), PAGES * PAGE, "{before}");
+        let address = fault.address;
+        drop(outcomes);
+        assert_eq!(cut.page_of(address), 11, "{before}");
+    }
 }
 
 /// Runs one of the tests below in a process of its own, and tells how that ended.
