@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::fs;
+use std::mem::replace;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::MutexGuard;
@@ -16,11 +17,13 @@ use book::{Asked, Refusal, Who};
 use linux::testkit::child::alone;
 use linux::{Mapping, Roots};
 use rustix::fs::{FallocateFlags, fallocate};
+use tokio::sync::mpsc::unbounded_channel;
 use units::{BlockId, Domain, LeaseId, Node, Owner, PageSize, Pages, Uid};
 use wire::LendRequest;
 
 use super::{Granted, Handover, ReturnedBlocks, Shared, Shell};
 use crate::lanes::Lane;
+use crate::watchers;
 
 pub(crate) const SIZE: PageSize = PageSize::MIB_2;
 pub(crate) const HERE: Domain = Domain { node: Node(0), page_size: SIZE };
@@ -128,6 +131,12 @@ impl Bed {
             self.shell.borrow_mut().settled(found);
         }
         panic!("blocks are looked at again and again");
+    }
+
+    /// From now on whoever listens for the answers of lanes does so in the event loop.
+    pub(crate) fn heed_returned(&mut self) {
+        let (_, nothing) = unbounded_channel();
+        watchers::returned(&self.shell, replace(&mut self.returned, nothing));
     }
 
     /// The same until nothing lingers: what tells of the end of a mapping may be quicker than it.

@@ -6,6 +6,7 @@
 
 mod effects;
 mod loans;
+mod looking;
 mod names;
 mod observing;
 mod returns;

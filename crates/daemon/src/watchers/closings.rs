@@ -44,6 +44,23 @@ pub(super) async fn heed(shell: Shared) {
             blocks.retain(|block| shell.borrow_mut().look_at_closed(*block));
             took += begin.elapsed();
         }
-        tokio::time::sleep(took * (SHARE - 1)).await;
+        tokio::time::sleep(rest_after(took)).await;
+    }
+}
+
+/// How long events wait after so much work for them.
+fn rest_after(took: Duration) -> Duration {
+    took * (SHARE - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenth_of_the_daemons_time_is_the_most() {
+        for took in [Duration::ZERO, Duration::from_micros(300), Duration::from_secs(2)] {
+            assert_eq!(took + rest_after(took), took * 10);
+        }
     }
 }

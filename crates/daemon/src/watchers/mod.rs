@@ -6,6 +6,8 @@
 mod closings;
 pub(crate) mod kernel;
 mod polled;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -37,9 +39,7 @@ pub(crate) fn lease(shell: &Shared, lease: LeaseId, end: DaemonEnd) {
             // would be lent until a restart.
             Err((end, error)) => {
                 tracing::warn!(%error, %lease, "a lease cannot be watched: looks at it now and then");
-                while !end.has_ended().unwrap_or(false) {
-                    sleep(LOOK).await;
-                }
+                seen_unheld(&end).await;
                 end
             }
         };
@@ -80,6 +80,13 @@ async fn unheld(end: DaemonEnd) -> Result<DaemonEnd, (DaemonEnd, io::Error)> {
             None => Ok(end),
             Some(error) => Err((end, error)),
         };
+    }
+}
+
+/// The same by a look now and then.
+async fn seen_unheld(end: &DaemonEnd) {
+    while !end.has_ended().unwrap_or(false) {
+        sleep(LOOK).await;
     }
 }
 
