@@ -512,6 +512,18 @@ impl Block {
         }
     }
 
+    /// Notes that the owner of a lent block has it: what it leaves is kept for so long. Returns
+    /// whether that is new; no-op in any other state, for a block without an owner, and for one
+    /// that lasts by a name.
+    pub(crate) fn keep_for(&mut self, seconds: u64) -> bool {
+        match &mut self.state {
+            State::Lent(Part { keep: Some(keep), name: None, .. }) if keep.scope.is_none() => {
+                std::mem::replace(&mut keep.seconds, seconds) != seconds
+            }
+            _ => false,
+        }
+    }
+
     /// lent → lingering: the lease ended.
     ///
     /// # Errors

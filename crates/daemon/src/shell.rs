@@ -126,8 +126,6 @@ pub(crate) struct Shell {
     store: Store,
     leases: Leases,
     held: Held,
-    /// Loans of new memory whose borrowers have not been sent it yet.
-    unsent: BTreeSet<LeaseId>,
     /// The lingering block that was looked at last.
     looked_at: Option<BlockId>,
     waiting: Rc<Waiting>,
@@ -230,7 +228,6 @@ impl Shell {
             held: Held::default(),
             looked_at: None,
             waiting: Rc::default(),
-            unsent: BTreeSet::new(),
             meters: Meters::new(roots.clone()),
             sizes: Sizes::of(run_dir, &roots),
             roots,

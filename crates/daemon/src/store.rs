@@ -294,7 +294,7 @@ impl Store {
                 file.set_len(pages.bytes(key.page_size).0)?;
                 Ok(Some(file))
             }
-            Effect::Move(block) => {
+            Effect::Move(block) | Effect::Mark(block) => {
                 let Some((state, name)) = book.place(*block) else { return Ok(None) };
                 let slot = self.unneeded_tables(*block, state);
                 let Some(place) = self.places.get(block) else { return Ok(None) };

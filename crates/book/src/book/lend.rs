@@ -340,9 +340,9 @@ impl Book {
         }
         let keep = asked.keep();
         let keep_seconds = keep.as_ref().map_or(0, |keep| keep.seconds);
-        // What has no name yet is in nobody's hands.
-        let is_sent = asked.named.is_none();
-        let keep = keep.map(|k| Keep { seconds: if is_sent { k.seconds } else { 0 }, ..k });
+        // It is in nobody's hands yet: an end before that, of the daemon's, too, leaves its owner
+        // nothing.
+        let keep = keep.map(|keep| Keep { seconds: 0, ..keep });
         let part = |index: usize, pages| Part {
             lease,
             index: u32::try_from(index).unwrap_or(u32::MAX),
@@ -412,10 +412,8 @@ impl Book {
     fn owner_lingers(&self, asked: &Asked, sizes: &[PageSize]) -> bool {
         let mut lingering =
             self.in_state(StateName::Lingering).filter(|b| sizes.contains(&b.pool().page_size));
-        // What was lent by a name and is kept no longer still says whose it was.
-        let comes = |part: &Part| {
-            part.keep.as_ref().is_some_and(|keep| keep.scope.is_none() || keep.seconds > 0)
-        };
+        // What its owner never had, or had by a name and is kept no longer, still says whose it is.
+        let comes = |part: &Part| part.keep.as_ref().is_some_and(|keep| keep.seconds > 0);
         lingering.any(|b| {
             matches!(b.state(), State::Lingering(Some(part)) if asked.owned(part) && comes(part))
         })

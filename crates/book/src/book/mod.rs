@@ -67,6 +67,9 @@ pub enum Effect {
     },
     /// Rename the file to where [`Book::place`] says.
     Move(BlockId),
+    /// The same of one in its borrower's hands, whose name is to say for how long its content is
+    /// kept. Where that fails nothing but that is lost: tell [`Book::mark_failed`].
+    Mark(BlockId),
     /// Change the file's length.
     Resize {
         /// The block.
@@ -111,7 +114,7 @@ struct Lease {
     blocks: Vec<BlockId>,
     /// By what name it lasts, or is about to.
     name: Option<LoanName>,
-    /// For how long content is kept after a loan by name, once that has its name.
+    /// For how long content is kept after the loan, once its borrower has it.
     keep_seconds: u64,
 }
 

@@ -3,7 +3,7 @@
 
 use units::{BlockId, Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
 
-use super::{Book, Effect};
+use super::{Book, Effect, Lease};
 use crate::block::{Block, Reach, Settled, State, StateName};
 
 impl Book {
@@ -22,8 +22,26 @@ impl Book {
         effects
     }
 
-    /// Ends a loan of which nothing is kept for its owner. So end those of new memory that never
-    /// got into their borrowers' hands: no owner is told later that zeros are its content.
+    /// A loan without a name is in its borrower's hands: what its owner leaves is kept from now on.
+    /// Not before: of new memory that never got there no owner is told later that zeros are its
+    /// content, whoever ends first. No-op for a loan that was kept, one that nothing is kept of,
+    /// and one that is gone.
+    pub fn sent(&mut self, lease: LeaseId) -> Vec<Effect> {
+        let Some(Lease { blocks, keep_seconds, .. }) = self.leases.get(&lease) else {
+            return Vec::new();
+        };
+        let (blocks, seconds) = (blocks.clone(), *keep_seconds);
+        let is_new = |id: &BlockId| self.blocks.change(*id, |b| b.keep_for(seconds)) == Some(true);
+        blocks.into_iter().filter(is_new).map(Effect::Mark).collect()
+    }
+
+    /// An [`Effect::Mark`] could not be carried out: nothing of the block is kept for its owner, as
+    /// its file's name says.
+    pub fn mark_failed(&mut self, block: BlockId) {
+        self.blocks.change(block, |b| b.keep_for(0));
+    }
+
+    /// Ends a loan of which nothing is kept for its owner.
     pub fn end_unkept(&mut self, lease: LeaseId) -> Vec<Effect> {
         for block in self.lease_blocks(lease) {
             self.blocks.change(block, Block::keep_nothing);

@@ -133,8 +133,11 @@ fn parts(loan: &Loan) -> Vec<(BlockId, u64, u64)> {
     loan.parts.iter().map(|p| (p.block, p.pages.0, p.ready.0)).collect()
 }
 
+/// A loan that its borrower has.
 fn lend(book: &mut Book, ask: &Asked) -> (Loan, Vec<Effect>) {
-    book.lend(ask).expect("a loan that can be granted")
+    let (loan, effects) = book.lend(ask).expect("a loan that can be granted");
+    book.sent(loan.lease);
+    (loan, effects)
 }
 
 fn refusal(book: &mut Book, ask: &Asked) -> Refusal {

@@ -74,6 +74,7 @@ enum Moment {
     At(Step),
     Effect(Step, usize),
     DyingBefore(Step, usize),
+    DyingAfter(Step),
     Failing(Step, usize, bool),
     DyingIdle,
     WhenEverybodyLetsGo,
@@ -150,7 +151,9 @@ impl State {
                     _ => self.world.carry_out(&self.book, effect, false),
                 }
             }
-            self.finish_call(then, failed.is_none());
+            for effect in self.finish_call(then, failed.is_none()) {
+                self.world.carry_out(&self.book, &effect, false);
+            }
         }
         self.world.soil();
     }
@@ -174,6 +177,7 @@ fn block_of(effect: &book::Effect) -> units::BlockId {
     match effect {
         Effect::Create { block, .. }
         | Effect::Move(block)
+        | Effect::Mark(block)
         | Effect::Resize { block, .. }
         | Effect::Remove(block)
         | Effect::Unlink(block) => *block,
@@ -361,7 +365,10 @@ impl<'a> Search<'a> {
             self.crash(history, *last, &state.world, found);
         }
         *last = Moment::At(step);
-        state.finish_call(then, true);
+        for effect in state.finish_call(then, true) {
+            self.crash(history, Moment::DyingAfter(step), &state.world, found);
+            state.world.carry_out(&state.book, &effect, false);
+        }
         state.world.soil();
         let is_changed =
             !effects.is_empty() || before != fingerprint(&state.world, &state.book, scene);

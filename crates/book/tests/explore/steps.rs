@@ -347,14 +347,16 @@ impl State {
         self.world.lets_go(worker);
     }
 
-    /// What follows when all effects are carried out, or one failed.
-    pub(crate) fn finish_call(&mut self, then: Then, is_done: bool) {
+    /// What follows when all effects are carried out, or one failed. What is to be carried out
+    /// after it may fail as if it had not been asked for.
+    pub(crate) fn finish_call(&mut self, then: Then, is_done: bool) -> Vec<Effect> {
         match then {
             Then::Nothing => {}
             Then::HandOver { user, loan, owner } if is_done => {
                 self.world.leases[user] = Some(loan.lease);
                 let owner = if owner { Whose::Owners } else { Whose::Nobodys };
                 self.hand_over(user, &loan, owner);
+                return self.book.sent(loan.lease);
             }
             Then::Begun { name, user, lease, owner, kept } if is_done => {
                 self.world.names[name] = ByName::Pending { lease, user, owner, kept };
@@ -391,6 +393,7 @@ impl State {
                 self.carry_out_all(&effects);
             }
         }
+        Vec::new()
     }
 
     fn carry_out_all(&mut self, effects: &[Effect]) {
@@ -411,7 +414,9 @@ impl State {
     fn assert_own(&self, block: BlockId, user: usize, owner: Whose) {
         let file = self.world.file(block);
         let own = |page: &Page| match page {
-            Page::Zero | Page::Hole => true,
+            Page::Hole => true,
+            // Whether an agent's user has had what it got by a name nobody knows but the agent.
+            Page::Zero => matches!(owner, Whose::Scoped(_)),
             page => *page == Page::Of { user, owner },
         };
         let is_owned = owner != Whose::Nobodys;

@@ -220,7 +220,7 @@ impl World {
                     is_orphan: false,
                 });
             }
-            Effect::Move(block) => {
+            Effect::Move(block) | Effect::Mark(block) => {
                 let to = Self::place_in(book, *block);
                 let file = self.file_mut(*block);
                 let from = file.place.replace(to.clone()).expect("it was found by its name").0;

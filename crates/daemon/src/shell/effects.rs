@@ -93,6 +93,11 @@ impl Shell {
     fn carry_out(&mut self, effect: &Effect) -> Option<Made> {
         let file = match self.store.carry_out(&self.book, effect) {
             Ok(file) => file?,
+            Err(error) if let Effect::Mark(block) = *effect => {
+                tracing::warn!(%error, %block, "what its owner leaves is not kept");
+                self.book.mark_failed(block);
+                return None;
+            }
             Err(error) => {
                 tracing::error!(%error, ?effect, "a block is lost");
                 self.give_up(effect);

@@ -128,9 +128,6 @@ impl Shell {
             Err(refusal) => return Ok(Err(refusal)),
         };
         self.note_grant(&loan);
-        if !loan.kept {
-            self.unsent.insert(loan.lease);
-        }
         let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
         let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
         match self.hand_over(asked, &loan, made, &to_fill, borrower) {
@@ -155,17 +152,15 @@ impl Shell {
         }
     }
 
-    /// The loan's descriptors are on their way to its borrower: what it leaves is its content.
-    /// Returns whether the loan is of new memory, and was not sent before.
-    pub(crate) fn sent(&mut self, lease: LeaseId) -> bool {
-        self.unsent.remove(&lease)
+    /// The borrower has the loan's descriptors: what it leaves is its owner's content.
+    pub(crate) fn sent(&mut self, lease: LeaseId) {
+        self.apply(|book| book.sent(lease));
     }
 
-    /// They did not get there after all. The loan ends at once: until it has, its files' names say
-    /// that what is there is its owner's, and the daemon may end before the peer's end is seen.
+    /// It has not, and never will: the loan ends at once.
     pub(crate) fn not_sent(&mut self, lease: LeaseId) {
-        if !self.book.lease_blocks(lease).is_empty() {
-            self.end(lease, false);
+        if self.book.has_lease(lease) {
+            self.end_lease(lease);
         }
     }
 

@@ -88,7 +88,7 @@ impl Shell {
 
     /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
     pub(super) fn end_lease(&mut self, lease: LeaseId) {
-        self.end(lease, !self.unsent.contains(&lease));
+        self.end(lease, true);
     }
 
     /// The same; `keeps` what its owner left, if it has one and asked for that.
@@ -110,7 +110,6 @@ impl Shell {
         self.filling.retain(|block, _| !blocks.contains(block));
         self.holes.forget(blocks);
         self.borrowers.remove(lease);
-        self.unsent.remove(&lease);
         let borrower = self.borrower_of(blocks);
         if let Some(forget) = self.leases.remove(lease) {
             self.store.lanes().submit(borrower, forget);

@@ -4,7 +4,6 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::mem::replace;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::MutexGuard;
@@ -17,13 +16,11 @@ use book::{Asked, Refusal, Who};
 use linux::testkit::child::alone;
 use linux::{Mapping, Roots};
 use rustix::fs::{FallocateFlags, fallocate};
-use tokio::sync::mpsc::unbounded_channel;
 use units::{BlockId, Domain, LeaseId, Node, Owner, PageSize, Pages, Uid};
 use wire::LendRequest;
 
 use super::{Granted, Handover, ReturnedBlocks, Shared, Shell};
 use crate::lanes::Lane;
-use crate::watchers;
 
 pub(crate) const SIZE: PageSize = PageSize::MIB_2;
 pub(crate) const HERE: Domain = Domain { node: Node(0), page_size: SIZE };
@@ -36,6 +33,7 @@ pub(crate) struct Bed {
     pub(crate) shell: Shared,
     pub(crate) returned: ReturnedBlocks,
     pub(crate) dir: tempfile::TempDir,
+    config: String,
     // Who asks whether anybody has a file must be the only one to fork and to open.
     _alone: MutexGuard<'static, ()>,
 }
@@ -53,18 +51,25 @@ impl Bed {
         let dir = tempfile::tempdir_in("/dev/shm").expect("room");
         fs::create_dir(dir.path().join("proc")).expect("a new directory");
         let text = format!("{rest}\n[[pool]]\npage_size = \"2M\"\n{pool}\n[workers]\nmax = 0\n");
-        let bed = Self::start(dir, &text, alone);
+        let bed = Self::start(dir, text, alone);
         bed.has_free(1000);
         bed
     }
 
-    fn start(dir: tempfile::TempDir, config: &str, alone: MutexGuard<'static, ()>) -> Self {
+    fn start(dir: tempfile::TempDir, config: String, alone: MutexGuard<'static, ()>) -> Self {
         let roots = Roots { proc: dir.path().join("proc"), ..Roots::default() };
-        let config = Config::from_toml(config).expect("a configuration");
-        let started = Shell::start(config, &dir.path().join("run"), roots, true, [].into());
+        let parsed = Config::from_toml(&config).expect("a configuration");
+        let started = Shell::start(parsed, &dir.path().join("run"), roots, true, [].into());
         let started = started.expect("a start");
         let shell = Rc::new(RefCell::new(started.shell));
-        Self { shell, returned: started.returned, dir, _alone: alone }
+        Self { shell, returned: started.returned, dir, config, _alone: alone }
+    }
+
+    /// Its daemon is gone in the midst of what it does, and another one takes over what there is.
+    pub(crate) fn killed(self) -> Self {
+        let Self { shell, dir, config, _alone: alone, .. } = self;
+        drop(shell);
+        Self::start(dir, config, alone)
     }
 
     /// From now on the machine has so many pages free besides those that the shell has.
@@ -131,12 +136,6 @@ impl Bed {
             self.shell.borrow_mut().settled(found);
         }
         panic!("blocks are looked at again and again");
-    }
-
-    /// From now on whoever listens for the answers of lanes does so in the event loop.
-    pub(crate) fn heed_returned(&mut self) {
-        let (_, nothing) = unbounded_channel();
-        watchers::returned(&self.shell, replace(&mut self.returned, nothing));
     }
 
     /// The same until nothing lingers: what tells of the end of a mapping may be quicker than it.

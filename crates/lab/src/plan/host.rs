@@ -203,7 +203,7 @@ impl Host {
                     let was = self.files.remove(block).unwrap_or_default();
                     self.held = self.held.saturating_sub(was);
                 }
-                Effect::Move(_) => {}
+                Effect::Move(_) | Effect::Mark(_) => {}
             }
         }
         self.observe();

@@ -5,7 +5,7 @@ use units::{LeaseId, Pages};
 
 use super::borrowing::{is_owned, owner_of};
 use super::kernel::{Actor, Content};
-use super::world::{Client, Fate, World};
+use super::world::{Client, Fate, World, split};
 use crate::block::{Block, State, StateName};
 use crate::book::{Asked, Effect, HeldByName, Named, Refusal};
 
@@ -30,7 +30,7 @@ impl World {
         assert!(self.leases_seen.insert(loan.lease), "{} was used before", loan.lease);
         assert_eq!(loan.kept, waits, "{loan:?} for {ask:?}");
         if loan.kept {
-            self.had_names.insert(loan.lease);
+            self.had.insert(loan.lease);
         }
         // What is kept for it counts already.
         let quota = named.quota.map_or(u64::MAX, |quota| quota.0);
@@ -71,7 +71,7 @@ impl World {
                     assert!(matches!(fate, Fate::Crash { .. }), "{found:?}");
                     // An earlier one, of which a return failed, comes back where this one is gone.
                     let is_new = found.lease == loan.lease;
-                    self.had_names.insert(found.lease);
+                    self.had.insert(found.lease);
                     self.unclaimed.insert(found.name, is_new);
                 }
                 None => {
@@ -82,7 +82,7 @@ impl World {
         }
         let found = self.book.named(&named.name).expect("it is held by its name");
         assert!(!found.is_pending && found.fits(ask), "{found:?} for {ask:?}");
-        self.had_names.insert(loan.lease);
+        self.had.insert(loan.lease);
         self.note("lent by name");
         if loan.kept {
             self.note("lent kept by name");
@@ -230,16 +230,5 @@ impl World {
                 "refused: no memory for a name"
             }
         });
-    }
-}
-
-/// A fate over two steps, of which the first has so many effects.
-fn split(fate: Fate, first: usize) -> (Fate, Fate) {
-    match fate {
-        Fate::Crash { after, how } if after > first => {
-            (Fate::Fine, Fate::Crash { after: after - first - 1, how })
-        }
-        Fate::Fails(nth) if nth >= first => (Fate::Fine, Fate::Fails(nth - first)),
-        fate => (fate, Fate::Fine),
     }
 }

@@ -9,7 +9,7 @@ use wire::Counters;
 use super::checks::{View, count_zero};
 use super::events::Less;
 use super::kernel::{Actor, Content, Shape};
-use super::world::{Client, Fate, World, shape};
+use super::world::{Client, Fate, World, shape, split};
 use crate::block::{Block, Keep, Part, Reach, Settled, State, StateName};
 use crate::book::{Asked, Loan, Refusal};
 
@@ -48,13 +48,21 @@ impl World {
             );
         }
         self.note_shape(&loan);
-        if !self.execute(&effects, fate) {
+        if loan.kept {
+            self.had.insert(loan.lease);
+        }
+        let (first, second) = split(fate, effects.len());
+        if !self.execute(&effects, first) {
             // Its answer never came. A daemon that lives takes the loan back.
             let effects = self.book.end_lease(loan.lease);
             self.execute(&effects, Fate::Fine);
             return;
         }
         self.hand_over(ask, &loan, pin);
+        self.had.insert(loan.lease);
+        let effects = self.book.sent(loan.lease);
+        assert!(effects.is_empty() || !loan.kept, "its content was kept before");
+        self.execute(&effects, second);
     }
 
     /// The daemon asks the kernel what a user's files have. Returns what the user holds, in bytes.

@@ -221,8 +221,8 @@ impl World {
         assert_eq!(listed, known, "loans by name, and who knows of them");
         for block in self.book.in_state(StateName::Kept) {
             let State::Kept { part, .. } = block.state() else { continue };
+            assert!(self.had.contains(&part.lease), "nobody ever had {block:?}");
             if part.scope().is_some() {
-                assert!(self.had_names.contains(&part.lease), "nobody ever had {block:?}");
                 assert_eq!(block.missing(), Pages::ZERO, "a hole is kept for a name: {block:?}");
             }
         }

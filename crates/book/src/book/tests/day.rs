@@ -170,7 +170,7 @@ impl Host {
                     (block, Some(*pages))
                 }
                 Effect::Remove(block) | Effect::Unlink(block) => (block, None),
-                Effect::Move(_) => continue,
+                Effect::Move(_) | Effect::Mark(_) => continue,
             };
             let was = match now {
                 Some(pages) => self.files.insert(*block, pages),

@@ -42,11 +42,45 @@ fn zeros_that_their_owner_never_had_are_not_kept_for_it() {
     let mine = ask(2).kept("guest", 60);
     let mut book = super::book([in_place(0, 2)]);
     make_ready(&mut book, key(0, 2), 1);
-    let (loan, _) = lend(&mut book, &mine);
+    let (loan, _) = book.lend(&mine).expect("a loan");
     let block = loan.parts[0].block;
+    let name = |book: &Book| book.place(block).expect("it is lent").1;
+    assert!(name(&book).ends_with("-g2-k0-oguest"), "{}", name(&book));
+    assert_eq!(book.end_lease(loan.lease), [Effect::Move(block)]);
+    let patient = Asked { await_owner: true, ..mine.clone() };
+    assert_ne!(refusal(&mut book, &patient), Refusal::OwnerLingers, "nothing comes of it");
+    assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Zeroable);
+}
+
+#[test]
+fn what_is_returned_so_that_nothing_is_kept_is_not_kept() {
+    let mut book = super::book([in_place(0, 2)]);
+    let block = make_ready(&mut book, key(0, 2), 1)[0];
+    let (loan, _) = lend(&mut book, &ask(2).kept("guest", 60));
     assert_eq!(book.end_unkept(loan.lease), [Effect::Move(block)]);
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Zeroable);
-    assert!(!lend(&mut book, &mine).0.kept);
+}
+
+#[test]
+fn what_its_owner_was_sent_is_marked_once_and_kept_unless_that_fails() {
+    let mine = ask(4).kept("guest", 60);
+    let mut book = super::book([in_place(0, 2)]);
+    let blocks = make_ready(&mut book, key(0, 2), 3);
+    let (loan, _) = book.lend(&mine).expect("a loan of two blocks");
+    let [first, second] = [0, 1].map(|part| loan.parts[part].block);
+    assert_eq!(book.sent(loan.lease), [Effect::Mark(first), Effect::Mark(second)]);
+    assert_eq!(book.sent(loan.lease), []);
+    book.mark_failed(second);
+    book.end_lease(loan.lease);
+    assert_eq!(settled(&mut book, first, Reach::Sole).0, Settled::Kept);
+    assert_eq!(settled(&mut book, second, Reach::Sole).0, Settled::Zeroable);
+    assert_eq!(book.sent(loan.lease), [], "it has ended");
+    // What nobody owns, and what comes back to its owner, needs no mark.
+    let third = *blocks.iter().find(|id| ![first, second].contains(id)).expect("a third");
+    let (loan, _) = book.lend(&ask(2)).expect("a loan");
+    assert_eq!((loan.parts[0].block, book.sent(loan.lease)), (third, vec![]));
+    let (loan, _) = book.lend(&ask(2).kept("guest", 60)).expect("what it left");
+    assert_eq!((loan.parts[0].block, book.sent(loan.lease)), (first, vec![]));
 }
 
 #[test]

@@ -216,6 +216,7 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "crash before the answer",
         "crash while starting",
         "failed effect",
+        "a mark fails",
         "removed while held",
         "lost worker",
         "late write",

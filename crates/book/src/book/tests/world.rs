@@ -42,6 +42,17 @@ pub(super) enum Fate {
     Fails(usize),
 }
 
+/// A fate over two steps, of which the first has so many effects.
+pub(super) fn split(fate: Fate, first: usize) -> (Fate, Fate) {
+    match fate {
+        Fate::Crash { after, how } if after > first => {
+            (Fate::Fine, Fate::Crash { after: after - first - 1, how })
+        }
+        Fate::Fails(nth) if nth >= first => (Fate::Fine, Fate::Fails(nth - first)),
+        fate => (fate, Fate::Fine),
+    }
+}
+
 /// A death of the daemon.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Crash {
@@ -97,9 +108,9 @@ pub(super) struct World {
     /// Loans by name that outlived a daemon which had told nobody of them, and whether nobody ever
     /// had them: else a return was tried, and failed.
     pub(super) unclaimed: BTreeMap<LoanName, bool>,
-    /// Loans by name that somebody had, or whose content somebody did: until it has its name a loan
-    /// of new memory is in nobody's hands.
-    pub(super) had_names: BTreeSet<LeaseId>,
+    /// Loans that somebody had, or whose content somebody did: until it has its name, or was sent,
+    /// a loan of new memory is in nobody's hands.
+    pub(super) had: BTreeSet<LeaseId>,
     /// What happened, by name: a run of sequences that never gets somewhere proves nothing.
     pub(super) seen: BTreeMap<String, u32>,
 }
@@ -148,7 +159,7 @@ impl World {
             leases_seen: BTreeSet::new(),
             jobs_seen: BTreeSet::new(),
             unclaimed: BTreeMap::new(),
-            had_names: BTreeSet::new(),
+            had: BTreeSet::new(),
             seen: BTreeMap::new(),
         }
     }
@@ -189,6 +200,7 @@ impl World {
         for (n, effect) in effects.iter().enumerate() {
             let (Effect::Create { block, .. }
             | Effect::Move(block)
+            | Effect::Mark(block)
             | Effect::Resize { block, .. }
             | Effect::Remove(block)
             | Effect::Unlink(block)) = effect;
@@ -197,6 +209,10 @@ impl World {
                     self.note("crash between effects");
                     self.restart(how);
                     return false;
+                }
+                Fate::Fails(at) if at == n && matches!(effect, Effect::Mark(_)) => {
+                    self.note("a mark fails");
+                    self.book.mark_failed(*block);
                 }
                 Fate::Fails(at) if at == n => {
                     self.note("failed effect");
@@ -231,7 +247,7 @@ impl World {
                 assert!(told, "nobody configured {key}, and it gets a new block");
                 self.kernel.create(shape(key), place, pages.0);
             }
-            Effect::Move(block) => {
+            Effect::Move(block) | Effect::Mark(block) => {
                 let to = self.book.place(*block).expect("a moved block is in the book");
                 let no = self.kernel.find(*block).expect("a moved block has a file");
                 let from = self.kernel.file_mut(no).place.replace(to.clone());

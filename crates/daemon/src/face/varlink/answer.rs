@@ -31,15 +31,15 @@ impl Answer {
         self.long.shorten(lent)
     }
 
-    /// It is sent now, which may be cancelled at any moment: then its borrower may have the loan.
-    /// Returns what to do if it was not sent.
-    pub(super) fn sends(&self) -> impl FnOnce() + use<> {
-        let shell = Rc::clone(&self.shell);
-        let loan = self.loan.take().filter(|lease| shell.borrow_mut().sent(*lease));
-        move || {
-            if let Some(lease) = loan {
-                shell.borrow_mut().not_sent(lease);
-            }
+    /// It is sent now. Returns what to call, with whether it was, before anything else is done.
+    /// That may be cancelled at any moment: then its borrower may have the loan, and nothing of it
+    /// is kept.
+    pub(super) fn sends(&self) -> impl FnOnce(bool) + use<> {
+        let (shell, loan) = (Rc::clone(&self.shell), self.loan.take());
+        move |was_sent| {
+            let Some(lease) = loan else { return };
+            let mut shell = shell.borrow_mut();
+            if was_sent { shell.sent(lease) } else { shell.not_sent(lease) }
         }
     }
 

@@ -229,9 +229,10 @@ impl socket::WriteHalf for WriteHalf {
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let long = self.answer.long.take();
         let bytes = long.as_deref().unwrap_or(buf);
-        let undo = self.answer.sends();
-        if let Err(error) = self.send_all(bytes, &borrowed).await {
-            undo();
+        let done = self.answer.sends();
+        let sent = self.send_all(bytes, &borrowed).await;
+        done(sent.is_ok());
+        if let Err(error) = sent {
             tracing::debug!(%error, "a reply was not taken");
             self.broken.notify_one();
             // Dropped here, with the connection.

@@ -147,14 +147,49 @@ fn nobody_owns_zeros_that_it_was_never_sent() {
 fn content_that_is_lent_again_stays_its_owners_whether_or_not_it_was_sent() {
     let mut bed = Bed::new();
     bed.zero(1);
-    for is_sent in [true, false] {
+    let first = bed.lend(&owned());
+    bed.end(first);
+    bed.settle();
+    let again = bed.try_lend(&owned()).expect("a loan");
+    assert!(again.handover.loan.kept);
+    bed.end(again);
+    bed.settle();
+    assert_eq!(bed.count(StateName::Kept), 1);
+}
+
+#[test]
+fn a_daemon_that_dies_leaves_owners_what_they_had_and_no_zeros_that_they_had_not() {
+    for (is_sent, kept, zeroable) in [(false, 0, 1), (true, 1, 0)] {
+        let mut bed = Bed::new();
+        bed.zero(1);
         let granted = bed.try_lend(&owned()).expect("a loan");
-        let lease = granted.handover.loan.lease;
-        assert_eq!(bed.shell.borrow_mut().sent(lease), is_sent, "it was new the first time only");
-        bed.end(granted);
+        if is_sent {
+            bed.shell.borrow_mut().sent(granted.handover.loan.lease);
+        }
+        drop(granted);
+        bed = bed.killed();
+        bed.shell.borrow_mut().settle_some(9);
         bed.settle();
-        assert_eq!(bed.count(StateName::Kept), 1);
+        let left = (bed.count(StateName::Kept), bed.count(StateName::Zeroable));
+        assert_eq!(left, (kept, zeroable), "sent: {is_sent}");
     }
+}
+
+#[test]
+fn a_loan_whose_files_cannot_be_marked_as_its_owners_goes_on_and_is_not_kept() {
+    let mut bed = Bed::new();
+    bed.zero(1);
+    let granted = bed.try_lend(&owned()).expect("a loan");
+    let (lease, block) = (granted.handover.loan.lease, granted.handover.loan.parts[0].block);
+    let of_it = bed.path(block).parent().expect("a block has a directory").to_owned();
+    let aside = bed.dir.path().join("aside");
+    fs::rename(&of_it, &aside).expect("the block's");
+    bed.shell.borrow_mut().sent(lease);
+    fs::rename(&aside, &of_it).expect("the same");
+    assert!(bed.has(lease) && bed.count(StateName::Lent) == 1, "its borrower has it");
+    bed.end(granted);
+    bed.settle();
+    assert_eq!((bed.count(StateName::Kept), bed.count(StateName::Zeroable)), (0, 1));
 }
 
 #[test]
