@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The moves of a block from state to state, and what it learns in one.
+
+use units::{JobId, LeaseId, LoanName, Pages};
+
+use super::reach::InPlace;
+use super::{Block, Hold, IllegalMove, Part, Reach, Settled, State, StateName, ZeroClaim};
+use crate::config::Recycle;
+
+impl Block {
+    /// zeroable → zeroing. Returns the page at which the worker starts.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state.
+    pub fn take(&mut self, job: JobId) -> Result<Pages, IllegalMove> {
+        let State::Zeroable { done } = self.state else { return self.illegal("taken to zero") };
+        self.state = State::Zeroing { job, done };
+        Ok(done)
+    }
+
+    /// zeroing → ready, if `pages_done` is all of it and the worker let go; zeroing → zeroable,
+    /// if it stopped early and let go; else zeroing → lingering.
+    ///
+    /// `pages_done` counts from the block's start. More than the block has is a worker's lie and
+    /// makes the block lingering.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] unless `job` holds the block.
+    pub fn finish(
+        &mut self,
+        job: JobId,
+        pages_done: Pages,
+        reach: Reach,
+        trust_unknown_reach: bool,
+    ) -> Result<StateName, IllegalMove> {
+        let State::Zeroing { job: holder, done } = self.state else {
+            return self.illegal("finished");
+        };
+        if holder != job {
+            return self.illegal("finished by another job");
+        }
+        let let_go = match reach {
+            Reach::Nobody(_) | Reach::Sole => true,
+            Reach::Shared | Reach::Mapped | Reach::Pinned | Reach::Poisoned => false,
+            Reach::Unknown => trust_unknown_reach,
+        };
+        let all = self.pool.pages_per_block;
+        self.state = if !let_go || pages_done > all || pages_done < done {
+            State::Lingering(None)
+        } else {
+            // What is done has memory; what is not may have it already, from before.
+            self.missing = self.missing.min(all.saturating_sub(pages_done));
+            if pages_done == all {
+                State::Ready(ZeroClaim(all))
+            } else {
+                State::Zeroable { done: pages_done }
+            }
+        };
+        Ok(self.state_name())
+    }
+
+    /// zeroing → lingering: the worker is gone without a word.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] unless `job` holds the block.
+    pub fn lose(&mut self, job: JobId) -> Result<(), IllegalMove> {
+        match self.state {
+            State::Zeroing { job: holder, .. } if holder == job => {
+                self.state = State::Lingering(None);
+                Ok(())
+            }
+            _ => self.illegal("lost by its job"),
+        }
+    }
+
+    /// ready → lent. Returns the claim, for the loan to spend.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state.
+    pub fn lend(&mut self, part: Part) -> Result<ZeroClaim, IllegalMove> {
+        let State::Ready(_) = self.state else { return self.illegal("lent") };
+        self.missing = part.pages.saturating_sub(self.pool.pages_per_block);
+        match std::mem::replace(&mut self.state, State::Lent(part)) {
+            State::Ready(claim) => Ok(claim),
+            _ => self.illegal("lent"),
+        }
+    }
+
+    /// kept → lent, to the owner it was kept for, content and all.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state, and for any other owner or uid.
+    pub fn lend_again(&mut self, part: Part) -> Result<(), IllegalMove> {
+        match &self.state {
+            State::Kept { part: old, .. }
+                if old.uid == part.uid
+                    && old.keeper().is_some()
+                    && old.keeper() == part.keeper() =>
+            {
+                self.state = State::Lent(part);
+                Ok(())
+            }
+            _ => self.illegal("lent again to its owner"),
+        }
+    }
+
+    /// lent → lent: from now on the loan lasts by its name, and its owner has it: what it leaves
+    /// is kept for so long.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] unless it is lent under `lease`, by no name.
+    pub fn hold_by_name(
+        &mut self,
+        lease: LeaseId,
+        name: LoanName,
+        keep_seconds: u64,
+    ) -> Result<(), IllegalMove> {
+        match &mut self.state {
+            State::Lent(part) if part.lease == lease && part.name.is_none() => {
+                part.name = Some(name);
+                if let Some(keep) = &mut part.keep {
+                    keep.seconds = keep_seconds;
+                }
+                Ok(())
+            }
+            _ => self.illegal("given that name"),
+        }
+    }
+
+    /// Notes that the owner of a lent block has it: what it leaves is kept for so long. Returns
+    /// whether that is new; no-op in any other state, for a block without an owner, and for one
+    /// that lasts by a name.
+    pub(crate) fn keep_for(&mut self, seconds: u64) -> bool {
+        match &mut self.state {
+            State::Lent(Part { keep: Some(keep), name: None, .. }) if keep.scope.is_none() => {
+                std::mem::replace(&mut keep.seconds, seconds) != seconds
+            }
+            _ => false,
+        }
+    }
+
+    /// lent → lingering: the lease ended.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] unless it is lent under `lease`.
+    pub fn give_back(&mut self, lease: LeaseId) -> Result<(), IllegalMove> {
+        match &self.state {
+            State::Lent(part) if part.lease == lease => {
+                self.state = State::Lingering(Some(part.clone()));
+                Ok(())
+            }
+            _ => self.illegal("returned by that lease"),
+        }
+    }
+
+    /// Notes that nothing of what is lent is kept for its owner. No-op in any other state.
+    pub(crate) fn keep_nothing(&mut self) {
+        if let State::Lent(part) = &mut self.state {
+            part.keep = None;
+        }
+    }
+
+    /// Notes that the file of a block in a borrower's hands, or of one that it returned and may
+    /// still have, has memory for `allocated` pages. No-op in any other state.
+    pub fn note_growth(&mut self, allocated: Pages) {
+        if matches!(self.state, State::Lent(_) | State::Lingering(Some(_))) {
+            self.grown = allocated.saturating_sub(self.pages());
+        }
+    }
+
+    /// Notes that only `allocated` pages of a lingering block have memory: its borrower may have
+    /// filled holes, made some, or cut the file. No-op in any other state.
+    pub fn note_memory(&mut self, allocated: Pages) {
+        if matches!(self.state, State::Lingering(_)) {
+            self.missing = self.pages().saturating_sub(allocated);
+        }
+    }
+
+    /// Notes that the first `filled` pages of a block just lent as a hole have memory now. No-op in
+    /// any other state.
+    pub fn note_filled(&mut self, filled: Pages) {
+        if matches!(self.state, State::Lent(_)) {
+            self.missing = self.pages().saturating_sub(filled);
+        }
+    }
+
+    /// What keeps a lingering block from settling, as of the last look.
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        self.hold
+    }
+
+    /// lingering → kept, zeroable or gone, once nobody can reach it.
+    ///
+    /// `recycle` is its pool's. A block that lost its pool's shape, one with a hole, whose filling
+    /// would take pages that nobody counted, one with memory errors, and one whose reach the kernel
+    /// cannot tell are always given back to the kernel.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state.
+    pub fn settle(
+        &mut self,
+        reach: Reach,
+        recycle: Recycle,
+        now: u64,
+    ) -> Result<Settled, IllegalMove> {
+        let State::Lingering(part) = &self.state else { return self.illegal("settled") };
+        let hold = match reach {
+            Reach::Shared => Some(Hold::Open),
+            Reach::Mapped => Some(Hold::Mapped),
+            Reach::Pinned => Some(Hold::Pinned),
+            Reach::Poisoned | Reach::Unknown => return Ok(Settled::Gone),
+            Reach::Nobody(_) | Reach::Sole => None,
+        };
+        if let Some(hold) = hold {
+            self.hold = hold;
+            return Ok(Settled::Lingering);
+        }
+        // A block that stays gets its length back, one that goes is counted no more.
+        self.grown = Pages::ZERO;
+        // Nobody has looked yet when it lingers the next time.
+        self.hold = Hold::default();
+        let is_named = part.as_ref().is_some_and(|part| part.scope().is_some());
+        if let Some(part) = part
+            && let Some(keep) = &part.keep
+            && keep.seconds > 0
+            && (!is_named || self.is_kept_by_name(&reach))
+        {
+            let until = now.saturating_add(keep.seconds);
+            // By its owner it comes back, and by what name is another loan's business.
+            self.state = State::Kept { part: Part { name: None, ..part.clone() }, until };
+            return Ok(Settled::Kept);
+        }
+        let whole = self.pages() == self.pool.pages_per_block && self.missing == Pages::ZERO;
+        match InPlace::of(&reach, recycle, is_named) {
+            Some(key) if whole => {
+                self.clear_where_it_lies(&key);
+                Ok(Settled::Zeroable)
+            }
+            _ => Ok(Settled::Gone),
+        }
+    }
+
+    /// Whether what was lent by a name may be kept. Whoever is left with a name of its file would
+    /// have its content again; and who gets it by a name may not fill a hole.
+    fn is_kept_by_name(&self, reach: &Reach) -> bool {
+        matches!(reach, Reach::Nobody(_)) && self.missing == Pages::ZERO
+    }
+
+    fn clear_where_it_lies(&mut self, _key: &InPlace) {
+        self.state = State::Zeroable { done: Pages::ZERO };
+    }
+
+    /// kept → lingering: the owner did not come back in time, or gave it up.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] from any other state.
+    pub fn give_up(&mut self) -> Result<(), IllegalMove> {
+        let State::Kept { part, .. } = &self.state else { return self.illegal("given up") };
+        self.state = State::Lingering(Some(part.clone().given_up()));
+        Ok(())
+    }
+}
