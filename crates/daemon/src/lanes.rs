@@ -203,6 +203,20 @@ mod tests {
     }
 
     #[test]
+    fn the_end_waits_for_what_nobody_holds_up_and_not_for_ever_for_what_a_user_does() {
+        let lanes = Lanes::new();
+        let (_release, held) = mpsc::channel::<()>();
+        lanes.submit(Some(Uid(1)), move || held.recv().unwrap_or_default());
+        let (tell, told) = mpsc::channel();
+        lanes.submit(None, move || {
+            std::thread::sleep(Duration::from_millis(20));
+            tell.send(()).expect("the test listens");
+        });
+        drop(lanes);
+        assert_eq!(told.try_recv(), Ok(()), "every page is free");
+    }
+
+    #[test]
     fn users_without_number_share_threads_and_all_are_served() {
         let lanes = Lanes::new();
         let (tell, told) = mpsc::channel();
