@@ -10,6 +10,8 @@
 
 mod looking;
 mod start;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};

@@ -5,6 +5,7 @@
 //! hold still: which look it was that ended a loan, and what waits in whose lane.
 
 mod effects;
+mod files;
 mod loans;
 mod looking;
 mod names;
