@@ -11,6 +11,7 @@ mod looking;
 mod names;
 mod observing;
 mod returns;
+mod starting;
 
 use std::fs;
 use std::time::Duration;
