@@ -72,6 +72,15 @@ fn without_a_daemon_every_verb_that_needs_one_says_so_with_code_3() {
     }
 }
 
+#[test]
+fn a_drain_without_the_daemon_that_was_asked_for_touches_no_others_run_directory() {
+    let output = prezero(&["drain"]);
+    let line = error_line(&output);
+    assert!(line.contains("no daemon at /nonexistent/io.prezero"), "{line}");
+    assert!(line.contains("--run-dir"), "{line}");
+    assert_eq!(output.status.code(), Some(3));
+}
+
 /// The binary under test in a directory of its own, where nothing of prezero is beside it: a link,
 /// since a file that was just written cannot be run while another thread's child has it open.
 fn alone() -> (tempfile::TempDir, Command) {

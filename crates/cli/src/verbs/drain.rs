@@ -2,14 +2,14 @@
 //! `prezero drain`: everything back to the kernel, and kept so; with a daemon or without.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use linux::Roots;
 use serde::Serialize;
 use units::Bytes;
 use wire::Drained;
 
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record};
 use crate::shared::Daemon;
 
@@ -32,9 +32,10 @@ pub(crate) struct Args {
     /// Go on as configured
     #[arg(long)]
     end: bool,
-    /// Without a daemon: the directory of its mounts
-    #[arg(long, value_name = "DIR", default_value = "/run/prezero")]
-    run_dir: PathBuf,
+    /// Without a daemon: the directory of its mounts [default: /run/prezero, if --socket is the
+    /// default, too]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
     #[command(flatten)]
     form: Form,
 }
@@ -44,11 +45,25 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Ok(mut client) => client.drain(!args.end)?,
         // There is nothing to go on with.
         Err(error) if args.end => return Err(error.into()),
-        Err(client::Error::NoDaemon { .. }) => daemon::drain(&args.run_dir, &Roots::default())?,
+        Err(client::Error::NoDaemon { .. }) => daemon::drain(left_in(args)?, &Roots::default())?,
         Err(error) => return Err(error.into()),
     };
     args.form.print(&Report { end: args.end, drained })?;
     Ok(Exit::Done)
+}
+
+/// Where the daemon that was asked for has left what it had. Another one's socket says nothing of
+/// that, and what is in the usual place is somebody else's.
+fn left_in(args: &Args) -> Result<&Path, Failure> {
+    let socket = &args.daemon.socket;
+    match &args.run_dir {
+        Some(dir) => Ok(dir),
+        None if socket == Path::new(client::DEFAULT_SOCKET) => Ok(Path::new("/run/prezero")),
+        None => Err(Failure::new(
+            Exit::NoDaemon,
+            format!("no daemon at {}: give --run-dir to drain what it left", socket.display()),
+        )),
+    }
 }
 
 #[derive(Debug, Serialize)]
