@@ -118,21 +118,18 @@ impl Block {
         match &mut self.state {
             State::Lent(part) if part.lease == lease && part.name.is_none() => {
                 part.name = Some(name);
-                if let Some(keep) = &mut part.keep {
-                    keep.seconds = keep_seconds;
-                }
+                self.keep_for(keep_seconds);
                 Ok(())
             }
             _ => self.illegal("given that name"),
         }
     }
 
-    /// Notes that the owner of a lent block has it: what it leaves is kept for so long. Returns
-    /// whether that is new; no-op in any other state, for a block without an owner, and for one
-    /// that lasts by a name.
+    /// Notes for how long is kept what the owner of a lent block leaves. Returns whether that is
+    /// new; no-op in any other state, and for a block without an owner.
     pub(crate) fn keep_for(&mut self, seconds: u64) -> bool {
         match &mut self.state {
-            State::Lent(Part { keep: Some(keep), name: None, .. }) if keep.scope.is_none() => {
+            State::Lent(Part { keep: Some(keep), .. }) => {
                 std::mem::replace(&mut keep.seconds, seconds) != seconds
             }
             _ => false,

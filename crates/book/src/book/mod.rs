@@ -19,6 +19,7 @@
 
 mod configure;
 mod domain;
+mod effect;
 mod elastic;
 mod index;
 mod job;
@@ -38,6 +39,7 @@ use units::{
 };
 use wire::{Counters, LoanStatus, PoolStatus};
 
+pub use effect::Effect;
 pub use job::{JobEnd, JobOrder, Who, Work};
 pub use lend::{Asked, Loan, LoanPart, Named, Refusal};
 pub use mix::Learnt;
@@ -50,39 +52,6 @@ use crate::policy;
 use index::Blocks;
 use mix::Mix;
 use supply::Supply;
-
-/// What the caller must do to the file system, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// Make the file of a new block, of `pages` length and without memory, where
-    /// [`Book::place`] says.
-    Create {
-        /// The block.
-        block: BlockId,
-        /// Its length.
-        pages: Pages,
-        /// So many of them are to be taken, from its start, from what the kernel has zeroed,
-        /// before anybody gets the file. [`Book::note_filled`] wants to know how many it were.
-        fill: Pages,
-    },
-    /// Rename the file to where [`Book::place`] says.
-    Move(BlockId),
-    /// The same of one in its borrower's hands, whose name is to say for how long its content is
-    /// kept. Where that fails nothing but that is lost: tell [`Book::mark_failed`].
-    Mark(BlockId),
-    /// Change the file's length.
-    Resize {
-        /// The block.
-        block: BlockId,
-        /// Its new length.
-        pages: Pages,
-    },
-    /// Truncate and unlink the file; the book has forgotten the block.
-    Remove(BlockId),
-    /// Unlink the file with all that it has: nobody can tell who reaches it, and whoever does keeps
-    /// its pages, which the kernel frees with the last of them. The book has forgotten the block.
-    Unlink(BlockId),
-}
 
 /// A file found at start.
 #[derive(Debug)]

@@ -25,9 +25,9 @@ impl Book {
     /// A loan without a name is in its borrower's hands: what its owner leaves is kept from now on.
     /// Not before: of new memory that never got there no owner is told later that zeros are its
     /// content, whoever ends first. No-op for a loan that was kept, one that nothing is kept of,
-    /// and one that is gone.
+    /// one with a name, and one that is gone.
     pub fn sent(&mut self, lease: LeaseId) -> Vec<Effect> {
-        let Some(Lease { blocks, keep_seconds, .. }) = self.leases.get(&lease) else {
+        let Some(Lease { blocks, keep_seconds, name: None, .. }) = self.leases.get(&lease) else {
             return Vec::new();
         };
         let (blocks, seconds) = (blocks.clone(), *keep_seconds);

@@ -141,7 +141,7 @@ impl State {
             let (effects, then) = self.call(scene, step);
             let mut failed = None;
             for (n, effect) in effects.iter().enumerate() {
-                let block = block_of(effect);
+                let block = effect.block();
                 match failing {
                     Some((nth, removable)) if nth == n => {
                         failed = Some(block);
@@ -160,7 +160,7 @@ impl State {
 
     /// An effect fails: its block is forgotten, and its file removed if that can be.
     fn fail(&mut self, effect: &book::Effect, removable: bool) {
-        let block = block_of(effect);
+        let block = effect.block();
         self.book.forget(block);
         let Some(at) = self.world.find(block) else { return };
         if removable {
@@ -169,18 +169,6 @@ impl State {
         } else {
             self.world.files[at].is_orphan = true;
         }
-    }
-}
-
-fn block_of(effect: &book::Effect) -> units::BlockId {
-    use book::Effect;
-    match effect {
-        Effect::Create { block, .. }
-        | Effect::Move(block)
-        | Effect::Mark(block)
-        | Effect::Resize { block, .. }
-        | Effect::Remove(block)
-        | Effect::Unlink(block) => *block,
     }
 }
 

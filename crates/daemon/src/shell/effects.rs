@@ -112,14 +112,13 @@ impl Shell {
 
     /// The block of an effect that failed is nobody's.
     fn give_up(&mut self, effect: &Effect) {
-        let (Effect::Create { block, .. } | Effect::Move(block) | Effect::Resize { block, .. }) =
-            effect
-        else {
+        if let Effect::Remove(_) | Effect::Unlink(_) = effect {
             return;
-        };
-        self.book.forget(*block);
+        }
+        let block = effect.block();
+        self.book.forget(block);
         // Best effort: what cannot be removed either is found at the next start.
-        if let Err(error) = self.store.carry_out(&self.book, &Effect::Remove(*block)) {
+        if let Err(error) = self.store.carry_out(&self.book, &Effect::Remove(block)) {
             tracing::debug!(%error, "nor could its file be removed");
         }
     }

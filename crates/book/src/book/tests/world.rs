@@ -198,12 +198,7 @@ impl World {
     pub(super) fn execute(&mut self, effects: &[Effect], fate: Fate) -> bool {
         let mut failed = BTreeSet::new();
         for (n, effect) in effects.iter().enumerate() {
-            let (Effect::Create { block, .. }
-            | Effect::Move(block)
-            | Effect::Mark(block)
-            | Effect::Resize { block, .. }
-            | Effect::Remove(block)
-            | Effect::Unlink(block)) = effect;
+            let block = effect.block();
             match fate {
                 Fate::Crash { after, how } if after == n => {
                     self.note("crash between effects");
@@ -212,17 +207,17 @@ impl World {
                 }
                 Fate::Fails(at) if at == n && matches!(effect, Effect::Mark(_)) => {
                     self.note("a mark fails");
-                    self.book.mark_failed(*block);
+                    self.book.mark_failed(block);
                 }
                 Fate::Fails(at) if at == n => {
                     self.note("failed effect");
-                    failed.insert(*block);
-                    self.book.forget(*block);
-                    self.orphans.extend(self.kernel.find(*block));
+                    failed.insert(block);
+                    self.book.forget(block);
+                    self.orphans.extend(self.kernel.find(block));
                     // The pages that were to come free did not.
                     self.stale.extend(self.kernel.total.keys());
                 }
-                _ if failed.contains(block) => {}
+                _ if failed.contains(&block) => {}
                 _ => self.carry_out(effect, true),
             }
         }
