@@ -12,6 +12,7 @@
 //! the names of scenes, parted by `/`, `PREZERO_EXPLORE_MOST` is after how many states of a scene
 //! to stop, `PREZERO_EXPLORE_THREADS` how many threads look (all CPUs unless told otherwise).
 
+mod answers;
 mod canon;
 mod checks;
 mod choices;
