@@ -43,4 +43,4 @@ mod workers;
 pub use control::ConfigSource;
 pub use embedded::Embedded;
 pub use error::{Error, Result};
-pub use run::{Options, check, drain, serve};
+pub use run::{DEFAULT_RUN_DIR, Options, check, drain, serve};

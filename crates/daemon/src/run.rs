@@ -52,6 +52,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Descriptors that there is room for from the start: 20,000 loans have 60,000.
 const TABLE: u64 = 1 << 16;
 
+/// Where block files, leases and mounts are unless that is said.
+pub const DEFAULT_RUN_DIR: &str = "/run/prezero";
+
 /// How to run a daemon.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -82,7 +85,7 @@ impl Default for Options {
         Self {
             socket: PathBuf::from(DEFAULT_SOCKET),
             agent_socket: None,
-            run_dir: PathBuf::from("/run/prezero"),
+            run_dir: PathBuf::from(DEFAULT_RUN_DIR),
             config: Config::default(),
             plain: false,
             worker_command: Vec::new(),

@@ -58,7 +58,9 @@ fn left_in(args: &Args) -> Result<&Path, Failure> {
     let socket = &args.daemon.socket;
     match &args.run_dir {
         Some(dir) => Ok(dir),
-        None if socket == Path::new(client::DEFAULT_SOCKET) => Ok(Path::new("/run/prezero")),
+        None if socket == Path::new(client::DEFAULT_SOCKET) => {
+            Ok(Path::new(daemon::DEFAULT_RUN_DIR))
+        }
         None => Err(Failure::new(
             Exit::NoDaemon,
             format!("no daemon at {}: give --run-dir to drain what it left", socket.display()),

@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", env = "PREZERO_AGENT_SOCKET")]
     agent_socket: Option<PathBuf>,
     /// The directory of mounts, leases and the tree
-    #[arg(long, value_name = "DIR", default_value = "/run/prezero")]
+    #[arg(long, value_name = "DIR", default_value = daemon::DEFAULT_RUN_DIR)]
     run_dir: PathBuf,
     /// A pool, as in page_size=1G,ready_high=8; may be repeated
     #[arg(long = "pool", value_name = "FIELD=VALUE,...")]
