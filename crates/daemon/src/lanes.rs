@@ -111,6 +111,14 @@ impl Lanes {
         *self.0.counts.all.borrow() > 0
     }
 
+    /// Keeps a lane busy until what is returned is dropped.
+    #[cfg(test)]
+    pub(crate) fn hold_up(&self, lane: Lane) -> std::sync::mpsc::Sender<()> {
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        self.submit(lane, move || released.recv().unwrap_or_default());
+        release
+    }
+
     /// Waits until nothing is left to do, at most so long.
     pub(crate) fn wait(&self, patience: Duration) {
         let end = Instant::now() + patience;
@@ -181,8 +189,7 @@ mod tests {
     #[test]
     fn a_user_who_holds_its_lane_up_holds_up_nobody_else() {
         let lanes = Lanes::new();
-        let (release, held) = mpsc::channel::<()>();
-        lanes.submit(Some(Uid(1)), move || held.recv().unwrap_or_default());
+        let release = lanes.hold_up(Some(Uid(1)));
         let (tell, told) = mpsc::channel();
         for lane in [None, Some(Uid(2)), Some(Uid(1))] {
             let tell = tell.clone();
@@ -205,8 +212,7 @@ mod tests {
     #[test]
     fn the_end_waits_for_what_nobody_holds_up_and_not_for_ever_for_what_a_user_does() {
         let lanes = Lanes::new();
-        let (_release, held) = mpsc::channel::<()>();
-        lanes.submit(Some(Uid(1)), move || held.recv().unwrap_or_default());
+        let _release = lanes.hold_up(Some(Uid(1)));
         let (tell, told) = mpsc::channel();
         lanes.submit(None, move || {
             std::thread::sleep(Duration::from_millis(20));

@@ -157,13 +157,6 @@ impl Shell {
         self.apply(|book| book.sent(lease));
     }
 
-    /// It has not, and never will: the loan ends at once.
-    pub(crate) fn not_sent(&mut self, lease: LeaseId) {
-        if self.book.has_lease(lease) {
-            self.end_lease(lease);
-        }
-    }
-
     fn hand_over(
         &mut self,
         asked: &Asked,

@@ -86,8 +86,9 @@ impl Shell {
         }
     }
 
-    /// The loan is over: its blocks are nobody's as soon as nobody reaches them.
-    pub(super) fn end_lease(&mut self, lease: LeaseId) {
+    /// The loan is over: its blocks are nobody's as soon as nobody reaches them. No-op for one that
+    /// has ended.
+    pub(crate) fn end_lease(&mut self, lease: LeaseId) {
         self.end(lease, true);
     }
 

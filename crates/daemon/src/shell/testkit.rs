@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::MutexGuard;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
@@ -173,11 +173,7 @@ impl Bed {
 
     /// Keeps a lane busy until what is returned is dropped.
     pub(crate) fn hold_up(&self, lane: Lane) -> Sender<()> {
-        let (release, released) = channel::<()>();
-        self.shell.borrow().store.lanes().submit(lane, move || {
-            released.recv().unwrap_or_default();
-        });
-        release
+        self.shell.borrow().store.lanes().hold_up(lane)
     }
 
     /// Waits until the lane that is nobody's has nothing to do.
@@ -200,10 +196,25 @@ impl Bed {
         std::os::unix::fs::FileExt::write_at(&file, &[byte], at).expect("room");
     }
 
-    /// The names of leases that there are.
-    pub(crate) fn lease_names(&self) -> usize {
-        let all = self.dir.path().join("run/pages-2048kB/loans");
-        fs::read_dir(all).expect("a directory").count()
+    /// A directory of the pool's: of files in a state or on their way out, or of leases.
+    pub(crate) fn directory(&self, state: &str) -> PathBuf {
+        self.dir.path().join("run/pages-2048kB").join(state)
+    }
+
+    /// The names in it.
+    pub(crate) fn names(&self, state: &str) -> Vec<String> {
+        let name = |entry: std::io::Result<fs::DirEntry>| {
+            entry.expect("an entry").file_name().into_string().expect("text")
+        };
+        fs::read_dir(self.directory(state)).expect("a directory").map(name).collect()
+    }
+
+    /// The one block in a state.
+    pub(crate) fn only(&self, state: StateName) -> BlockId {
+        let shell = self.shell.borrow();
+        let blocks: Vec<_> = shell.book.in_state(state).map(book::block::Block::id).collect();
+        assert_eq!(blocks.len(), 1, "{state}: {blocks:?}");
+        blocks[0]
     }
 }
 

@@ -20,8 +20,16 @@ use book::block::{Reach, StateName};
 use book::{Asked, Refusal, Who};
 use linux::Mapping;
 use rustix::fs::{FallocateFlags, fallocate};
-use units::{BlockId, Node, PageSize, Pages, Uid};
+use units::{BlockId, LeaseId, Node, PageSize, Pages, Uid};
 use wire::LendRequest;
 
 use super::Granted;
 use super::testkit::{BORROWER, Bed, HERE, PATIENCE, SIZE, by_memory, map, owned, pages};
+
+fn lease_of(granted: &Granted) -> LeaseId {
+    granted.handover.loan.lease
+}
+
+fn block_of(granted: &Granted) -> BlockId {
+    granted.handover.loan.parts[0].block
+}

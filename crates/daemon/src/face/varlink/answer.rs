@@ -39,7 +39,7 @@ impl Answer {
         move |was_sent| {
             let Some(lease) = loan else { return };
             let mut shell = shell.borrow_mut();
-            if was_sent { shell.sent(lease) } else { shell.not_sent(lease) }
+            if was_sent { shell.sent(lease) } else { shell.end_lease(lease) }
         }
     }
 

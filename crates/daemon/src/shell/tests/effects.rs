@@ -20,7 +20,7 @@ fn whoever_watches_is_told_of_what_is_done_and_of_nothing_else() {
     assert!(!is_told(), "there was nothing to do");
     let granted = bed.lend(&pages(1));
     assert!(is_told());
-    bed.shell.borrow_mut().end_lease(granted.handover.loan.lease);
+    bed.shell.borrow_mut().end_lease(lease_of(&granted));
     assert!(is_told());
 }
 
@@ -35,14 +35,14 @@ fn pages_that_were_given_back_are_looked_for_at_once() {
     bed.shell.borrow_mut().apply(|book| book.give_back(None, None, Pages(1)));
     assert!(!is_known(), "a block was removed");
     bed.shell.borrow_mut().observe();
-    bed.shell.borrow_mut().revoke(granted.handover.loan.lease);
+    bed.shell.borrow_mut().revoke(lease_of(&granted));
     assert!(!is_known(), "a loan's file was");
 }
 
 #[test]
 fn a_block_whose_file_cannot_be_made_is_nobodys() {
     let bed = Bed::new();
-    let zeroing = bed.dir.path().join("run/pages-2048kB/zeroing");
+    let zeroing = bed.directory("zeroing");
     fs::remove_dir(&zeroing).expect("an empty directory");
     let taken = bed.shell.borrow_mut().take_zeroing(Who::User, None, None);
     let error = taken.expect_err("no file could be made");

@@ -2,28 +2,18 @@
 //! Files that go: at once, later, with what others have of them or without.
 
 use std::fs::{File, create_dir, remove_dir, remove_file};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// The names in a directory of the pool's.
-fn names(bed: &Bed, state: &str) -> Vec<String> {
-    let dir = bed.dir.path().join("run/pages-2048kB").join(state);
-    let name = |entry: std::io::Result<fs::DirEntry>| {
-        entry.expect("an entry").file_name().into_string().expect("text")
-    };
-    fs::read_dir(dir).expect("a directory").map(name).collect()
-}
-
-fn directory_of(bed: &Bed, block: BlockId) -> std::path::PathBuf {
+fn directory_of(bed: &Bed, block: BlockId) -> PathBuf {
     bed.path(block).parent().expect("a block has a directory").to_owned()
 }
 
 /// What stands where a block's directory goes when it is removed.
-fn in_the_way(bed: &Bed, block: BlockId) -> std::path::PathBuf {
+fn in_the_way(bed: &Bed, block: BlockId) -> PathBuf {
     let of_it = directory_of(bed, block);
-    let gone = bed.dir.path().join("run/pages-2048kB/gone");
-    gone.join(of_it.file_name().expect("a name"))
+    bed.directory("gone").join(of_it.file_name().expect("a name"))
 }
 
 fn give_all_back(bed: &Bed) {
@@ -31,30 +21,24 @@ fn give_all_back(bed: &Bed) {
     bed.wait_for_lanes();
 }
 
-fn ready(bed: &Bed) -> BlockId {
-    let shell = bed.shell.borrow();
-    let mut blocks = shell.book.in_state(StateName::Ready).map(book::block::Block::id);
-    blocks.next().expect("a block")
-}
-
 #[test]
 fn a_file_that_cannot_be_removed_now_is_removed_later() {
     let bed = Bed::new();
     bed.zero(1);
-    let obstacle = in_the_way(&bed, ready(&bed));
+    let obstacle = in_the_way(&bed, bed.only(StateName::Ready));
     create_dir(&obstacle).expect("nothing is there yet");
     give_all_back(&bed);
-    assert_eq!(names(&bed, "ready").len(), 1, "it could not be");
+    assert_eq!(bed.names("ready").len(), 1, "it could not be");
     let mut changes = bed.shell.borrow().changes();
     bed.shell.borrow_mut().settle_some(9);
-    assert_eq!(names(&bed, "ready").len(), 1, "nor can it now");
+    assert_eq!(bed.names("ready").len(), 1, "nor can it now");
     assert!(!changes.has_changed().expect("a shell"));
     remove_dir(&obstacle).expect("the obstacle");
     changes.mark_unchanged();
     bed.shell.borrow_mut().observe();
     bed.shell.borrow_mut().settle_some(9);
     bed.wait_for_lanes();
-    assert_eq!(names(&bed, "ready").len() + names(&bed, "gone").len(), 0);
+    assert_eq!(bed.names("ready").len() + bed.names("gone").len(), 0);
     assert!(changes.has_changed().expect("a shell"), "there are pages for who waits for some");
     changes.mark_unchanged();
     bed.shell.borrow_mut().settle_some(9);
@@ -65,7 +49,7 @@ fn a_file_that_cannot_be_removed_now_is_removed_later() {
 fn a_file_that_is_not_there_is_removed() {
     let bed = Bed::new();
     bed.zero(1);
-    let block = ready(&bed);
+    let block = bed.only(StateName::Ready);
     remove_file(bed.path(block)).expect("a file");
     remove_dir(directory_of(&bed, block)).expect("its directory");
     give_all_back(&bed);
@@ -78,7 +62,7 @@ fn who_still_has_a_file_loses_it_but_where_nobody_can_tell_who_has_it() {
         let mut bed = Bed::new();
         bed.zero(1);
         let granted = bed.lend(&pages(1));
-        let (lease, block) = (granted.handover.loan.lease, granted.handover.loan.parts[0].block);
+        let (lease, block) = (lease_of(&granted), block_of(&granted));
         let file = File::open(bed.path(block)).expect("a file");
         drop(granted);
         if is_known {
@@ -91,7 +75,7 @@ fn who_still_has_a_file_loses_it_but_where_nobody_can_tell_who_has_it() {
         let left = file.metadata().expect("its length").len();
         assert_eq!(left, if is_known { 0 } else { SIZE.bytes() });
         assert!(bed.shell.borrow().path_of(block).is_none());
-        assert_eq!(names(&bed, "gone").len(), 0);
+        assert_eq!(bed.names("gone").len(), 0);
     }
 }
 
@@ -108,10 +92,9 @@ fn at_the_end_nothing_is_left_of_any_file() {
     let files: Vec<_> = (lent.handover.loan.parts.iter())
         .map(|part| File::open(bed.path(part.block)).expect("a file"))
         .collect();
-    let all = bed.dir.path().join("run/pages-2048kB");
     bed.shell.borrow_mut().clean_up().expect("an end");
     for state in ["zeroable", "zeroing", "ready", "lent", "lingering", "kept", "gone"] {
-        assert_eq!(fs::read_dir(all.join(state)).expect("a directory").count(), 0, "{state}");
+        assert!(bed.names(state).is_empty(), "{state}");
     }
     assert!(files.iter().all(|file| file.metadata().expect("its length").len() == 0));
     drop((lent, memory));
@@ -121,9 +104,10 @@ fn at_the_end_nothing_is_left_of_any_file() {
 fn a_start_finds_what_one_before_it_left_when_it_was_killed_while_it_tried_the_kernel() {
     let bed = Bed::new();
     bed.zero(1);
-    let probe = bed.dir.path().join("run/pages-2048kB/zeroable/probe");
+    let probe = bed.directory("zeroable").join("probe");
     create_dir(&probe).expect("a directory");
-    File::create(probe.join(file_name_in(&directory_of(&bed, ready(&bed))))).expect("a file");
+    File::create(probe.join(file_name_in(&directory_of(&bed, bed.only(StateName::Ready)))))
+        .expect("a file");
     let bed = bed.killed();
     assert!(!probe.exists());
     assert_eq!(bed.count(StateName::Ready), 1);

@@ -124,12 +124,12 @@ fn what_an_owner_left_is_lent_as_it_is() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&owned());
-    let block = granted.handover.loan.parts[0].block;
+    let block = block_of(&granted);
     bed.write(block, 0, 1);
     bed.end(granted);
     bed.settle();
     let again = bed.lend(&owned());
-    assert!(again.handover.loan.kept && again.handover.loan.parts[0].block == block);
+    assert!(again.handover.loan.kept && block_of(&again) == block);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_daemon_that_dies_leaves_owners_what_they_had_and_no_zeros_that_they_had_not
         bed.zero(1);
         let granted = bed.try_lend(&owned()).expect("a loan");
         if is_sent {
-            bed.shell.borrow_mut().sent(granted.handover.loan.lease);
+            bed.shell.borrow_mut().sent(lease_of(&granted));
         }
         drop(granted);
         bed = bed.killed();
@@ -180,7 +180,7 @@ fn a_loan_whose_files_cannot_be_marked_as_its_owners_goes_on_and_is_not_kept() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.try_lend(&owned()).expect("a loan");
-    let (lease, block) = (granted.handover.loan.lease, granted.handover.loan.parts[0].block);
+    let (lease, block) = (lease_of(&granted), block_of(&granted));
     let of_it = bed.path(block).parent().expect("a block has a directory").to_owned();
     let aside = bed.dir.path().join("aside");
     fs::rename(&of_it, &aside).expect("the block's");
@@ -197,14 +197,14 @@ fn a_loan_that_could_not_be_sent_is_over_at_once() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.try_lend(&owned()).expect("a loan");
-    let lease = granted.handover.loan.lease;
+    let lease = lease_of(&granted);
     drop(granted);
-    bed.shell.borrow_mut().not_sent(lease);
+    bed.shell.borrow_mut().end_lease(lease);
     assert!(!bed.has(lease));
     bed.settle();
     assert_eq!((bed.count(StateName::Kept), bed.count(StateName::Zeroable)), (0, 1));
     // What has ended meanwhile has nothing to end.
-    bed.shell.borrow_mut().not_sent(lease);
+    bed.shell.borrow_mut().end_lease(lease);
 }
 
 #[test]
@@ -230,8 +230,8 @@ fn files_of_loans_are_found_with_those_that_linger() {
     bed.zero(3);
     let [lent, mapped, pinned] = [0, 1, 2].map(|_| bed.lend(&pages(1)));
     let memory = map(&mapped);
-    let block = pinned.handover.loan.parts[0].block;
-    let ids = [lent.handover.loan.lease, bed.end(mapped), bed.end(pinned)];
+    let block = block_of(&pinned);
+    let ids = [lease_of(&lent), bed.end(mapped), bed.end(pinned)];
     bed.wait_for_lanes();
     // No plain memory shows pins: as its lane would say it.
     while let Ok(mut found) = bed.returned.try_recv() {
@@ -264,7 +264,7 @@ fn what_holds_a_loan_is_seen_by_a_description_that_was_opened_before_it() {
     let bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&by_memory());
-    let block = granted.handover.loan.parts[0].block;
+    let block = block_of(&granted);
     let opened = || bed.shell.borrow().store.opened_while_lent(block).expect("a file");
     assert_eq!(opened(), Opened::Open);
     drop(granted);

@@ -5,7 +5,6 @@
 use std::fs::{File, remove_file};
 
 use linux::testkit::hold_lease;
-use units::LeaseId;
 
 use super::*;
 
@@ -16,19 +15,11 @@ fn leased(bed: &Bed, block: BlockId) -> File {
     file
 }
 
-fn only(bed: &Bed, state: StateName) -> BlockId {
-    let shell = bed.shell.borrow();
-    let mut blocks = shell.book.in_state(state).map(book::block::Block::id);
-    let block = blocks.next().expect("a block");
-    assert!(blocks.next().is_none());
-    block
-}
-
 /// A loan whose memory may hold it and that nobody has, without the description by which it would
 /// be looked at.
 fn unwatched(bed: &Bed) -> (LeaseId, BlockId) {
     let granted = bed.lend(&by_memory());
-    let (lease, block) = (granted.handover.loan.lease, granted.handover.loan.parts[0].block);
+    let (lease, block) = (lease_of(&granted), block_of(&granted));
     drop(granted);
     bed.shell.borrow_mut().store.unwatch(block);
     (lease, block)
@@ -39,7 +30,7 @@ fn a_block_on_which_somebody_has_a_lease_is_not_lent() {
     let bed = Bed::new();
     bed.zero(1);
     bed.has_free(0);
-    let lease = leased(&bed, only(&bed, StateName::Ready));
+    let lease = leased(&bed, bed.only(StateName::Ready));
     bed.try_lend(&pages(1)).expect_err("it has a user");
     assert_eq!(bed.count(StateName::Ready), 0);
     drop(lease);
@@ -99,8 +90,7 @@ fn a_returned_block_on_which_its_borrower_has_a_lease_lingers() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&pages(1));
-    let block = granted.handover.loan.parts[0].block;
-    let lease = granted.handover.loan.lease;
+    let (lease, block) = (lease_of(&granted), block_of(&granted));
     drop(granted);
     let held = leased(&bed, block);
     bed.shell.borrow_mut().end_lease(lease);

@@ -3,18 +3,8 @@
 
 use std::time::Instant;
 
-use units::LeaseId;
-
 use super::*;
 use crate::shell::HELD_AGE;
-
-fn lease_of(granted: &Granted) -> LeaseId {
-    granted.handover.loan.lease
-}
-
-fn block_of(granted: &Granted) -> BlockId {
-    granted.handover.loan.parts[0].block
-}
 
 /// The blocks of which a description went: the kernel tells of that a moment after it.
 fn closed(bed: &Bed) -> Vec<BlockId> {
@@ -162,7 +152,7 @@ fn nothing_of_a_loan_is_left_when_it_has_ended() {
     assert_eq!(shell.borrowers().pid(lease), None, "it has ended");
     shell.store.lanes().wait(PATIENCE);
     drop(shell);
-    assert_eq!(bed.lease_names(), 0);
+    assert_eq!(bed.names("loans").len(), 0);
 }
 
 #[test]
@@ -175,10 +165,10 @@ fn the_name_of_a_lease_ends_in_its_borrowers_lane() {
     // Also when it is revoked.
     assert_eq!(bed.shell.borrow_mut().revoke(leases[1]), Some(Pages(1).bytes(SIZE)));
     bed.wait_for_ours();
-    assert_eq!(bed.lease_names(), 2, "whoever holds its lane up holds up its own");
+    assert_eq!(bed.names("loans").len(), 2, "whoever holds its lane up holds up its own");
     drop(busy);
     bed.wait_for_lanes();
-    assert_eq!(bed.lease_names(), 0);
+    assert_eq!(bed.names("loans").len(), 0);
 }
 
 #[test]

@@ -9,16 +9,11 @@ use linux::testkit::hold_lease;
 
 use super::*;
 
-fn pool_dir(bed: &Bed, state: &str) -> PathBuf {
-    bed.dir.path().join("run/pages-2048kB").join(state)
-}
-
 /// A daemon that has one block ready, and where that is.
 fn with_one_ready() -> (Bed, PathBuf) {
     let bed = Bed::new();
     bed.zero(1);
-    let block = bed.shell.borrow().book.in_state(StateName::Ready).next().expect("a block").id();
-    let path = bed.path(block);
+    let path = bed.path(bed.only(StateName::Ready));
     (bed, path)
 }
 
@@ -56,11 +51,10 @@ fn what_was_ready_is_ready_unless_somebody_may_have_it() {
 fn what_no_daemon_made_and_what_has_lost_its_file_is_removed() {
     let (bed, path) = with_one_ready();
     remove_file(path).expect("a file");
-    create_dir(pool_dir(&bed, "lent").join("notes")).expect("a directory");
+    create_dir(bed.directory("lent").join("notes")).expect("a directory");
     let bed = bed.killed();
     for state in ["ready", "lent"] {
-        let left = fs::read_dir(pool_dir(&bed, state)).expect("a directory").count();
-        assert_eq!(left, 0, "{state}");
+        assert!(bed.names(state).is_empty(), "{state}");
     }
     assert_eq!(bed.shell.borrow_mut().status().pools[0].blocks, 0);
     assert_eq!(unknown(&bed), 0);
@@ -85,7 +79,7 @@ fn a_loan_that_is_held_goes_on_in_the_next_daemon() {
     let bed = Bed::new();
     bed.zero(2);
     let [held, gone] = [1, 1].map(|count| bed.lend(&pages(count)));
-    let [lease, ended] = [&held, &gone].map(|granted| granted.handover.loan.lease);
+    let [lease, ended] = [&held, &gone].map(lease_of);
     drop(gone);
     let mut bed = bed.killed();
     assert!(bed.has(lease) && !bed.has(ended));
@@ -100,7 +94,7 @@ fn files_that_the_daemon_knows_nothing_of_are_counted() {
     bed.wait_for_lanes();
     assert_eq!(unknown(&bed), 0);
     for state in ["ready", "lent", "gone"] {
-        create_dir(pool_dir(&bed, state).join("b77")).expect("a directory");
+        create_dir(bed.directory(state).join("b77")).expect("a directory");
     }
     assert_eq!(unknown(&bed), 3);
     let busy = bed.hold_up(None);
