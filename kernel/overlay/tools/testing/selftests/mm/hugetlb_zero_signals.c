@@ -67,8 +67,9 @@ static void test_stop(void)
 		q = pool_query(&pool);
 		ok = !status && q.zeroed == 24;
 	}
-	ksft_test_result(ok, "a writer that is stopped %d times zeroes what it was to (%#x, %llu)\n",
-			 stops, status, q.zeroed);
+	ksft_print_msg("stopped %d times; status %#x, zeroed %llu\n", stops,
+		       status, q.zeroed);
+	ksft_test_result(ok, "a writer that is stopped zeroes what it was to\n");
 }
 
 /* A ring of which this task submits and never waits. */
