@@ -65,14 +65,6 @@ impl Device {
         Self::open_to_zero_at(&roots.dev.join("hugepagectl"))
     }
 
-    /// Opens a file to read that speaks the same interface elsewhere.
-    ///
-    /// # Errors
-    /// As [`Device::open`].
-    pub fn open_at(path: &Path) -> Result<Self> {
-        Self::open_as(path, OFlags::RDONLY, "O_RDONLY")
-    }
-
     /// Opens a file to zero that speaks the same interface elsewhere.
     ///
     /// # Errors
