@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A task that zeroes hugetlb pages and is wanted elsewhere meanwhile: it is
- * stopped and continued, throttled, interrupted by a timer, and its file is
- * closed under it by its own task work. A write goes on as if nothing had been,
- * with what is left of its number; what was done of a page is not done again.
+ * A task that zeroes hugetlb pages is stopped and continued, throttled, and
+ * interrupted by a timer, and its own task work closes the file that it writes to.
+ * A write goes on afterwards with what is left of its number. What was done of a
+ * page is not done again.
  *
  * With slab_debug=FZPU on the kernel's command line a file that is used after it
  * was freed is an oops.
@@ -119,7 +119,7 @@ static void ring_close_when(struct ring *ring, int ready, int fd)
 		die("io_uring_enter");
 }
 
-/* Its file is closed under a write: see the rules of fdget(). */
+/* A write holds its file by the reference of the task's own table: see fdget(). */
 static void test_close(void)
 {
 	int closed = 0, complete = 0, i;
@@ -197,7 +197,7 @@ static void test_throttle(void)
 			 status, q.zeroed);
 }
 
-/* Who takes a page that was begun is given zeros, wherever it was cut short. */
+/* A user of a page that was cut short reads zeros. */
 static void test_begun(void)
 {
 	int interrupted = 0;
