@@ -140,7 +140,7 @@ impl Control {
         let source = self.source.as_ref().ok_or("it cannot be read again")?;
         let config = (source.0)()?;
         let told = |error: crate::Error| error.to_string();
-        let groups = Groups::of(&config).map_err(told)?;
+        let groups = Rc::new(Groups::of(&config).map_err(told)?);
         Settings::check(&config).map_err(told)?;
         let listen = config.metrics.listen.clone();
         let moved = self.shell.borrow().config().metrics.listen != listen;

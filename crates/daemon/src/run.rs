@@ -214,7 +214,7 @@ async fn main(options: Options, until: Until) -> Result<()> {
     let is_embedded = matches!(until, Until::Told { .. });
     signals::keep_children()?;
     let inherited = if options.managed { Inherited::take() } else { Inherited::default() };
-    let groups = Rc::new(RefCell::new(Groups::of(&options.config)?));
+    let groups = Rc::new(RefCell::new(Rc::new(Groups::of(&options.config)?)));
     let tree = Settings::of(&options.config, &options.run_dir, is_embedded)?;
     // The socket first: it is what tells two daemons apart.
     let (listener, socket) = listen(inherited.listener, &options.socket)?;

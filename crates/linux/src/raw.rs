@@ -246,32 +246,22 @@ pub(crate) fn peer_cred(fd: BorrowedFd<'_>) -> Result<libc::ucred> {
     check(ret.into()).map(|_| cred)
 }
 
-/// `getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS)`: supplementary groups (Linux 4.13).
-pub(crate) fn peer_groups(fd: BorrowedFd<'_>) -> Result<Vec<u32>> {
+/// `getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS)`: supplementary groups (Linux 4.13), and how many
+/// there are. For more than there is room for ERANGE, upon which none was copied.
+pub(crate) fn peer_groups(fd: BorrowedFd<'_>, room: &mut [u32]) -> Result<usize> {
     const SO_PEERGROUPS: c_int = 59;
-    let mut groups = vec![0_u32; 32];
-    loop {
-        let mut len = socklen(size_of_val(groups.as_slice()))?;
-        // SAFETY: the kernel writes at most `len` bytes, the length of `groups`, and sets `len`.
-        let ret = unsafe {
-            libc::getsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        let count = len as usize / size_of::<u32>();
-        match check(ret.into()) {
-            // `len` now says how much is needed; NGROUPS_MAX is 65536.
-            Err(Errno::RANGE) if count > groups.len() => groups.resize(count, 0),
-            result => {
-                groups.truncate(count);
-                return result.map(|_| groups);
-            }
-        }
-    }
+    let mut len = socklen(size_of_val(room))?;
+    // SAFETY: the kernel writes at most `len` bytes, the length of `room`, and sets `len`.
+    let ret = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERGROUPS,
+            room.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    check(ret.into()).map(|_| len as usize / size_of::<u32>())
 }
 
 /// `getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD)` (Linux 6.5).

@@ -4,12 +4,12 @@
 //! # Theory of operation
 //!
 //! The tree is a face of the daemon as the varlink service is: it takes a request apart, asks
-//! [`Shell`](crate::shell::Shell), and answers. Every request is answered at once, in the order in
-//! which they come, except those that zero: they have a *deputy* ([`crate::deputy`]) work in the
-//! caller's place, in a task of their own, until it is done or the kernel says that the caller got
-//! a signal. [`device`] is the daemon's end of `/dev/fuse` and [`wire`] what travels through it,
-//! [`item`] what is in the tree, [`open`] what is open, [`session`] and [`ioctl`] the answers,
-//! [`notify`] the rules of waking, [`tell`] the waking.
+//! [`Shell`](crate::shell::Shell), and answers. Users take turns ([`serving`]), and a request is
+//! answered in its turn, except those that zero: they have a *deputy* ([`crate::deputy`]) work in
+//! the caller's place, in a task of their own, until it is done or the kernel says that the caller
+//! got a signal. [`device`] is the daemon's end of `/dev/fuse` and [`wire`] what travels through it,
+//! [`item`] what is in the tree, [`open`] what is open, [`permits`] who asks, [`session`] and
+//! [`ioctl`] the answers, [`notify`] the rules of waking, [`tell`] the waking.
 //!
 //! # Why not a FUSE crate's session
 //!
@@ -26,6 +26,8 @@ mod ioctl;
 mod item;
 mod notify;
 mod open;
+mod permits;
+mod serving;
 mod session;
 mod tell;
 mod wire;
@@ -49,6 +51,7 @@ use crate::rights::{self, SharedGroups};
 use crate::shell::Shared;
 use device::Device;
 use item::Access;
+use permits::Permits;
 use session::{Session, State};
 
 /// What the kernel calls the file system: `fuse.prezero`.
@@ -156,8 +159,7 @@ impl Tree {
             device: Device::new(fd).map_err(failed)?,
             shell: Rc::clone(shell),
             deputies: Rc::clone(deputies),
-            groups,
-            roots: roots.clone(),
+            permits: Permits::new(groups, roots.clone()),
             access,
             state: RefCell::new(State::default()),
             listens: Notify::new(),
