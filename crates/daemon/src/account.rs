@@ -19,8 +19,8 @@ use std::time::{Duration, Instant, SystemTime};
 use linux::{Peer, Roots};
 use units::Uid;
 
-/// How often is looked whether the file has changed: nobody can be asked to reload when a user is
-/// added.
+/// Interval of looks at the file's time of change: programs that add users do not reload the
+/// daemon.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The numbers that users may use in their namespaces.

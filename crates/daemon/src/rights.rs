@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who may do what: decided by the credentials the kernel reports for a socket's peer.
 //!
-//! A process may have 65,536 supplementary groups. At most [`MOST_GROUPS`](linux::peer::MOST_GROUPS)
-//! are looked at, and none is kept: what a connection has of them is a [`Member`], a few words. The
-//! user and its primary group are known without them, so that root is served whatever it is in.
+//! A process may have 65,536 supplementary groups. At most [`peer::MOST_GROUPS`] are looked at, and
+//! none is kept: a connection has a [`Member`], a few words. The user and its primary group are
+//! known without them, so root is always served.
 
 #[cfg(test)]
 mod tests;
@@ -221,8 +221,8 @@ impl Rights {
         Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
     }
 
-    /// A refusal of what members of `groups` may; where there is none, `fields` of the configuration
-    /// would name them.
+    /// A refusal of what members of `groups` may; where there is none, `fields` of the
+    /// configuration would name them.
     fn refuse(&self, groups: &[(&str, &Group)], action: &str, fields: &str) -> wire::Error {
         let named: Vec<_> =
             groups.iter().map(|(field, group)| format!("{group} ({field})")).collect();

@@ -88,8 +88,8 @@ pub fn node_memory(roots: &Roots, node: Node) -> Result<NodeMemory> {
     NodeMeter::open(roots, node)?.read()
 }
 
-/// The memory of one node, by a file that stays open: whoever opens or closes a file of sysfs
-/// takes a lock with everybody else who does, for whom that takes its time.
+/// The memory of one node, by a file that stays open. An open of a file in sysfs waits for a lock that
+/// every other open and close there takes.
 #[derive(Debug)]
 pub struct NodeMeter(Source);
 
@@ -111,7 +111,7 @@ impl NodeMeter {
         }))
     }
 
-    /// What it says now. Takes no lock that others hold.
+    /// What it says now. Waits for no other reader.
     ///
     /// # Errors
     /// Those of `pread`: ENODEV once the node is gone.

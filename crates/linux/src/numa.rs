@@ -37,8 +37,8 @@ pub fn cpus_of(roots: &Roots, node: Node) -> Result<CpuSet> {
     CpuMeter::open(roots, node)?.read()
 }
 
-/// The CPUs of a node, by a file that stays open: whoever opens or closes a file of sysfs takes a
-/// lock with everybody else who does, for whom that takes its time.
+/// The CPUs of a node, by a file that stays open. An open of a file in sysfs waits for a lock that
+/// every other open and close there takes.
 #[derive(Debug)]
 pub struct CpuMeter(KeptFile);
 
@@ -54,7 +54,7 @@ impl CpuMeter {
         KeptFile::open(path).map(Self)
     }
 
-    /// What it says now. Takes no lock that others hold.
+    /// What it says now. Waits for no other reader.
     pub fn read(&self) -> Result<CpuSet> {
         let text = self.0.read()?;
         text.parse().map_err(|_| Error::malformed(&self.0.path, "a list like 0-3,8", &text))

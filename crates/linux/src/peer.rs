@@ -16,8 +16,8 @@ use crate::files;
 use crate::raw;
 use crate::roots::Roots;
 
-/// The most supplementary groups that are looked at. A process may have 65,536, each of which the
-/// kernel translates and copies: 2 to 4 ms a socket, 50 ms a request, of whoever asks for them.
+/// The most supplementary groups that are looked at. A process may have 65,536. The kernel
+/// translates and copies each in the time of the caller: 2 to 4 ms a socket, 50 ms a request.
 pub const MOST_GROUPS: usize = 256;
 /// A line of procfs with so many groups, of ten digits each, is no longer.
 const LONGEST_LINE: u64 = 16 + 11 * MOST_GROUPS as u64;

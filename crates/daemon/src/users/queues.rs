@@ -49,12 +49,8 @@ impl<T> Queues<T> {
     }
 
     /// The one that is meant, if it still waits.
-    pub(crate) fn withdraw(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<T> {
-        let place = |(user, queue): (&u32, &VecDeque<T>)| {
-            queue.iter().position(&is_meant).map(|at| (*user, at))
-        };
-        let (user, at) = self.users.iter().find_map(place)?;
-        self.take_of(user, |queue| queue.remove(at))
+    pub(crate) fn find(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<&mut T> {
+        self.users.values_mut().flatten().find(|item| is_meant(item))
     }
 
     fn take_of(
@@ -99,11 +95,11 @@ mod tests {
     }
 
     #[test]
-    fn withdrawn_request_leaves_the_others_in_order() {
+    fn waiting_request_is_found_and_keeps_its_place() {
         let mut queues = queues(&[1, 2, 1, 1]);
-        assert_eq!(queues.withdraw(|(_, at)| *at == 2), Some((1, 2)));
-        assert_eq!(queues.withdraw(|(_, at)| *at == 2), None);
+        assert_eq!(queues.find(|(_, at)| *at == 2), Some(&mut (1, 2)));
+        assert_eq!(queues.find(|(_, at)| *at == 4), None);
         let of_one: Vec<_> = queues.of(1).map(|(_, at)| *at).collect();
-        assert_eq!((of_one.as_slice(), queues.count()), (&[0, 3][..], 3));
+        assert_eq!((of_one.as_slice(), queues.count()), (&[0, 2, 3][..], 4));
     }
 }

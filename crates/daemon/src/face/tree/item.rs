@@ -128,14 +128,12 @@ impl Item {
         })
     }
 
-    /// A number for the kernel to know it by, which says which item it is, so that nothing has to
-    /// be remembered of it: whoever holds a file by a descriptor without opening it (`O_PATH`)
-    /// costs the daemon no memory.
+    /// The number by which the kernel knows this item. It encodes the item, so that the daemon
+    /// keeps no table of look-ups: an `O_PATH` descriptor holds a number and takes no memory here.
     ///
-    /// Each look-up of a file has another one, so that every open file has an inode of its own:
-    /// the kernel holds the inode's lock while it waits for a write to be answered, and whoever
-    /// else opened the same file with `>` would sleep for the same lock, where no signal reaches
-    /// it.
+    /// Each look-up of a file has another number, and so each open file an inode of its own. The
+    /// kernel holds the inode's lock while a write waits for its answer. A second writer of the
+    /// same inode would sleep for that lock, where no signal reaches it.
     pub(super) fn number(self, lookup: u64) -> u64 {
         if self.is_directory() { self.ino() } else { lookup << INO_BITS | self.ino() }
     }

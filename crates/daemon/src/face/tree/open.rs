@@ -48,7 +48,7 @@ pub(super) enum Open {
 /// Open files of all users but masters, and as many again of masters. Each takes 0.3 KiB of the
 /// daemon's memory, and of its time 20 ns a look at who polls.
 const MOST: usize = 8192;
-/// Of one user that is no master: so many has no monitor, and each change wakes all that poll.
+/// Of one user that is no master. Monitors have a few each; a change wakes all that are polled.
 const MOST_OF_ONE: usize = 512;
 
 /// Whose an open file is: an account, and whether it is a master's.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whose request is answered next: users take turns, as with their calls at the socket.
 //!
-//! The kernel has one queue for all who use the tree, in which one user with 200 threads has 200
-//! requests ahead of everybody else's. So the queue is emptied first, and what was in it parted by
-//! user. Then one request is answered, and before the next everything else that the daemon does has
-//! its turn: a request takes a fifth of the time of a call at the socket.
+//! The kernel has one queue for the whole tree: a user with 200 threads has 200 requests ahead of
+//! another user's. So the daemon empties that queue and sorts the requests by user. Then it answers
+//! one request, and lets its other tasks run before the next: a request takes a fifth of the time
+//! of a call at the socket.
 
 use std::rc::Rc;
 
@@ -22,6 +22,13 @@ const AT_ONCE: usize = 64;
 const MOST: usize = 4096;
 /// Memory of one user's requests that wait: a thousand reads, or thirty writes of the longest.
 const MOST_BYTES_OF_ONE: usize = 256 << 10;
+
+/// A request that waits for its user's turn.
+struct Waiting {
+    request: Request,
+    /// Its caller got a signal meanwhile.
+    is_interrupted: bool,
+}
 
 impl Session {
     /// Answers until the file system is unmounted.
@@ -43,30 +50,35 @@ impl Session {
                 let Some(message) = self.device.receive_now(&mut buffer) else { break };
                 self.take_in(message, &mut waiting);
             }
-            if let Some(request) = waiting.take() {
+            if let Some(Waiting { request, is_interrupted }) = waiting.take() {
+                let unique = request.unique;
                 self.answer(request);
+                if is_interrupted {
+                    self.interrupt(unique);
+                }
             }
             yield_now().await;
         }
     }
 
     /// Has a request wait for its user's turn, or answers it: what only ends something goes first.
-    fn take_in(self: &Rc<Self>, message: &[u8], waiting: &mut Queues<Request>) {
+    fn take_in(self: &Rc<Self>, message: &[u8], waiting: &mut Queues<Waiting>) {
         let request = match Request::parse(message) {
             Ok(request) => request,
             Err((unique, errno)) => return self.device.reply(unique, Err(errno)),
         };
         match request.op {
-            Op::Interrupt { unique } => match waiting.withdraw(|r| r.unique == unique) {
-                Some(_) => self.device.reply(unique, Err(Errno::INTR)),
+            // Most requests are answered all the same, as in sysfs: only work is given up.
+            Op::Interrupt { unique } => match waiting.find(|r| r.request.unique == unique) {
+                Some(waits) => waits.is_interrupted = true,
                 None => self.interrupt(unique),
             },
             Op::Init { .. } | Op::Forget | Op::Release { .. } => self.answer(request),
             _ => {
                 let owner = self.permits.owner(request.caller);
-                let bytes: usize = waiting.of(owner.account).map(Request::bytes).sum();
+                let bytes: usize = waiting.of(owner.account).map(|r| r.request.bytes()).sum();
                 if owner.is_master || bytes + request.bytes() <= MOST_BYTES_OF_ONE {
-                    waiting.put(owner.account, request);
+                    waiting.put(owner.account, Waiting { request, is_interrupted: false });
                 } else {
                     self.device.reply(request.unique, Err(Errno::AGAIN));
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Answering the kernel's requests, of which [`serving`](super::serving) says whose turn it is; those
-//! that zero go on in tasks of their own.
+//! Answering the kernel's requests, in the order of [`serving`](super::serving). A request that
+//! zeroes goes on in a task of its own.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ impl State {
 }
 
 impl Session {
-    /// The caller of an earlier request got a signal; where that is answered by now, nothing is done.
+    /// The caller of an earlier request got a signal. Nothing is done if that is answered by now.
     pub(super) fn interrupt(&self, unique: u64) {
         let mut state = self.state.borrow_mut();
         drop(state.later.get_mut(&unique).and_then(|later| later.stop.take()));
