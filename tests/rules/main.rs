@@ -2,6 +2,7 @@
 //! The repository's own rules, as tests.
 
 mod arrows;
+mod blocking;
 mod daemon;
 mod floors;
 mod machines;
