@@ -88,8 +88,8 @@ pub fn node_memory(roots: &Roots, node: Node) -> Result<NodeMemory> {
     NodeMeter::open(roots, node)?.read()
 }
 
-/// The memory of one node, by a file that stays open. An open of a file in sysfs waits for a lock that
-/// every other open and close there takes.
+/// The memory of one node, by a file that stays open. An open of a file in sysfs waits for a lock
+/// that every other open and close there takes.
 #[derive(Debug)]
 pub struct NodeMeter(Source);
 
