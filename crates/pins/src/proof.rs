@@ -18,7 +18,22 @@
 //! everybody who reads `/proc/locks` holds: 60 threads that did, with little CPU time, held up a
 //! lease for 3 s. What is read here waits for nobody.
 
-use std::os::fd::AsFd;
+//!
+//! What hangs on the inode needs no description, and stays when all of them are gone: a watch
+//! (inotify, fanotify) tells its owner what the next borrower does, and each event wakes all that
+//! wait for it; a lock or a lease refuses others. To add one, the file has to be opened or named. So
+//! it is looked for after the name was seen at rest, and whatever is found, [`Holder::Marked`] is
+//! the answer: such a file is nobody's, and no file for another loan. References of the inode itself
+//! that nothing here knows (a rule of Landlock's) are the same.
+//!
+//! Pages may lie behind the end of a file (`fallocate(FALLOC_FL_KEEP_SIZE)`): the whole index is
+//! looked at, and a file that has some is [`Holder::Altered`], which is no "cannot be known".
+//!
+//! Pages may also have left the file, by a hole or by its end, while somebody pins them: then no
+//! index has them. [`Lent`] is which pages they were; those that are not there any more are looked
+//! at by themselves.
+
+use std::os::fd::{AsFd, BorrowedFd};
 
 use linux::BlockFile;
 
@@ -29,7 +44,8 @@ use crate::probe::{PinProbe, References, Result};
 /// has it for a microsecond.
 const NAME_LOOKS: u32 = 8;
 
-/// The knowledge that nobody has a file open, maps it, pins a page of it or is about to open it.
+/// The knowledge that nobody has a file open, maps it, pins a page of it or is about to open it,
+/// and that nothing of anybody hangs on its inode.
 ///
 /// Only [`PinProbe::prove`] makes one. True for as long as nobody is given access to the file.
 #[derive(Debug)]
@@ -44,7 +60,8 @@ pub enum Holder {
     /// Nobody has it open, maps it or pins a page; but somebody has a descriptor of its name
     /// (`O_PATH`), or is about to open it.
     Named,
-    /// Somebody pins so many of its pages, or the kernel has them in hand for a moment.
+    /// Somebody pins so many of its pages, or the kernel has them in hand for a moment; or somebody
+    /// pins pages that were lent with it and have left it.
     Pinned(u32),
     /// Somebody maps it.
     Mapped,
@@ -52,8 +69,10 @@ pub enum Holder {
     Open,
     /// Nobody has it open, maps it or pins a page; but so many have a memory error.
     Poisoned(u32),
-    /// Not all pages were found: nothing is known.
-    Unknown,
+    /// The same; but so many pages lie behind its end, put there by whoever had it.
+    Altered(u32),
+    /// The same; but something hangs on its inode: a watch, a lock, a reference.
+    Marked,
 }
 
 /// Who has a file open, besides the caller.
@@ -67,29 +86,63 @@ pub enum Opened {
     Open,
 }
 
+/// Which pages a file had when it was lent.
+///
+/// 8 bytes for each. A page that the kernel has moved elsewhere since (compaction, `move_pages`) is
+/// none of them any more, and free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lent {
+    pages: Vec<u64>,
+    sum: u64,
+}
+
 impl PinProbe {
     /// Asks who holds `file`, by the one description of the caller's. 0.15 us for each of its
-    /// pages, and 3 us. Waits for nobody.
+    /// pages, and 3 us. Waits for nobody. `watcher` is the inotify descriptor by which the caller
+    /// may watch the file, `lent` what the file had when it was lent, where that is known: pages
+    /// that have left it and are free are forgotten there.
     ///
     /// Nobody but the caller may have access to the file: what is found of one that others may open
     /// is over at once.
     ///
     /// # Errors
     /// Those of `fstat`, and those of [`look`](Self::look).
-    pub fn prove(&self, file: &BlockFile, rest: Rest) -> Result<Holder> {
+    pub fn prove(
+        &self,
+        file: &BlockFile,
+        rest: Rest,
+        watcher: Option<BorrowedFd<'_>>,
+        lent: Option<&mut Lent>,
+    ) -> Result<Holder> {
         // Before the pages: who has no description any more makes no pin.
-        let before = self.look_at_name(file, rest)?;
+        let before = self.look_again(file, rest, watcher)?;
         if before.open != rest.open() {
             return Ok(if before.mapped { Holder::Mapped } else { Holder::Open });
         }
-        let Ok(pages) = u32::try_from(file.len()? / rest.page().bytes()) else {
-            return Ok(Holder::Unknown);
-        };
-        let seen = self.look(file.as_fd(), pages, rest)?;
-        if u64::from(seen.pages) * rest.page().bytes() != file.allocated_bytes()? {
-            return Ok(Holder::Unknown);
-        }
+        let end = file.len()? / rest.page().bytes();
+        let seen = self.look(file.as_fd(), end, rest, watcher)?;
+        // What the walk has not found is nowhere that it may be.
+        let found = u64::from(seen.pages) * rest.page().bytes();
+        let unfound = file.allocated_bytes()?.abs_diff(found) / rest.page().bytes();
+        let elsewhere = seen.behind.max(u32::try_from(unfound).unwrap_or(u32::MAX));
         let is_named = |seen: &References| seen.names != rest.names();
+        let has_marks = |seen: &References| {
+            let inode = seen.inode;
+            let expected = rest.inodes() + i32::from(inode.is_watched);
+            let is_referred = rest.inodes() > 0 && inode.references != expected;
+            inode.is_marked() || is_referred
+        };
+        if let Some(lent) = lent
+            && seen.sum != lent.sum
+            && !seen.mapped
+            && seen.open == rest.open()
+            && seen.held == 0
+        {
+            let strays = self.missing(file, rest, lent)?;
+            if strays > 0 {
+                return Ok(Holder::Pinned(strays));
+            }
+        }
         Ok(match seen {
             // The caller's own mappings, too.
             _ if seen.mapped => Holder::Mapped,
@@ -97,9 +150,33 @@ impl PinProbe {
             _ if seen.open != rest.open() => Holder::Open,
             _ if seen.held > 0 => Holder::Pinned(seen.held),
             _ if seen.poisoned > 0 => Holder::Poisoned(seen.poisoned),
+            _ if elsewhere > 0 => Holder::Altered(elsewhere),
+            _ if has_marks(&seen) => Holder::Marked,
             _ if is_named(&before) || is_named(&seen) => Holder::Named,
             _ => Holder::Nobody(Unheld(())),
         })
+    }
+
+    /// Notes which pages a file has that is about to be lent. 0.15 us for each.
+    ///
+    /// # Errors
+    /// As [`look`](Self::look).
+    pub fn lent(&self, file: &BlockFile, rest: Rest) -> Result<Lent> {
+        let (mut pages, sum) = self.addresses(file.as_fd(), rest)?;
+        pages.sort_unstable();
+        Ok(Lent { pages, sum })
+    }
+
+    /// How many pages were lent with a file, have left it, and are somebody's.
+    fn missing(&self, file: &BlockFile, rest: Rest, lent: &mut Lent) -> Result<u32> {
+        let (mut now, _) = self.addresses(file.as_fd(), rest)?;
+        now.sort_unstable();
+        let (there, gone): (Vec<_>, Vec<_>) =
+            lent.pages.iter().partition(|page| now.binary_search(page).is_ok());
+        let strays = self.strays(&gone)?;
+        lent.pages = [there, strays.clone()].concat();
+        lent.pages.sort_unstable();
+        Ok(u32::try_from(strays.len()).unwrap_or(u32::MAX))
     }
 
     /// Asks who has `file` open, by the one description of the caller's; the caller may map it.
@@ -108,7 +185,7 @@ impl PinProbe {
     /// # Errors
     /// As [`prove`](Self::prove).
     pub fn opened(&self, file: &BlockFile, rest: Rest) -> Result<Opened> {
-        let seen = self.look_at_name(file, rest)?;
+        let seen = self.look_again(file, rest, None)?;
         Ok(if seen.open != rest.open() {
             Opened::Open
         } else if seen.names != rest.names() {
@@ -119,14 +196,19 @@ impl PinProbe {
     }
 
     /// Looks at no page, again as long as somebody has only the name.
-    fn look_at_name(&self, file: &BlockFile, rest: Rest) -> Result<References> {
-        let mut seen = self.look(file.as_fd(), 0, rest)?;
+    fn look_again(
+        &self,
+        file: &BlockFile,
+        rest: Rest,
+        watcher: Option<BorrowedFd<'_>>,
+    ) -> Result<References> {
+        let mut seen = self.look_at_name(file.as_fd(), rest, watcher)?;
         for _ in 1..NAME_LOOKS {
             if seen.open != rest.open() || seen.names == rest.names() {
                 break;
             }
             std::thread::yield_now();
-            seen = self.look(file.as_fd(), 0, rest)?;
+            seen = self.look_at_name(file.as_fd(), rest, watcher)?;
         }
         Ok(seen)
     }

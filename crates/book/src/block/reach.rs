@@ -40,7 +40,14 @@ pub enum Reach {
     /// Nobody, but pages of it have a memory error: nobody may get it again. Given back, those stay
     /// with the kernel and the others are free.
     Poisoned,
-    /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe.
+    /// Nobody, but its pages are not those that were lent: its borrower has put some where the file
+    /// has ended. The shell has cut the file, so that the kernel has all of them.
+    Altered,
+    /// Nobody, but something hangs on the inode of its file: a watch, a lock, a reference. What it
+    /// tells or refuses to others would be about the next loan.
+    Marked,
+    /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe. No borrower has
+    /// a kernel say that: what a borrower can bring about is one of the others.
     Unknown,
 }
 

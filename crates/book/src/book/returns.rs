@@ -77,6 +77,9 @@ impl Book {
 
     /// Tells who can reach a lingering block. Returns what became of it, or `None` if it is not
     /// lingering (any more).
+    ///
+    /// Only a file of which the kernel cannot tell who reaches it is unlinked with all that it has.
+    /// Every other is cut first: whoever has a name of it then has none of its pages.
     pub fn settle(
         &mut self,
         block: BlockId,

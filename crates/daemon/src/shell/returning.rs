@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use book::Book;
-use book::block::{Hold, Settled, State, StateName};
+use book::block::{Hold, Reach, Settled, State, StateName};
 use pins::Opened;
 use tokio::sync::watch;
 use units::{BlockId, Bytes, LeaseId, Uid};
@@ -65,17 +65,25 @@ impl Shell {
         }
     }
 
-    /// Ends a loan that is held by its memory, unless it still is. Returns whether it did.
+    /// Ends a loan that is held by its memory, unless it still is. Returns whether it did; blocks
+    /// that have to be opened for that are looked at by a lane, whose answer
+    /// [`settled`](Self::settled) takes.
     fn end_if_unheld(&mut self, lease: LeaseId) -> bool {
-        let blocks = self.book.lease_blocks(lease);
-        let is_held = blocks.into_iter().any(|block| {
-            self.store.opened_while_lent(block).is_ok_and(|opened| opened == Opened::Open)
-        });
-        if !is_held {
+        let mut unknown = Vec::new();
+        for block in self.book.lease_blocks(lease) {
+            match self.store.opened_while_lent(block) {
+                Some(Opened::Open) => return false,
+                Some(Opened::Named | Opened::Nobody) => {}
+                None => unknown.push(block),
+            }
+        }
+        if unknown.is_empty() {
             self.held.remove(lease);
             self.end_lease(lease);
+            return true;
         }
-        !is_held
+        self.store.look_at_lent(&unknown);
+        false
     }
 
     /// Ends loans that their memory held and holds no longer, of those whose lease was closed so
@@ -172,18 +180,31 @@ impl Shell {
         }
     }
 
-    /// A lane has found out who reaches a lingering block.
+    /// A lane has found out who reaches a lingering block, or one whose loan its memory may hold.
     pub(crate) fn settled(&mut self, found: Returned) {
         self.store.looked(found.block);
+        if let Some(State::Lent(part)) = self.book.block(found.block).map(book::block::Block::state)
+        {
+            let lease = part.lease;
+            if found.reach != Reach::Shared && self.held.is_closed(lease) {
+                self.held.remove(lease);
+                self.end_lease(lease);
+            }
+            return;
+        }
         // A client can cut its file, grow it, or punch holes into it.
         self.book.note_memory(found.block, found.memory);
-        match self.apply(|book| book.settle(found.block, found.reach, boot_seconds())).0 {
+        let settled = self.apply(|book| book.settle(found.block, found.reach, boot_seconds())).0;
+        if settled == Some(Settled::Lingering) {
             // What went since the look is told by nothing else.
-            Some(Settled::Lingering) if self.store.watch(found.block, found.file) => {
+            if self.store.watch(found.block, found.file) {
                 self.settle(found.block);
             }
-            Some(Settled::Lingering) => {}
-            Some(_) | None => self.store.unwatch(found.block),
+            return;
+        }
+        self.store.unwatch(found.block);
+        if let Some(file) = found.file {
+            self.store.close(found.block, file);
         }
     }
 

@@ -38,26 +38,47 @@ fn a_block_on_which_somebody_has_a_lease_is_not_lent() {
 
 #[test]
 fn a_loan_whose_memory_somebody_has_by_a_lease_goes_on() {
-    let bed = Bed::new();
+    let mut bed = Bed::new();
     bed.zero(1);
     let (lease, block) = unwatched(&bed);
     let held = leased(&bed, block);
     bed.shell.borrow_mut().close_lease(lease, None);
+    bed.shell.borrow_mut().look_at_closed(block);
+    bed.settle();
     assert!(bed.has(lease), "who has a lease on it has it open");
     drop(held);
     bed.shell.borrow_mut().look_at_closed(block);
+    bed.settle();
     assert!(!bed.has(lease));
 }
 
 #[test]
 fn a_loan_whose_file_is_gone_ends() {
-    let bed = Bed::new();
+    let mut bed = Bed::new();
     bed.zero(1);
     let (lease, block) = unwatched(&bed);
     remove_file(bed.path(block)).expect("a file");
     bed.shell.borrow_mut().close_lease(lease, None);
     bed.shell.borrow_mut().look_at_closed(block);
+    bed.settle();
     assert!(!bed.has(lease), "nobody can have what cannot be opened");
+}
+
+#[test]
+fn a_lent_block_is_opened_in_its_borrowers_lane_only() {
+    let mut bed = Bed::new();
+    bed.zero(1);
+    let (lease, block) = unwatched(&bed);
+    let busy = bed.hold_up(Some(Uid(BORROWER)));
+    bed.shell.borrow_mut().close_lease(lease, None);
+    for _ in 0..2 {
+        bed.shell.borrow_mut().look_at_closed(block);
+    }
+    bed.wait_for_ours();
+    assert!(bed.has(lease), "to open it is an event, for which its borrower may wait");
+    drop(busy);
+    bed.settle();
+    assert!(!bed.has(lease));
 }
 
 #[test]
