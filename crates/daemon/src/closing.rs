@@ -34,7 +34,11 @@ impl Watched {
     pub(crate) fn new() -> Self {
         let closings = Closings::new()
             .inspect_err(|error| tracing::warn!(%error, "returns are looked for by the clock"));
-        Self { closings: closings.ok().map(Arc::new), blocks: BTreeMap::new(), by_watch: BTreeMap::new() }
+        Self {
+            closings: closings.ok().map(Arc::new),
+            blocks: BTreeMap::new(),
+            by_watch: BTreeMap::new(),
+        }
     }
 
     /// By what it watches.
@@ -77,11 +81,7 @@ impl Watched {
     /// Keeps a description of a block that is to be watched later, if there is room and none yet.
     /// Else it is returned.
     #[must_use = "to close it may wake all who watch its file"]
-    pub(crate) fn keep(
-        &mut self,
-        block: BlockId,
-        file: Arc<BlockFile>,
-    ) -> Option<Arc<BlockFile>> {
+    pub(crate) fn keep(&mut self, block: BlockId, file: Arc<BlockFile>) -> Option<Arc<BlockFile>> {
         if self.blocks.len() >= MOST || self.blocks.contains_key(&block) {
             return Some(file);
         }

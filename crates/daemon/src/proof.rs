@@ -6,7 +6,7 @@
 //! not show pins, only the lease says something, and blocks that recycle as is best recycle fresh.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -177,6 +177,13 @@ impl Proofs {
     /// The block is gone.
     pub(crate) fn forget(&self, block: BlockId) {
         lock(&self.0.lent).remove(&block);
+    }
+
+    /// How many pages of a file have a memory error. 0.15 us for each page; 0 where pins are not
+    /// seen.
+    pub(crate) fn broken(&self, file: BorrowedFd<'_>, size: PageSize) -> u32 {
+        let Some((probe, rest)) = self.seen(size) else { return 0 };
+        probe.look(file, 0, rest, None).map_or(0, |seen| seen.poisoned)
     }
 
     /// Who has a file open that the caller has open once, and may map. 1 us; waits for nobody where

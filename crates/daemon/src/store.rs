@@ -124,8 +124,7 @@ impl Store {
         returned: mpsc::UnboundedSender<Returned>,
     ) -> Result<Self> {
         let watched = Watched::new();
-        let proofs =
-            if plain { Proofs::of_leases() } else { Proofs::load(watched.watcher()) };
+        let proofs = if plain { Proofs::of_leases() } else { Proofs::load(watched.watcher()) };
         Ok(Self {
             run_dir: run_dir.to_owned(),
             plain,

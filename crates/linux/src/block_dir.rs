@@ -180,6 +180,15 @@ impl BlockDir {
         Ok(BlockFile::from(fd))
     }
 
+    /// A descriptor of a block's file that is no description of it (`O_PATH`): for a look, beside
+    /// which the file can be lent. Waits for nobody.
+    pub fn name_block(&self, state: &str, name: &str) -> Result<OwnedFd> {
+        check_name(name)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(self.state(state)?, in_block(name), flags, Mode::empty())
+            .or_call(|| format!("openat({:?}, O_PATH|O_NOFOLLOW)", self.file_path(state, name)))
+    }
+
     /// Bytes of a block that have memory, without opening it. Waits for nobody.
     pub fn allocated_bytes(&self, state: &str, name: &str) -> Result<u64> {
         crate::block_file::allocated(&self.stat(state, name)?)

@@ -132,7 +132,8 @@ impl PinProbe {
         };
         let look = || self.look(file.as_fd(), 2, rest, None).map_err(failed);
         let is_at_rest = |seen: &References| {
-            let is_counted = (seen.inode.references, seen.inode.is_marked()) == (rest.inodes, false);
+            let is_counted =
+                (seen.inode.references, seen.inode.is_marked()) == (rest.inodes, false);
             (seen.held, seen.names, seen.open) == (0, rest.names, rest.open) && is_counted
         };
         {

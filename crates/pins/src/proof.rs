@@ -125,13 +125,6 @@ impl PinProbe {
         let found = u64::from(seen.pages) * rest.page().bytes();
         let unfound = file.allocated_bytes()?.abs_diff(found) / rest.page().bytes();
         let elsewhere = seen.behind.max(u32::try_from(unfound).unwrap_or(u32::MAX));
-        let is_named = |seen: &References| seen.names != rest.names();
-        let has_marks = |seen: &References| {
-            let inode = seen.inode;
-            let expected = rest.inodes() + i32::from(inode.is_watched);
-            let is_referred = rest.inodes() > 0 && inode.references != expected;
-            inode.is_marked() || is_referred
-        };
         if let Some(lent) = lent
             && seen.sum != lent.sum
             && !seen.mapped
@@ -143,18 +136,7 @@ impl PinProbe {
                 return Ok(Holder::Pinned(strays));
             }
         }
-        Ok(match seen {
-            // The caller's own mappings, too.
-            _ if seen.mapped => Holder::Mapped,
-            // Who was about to open it has done so.
-            _ if seen.open != rest.open() => Holder::Open,
-            _ if seen.held > 0 => Holder::Pinned(seen.held),
-            _ if seen.poisoned > 0 => Holder::Poisoned(seen.poisoned),
-            _ if elsewhere > 0 => Holder::Altered(elsewhere),
-            _ if has_marks(&seen) => Holder::Marked,
-            _ if is_named(&before) || is_named(&seen) => Holder::Named,
-            _ => Holder::Nobody(Unheld(())),
-        })
+        Ok(judge(&before, &seen, elsewhere, rest))
     }
 
     /// Notes which pages a file has that is about to be lent. 0.15 us for each.
@@ -211,5 +193,113 @@ impl PinProbe {
             seen = self.look_at_name(file.as_fd(), rest, watcher)?;
         }
         Ok(seen)
+    }
+}
+
+/// What two looks come to, between which nobody could open the file: `elsewhere` pages of it are
+/// not where it has its pages.
+fn judge(before: &References, seen: &References, elsewhere: u32, rest: Rest) -> Holder {
+    let is_named = |seen: &References| seen.names != rest.names();
+    let inode = seen.inode;
+    // All watches together have one reference of the inode.
+    let expected = rest.inodes() + i32::from(inode.is_watched);
+    let is_referred_to = rest.inodes() > 0 && inode.references != expected;
+    match seen {
+        // The caller's own mappings, too.
+        _ if seen.mapped => Holder::Mapped,
+        // Who was about to open it has done so.
+        _ if seen.open != rest.open() => Holder::Open,
+        _ if seen.held > 0 => Holder::Pinned(seen.held),
+        _ if seen.poisoned > 0 => Holder::Poisoned(seen.poisoned),
+        _ if elsewhere > 0 => Holder::Altered(elsewhere),
+        _ if inode.is_marked() || is_referred_to => Holder::Marked,
+        _ if is_named(before) || is_named(seen) => Holder::Named,
+        _ => Holder::Nobody(Unheld(())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Inode;
+
+    fn rest() -> Rest {
+        Rest::restore("2097152 512 512 2 1 0 1").expect("a measure")
+    }
+
+    /// Two pages at rest.
+    fn at_rest() -> References {
+        let inode = Inode { references: 1, watches: 0, is_watched: false, has_locks: false };
+        References {
+            pages: 2,
+            behind: 0,
+            poisoned: 0,
+            held: 0,
+            first: 0,
+            first_held: u64::MAX,
+            lowest: 512,
+            highest: 512,
+            sum: 0,
+            mapped: false,
+            names: 2,
+            open: (1, 0),
+            inode,
+        }
+    }
+
+    /// What is said of a file that is at rest but for that.
+    fn said(change: impl Fn(&mut References)) -> String {
+        let mut seen = at_rest();
+        change(&mut seen);
+        format!("{:?}", judge(&at_rest(), &seen, seen.behind, rest()))
+    }
+
+    #[test]
+    fn one_thing_that_is_not_at_rest_is_enough() {
+        assert_eq!(said(|_| {}), "Nobody(Unheld(()))");
+        assert_eq!(said(|seen| seen.mapped = true), "Mapped");
+        assert_eq!(said(|seen| seen.open = (2, 0)), "Open");
+        assert_eq!(said(|seen| seen.open = (1, 1)), "Open");
+        assert_eq!(said(|seen| seen.held = 1), "Pinned(1)");
+        assert_eq!(said(|seen| seen.poisoned = 1), "Poisoned(1)");
+        assert_eq!(said(|seen| seen.behind = 1), "Altered(1)");
+        assert_eq!(said(|seen| seen.names = 3), "Named");
+        assert_eq!(said(|seen| seen.inode.watches = 1), "Marked");
+        assert_eq!(said(|seen| seen.inode.has_locks = true), "Marked");
+        assert_eq!(said(|seen| seen.inode.references = 2), "Marked", "a rule of Landlock's");
+    }
+
+    #[test]
+    fn a_name_that_went_between_two_looks_may_have_been_opened() {
+        let before = References { names: 3, ..at_rest() };
+        assert!(matches!(judge(&before, &at_rest(), 0, rest()), Holder::Named));
+    }
+
+    #[test]
+    fn the_provers_own_watch_has_a_reference_of_the_inode_and_is_no_mark() {
+        let inode = Inode { references: 2, is_watched: true, ..at_rest().inode };
+        let seen = References { inode, ..at_rest() };
+        assert!(matches!(judge(&seen, &seen, 0, rest()), Holder::Nobody(_)));
+        let inode = Inode { references: 3, ..inode };
+        let seen = References { inode, ..seen };
+        assert!(matches!(judge(&seen, &seen, 0, rest()), Holder::Marked), "and another's");
+    }
+
+    #[test]
+    fn what_is_held_is_waited_for_before_what_its_borrower_left_counts() {
+        let inode = Inode { watches: 1, ..at_rest().inode };
+        let all = References { held: 1, poisoned: 1, behind: 1, names: 3, inode, ..at_rest() };
+        assert!(matches!(judge(&all, &all, 1, rest()), Holder::Pinned(1)));
+        let all = References { held: 0, ..all };
+        assert!(matches!(judge(&all, &all, 1, rest()), Holder::Poisoned(1)));
+        let all = References { poisoned: 0, ..all };
+        assert!(matches!(judge(&all, &all, 1, rest()), Holder::Altered(1)));
+        assert!(matches!(judge(&all, &all, 0, rest()), Holder::Marked));
+    }
+
+    #[test]
+    fn a_measure_of_an_earlier_version_is_none() {
+        assert_eq!(Rest::restore("2097152 512 512 2 1 0"), None);
+        assert_eq!(rest().to_text(), "2097152 512 512 2 1 0 1");
     }
 }

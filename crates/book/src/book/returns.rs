@@ -104,6 +104,13 @@ impl Book {
         Some((settled, effects))
     }
 
+    /// Gives a free block back to the kernel that nobody may have; `None` if it is not free.
+    pub fn discard(&mut self, block: BlockId) -> Option<Vec<Effect>> {
+        self.blocks.get(block).filter(|b| b.is_unlent())?;
+        self.blocks.remove(block)?;
+        Some(vec![Effect::Remove(block)])
+    }
+
     /// Gives up kept content whose time is over: it lingers, to be settled like any return.
     pub fn expire(&mut self, now: u64) -> Vec<Effect> {
         let over = |state: &State| matches!(state, State::Kept { until, .. } if *until <= now);

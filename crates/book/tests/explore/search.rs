@@ -176,10 +176,10 @@ fn is_the_worlds(step: Step) -> bool {
     matches!(
         step,
         Step::Release { .. }
-        | Step::Punch { .. }
-        | Step::Mark { .. }
-        | Step::Clear { .. }
-        | Step::Leave { .. }
+            | Step::Punch { .. }
+            | Step::Mark { .. }
+            | Step::Clear { .. }
+            | Step::Leave { .. }
     )
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who can reach a block: when a worker reports it, before it is lent, and after its loan.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use book::block::{Reach, StateName};
@@ -158,12 +159,11 @@ impl Store {
         let places: Vec<_> = places.map(|at| (at.state, at.name.clone())).collect();
         let (returned, proofs) = (self.returned.clone(), self.proofs.clone());
         self.lanes.submit(lane_of(&name, size, state), move || {
-            let is_open = |(state, name): &(StateName, String)| match dir
-                .open_block(state.as_str(), name)
-            {
-                Ok(file) => proofs.opened(&file, size) == Opened::Open,
-                Err(error) => error.is_in_use(),
-            };
+            let is_open =
+                |(state, name): &(StateName, String)| match dir.open_block(state.as_str(), name) {
+                    Ok(file) => proofs.opened(&file, size) == Opened::Open,
+                    Err(error) => error.is_in_use(),
+                };
             let reach = if places.iter().any(is_open) { Reach::Shared } else { Reach::Sole };
             let found = Returned { block: first, reach, memory: Pages::ZERO, file: None };
             // Nobody hears it when the daemon ends.
@@ -171,11 +171,35 @@ impl Store {
         });
     }
 
-    /// Notes, in its user's lane, which pages a block has that was filled for its borrower.
+    /// Has it looked, beside all else, which ready blocks have a page with a memory error; what is
+    /// found is said as of returned blocks. By their names: they may be lent meanwhile.
+    pub(crate) fn look_for_errors(&self) {
+        let ready = self.places.iter().filter(|(_, place)| place.state == StateName::Ready);
+        let ready: Vec<_> = ready.map(|(block, place)| (*block, place.clone())).collect();
+        let (dirs, returned, proofs) =
+            (self.dirs.clone(), self.returned.clone(), self.proofs.clone());
+        self.lanes.submit(None, move || {
+            for (block, Place { page_size: size, state, name }) in ready {
+                let Some(dir) = dirs.get(&size) else { continue };
+                let Ok(file) = dir.name_block(state.as_str(), &name) else { continue };
+                if proofs.broken(file.as_fd(), size) > 0 {
+                    let (reach, memory) = (Reach::Poisoned, Pages::ZERO);
+                    // Nobody hears it when the daemon ends.
+                    returned.send(Returned { block, reach, memory, file: None }).ok();
+                }
+            }
+        });
+    }
+
+    /// Notes, in its user's lane, which pages a block has that was filled for its borrower, or that
+    /// an earlier daemon has lent. No-op where pins are not seen.
     pub(crate) fn note_filled(&self, block: BlockId) {
         let Some(Place { page_size: size, state, name }) = self.places.get(&block).cloned() else {
             return;
         };
+        if !self.proofs.sizes().contains(&size) {
+            return;
+        }
         let Some(dir) = self.dirs.get(&size).map(Arc::clone) else { return };
         let proofs = self.proofs.clone();
         self.lanes.submit(lane_of(&name, size, state), move || {

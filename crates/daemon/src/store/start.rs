@@ -107,6 +107,9 @@ impl Store {
                     });
                     let place = Place { page_size, state, name };
                     self.places.insert(entry.block, place);
+                    if state == StateName::Lent {
+                        self.note_filled(entry.block);
+                    }
                 }
             }
         }

@@ -327,7 +327,8 @@ fn of_workers() -> impl Strategy<Value = Event> {
 }
 
 fn of_the_daemon() -> impl Strategy<Value = Event> {
-    let less = proptest::sample::select(vec![Less::Held, Less::Nothing, Less::Altered, Less::Marked]);
+    let less =
+        proptest::sample::select(vec![Less::Held, Less::Nothing, Less::Altered, Less::Marked]);
     let seen = proptest::option::weighted(0.3, less);
     prop_oneof![
         8 => Just(Event::SettleAll),

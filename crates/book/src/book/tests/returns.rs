@@ -134,6 +134,18 @@ fn a_file_that_its_borrower_altered_or_marked_is_cut_and_kept_for_nobody() {
 }
 
 #[test]
+fn a_free_block_that_nobody_may_have_goes_back_and_no_other() {
+    let (mut book, block) = returned(in_place(0, 2), &ask(2));
+    assert_eq!(book.discard(block), None, "it lingers");
+    settled(&mut book, block, Reach::Sole);
+    assert_eq!(book.discard(block), Some(vec![Effect::Remove(block)]));
+    assert_eq!((state(&book, block), book.discard(block)), (None, None));
+    let ready = make_ready(&mut book, key(0, 2), 1)[0];
+    assert_eq!(book.discard(ready), Some(vec![Effect::Remove(ready)]));
+    assert_eq!(state(&book, ready), None);
+}
+
+#[test]
 fn pages_of_a_returned_file_count_wherever_they_are_until_the_kernel_has_them() {
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
     book.note_growth(block, Pages(5));
