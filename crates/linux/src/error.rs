@@ -78,8 +78,8 @@ impl Error {
         self.errno() == Some(Errno::AGAIN)
     }
 
-    /// Somebody uses the file: has a lease on it, or runs the program that it is (execve(2)), which
-    /// nobody may open for writing meanwhile.
+    /// Another process has a lease on the file, or runs it as a program (execve(2)). Opening it for
+    /// writing fails meanwhile.
     pub fn is_in_use(&self) -> bool {
         self.is_leased() || self.errno() == Some(Errno::TXTBSY)
     }

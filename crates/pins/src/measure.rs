@@ -169,8 +169,7 @@ impl PinProbe {
     }
 }
 
-/// Watches a file until what is returned is dropped; nothing where the kernel has no inotify, and
-/// so nobody can watch.
+/// Watches a file until the descriptor is dropped. `None` where the kernel has no inotify.
 fn watch(file: &BlockFile) -> Result<Option<OwnedFd>> {
     let failed = |call: &str| {
         let call = call.to_owned();

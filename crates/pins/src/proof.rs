@@ -19,19 +19,19 @@
 //! lease for 3 s. What is read here waits for nobody.
 
 //!
-//! What hangs on the inode needs no description, and stays when all of them are gone: a watch
-//! (inotify, fanotify) tells its owner what the next borrower does, and each event wakes all that
-//! wait for it; a lock or a lease refuses others. To add one, the file has to be opened or named. So
-//! it is looked for after the name was seen at rest, and whatever is found, [`Holder::Marked`] is
-//! the answer: such a file is nobody's, and no file for another loan. References of the inode itself
-//! that nothing here knows (a rule of Landlock's) are the same.
+//! Some state hangs on the inode and outlives all descriptions. A watch (inotify, fanotify) tells its
+//! owner what the next borrower does, and each event wakes all waiters of the watcher. A lock or a
+//! lease refuses other users. Adding one takes a descriptor or a name of the file. So the prover reads
+//! this state after it has seen the name at rest. It answers [`Holder::Marked`] for a file that has
+//! any: that file serves no other loan. An inode reference from elsewhere (a Landlock rule) counts
+//! as well.
 //!
-//! Pages may lie behind the end of a file (`fallocate(FALLOC_FL_KEEP_SIZE)`): the whole index is
-//! looked at, and a file that has some is [`Holder::Altered`], which is no "cannot be known".
+//! Pages may lie behind the end of a file (`fallocate(FALLOC_FL_KEEP_SIZE)`). The prover walks the
+//! whole index, and answers [`Holder::Altered`] for such a file.
 //!
-//! Pages may also have left the file, by a hole or by its end, while somebody pins them: then no
-//! index has them. [`Lent`] is which pages they were; those that are not there any more are looked
-//! at by themselves.
+//! A pinned page can leave the file: its borrower punches it out, or cuts the file. No index has it
+//! then. [`Lent`] holds the addresses of the pages that were lent, and the prover reads the state of
+//! each page that is missing.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -44,8 +44,8 @@ use crate::probe::{PinProbe, References, Result};
 /// has it for a microsecond.
 const NAME_LOOKS: u32 = 8;
 
-/// The knowledge that nobody has a file open, maps it, pins a page of it or is about to open it,
-/// and that nothing of anybody hangs on its inode.
+/// The knowledge that nobody has a file open, maps it, pins a page of it or is about to open it.
+/// Nothing but the prover's own watch hangs on its inode.
 ///
 /// Only [`PinProbe::prove`] makes one. True for as long as nobody is given access to the file.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ pub enum Holder {
     /// Nobody has it open, maps it or pins a page; but somebody has a descriptor of its name
     /// (`O_PATH`), or is about to open it.
     Named,
-    /// Somebody pins so many of its pages, or the kernel has them in hand for a moment; or somebody
-    /// pins pages that were lent with it and have left it.
+    /// So many pages are pinned: pages of the file, or pages that were lent with it and left it. The
+    /// kernel may also have them in hand for a moment.
     Pinned(u32),
     /// Somebody maps it.
     Mapped,

@@ -195,9 +195,9 @@ impl Block {
     /// lingering → kept, zeroable or gone, once nobody can reach it.
     ///
     /// `recycle` is its pool's. A block that lost its pool's shape, one with a hole, whose filling
-    /// would take pages that nobody counted, one with memory errors, one whose file its borrower has
-    /// altered or marked, and one whose reach the kernel cannot tell are always given back to the
-    /// kernel, kept for an owner or not.
+    /// would take pages that nobody counted, and one whose reach the kernel cannot tell are always
+    /// given back to the kernel. So is a block with memory errors, or with a file that its borrower
+    /// altered or marked, even if its content was to be kept.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.

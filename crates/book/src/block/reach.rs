@@ -40,14 +40,14 @@ pub enum Reach {
     /// Nobody, but pages of it have a memory error: nobody may get it again. Given back, those stay
     /// with the kernel and the others are free.
     Poisoned,
-    /// Nobody, but its pages are not those that were lent: its borrower has put some where the file
-    /// has ended. The shell has cut the file, so that the kernel has all of them.
+    /// Nobody, but its borrower put pages behind the end of the file. The shell has truncated the
+    /// file, and the kernel has all of its pages.
     Altered,
-    /// Nobody, but something hangs on the inode of its file: a watch, a lock, a reference. What it
-    /// tells or refuses to others would be about the next loan.
+    /// Nobody, but a watch, a lock or a reference hangs on the file's inode. It would outlive the
+    /// loan.
     Marked,
-    /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe. No borrower has
-    /// a kernel say that: what a borrower can bring about is one of the others.
+    /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe. A borrower can
+    /// bring about every other answer, and never this one.
     Unknown,
 }
 

@@ -76,8 +76,7 @@ pub(crate) struct File {
     pub(crate) owner: [Whose; USERS],
     /// The workers that have it.
     pub(crate) workers: [bool; 2],
-    /// Whose watch hangs on its inode, or whose pages lie where it has ended: that needs nothing
-    /// which its user has of it.
+    /// The user whose watch hangs on its inode, or whose pages lie behind its end.
     pub(crate) left: Option<usize>,
     /// The daemon forgot it after a failure; the next start finds it.
     pub(crate) is_orphan: bool,

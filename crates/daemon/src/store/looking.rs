@@ -143,9 +143,8 @@ impl Store {
         Some(self.proofs.opened(&*self.known(block)?, size))
     }
 
-    /// Has its user's lane open blocks of a loan of which the daemon has no description, and find
-    /// out whether anybody else has one of them open. The answer is said of the first. Does not
-    /// wait; no-op while that is being done.
+    /// Has the user's lane open blocks of a loan, and find out whether another process has one of
+    /// them open. The answer names the first block. Does not wait; no-op while a look is under way.
     pub(crate) fn look_at_lent(&mut self, blocks: &[BlockId]) {
         let Some(first) = blocks.first().copied() else { return };
         let Some(Place { page_size: size, state, name }) = self.places.get(&first).cloned() else {
@@ -266,8 +265,8 @@ impl Store {
 /// Who can reach a returned file once nobody may open it anew, and then the pages that it has
 /// memory for: where that is [`Reach::Sole`], nothing can change any more.
 ///
-/// What lies behind its end goes to the kernel, before anybody acts on what was found: pages, and
-/// promises of pages (a mapping behind the end makes them), which no count shows.
+/// The file is also cut at its length. That frees pages behind the end, and promises of pages there,
+/// which a mapping makes and no count shows.
 fn reach_after_loan(
     (block, file): (BlockId, &BlockFile),
     proofs: &Proofs,

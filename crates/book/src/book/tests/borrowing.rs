@@ -373,7 +373,7 @@ impl World {
         }
     }
 
-    /// What is seen of a block that nobody reaches, or who does.
+    /// `nobody` for a block that is out of reach, else the truth.
     fn and_nobody(&self, id: BlockId, nobody: Reach) -> Reach {
         match self.reach(id) {
             Reach::Sole | Reach::Nobody(_) => nobody,

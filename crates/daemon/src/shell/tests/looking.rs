@@ -7,6 +7,7 @@ use std::fs::{File, remove_file};
 use linux::testkit::hold_lease;
 
 use super::*;
+use crate::error::Error;
 use crate::store::Returned;
 
 /// Somebody's lease on a block, as its borrower can take one.
@@ -76,7 +77,8 @@ fn a_lent_block_is_opened_in_its_borrowers_lane_only() {
         bed.shell.borrow_mut().look_at_closed(block);
     }
     bed.wait_for_ours();
-    assert!(bed.has(lease), "to open it is an event, for which its borrower may wait");
+    assert!(bed.returned.try_recv().is_err(), "to open it wakes whoever watches it");
+    assert!(bed.has(lease));
     drop(busy);
     bed.settle();
     assert!(!bed.has(lease));
@@ -214,7 +216,7 @@ fn a_description_of_a_borrowers_file_is_closed_in_its_lane() {
     let busy = bed.hold_up(Some(Uid(BORROWER)));
     bed.shell.borrow_mut().store.unwatch(block);
     bed.wait_for_ours();
-    assert!(is_open(), "to close it is an event, for which its borrower may wait");
+    assert!(is_open(), "to close it wakes whoever watches it");
     drop(busy);
     bed.wait_for_lanes();
     assert!(!is_open());
@@ -241,7 +243,10 @@ fn a_returned_block_whose_program_runs_lingers_until_it_ends() {
     };
     bed.shell.borrow_mut().end_lease(lease);
     bed.settle();
-    assert_eq!(bed.count(StateName::Lingering), 1);
+    let block = bed.only(StateName::Lingering);
+    let opened = bed.shell.borrow().store.open_block(block);
+    let is_use = |error: &Error| matches!(error, Error::Kernel(error) if error.is_in_use());
+    assert!(opened.as_ref().is_err_and(is_use), "it is no line of the log: {opened:?}");
     runs.kill().and_then(|()| runs.wait()).expect("a child");
     bed.settle_all();
     assert_eq!(bed.count(StateName::Zeroable), 1);
