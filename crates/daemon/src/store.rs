@@ -31,7 +31,7 @@ use units::{BlockId, Bytes, PageSize, Pages, Uid};
 
 use crate::closing::Watched;
 use crate::error::{Error, Result};
-use crate::lanes::{Lane, Lanes};
+use crate::lanes::{Lane, Lanes, event};
 use crate::leases::Leases;
 use crate::proof::Proofs;
 use crate::tables::{Making, Slot, Tables};
@@ -253,14 +253,14 @@ impl Store {
         let dir = Arc::clone(dir);
         let (freed, flag) = (Arc::clone(&self.freed), Arc::clone(&self.has_freed));
         self.lanes.submit(lane, move || {
-            drop(open);
+            event(|| drop(open));
             if users == Users::LoseIt {
                 let emptied = dir.open_block(GONE, &name).and_then(|file| file.set_len(0));
                 if let Err(error) = emptied {
                     tracing::warn!(%error, "pages are free only when their last user is gone");
                 }
             }
-            if let Err(error) = dir.unlink(GONE, &name) {
+            if let Err(error) = event(|| dir.unlink(GONE, &name)) {
                 tracing::error!(%error, "a file stays until the next start");
             }
             flag.store(true, Ordering::Release);

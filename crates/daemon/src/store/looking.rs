@@ -13,7 +13,7 @@ use units::{BlockId, Bytes, PageSize, Pages};
 use super::{Place, Returned, Seen, Store, lane_of};
 use crate::closing::Watched;
 use crate::error::{Error, Result};
-use crate::lanes::NOBODYS;
+use crate::lanes::{NOBODYS, event};
 use crate::proof::Proofs;
 
 impl Store {
@@ -105,7 +105,7 @@ impl Store {
         let Some(last) = Arc::into_inner(file) else { return };
         let place = self.places.get(&block);
         let lane = place.map_or(NOBODYS, |at| lane_of(&at.name, at.page_size, at.state));
-        self.lanes.submit(lane, move || drop(last));
+        self.lanes.submit(lane, move || event(|| drop(last)));
     }
 
     /// Opens a block that is about to be lent, and held by its memory, for the daemon itself: when
@@ -273,7 +273,7 @@ fn reach_after_loan(
     size: PageSize,
     lent: Pages,
 ) -> Result<(Reach, Pages)> {
-    file.take_access()?;
+    event(|| file.take_access())?;
     let reach = proofs.reach(block, file, size);
     // After the proof: before it, its borrower may still cut the file.
     let length = file.len()?;
