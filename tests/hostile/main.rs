@@ -18,6 +18,7 @@ mod attack;
 mod doors;
 mod files;
 mod groups;
+mod inodes;
 mod leaks;
 mod locks;
 mod many_groups;
@@ -47,6 +48,7 @@ type Subject = fn(&mut Stage);
 const RECYCLING: &[Subject] = &[
     files::a_lease_on_a_returned_file_holds_up_nobody,
     files::locks_on_returned_files_hold_up_nobody,
+    inodes::watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody,
     memory::changing_the_mode_between_return_and_proof_opens_nothing,
     memory::no_reference_reaches_the_next_borrower,
     strange::borrowers_that_die_at_every_step_leave_nothing,

@@ -43,6 +43,7 @@ use self::draining::Draining;
 use self::elastic::Sizes;
 use self::holes::Holes;
 use self::learning::Learning;
+use self::returning::MemoryErrors;
 use crate::borrowers::Borrowers;
 use crate::error::{Error, Result};
 use crate::held::Held;
@@ -129,6 +130,7 @@ pub(crate) struct Shell {
     held: Held,
     /// The lingering block that was looked at last.
     looked_at: Option<BlockId>,
+    errors: MemoryErrors,
     waiting: Rc<Waiting>,
     roots: Roots,
     meters: Meters,
@@ -228,6 +230,7 @@ impl Shell {
             leases,
             held: Held::default(),
             looked_at: None,
+            errors: MemoryErrors::default(),
             waiting: Rc::default(),
             meters: Meters::new(roots.clone()),
             sizes: Sizes::of(run_dir, &roots),

@@ -78,6 +78,12 @@ impl Error {
         self.errno() == Some(Errno::AGAIN)
     }
 
+    /// Another process has a lease on the file, or runs it as a program (execve(2)). Opening it for
+    /// writing fails meanwhile.
+    pub fn is_in_use(&self) -> bool {
+        self.is_leased() || self.errno() == Some(Errno::TXTBSY)
+    }
+
     pub(crate) fn invalid(
         what: &'static str,
         value: impl fmt::Display,
@@ -160,6 +166,7 @@ impl fmt::Display for Named {
             Errno::INVAL => ("EINVAL", "invalid argument"),
             Errno::MFILE => ("EMFILE", "too many open files in this process"),
             Errno::NFILE => ("ENFILE", "too many open files in the system"),
+            Errno::TXTBSY => ("ETXTBSY", "text file busy"),
             Errno::FBIG => ("EFBIG", "file too large"),
             Errno::NOSPC => ("ENOSPC", "no space left on device"),
             Errno::ROFS => ("EROFS", "read-only file system"),

@@ -74,6 +74,17 @@ fn memory_of(path: &Path, text: &str) -> Result<Memory> {
     })
 }
 
+/// Memory that the kernel has taken out of use for its errors (`HardwareCorrupted`), in bytes; `None`
+/// without `CONFIG_MEMORY_FAILURE`. 20 us; it grows with each error that the kernel handles.
+pub fn broken_bytes(roots: &Roots) -> Result<Option<u64>> {
+    let path = roots.proc.join("meminfo");
+    let text = files::read(&path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("HardwareCorrupted:"));
+    let kib =
+        |value: &str| files::parse::<u64>(&path, "N kB", value.trim().trim_end_matches(" kB"));
+    line.map(|value| Ok(kib(value)?.saturating_mul(1024))).transpose()
+}
+
 /// The memory of one node, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeMemory {

@@ -191,6 +191,7 @@ impl Shell {
     pub(crate) fn note_whole(&mut self, pending: &Pending) {
         self.holes.forget(&[pending.block]);
         self.book.note_whole(pending.lease);
+        self.store.note_filled(pending.block);
         self.observed = None;
     }
 
