@@ -21,6 +21,7 @@ mod groups;
 mod leaks;
 mod locks;
 mod memory;
+mod names;
 mod quota;
 mod raw;
 mod requests;
