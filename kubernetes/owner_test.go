@@ -63,6 +63,10 @@ func TestWhatAnOwnerLeavesIsFoundByItsNextClaimAndByNoOtherNamespace(t *testing.
 	must(t, err)
 	finds("team-a", "third", owned(""), 0, 0)
 	must(t, b.unprepare(second))
+	finds("team-a", "fourth", owned(""), 1, 2)
+	// A namespace of that name which others made has nothing of it.
+	b.api.makeAnew("team-a")
+	finds("team-a", "fifth", owned(""), 0, 0)
 }
 
 // What is kept holds memory of its namespace: it counts there, and what no pod had is not kept.

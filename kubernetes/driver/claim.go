@@ -4,6 +4,8 @@ package driver
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base32"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -86,13 +88,17 @@ type allotted struct {
 	owner string
 }
 
-// loanName is the same whoever asks for it and how often: <namespace>/<claim>.<index>.
-func loanName(namespace string, uid types.UID, index int) string {
-	return fmt.Sprintf("%s%d", loanPrefix(namespace, uid), index)
+// loanName is the same whoever asks for it and how often: <scope>/<claim>.<index>.
+func loanName(scope string, uid types.UID, index int) string {
+	return fmt.Sprintf("%s/%s.%d", scope, uid, index)
 }
 
-func loanPrefix(namespace string, uid types.UID) string {
-	return fmt.Sprintf("%s/%s.", namespace, uid)
+// Scope of a namespace's loans: <namespace>@<which of those that have had its name>. The daemon's quotas
+// are of the namespace's name, what is kept is of the scope. 50 bits of the UID's hash leave room for the
+// names: whoever wants another namespace's scope has to delete and make one of that very name, 2^50 times.
+func Scope(namespace string, uid types.UID) string {
+	sum := sha256.Sum256([]byte(uid))
+	return namespace + "@" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:10]
 }
 
 // place of a device in the container.
