@@ -122,14 +122,14 @@ func start(t *testing.T, config string, arguments ...string) *bed {
 	t.Helper()
 	b := lay(t, config, arguments...)
 	pages(t, 24)
-	// After that, so that the pages are free when they are counted.
+	// Cleanups run in reverse: the daemon ends before the pages are counted.
 	t.Cleanup(b.end)
 	b.startDaemon()
 	b.startDriver()
 	return b
 }
 
-// startPlain is the same on plain memory of 4 KiB pages, of which there is enough for loans that take long.
+// startPlain is the same on plain memory of 4 KiB pages: there is enough for loans that take seconds.
 func startPlain(t *testing.T, config string, arguments ...string) *bed {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -146,7 +146,7 @@ func startPlain(t *testing.T, config string, arguments ...string) *bed {
 	return b
 }
 
-// lay the bed, without anybody in it.
+// lay the bed, without daemon and driver.
 func lay(t *testing.T, config string, arguments ...string) *bed {
 	t.Helper()
 	binary := os.Getenv("PREZERO_BIN")
@@ -179,7 +179,7 @@ func lay(t *testing.T, config string, arguments ...string) *bed {
 	return b
 }
 
-// end of everybody in it.
+// end the daemon and the driver.
 func (b *bed) end() {
 	b.kill(&b.driver)
 	b.kill(&b.daemon)

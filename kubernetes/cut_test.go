@@ -249,7 +249,7 @@ func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 		t.Fatalf("lent as %q, not %q", name, want)
 	}
 	b.api.makeAnew("team")
-	// What was prepared is as it was, whatever became of its namespace.
+	// A prepared claim keeps its loans when its namespace is deleted.
 	if again := lends(first); again != name {
 		t.Fatalf("prepared again it is %q and was %q", again, name)
 	}

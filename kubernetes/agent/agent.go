@@ -34,7 +34,7 @@ type Loan struct {
 	PageBytes int64  `json:"page_bytes"`
 	Node      int64  `json:"node"`
 	UID       uint32 `json:"uid"`
-	// Being made: it has no path yet, and ends with the connection of whoever asked for it.
+	// Being made: it has no path yet, and ends with the connection that asked for it.
 	Pending bool `json:"pending"`
 }
 

@@ -93,9 +93,9 @@ func loanName(scope string, uid types.UID, index int) string {
 	return fmt.Sprintf("%s/%s.%d", scope, uid, index)
 }
 
-// Scope of a namespace's loans: <namespace>@<which of those that have had its name>. The daemon's quotas
-// are of the namespace's name, what is kept is of the scope. 50 bits of the UID's hash leave room for the
-// names: whoever wants another namespace's scope has to delete and make one of that very name, 2^50 times.
+// Scope of a namespace's loans: <namespace>@<tag of its UID>. The daemon counts quotas by the namespace's
+// name and finds kept content by the whole scope. The tag is 50 bits of a hash, so that the longest names
+// fit. To meet an earlier tag, a tenant has to recreate a namespace of the same name 2^50 times.
 func Scope(namespace string, uid types.UID) string {
 	sum := sha256.Sum256([]byte(uid))
 	return namespace + "@" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:10]

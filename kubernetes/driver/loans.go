@@ -71,10 +71,10 @@ func (d *Driver) lendOne(ctx context.Context, kept record, nth int, one allotted
 	return lent, err
 }
 
-// giveUp what was lent by a call that fails, also where its answer was lost. Zeros that no pod had are kept
-// for nobody, what an owner left before stays. What an earlier call has is left alone.
+// giveUp returns what a failed call has lent, also where the answer was lost. Zeros that no pod used are
+// discarded, content that an owner left stays kept. Loans of an earlier call stay as they are.
 func (d *Driver) giveUp(ctx context.Context, lent *lending) error {
-	// Also when the call has ended: the loans have not.
+	// The call may have ended, and its loans are still there.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpWithin)
 	defer cancel()
 	var failed error
@@ -93,8 +93,8 @@ func (d *Driver) giveUp(ctx context.Context, lent *lending) error {
 	return failed
 }
 
-// giveBack all loans of a claim: by their names, whether they are there or being made, and where those are
-// not known, as an older driver left its record or a crash, by what is listed.
+// giveBack returns all loans of a claim by their names, which also ends loans that are being made. Where the
+// record has no names, after a crash or from an older driver, the daemon's list says them.
 func (d *Driver) giveBack(ctx context.Context, namespace string, uid types.UID, names []string) error {
 	if len(names) == 0 {
 		there, err := d.loansOf(ctx, namespace, namespace, uid)

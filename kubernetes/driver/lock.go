@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// lockPoll is how often a lock that another has is tried again: the kernel wakes nobody by a deadline.
+// lockPoll is the poll interval for a lock that another call holds: F_OFD_SETLKW has no deadline.
 const lockPoll = 10 * time.Millisecond
 
-// lock one claim, for this driver and for the one that replaces it: the kubelet's calls come at the same
-// time, and while a driver is updated to both. A byte of one file stands for each claim; nothing has to be
-// removed, and what a driver that is killed had is free. Two claims of one byte wait for each other.
+// lock one claim against other calls of this driver, and of the driver that replaces it in an update. Each
+// claim is one byte of one file, at the hash of its UID: nothing has to be removed, and the kernel frees the
+// locks of a killed driver. Two claims with one hash wait for each other.
 func (f files) lock(ctx context.Context, uid types.UID) (unlock func(), err error) {
 	path := f.records + ".lock"
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

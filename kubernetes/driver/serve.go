@@ -35,8 +35,8 @@ func ServeHealth(address string, health http.Handler) (server *http.Server, serv
 	return server, func() error { return server.Serve(&newest{Listener: listener, most: mostGuests}) }, nil
 }
 
-// newest is a listener with so many connections: the oldest ends for one more. With netutil.LimitListener
-// whoever has them all would keep the kubelet waiting behind its next ones.
+// newest is a listener with a bound on its connections: one more closes the oldest. netutil.LimitListener
+// would let a pod that holds all of them keep the kubelet's probe waiting.
 type newest struct {
 	net.Listener
 	most int

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// The daemon has 64 connections for root's agents, of which a few stay for other calls.
+	// The daemon serves 64 connections of root's agents. These two leave 16 for other calls.
 	mostLending = 32
 	mostEnding  = 16
-	// mostOfOne namespace: its loans may wait, as for what their owner has left and somebody still has, for
-	// 2 seconds each, and others have their turn meanwhile.
+	// mostOfOne is the share of a namespace. Each of its loans may wait 2 seconds for memory that its owner
+	// still holds open; other namespaces use the remaining turns meanwhile.
 	mostOfOne = 4
 )
 
@@ -24,7 +24,7 @@ type turns struct {
 	of  map[string]*share
 }
 
-// share of one namespace, while anybody of it calls or waits.
+// share of one namespace. It exists while a call of that namespace runs or waits.
 type share struct {
 	slots chan struct{}
 	users int

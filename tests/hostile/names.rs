@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name whose agent goes away, or whose tenant holds them up. Over plain memory, of which
-//! there is enough for loans that take a while.
+//! Loans by name whose agent hangs up, or whose tenant delays them. Over plain memory, which has
+//! room for loans that take a second.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -9,21 +9,24 @@ use std::time::{Duration, Instant};
 
 use client::LendByName;
 use linux::testkit::child::alone;
+use prezero_tests::Daemon;
 use prezero_tests::daemon::PATIENCE;
-use prezero_tests::{Daemon, Page};
 use serde_json::{Value, json};
+use units::Bytes;
 
 use crate::scene::{call, error_of, message};
 use crate::socket::receive;
 
-/// So many pages that zeroing them takes longer than to look for it.
-const LARGE: u64 = 512;
-const PAGE: Page = Page::Mib2;
+/// The pages are small, so that there are many: each is a call, after which the daemon may stop.
+const PAGE: u64 = 4 << 10;
+/// 4 GiB, which takes seconds. No test lets it come to that.
+const LARGE: u64 = 1 << 20;
+/// What takes a fraction of a second.
+const SMALL: u64 = 4 << 10;
 
 fn daemon(pages: u64) -> Daemon {
-    let config =
-        format!("{}[workers]\nmax = 0\n", PAGE.pool(&format!("max = {pages}\nready_high = 0")));
-    Daemon::start_with(None, &config, &["--plain"])
+    let pool = format!("[[pool]]\npage_size = \"4K\"\nmax = {pages}\nready_high = 0\n");
+    Daemon::start_with(None, &format!("{pool}[workers]\nmax = 0\n"), &["--plain"])
 }
 
 fn connect(daemon: &Daemon) -> UnixStream {
@@ -33,7 +36,7 @@ fn connect(daemon: &Daemon) -> UnixStream {
 }
 
 fn whole(name: &str, pages: u64) -> Value {
-    json!({ "name": name, "bytes": PAGE.times(pages).0, "whole": true })
+    json!({ "name": name, "bytes": pages * PAGE, "whole": true })
 }
 
 /// A connection whose loan is just being made.
@@ -44,7 +47,7 @@ fn begun(daemon: &Daemon, name: &str) -> UnixStream {
     loop {
         let listed = daemon.agent().loans(name).expect("a list");
         if let [loan] = &listed[..] {
-            assert!(loan.pending, "2 MiB pages of 1 GiB were made before anybody looked");
+            assert!(loan.pending, "a loan is listed before it is made");
             assert_eq!(loan.path, "", "nobody gets the path of a file that is not ready");
             return stream;
         }
@@ -66,7 +69,10 @@ fn an_agent_that_goes_amid_a_loan_leaves_none() {
         drop(stream);
         let gone = Instant::now();
         while !daemon.agent().loans("").expect("a list").is_empty() {
-            assert!(gone.elapsed() < Duration::from_secs(2), "its loan is made to the end");
+            assert!(
+                gone.elapsed() < Duration::from_secs(2),
+                "the loan of round {round} is made to its end"
+            );
         }
         daemon.wait_for("given back", |pool| pool.lent_pages + pool.lingering_pages == 0);
         // Nor does it come later, and its name is free.
@@ -82,9 +88,9 @@ fn an_agent_that_goes_amid_a_loan_leaves_none() {
 #[test]
 fn an_agent_that_has_said_all_and_reads_gets_its_loan() {
     let _alone = alone();
-    let daemon = daemon(LARGE);
+    let daemon = daemon(SMALL);
     let mut stream = connect(&daemon);
-    stream.write_all(&message("agent.Lend", &whole("team/x", LARGE / 4))).expect("it listens");
+    stream.write_all(&message("agent.Lend", &whole("team/x", SMALL))).expect("it listens");
     stream.shutdown(Shutdown::Write).expect("it is connected");
     drop(receive(&stream));
     let loans = daemon.agent().loans("").expect("a list");
@@ -95,12 +101,12 @@ fn an_agent_that_has_said_all_and_reads_gets_its_loan() {
 fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
     const LOANS: usize = 8;
     let _alone = alone();
-    let daemon = daemon(64);
+    let daemon = daemon(SMALL);
     let owned = |nth: usize| LendByName {
         whole: true,
         owner: Some(format!("o{nth}").parse().expect("a name")),
         keep_seconds: Some(600),
-        ..LendByName::new(format!("foe/{nth}").parse().expect("a name"), PAGE.times(1))
+        ..LendByName::new(format!("foe/{nth}").parse().expect("a name"), Bytes(PAGE))
     };
     let kept: Vec<_> = (0..LOANS)
         .map(|nth| {
@@ -124,7 +130,7 @@ fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
             .collect();
         std::thread::sleep(Duration::from_millis(200));
         let begun = Instant::now();
-        let victims = LendByName::new("victim/x".parse().expect("a name"), PAGE.times(1));
+        let victims = LendByName::new("victim/x".parse().expect("a name"), Bytes(PAGE));
         daemon.agent().lend(&victims).expect("a loan");
         let took = begun.elapsed();
         assert!(foes.iter().any(|foe| !foe.is_finished()), "nobody waited beside it");

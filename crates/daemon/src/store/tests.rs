@@ -42,7 +42,7 @@ fn each_scope_of_names_has_a_lane_that_no_user_has() {
     assert_eq!(kept, Some(of("a", StateName::Lingering)), "also when its name is gone");
 }
 
-/// The lane that a hash gives whose key everybody knows.
+/// The lane by the standard library's hash with its fixed key.
 fn guessed(scope: &str) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

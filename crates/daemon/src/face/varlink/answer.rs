@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a service and its connection's socket tell each other of the answer at hand, past zlink: the
-//! text of a long one, and the loan that is in it, as zlink says to nobody whether an answer was
-//! sent; and whether its peer waits for it at all, as zlink reads nothing while a call is served.
+//! text of a long one, and the loan that is in it, because zlink reports no delivery. The service
+//! learns here whether its peer hung up, because zlink reads nothing while it serves a call.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
