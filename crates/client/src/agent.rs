@@ -71,8 +71,8 @@ impl AgentClient {
         self.call(&ReturnByName { name, discard: true }).map(drop)
     }
 
-    /// All loans by name that begin with `prefix`, in the order of their names, those that are being
-    /// made ([`NamedLoan::pending`]) included.
+    /// All loans by name that begin with `prefix`, in the order of their names, those that are
+    /// being made ([`NamedLoan::pending`]) included.
     ///
     /// # Errors
     /// [`Error::AgentRefused`], [`Error::Broken`].

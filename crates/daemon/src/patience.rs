@@ -260,8 +260,8 @@ async fn fill_all(shell: &Shared, pending: &mut Pending, whole: bool) -> Result<
     filling.await.map_err(gone)?.map_err(|error| Error::Failed { what: error.to_string() })
 }
 
-/// Ends a loan by its name; `discard` keeps nothing of it. One that is being made ends within a page
-/// and was nobody's. `None`: there is none; `Some(false)`: it is still being made.
+/// Ends a loan by its name; `discard` keeps nothing of it. One that is being made ends within a
+/// page, and nothing of it is kept. `None`: there is none; `Some(false)`: it is still being made.
 pub(crate) async fn return_by_name(
     shell: &Shared,
     name: &LoanName,

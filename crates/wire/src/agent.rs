@@ -36,8 +36,8 @@ pub struct NamedLoan {
     pub node: u32,
     /// The user whose file it is, of mode 0600.
     pub uid: u32,
-    /// Whether it is being made. It ends with the connection of the agent that asked for it, or when
-    /// its name is returned.
+    /// Whether it is being made. It ends with the connection of the agent that asked for it, or
+    /// when its name is returned.
     #[serde(default)]
     pub pending: bool,
 }

@@ -10,6 +10,7 @@
 //! daemon's account. The look is therefore taken anew for each [`STEP_BYTES`], which bounds what a
 //! lost race costs; what is not zeroed then stays a hole, which the client's own faults fill.
 
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
 use linux::kernel::Device;
@@ -18,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use units::{BlockId, Bytes, Domain, Pages};
 
 use super::KernelPool;
-use crate::hole::unless;
 
 /// Between two looks, at least a page: what the daemon may have to clear if it loses a race.
 const STEP_BYTES: u64 = 32 << 20;
@@ -73,8 +73,8 @@ impl Fill {
                 break;
             }
             let range = done * page..(done + step) * page;
-            let bytes =
-                self.file.allocate_pages(range, self.domain.page_size, &mut |_| unless(stop));
+            let mut each = |_| if stop.is_cancelled() { Break(()) } else { Continue(()) };
+            let bytes = self.file.allocate_pages(range, self.domain.page_size, &mut each);
             done += bytes? / page;
         }
         Ok(Pages(done))

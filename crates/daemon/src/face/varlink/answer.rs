@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a service and its connection's socket tell each other of the answer at hand, past zlink: the
-//! text of a long one, and the loan that is in it, because zlink reports no delivery. The service
-//! learns here whether its peer hung up, because zlink reads nothing while it serves a call.
+//! What a service and its connection's socket tell each other of the answer at hand, past zlink:
+//! the text of a long one, and the loan that is in it, because zlink reports no delivery. The
+//! service learns here whether its peer hung up, because zlink reads nothing while it serves a
+//! call.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};

@@ -304,8 +304,8 @@ mod tests {
         ]
     }
 
-    /// The same of the agents' interface: a name has a longest length, and so has a name together with
-    /// its owner's.
+    /// The same of the agents' interface: a name has a longest length, and so has a name together
+    /// with its owner's.
     fn longest_of_agents() -> Vec<(&'static str, Value)> {
         let (n32, n64) = (u32::MAX, u64::MAX);
         let name = "O".repeat(units::LoanName::LONGEST);
