@@ -23,6 +23,7 @@ mod leaks;
 mod locks;
 mod many_groups;
 mod memory;
+mod names;
 mod quota;
 mod raw;
 mod requests;

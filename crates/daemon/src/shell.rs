@@ -36,6 +36,7 @@ use book::{Book, JobOrder, Loan};
 use linux::Roots;
 use linux::meminfo::NodeMemory;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{Level, PoolChange};
 
@@ -138,6 +139,8 @@ pub(crate) struct Shell {
     provider: Provider,
     /// Files being filled, with the pages that they are to have.
     filling: BTreeMap<BlockId, Pages>,
+    /// What ends the making of loans that their names do not hold yet.
+    being_made: BTreeMap<LeaseId, CancellationToken>,
     holes: Holes,
     /// What users may hold by their groups, as of their last requests.
     by_groups: BTreeMap<Uid, Option<Bytes>>,
@@ -238,6 +241,7 @@ impl Shell {
             config,
             provider,
             filling: BTreeMap::new(),
+            being_made: BTreeMap::new(),
             holes: Holes::default(),
             by_groups: BTreeMap::new(),
             learning,

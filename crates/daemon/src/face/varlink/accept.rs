@@ -199,8 +199,8 @@ async fn serve_all(
                         serve(stream, service, at, own).await
                     }
                     Face::Agents => {
-                        let long = own.long.clone();
-                        let service = AgentService { shell, rights, place: held, long };
+                        let answer = own.clone();
+                        let service = AgentService { shell, rights, place: held, answer };
                         serve(stream, service, at, own).await
                     }
                 }
