@@ -31,8 +31,6 @@ mod tell;
 mod wire;
 
 use std::cell::{Cell, RefCell};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -146,9 +144,9 @@ impl Tree {
         groups: SharedGroups,
         roots: &Roots,
     ) -> Result<Self> {
+        crate::files::make_tree_dir(path.parent().unwrap_or(&path))?;
         remove_stale(roots, &path).await?;
-        let failed = |source| Error::Runtime { what: "cannot make the tree's directory", source };
-        DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(failed)?;
+        crate::files::make_tree_dir(&path)?;
         let fd = fuse::open_device()?;
         let mount = fuse::mount(&path, &fd, KIND)?;
         let failed = |source| Error::Runtime { what: "cannot wait for FUSE requests", source };
