@@ -6,9 +6,9 @@
 //! path, one component at a time, each by the descriptor of the one before and without following
 //! links, as systemd's `chase()` does. A component is trusted if it belongs to root or to the
 //! caller's user and no other user can write to it. The walk follows a link that an operator made
-//! (`/var/run`), if the link and its directory are trusted like that. In a directory with the sticky
-//! bit (`/tmp`) other users can add names and change none of root's: it may lie on the path, and
-//! links in it are refused.
+//! (`/var/run`), if the link and its directory are trusted like that. In a directory with the
+//! sticky bit (`/tmp`) other users can add names and change none of root's: it may lie on the path,
+//! and links in it are refused.
 //!
 //! Once a path was looked at, nobody but root and the caller's user can change what it means.
 
