@@ -5,27 +5,25 @@
 //! Every attack goes through [`attack::Attack::run`], which says what it measures. One file per
 //! subject; new attacks belong into the file of theirs. Those that need nothing of their own share
 //! a daemon, by the tables here; `PREZERO_HOSTILE_ONLY=WORDS` runs those whose name has the words.
-//! The table of docs/reliability.md is what
-//!
-//! ```text
-//! cargo test -p prezero-tests --test hostile -- --nocapture --test-threads 1 | grep '^|'
-//! ```
-//!
-//! prints.
+//! `make attacks` runs all of them and writes docs/attacks.md, a row for each attack; with
+//! `PREZERO_HOSTILE_TABLE=docs/attacks.md` any run replaces the rows of what it runs.
 
 mod answers;
 mod attack;
 mod doors;
 mod files;
 mod groups;
+mod hiding;
 mod inodes;
 mod leaks;
 mod locks;
 mod many_groups;
 mod memory;
 mod names;
+mod paths;
 mod quota;
 mod raw;
+mod removed;
 mod requests;
 mod scene;
 mod scrapes;
@@ -33,6 +31,7 @@ mod socket;
 mod stage;
 mod storm;
 mod strange;
+mod table;
 mod tree;
 mod tree_calls;
 mod tree_files;

@@ -2,6 +2,7 @@
 //! The repository's own rules, as tests.
 
 mod arrows;
+mod attacks;
 mod blocking;
 mod daemon;
 mod floors;

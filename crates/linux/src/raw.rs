@@ -11,6 +11,7 @@
 //! unmaps or frees memory, and none keeps a pointer after it returns.
 #![expect(unsafe_code, reason = "system calls that rustix lacks")]
 
+use std::cmp::Ordering;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
@@ -300,6 +301,21 @@ pub(crate) fn parent_of_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd> 
     check(ret.into())?;
     // SAFETY: on success the kernel installed a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(ret) })
+}
+
+/// `kcmp(first, second, KCMP_FILES)`: how the descriptor tables of two threads lie in an order that
+/// holds until the next boot. Needs the rights of ptrace(2).
+pub(crate) fn compare_descriptors(first: u32, second: u32) -> Result<Ordering> {
+    const KCMP_FILES: c_int = 2;
+    let none: c_ulong = 0;
+    // SAFETY: the call takes numbers alone.
+    let ret = unsafe { libc::syscall(libc::SYS_kcmp, first, second, KCMP_FILES, none, none) };
+    match check(ret)? {
+        0 => Ok(Ordering::Equal),
+        1 => Ok(Ordering::Less),
+        2 => Ok(Ordering::Greater),
+        _ => Err(Errno::NOTSUP),
+    }
 }
 
 fn socklen(bytes: usize) -> Result<libc::socklen_t> {

@@ -33,8 +33,6 @@ mod tell;
 mod wire;
 
 use std::cell::{Cell, RefCell};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -150,9 +148,9 @@ impl Tree {
         groups: SharedGroups,
         roots: &Roots,
     ) -> Result<Self> {
+        crate::files::make_tree_dir(path.parent().unwrap_or(&path))?;
         remove_stale(roots, &path).await?;
-        let failed = |source| Error::Runtime { what: "cannot make the tree's directory", source };
-        DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(failed)?;
+        crate::files::make_tree_dir(&path)?;
         let domains = shell.borrow().domains();
         for Domain { node, .. } in domains {
             // Opened before the tree is served: an open of sysfs waits for other readers.
