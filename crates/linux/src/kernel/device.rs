@@ -53,7 +53,15 @@ impl Device {
     /// # Errors
     /// [`Error::is_not_found`](crate::Error::is_not_found) on a kernel without it.
     pub fn open(roots: &Roots) -> Result<Self> {
-        Self::open_as(&roots.dev.join("hugepagectl"), OFlags::RDONLY, "O_RDONLY")
+        Self::open_at(&roots.dev.join("hugepagectl"))
+    }
+
+    /// Opens a file to ask and to watch that speaks the same interface elsewhere.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_at(path: &Path) -> Result<Self> {
+        Self::open_as(path, OFlags::RDONLY, "O_RDONLY")
     }
 
     /// Opens it to zero, and for every other call.
