@@ -21,9 +21,9 @@
 //!
 //! Some state hangs on the inode and outlives all descriptions. A watch (inotify, fanotify) tells
 //! its owner what the next borrower does, and each event wakes all waiters of the watcher. A lock
-//! or a lease refuses other users. Adding one takes a descriptor or a name of the file. So the prover
-//! reads this state after it has seen the name at rest. It answers [`Holder::Marked`] for a file
-//! that has any: that file serves no other loan. An inode reference from elsewhere (a Landlock
+//! or a lease refuses other users. Adding one takes a descriptor or a name of the file. So the
+//! prover reads this state after it has seen the name at rest. It answers [`Holder::Marked`] for a
+//! file that has any: that file serves no other loan. An inode reference from elsewhere (a Landlock
 //! rule) counts as well.
 //!
 //! Pages may lie behind the end of a file (`fallocate(FALLOC_FL_KEEP_SIZE)`). The prover walks the
