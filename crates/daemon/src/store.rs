@@ -14,11 +14,11 @@ mod start;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
@@ -448,10 +448,9 @@ fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
     Some(part.scope().map_or(part.account, scope_lane))
 }
 
-/// A number of a scope in place of an account's, above those that users have. Scopes that happen to
-/// share one share a lane.
+/// A number of a scope in place of an account's, above those that users have. The key is this
+/// process's: a tenant that chooses its scope's text cannot choose whose lane it shares.
 fn scope_lane(scope: &str) -> Uid {
-    let mut hasher = std::hash::DefaultHasher::new();
-    scope.hash(&mut hasher);
-    Uid((1 << 31) | (hasher.finish() & 0x3fff_ffff) as u32)
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    Uid((1 << 31) | (KEY.hash_one(scope) & 0x3fff_ffff) as u32)
 }

@@ -37,6 +37,23 @@ pub enum Error {
         /// The part that does not fit, at most 80 characters of it.
         found: Box<str>,
     },
+    /// Another user can change where a path leads.
+    #[error(
+        "{} is of uid {owner} with mode {mode:o}: others than root and uid {user} can change where {} leads",
+        part.display(), path.display()
+    )]
+    Foreign {
+        /// The path.
+        path: Box<Path>,
+        /// Its directory, or the link on it, that the other user can change.
+        part: Box<Path>,
+        /// Whose that is.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+        /// The caller's user.
+        user: u32,
+    },
     /// An argument was refused before the kernel was asked.
     #[error("{what} {value} {rule}")]
     Invalid {
@@ -54,7 +71,7 @@ impl Error {
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Call { errno, .. } => Some(*errno),
-            Self::Malformed { .. } | Self::Invalid { .. } => None,
+            Self::Malformed { .. } | Self::Foreign { .. } | Self::Invalid { .. } => None,
         }
     }
 

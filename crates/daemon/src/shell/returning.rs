@@ -144,6 +144,8 @@ impl Shell {
 
     /// What is known of a loan besides what the book knows.
     fn forget_loan(&mut self, lease: LeaseId, blocks: &[BlockId]) {
+        self.stop_making(lease);
+        self.being_made.remove(&lease);
         self.filling.retain(|block, _| !blocks.contains(block));
         self.holes.forget(blocks);
         self.borrowers.remove(lease);
