@@ -199,31 +199,7 @@ fn watch_returned(scene: &mut Scene<'_>) -> Got {
     Ok(format!("{} watchers of nothing", copies.len() * 8))
 }
 
-/// Loans that their memory holds, watched by as many: the daemon has a description of each.
-fn watch_while_held(scene: &mut Scene<'_>) -> Got {
-    let watcher = watcher();
-    let copies = copies(&watcher);
-    let sleepers = watchers(&copies, 8);
-    scene.set_up();
-    while !scene.over() {
-        let (lease, file) = scene.borrow_file(|request| request.held_by_memory = true);
-        let memory = Mapping::map(&file, PAGE, Page::Mib2.size()).expect("lent memory");
-        watch(&watcher, &file.as_fd());
-        drop((lease, file));
-        memory.fill(0..4096, 1);
-        std::thread::sleep(Duration::from_millis(4));
-        drop(memory);
-        events(&watcher);
-    }
-    drop(sleepers);
-    Ok(format!("{} watchers of its own loans", copies.len() * 8))
-}
-
 pub(crate) fn watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody(stage: &mut Stage) {
-    for (name, act) in [
-        ("inotify over the return", watch_returned as fn(&mut Scene<'_>) -> Got),
-        ("inotify of loans held by memory", watch_while_held),
-    ] {
-        Attack::new(format!("{name}, {}", stage.recycle), User::Borrower, act).run(stage);
-    }
+    let name = format!("inotify over the return, {}", stage.recycle);
+    Attack::new(name, User::Borrower, watch_returned).run(stage);
 }

@@ -35,8 +35,8 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long the end of a daemon waits for what its users hold up.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// An event on a user's file that takes longer wakes thousands who wait for it. Without any it takes
-/// some microseconds.
+/// An event on a user's file that takes longer wakes thousands who wait for it. Without any it
+/// takes some microseconds.
 const WAKES_MANY: Duration = Duration::from_millis(1);
 /// For so many times as long the lane rests then: the kernel wakes them with interrupts off.
 const REST: u32 = 9;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use book::block::{Proof, Reach, Unheld};
 use linux::closings::Closings;
 use linux::{BlockDir, BlockFile, Exclusivity, exclusive};
-use pins::{Holder, Lent, Opened, PinProbe, Rest};
+use pins::{Holder, LentPages, Opened, PinProbe, Rest};
 use units::{BlockId, PageSize};
 
 /// How long nothing is measured again after it failed: what lacks is a free page, mostly.
@@ -37,7 +37,7 @@ struct Inner {
     /// By what the daemon itself watches files.
     watcher: Option<Arc<Closings>>,
     /// Which pages blocks had when they were about to be lent: 8 bytes for each.
-    lent: Mutex<BTreeMap<BlockId, Arc<Mutex<Lent>>>>,
+    lent: Mutex<BTreeMap<BlockId, Arc<Mutex<LentPages>>>>,
 }
 
 /// The looks. Clones share what was measured.

@@ -159,8 +159,8 @@ impl BlockDir {
     /// nobody.
     ///
     /// # Errors
-    /// [`Error::is_in_use`] while somebody has a lease on the file, or runs the program in it, as its
-    /// owner may.
+    /// [`Error::is_in_use`] while somebody has a lease on the file, or runs the program in it, as
+    /// its owner may.
     pub fn open_block(&self, state: &str, name: &str) -> Result<BlockFile> {
         check_name(name)?;
         // Without O_NONBLOCK it would wait for the lease's holder, for lease-break-time: 45 s.

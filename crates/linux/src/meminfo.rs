@@ -74,8 +74,8 @@ fn memory_of(path: &Path, text: &str) -> Result<Memory> {
     })
 }
 
-/// Memory that the kernel has taken out of use for its errors (`HardwareCorrupted`), in bytes; `None`
-/// without `CONFIG_MEMORY_FAILURE`. 20 us; it grows with each error that the kernel handles.
+/// Memory that the kernel has taken out of use for its errors (`HardwareCorrupted`), in bytes;
+/// `None` without `CONFIG_MEMORY_FAILURE`. 20 us; it grows with each error that the kernel handles.
 pub fn broken_bytes(roots: &Roots) -> Result<Option<u64>> {
     let path = roots.proc.join("meminfo");
     let text = files::read(&path)?;

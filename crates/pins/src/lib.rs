@@ -26,4 +26,4 @@ mod proof;
 
 pub use measure::Rest;
 pub use probe::{Error, Inode, PinProbe, References, Result, Unavailable};
-pub use proof::{Holder, Lent, Opened, Unheld};
+pub use proof::{Holder, LentPages, Opened, Unheld};

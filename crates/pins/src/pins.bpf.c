@@ -156,7 +156,7 @@ struct page {
 	atomic_t _refcount;
 } RELOCATED;
 
-/* Their places among the flags are the configuration's; the second is with CONFIG_MEMORY_FAILURE. */
+/* Their places are the configuration's; the second is there with CONFIG_MEMORY_FAILURE. */
 enum pageflags {
 	PG_head,
 	PG_hwpoison,

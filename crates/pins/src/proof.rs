@@ -19,19 +19,19 @@
 //! lease for 3 s. What is read here waits for nobody.
 
 //!
-//! Some state hangs on the inode and outlives all descriptions. A watch (inotify, fanotify) tells its
-//! owner what the next borrower does, and each event wakes all waiters of the watcher. A lock or a
-//! lease refuses other users. Adding one takes a descriptor or a name of the file. So the prover reads
-//! this state after it has seen the name at rest. It answers [`Holder::Marked`] for a file that has
-//! any: that file serves no other loan. An inode reference from elsewhere (a Landlock rule) counts
-//! as well.
+//! Some state hangs on the inode and outlives all descriptions. A watch (inotify, fanotify) tells
+//! its owner what the next borrower does, and each event wakes all waiters of the watcher. A lock
+//! or a lease refuses other users. Adding one takes a descriptor or a name of the file. So the
+//! prover reads this state after it has seen the name at rest. It answers [`Holder::Marked`] for a
+//! file that has any: that file serves no other loan. An inode reference from elsewhere (a Landlock
+//! rule) counts as well.
 //!
 //! Pages may lie behind the end of a file (`fallocate(FALLOC_FL_KEEP_SIZE)`). The prover walks the
 //! whole index, and answers [`Holder::Altered`] for such a file.
 //!
 //! A pinned page can leave the file: its borrower punches it out, or cuts the file. No index has it
-//! then. [`Lent`] holds the addresses of the pages that were lent, and the prover reads the state of
-//! each page that is missing.
+//! then. [`LentPages`] holds the addresses of the pages that were lent, and the prover reads the
+//! state of each page that is missing.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -60,8 +60,8 @@ pub enum Holder {
     /// Nobody has it open, maps it or pins a page; but somebody has a descriptor of its name
     /// (`O_PATH`), or is about to open it.
     Named,
-    /// So many pages are pinned: pages of the file, or pages that were lent with it and left it. The
-    /// kernel may also have them in hand for a moment.
+    /// So many pages are pinned: pages of the file, or pages that were lent with it and left it.
+    /// The kernel may also have them in hand for a moment.
     Pinned(u32),
     /// Somebody maps it.
     Mapped,
@@ -91,7 +91,7 @@ pub enum Opened {
 /// 8 bytes for each. A page that the kernel has moved elsewhere since (compaction, `move_pages`) is
 /// none of them any more, and free.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lent {
+pub struct LentPages {
     pages: Vec<u64>,
     sum: u64,
 }
@@ -112,7 +112,7 @@ impl PinProbe {
         file: &BlockFile,
         rest: Rest,
         watcher: Option<BorrowedFd<'_>>,
-        lent: Option<&mut Lent>,
+        lent: Option<&mut LentPages>,
     ) -> Result<Holder> {
         // Before the pages: who has no description any more makes no pin.
         let before = self.look_again(file, rest, watcher)?;
@@ -143,14 +143,14 @@ impl PinProbe {
     ///
     /// # Errors
     /// As [`look`](Self::look).
-    pub fn lent(&self, file: &BlockFile, rest: Rest) -> Result<Lent> {
+    pub fn lent(&self, file: &BlockFile, rest: Rest) -> Result<LentPages> {
         let (mut pages, sum) = self.addresses(file.as_fd(), rest)?;
         pages.sort_unstable();
-        Ok(Lent { pages, sum })
+        Ok(LentPages { pages, sum })
     }
 
     /// How many pages were lent with a file, have left it, and are somebody's.
-    fn missing(&self, file: &BlockFile, rest: Rest, lent: &mut Lent) -> Result<u32> {
+    fn missing(&self, file: &BlockFile, rest: Rest, lent: &mut LentPages) -> Result<u32> {
         let (mut now, _) = self.addresses(file.as_fd(), rest)?;
         now.sort_unstable();
         let (there, gone): (Vec<_>, Vec<_>) =

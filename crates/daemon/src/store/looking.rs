@@ -265,8 +265,8 @@ impl Store {
 /// Who can reach a returned file once nobody may open it anew, and then the pages that it has
 /// memory for: where that is [`Reach::Sole`], nothing can change any more.
 ///
-/// The file is also cut at its length. That frees pages behind the end, and promises of pages there,
-/// which a mapping makes and no count shows.
+/// The file is also cut at its length. That frees pages behind the end, and promises of pages
+/// there, which a mapping makes and no count shows.
 fn reach_after_loan(
     (block, file): (BlockId, &BlockFile),
     proofs: &Proofs,

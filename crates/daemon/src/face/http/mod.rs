@@ -234,7 +234,7 @@ async fn serve(listener: Listener, server: Rc<Server>, scrapers: Scrapers) {
 fn who_is(stream: &tokio::net::UnixStream, scrapers: &Scrapers) -> io::Result<Scraper> {
     let cred = stream.peer_cred()?;
     let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
-    let peer = Peer { pid, uid: cred.uid(), gid: cred.gid(), groups: Vec::new() };
+    let peer = Peer { pid, uid: cred.uid(), gid: cred.gid() };
     Ok(scrapers.of_socket(stream, &peer))
 }
 
