@@ -34,24 +34,35 @@ impl Provider {
     ///
     /// # Errors
     /// [`Error::NoProvider`] if the kernel's is forced and not there.
-    pub(crate) fn choose(wanted: config::Provider, plain: bool, roots: &Roots) -> Result<Self> {
+    pub(crate) fn choose(config: &Config, plain: bool, roots: &Roots) -> Result<Self> {
         if plain {
             return Ok(Self::Plain);
         }
-        if wanted == config::Provider::Stock {
+        if config.provider == config::Provider::Stock {
             return Ok(Self::Stock);
         }
         let offer = offer::probe(roots)?;
-        match (offer.effective(), wanted) {
-            (Support::Zeroed(_), _) => {
-                tracing::info!(kernel = %offer.kernel, used = %offer.effective(), "provider kernel");
-                Ok(Self::Kernel(KernelPool::open(roots)?))
+        let forced = config.provider == config::Provider::Kernel;
+        match (offer.effective(), offer.origin) {
+            // The kernel may have got the module since the file was written: the host has to start
+            // all the same.
+            (Support::Zeroed(_), Some(origin)) if !forced && resizes(config) => {
+                tracing::warn!(kernel = %origin, "provider stock: a pool has reserve_max, which the kernel's lacks");
+                Ok(Self::Stock)
             }
-            (Support::Stock, config::Provider::Kernel) => {
+            (Support::Zeroed(_), Some(origin)) => {
+                let (offered, used) = (offer.kernel, offer.kernel.min(Support::OURS));
+                tracing::info!(kernel = %offered, %used, "provider kernel ({origin})");
+                Ok(Self::Kernel(KernelPool::open(roots, origin)?))
+            }
+            _ if forced => {
                 let found = offer.missing.unwrap_or("it has no /dev/hugepagectl");
                 Err(Error::NoProvider { found })
             }
-            (Support::Stock, _) => Ok(Self::Stock),
+            _ => {
+                tracing::info!("provider stock");
+                Ok(Self::Stock)
+            }
         }
     }
 
@@ -61,6 +72,14 @@ impl Provider {
             Self::Plain => wire::Provider::Plain,
             Self::Stock => wire::Provider::Stock,
             Self::Kernel(_) => wire::Provider::Kernel,
+        }
+    }
+
+    /// The kernel that is the provider, as a status says it.
+    pub(crate) fn kernel(&self) -> Option<wire::KernelStatus> {
+        match self {
+            Self::Kernel(pool) => Some(pool.status()),
+            Self::Plain | Self::Stock => None,
         }
     }
 
@@ -192,6 +211,11 @@ impl Provider {
     pub(crate) fn total(&self, seen: &Counts, lent: Pages) -> Pages {
         if matches!(self, Self::Plain) { seen.free + lent } else { seen.total }
     }
+}
+
+/// Whether a pool is to change the size of the kernel's.
+fn resizes(config: &Config) -> bool {
+    config.pools.iter().any(|pool| pool.elastic.is_on())
 }
 
 /// The kernel's counters of the domains that were looked at.
