@@ -11,7 +11,7 @@ use std::collections::btree_map::Entry;
 use book::Book;
 use book::config::{self, Config};
 use linux::hugetlb::{self, Meter};
-use linux::kernel::{Support, offer};
+use linux::kernel::{Offer, Origin, offer};
 use linux::{BlockFile, Roots, meminfo, numa};
 use units::{BlockId, Bytes, Counts, Domain, Node, PageSize, Pages};
 
@@ -42,24 +42,13 @@ impl Provider {
             return Ok(Self::Stock);
         }
         let offer = offer::probe(roots)?;
-        let forced = config.provider == config::Provider::Kernel;
-        match (offer.effective(), offer.origin) {
-            // The kernel may have got the module since the file was written: the host has to start
-            // all the same.
-            (Support::Zeroed(_), Some(origin)) if !forced && resizes(config) => {
-                tracing::warn!(kernel = %origin, "provider stock: a pool has reserve_max, which the kernel's lacks");
-                Ok(Self::Stock)
-            }
-            (Support::Zeroed(_), Some(origin)) => {
-                let (offered, used) = (offer.kernel, offer.kernel.min(Support::OURS));
+        match origin_to_use(config, &offer)? {
+            Some(origin) => {
+                let (offered, used) = (offer.kernel, offer.effective());
                 tracing::info!(kernel = %offered, %used, "provider kernel ({origin})");
-                Ok(Self::Kernel(KernelPool::open(roots, origin)?))
+                Ok(Self::Kernel(KernelPool::open(roots, origin.clone())?))
             }
-            _ if forced => {
-                let found = offer.missing.unwrap_or("it has no /dev/hugepagectl");
-                Err(Error::NoProvider { found })
-            }
-            _ => {
+            None => {
                 tracing::info!("provider stock");
                 Ok(Self::Stock)
             }
@@ -213,9 +202,24 @@ impl Provider {
     }
 }
 
-/// Whether a pool is to change the size of the kernel's.
-fn resizes(config: &Config) -> bool {
-    config.pools.iter().any(|pool| pool.elastic.is_on())
+/// The module or series that becomes the provider; `None` is provider stock. A host may have got
+/// the module since its configuration was written and has to start all the same, so that pools
+/// with `reserve_max` keep provider stock unless the kernel's is forced.
+fn origin_to_use<'a>(config: &Config, offer: &'a Offer) -> Result<Option<&'a Origin>> {
+    let forced = config.provider == config::Provider::Kernel;
+    let resizes = config.pools.iter().any(|pool| pool.elastic.is_on());
+    match &offer.origin {
+        Some(origin) if resizes && !forced => {
+            tracing::warn!(kernel = %origin, "a pool has reserve_max, which provider kernel lacks");
+            Ok(None)
+        }
+        Some(origin) => Ok(Some(origin)),
+        None if forced => {
+            let found = offer.missing.unwrap_or("it has no /dev/hugepagectl");
+            Err(Error::NoProvider { found })
+        }
+        None => Ok(None),
+    }
 }
 
 /// The kernel's counters of the domains that were looked at.
@@ -252,5 +256,39 @@ impl Meters {
             available: Pages(here.free.min(all.unreserved_free())),
             ..Counts::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::kernel::{Implementation, Support};
+
+    fn offer(origin: Option<Origin>) -> Offer {
+        let kernel = if origin.is_some() { Support::OURS } else { Support::Stock };
+        let (files, missing) = (origin.is_some(), None);
+        Offer { kernel, query_bytes: None, files, watch_zeroable: None, missing, origin }
+    }
+
+    fn config(keys: &str) -> Config {
+        Config::from_toml(&format!("{keys}\n[[pool]]\npage_size = \"2M\"\n")).expect("good")
+    }
+
+    #[test]
+    fn pool_with_reserve_max_keeps_stock_unless_kernel_is_forced() {
+        let implementation = Implementation::Module(Some("0.1.0".into()));
+        let origin = Origin { implementation, release: "6.12.117".into() };
+        let (with, without) = (offer(Some(origin.clone())), offer(None));
+        let plain = config("");
+        let mut elastic = plain.clone();
+        let pool = "page_size=2M,reserve_max=1G".parse().expect("a pool");
+        elastic.pools = vec![pool];
+        assert_eq!(origin_to_use(&plain, &with).expect("there"), Some(&origin));
+        assert_eq!(origin_to_use(&elastic, &with).expect("stock"), None);
+        assert_eq!(origin_to_use(&plain, &without).expect("stock"), None);
+        elastic.provider = config::Provider::Kernel;
+        assert_eq!(origin_to_use(&elastic, &with).expect("forced"), Some(&origin));
+        let missing = origin_to_use(&config("provider = \"kernel\""), &without);
+        assert!(matches!(missing, Err(Error::NoProvider { .. })));
     }
 }
