@@ -205,4 +205,5 @@ static void __exit prezero_exit(void)
 module_init(prezero_init);
 module_exit(prezero_exit);
 MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");
 MODULE_DESCRIPTION("Huge pages of the kernel's pool, zeroed before they are asked for");

@@ -19,15 +19,20 @@ const OPTIONS: [&[&str]; 6] = [
     &["CONFIG_DYNAMIC_FTRACE_WITH_ARGS", "CONFIG_DYNAMIC_FTRACE_WITH_REGS"],
 ];
 
-/// The functions and objects that it looks up by name; one of each line is enough.
-const SYMBOLS: [&[&str]; 7] = [
+/// The functions and objects that it looks up by name; one of each line is enough. The sources
+/// below kernel/module have the same names.
+const SYMBOLS: [&[&str]; 11] = [
     &["folio_zero_user", "clear_huge_page"],
     &["free_huge_folio", "free_huge_page"],
     &["alloc_hugetlb_folio", "alloc_huge_page"],
+    &["dequeue_hugetlb_folio_nodemask", "dequeue_huge_page_nodemask"],
+    &["enqueue_hugetlb_folio", "enqueue_huge_page"],
+    &["remove_hugetlb_folio", "__remove_hugetlb_page"],
+    &["remove_pool_hugetlb_folio", "remove_pool_huge_page"],
     &["hstates"],
     &["hugetlb_max_hstate"],
     &["hugetlb_lock"],
-    &["node_hstates"],
+    &["node_devices"],
 ];
 
 /// What was found.
@@ -145,4 +150,22 @@ fn sources(dir: &Path) -> Option<String> {
         entry.path().join("dkms.conf").exists().then(|| version.to_owned())
     };
     entries.filter_map(version).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_those_that_the_module_looks_up() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel/module");
+        let sources: String = fs::read_dir(&dir)
+            .expect("the module's sources")
+            .flatten()
+            .filter_map(|entry| fs::read_to_string(entry.path()).ok())
+            .collect();
+        for name in SYMBOLS.iter().copied().flatten() {
+            assert!(sources.contains(&format!("\"{name}\"")), "no source names {name}");
+        }
+    }
 }

@@ -18,7 +18,11 @@ const KALLSYMS: &str = "\
 0000000000000000 D hstates
 0000000000000000 D hugetlb_max_hstate
 0000000000000000 D hugetlb_lock
-0000000000000000 b node_hstates
+0000000000000000 t dequeue_hugetlb_folio_nodemask
+0000000000000000 t enqueue_hugetlb_folio
+0000000000000000 t remove_hugetlb_folio
+0000000000000000 t remove_pool_hugetlb_folio
+0000000000000000 D node_devices
 ";
 /// A path of this kernel's modules.
 fn of_modules(below: &str) -> String {
