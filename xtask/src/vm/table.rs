@@ -43,6 +43,10 @@ pub(crate) struct Case {
     /// the set of that name instead of its own.
     #[serde(default = "on_default")]
     pub(crate) on: Vec<Linux>,
+    /// Which kernels of Debian's it is for: its name ends with the version on each, all are in a set
+    /// of its own name, and 6.12 alone in those of `sets`.
+    #[serde(default)]
+    pub(crate) on_stock: Vec<Kernel>,
     /// Run on arm64 as well, as `NAME-arm64`.
     #[serde(default)]
     pub(crate) on_arm64: bool,
@@ -154,6 +158,28 @@ impl Case {
         })
     }
 
+    /// The case once for each kernel of Debian's that it is for; itself if it names none.
+    fn on_each_stock(self) -> Result<Vec<Self>> {
+        if self.on_stock.is_empty() {
+            return Ok(vec![self]);
+        }
+        let each = self.on_stock.iter().map(|&kernel| {
+            let mut case = self.clone();
+            let version = kernel.of_debian().context("on_stock names Debian's own kernels")?;
+            case.requirements.kernel = kernel;
+            case.name += &format!("-{version}");
+            if kernel != Kernel::Stock {
+                case.sets.clear();
+            }
+            case.sets.push(self.name.clone());
+            for cell in case.programs.iter_mut().filter_map(|one| one.matrix.as_mut()) {
+                cell.provider += &format!("-{version}");
+            }
+            Ok(case)
+        });
+        each.collect()
+    }
+
     /// The same on arm64, if it is for that: in no set, and without a word about features of
     /// another processor.
     fn for_arm64(&self) -> Option<Self> {
@@ -202,8 +228,13 @@ fn read_from(dir: &Path) -> Result<Vec<Case>> {
         let text = fs::read_to_string(&path)?;
         let file: File =
             toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
-        let each = |case: &Case| case.on_each_tree().chain(case.for_arm64()).collect::<Vec<_>>();
-        for case in file.vm.iter().flat_map(each) {
+        let mut each = Vec::new();
+        for case in file.vm.iter().flat_map(|case| case.on_each_tree().chain(case.for_arm64())) {
+            each.extend(
+                case.on_each_stock().with_context(|| format!("cannot use {}", path.display()))?,
+            );
+        }
+        for case in each {
             if cases.iter().any(|other| other.name == case.name) {
                 bail!("{}: a second test named {}", path.display(), case.name);
             }
@@ -217,7 +248,7 @@ fn read_from(dir: &Path) -> Result<Vec<Case>> {
 mod tests {
     use std::{collections::BTreeSet, fs};
 
-    use super::{Case, Kernel, cache};
+    use super::{Case, cache};
 
     #[test]
     fn the_table_in_the_repository_can_be_read() {
@@ -235,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn each_claim_about_the_series_names_a_machine_and_each_machine_a_claim() {
+    fn each_claim_about_our_kernels_names_a_machine_and_each_machine_a_claim() {
         let readme = fs::read_to_string(cache::repo().join("kernel/README.md")).unwrap();
         let (_, rest) = readme.split_once("\n## What is claimed, and what shows it\n").unwrap();
         let section = rest.split("\n##").next().unwrap();
@@ -252,8 +283,12 @@ mod tests {
                 named.insert(name);
             }
         }
-        let debians = [Kernel::Stock, Kernel::Stock61];
-        let ours = |case: &&Case| !debians.contains(&case.requirements.kernel);
+        let loads_ours = |case: &Case| {
+            let needs = &case.requirements;
+            needs.modules.iter().chain(&needs.modules_at_hand).any(|one| one.starts_with("prezero"))
+        };
+        let ours =
+            |case: &&Case| case.requirements.kernel.of_debian().is_none() || loads_ours(case);
         for case in cases.iter().filter(ours) {
             assert!(named.contains(case.name.as_str()), "{} shows no claim", case.name);
         }
