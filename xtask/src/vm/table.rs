@@ -43,8 +43,8 @@ pub(crate) struct Case {
     /// the set of that name instead of its own.
     #[serde(default = "on_default")]
     pub(crate) on: Vec<Linux>,
-    /// Which kernels of Debian's it is for: its name ends with the version on each, all are in a set
-    /// of its own name, and 6.12 alone in those of `sets`.
+    /// Which kernels of Debian's it is for: its name ends with the version on each, and so do its
+    /// sets besides. The set `fast` is for 6.12 alone.
     #[serde(default)]
     pub(crate) on_stock: Vec<Kernel>,
     /// Run on arm64 as well, as `NAME-arm64`.
@@ -133,6 +133,9 @@ impl TryFrom<String> for Origin {
     }
 }
 
+/// The set of `make test`.
+const FAST: &str = "fast";
+
 fn on_default() -> Vec<Linux> {
     vec![Linux::default()]
 }
@@ -168,10 +171,9 @@ impl Case {
             let version = kernel.of_debian().context("on_stock names Debian's own kernels")?;
             case.requirements.kernel = kernel;
             case.name += &format!("-{version}");
-            if kernel != Kernel::Stock {
-                case.sets.clear();
-            }
-            case.sets.push(self.name.clone());
+            case.sets.retain(|set| set != FAST || kernel == Kernel::Stock);
+            let with_version = |set: &String| (set != FAST).then(|| format!("{set}-{version}"));
+            case.sets.extend(self.sets.iter().filter_map(with_version));
             for cell in case.programs.iter_mut().filter_map(|one| one.matrix.as_mut()) {
                 cell.provider += &format!("-{version}");
             }
@@ -248,7 +250,7 @@ fn read_from(dir: &Path) -> Result<Vec<Case>> {
 mod tests {
     use std::{collections::BTreeSet, fs};
 
-    use super::{Case, cache};
+    use super::{Case, FAST, Kernel, cache};
 
     #[test]
     fn the_table_in_the_repository_can_be_read() {
@@ -257,7 +259,22 @@ mod tests {
             assert!(!case.programs.is_empty(), "{} runs nothing", case.name);
             assert!(case.requirements.memory_mib() <= 4096, "{} is too large", case.name);
         }
-        assert!(cases.iter().any(|case| case.sets.iter().any(|set| set == "fast")));
+        assert!(cases.iter().any(|case| case.sets.iter().any(|set| set == FAST)));
+    }
+
+    #[test]
+    fn a_case_for_debians_kernels_is_one_for_each_and_fast_on_6_12_alone() {
+        let text = "name = 'a'\nwhy = 'b'\non_stock = ['stock-6.1', 'stock']\nsets = ['fast', 'm']\n\
+                    [needs]\nkernel = 'stock'\n";
+        let case: Case = toml::from_str(text).unwrap();
+        let each = case.clone().on_each_stock().unwrap();
+        let names: Vec<&str> = each.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names, ["a-6.1", "a-6.12"]);
+        assert_eq!(each[0].requirements.kernel, Kernel::Stock61);
+        assert_eq!(each[0].sets, ["m", "m-6.1"]);
+        assert_eq!(each[1].sets, ["fast", "m", "m-6.12"]);
+        let patched = Case { on_stock: vec![Kernel::Patched], ..case };
+        assert!(patched.on_each_stock().is_err());
     }
 
     /// The words in backticks of a line.
