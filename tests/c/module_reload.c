@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * reload MODULE [SECONDS] - prezero.ko comes and goes
+ * module_reload MODULE [SECONDS] - prezero.ko comes and goes
  *
  * MODULE is the path of prezero.ko, which is loaded, or not, when this begins and
  * loaded when it ends. First at rest: pages are marked, the module is unloaded,
@@ -161,7 +161,7 @@ int main(int argc, char **argv)
 	char text[32];
 
 	if (argc < 2) {
-		fprintf(stderr, "usage: reload MODULE [SECONDS]\n");
+		fprintf(stderr, "usage: module_reload MODULE [SECONDS]\n");
 		return 2;
 	}
 	module = argv[1];

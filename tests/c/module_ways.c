@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * ways - each way off and onto the free list of a stock kernel with prezero.ko,
+ * module_ways - each way off and onto the free list of a stock kernel with prezero.ko,
  * with exact counts
  *
  * Run as root, with verify=1, on a machine that nobody else takes huge pages of:
