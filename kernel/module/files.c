@@ -9,8 +9,8 @@
  *	zeroed_misses		r
  *
  * as in the series, see Documentation/ABI/testing/sysfs-devices-node-hugepages-zero
- * there. They differ in how a write goes on that task work interrupts: the series
- * has a restart block for that, which can't lead into a module.
+ * there. They differ in how a write goes on that is interrupted: the series has a
+ * restart block for that, which can't lead into a module.
  */
 #include <linux/hash.h>
 #include <linux/kobject.h>
@@ -47,16 +47,17 @@ static ssize_t zeroable_hugepages_show(struct kobject *kobj,
 }
 
 /**
- * struct prezero_rest - what is left of a write that task work has interrupted
+ * struct prezero_rest - what is left of a write that was interrupted
  * @pool: to which pool's file, or NULL
  * @task: whose it is, which may be another one by now: @started tells
  * @started: when the task was started
  * @asked: how many folios it wants zeroed
  * @left: how many of them are left
  *
- * The system call starts anew, with what the task has written. If a signal handler
- * has ended it instead, and the task writes the same number there again, that write
- * zeroes less than it may: so it is if two tasks meet in one place.
+ * The system call starts anew, with what the task has written. Where a signal
+ * handler has ended it with EINTR, the task's next write of the same number to the
+ * same file goes on as well. Two tasks that meet in one place forget the first one's
+ * rest.
  */
 struct prezero_rest {
 	struct hugetlb_zero_pool	*pool;
@@ -122,7 +123,7 @@ static ssize_t zeroable_hugepages_store(struct kobject *kobj,
 	if (err != -EINTR)
 		return err ? err : len;
 	/* All of a "max" is left whatever was done. */
-	if (nr != ULONG_MAX && !signal_pending(current))
+	if (nr != ULONG_MAX)
 		prezero_interrupt(pool, nr, left - zeroed);
 	/* Without it nobody looks at the error: it is not restarted. */
 	set_tsk_thread_flag(current, TIF_SIGPENDING);

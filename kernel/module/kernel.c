@@ -10,6 +10,7 @@
 #include <linux/sizes.h>
 #include "mark.h"
 
+/* The kernel's own, which protects its pools and ours. */
 spinlock_t *prezero_hugetlb_lock;
 struct hstate *prezero_hstates;
 int *prezero_max_hstate;

@@ -157,7 +157,7 @@ static int __init prezero_init(void)
 	err = prezero_check_layout();
 	if (err)
 		return err;
-	if (IS_ENABLED(PREZERO_CLEAR_PAGES) && prezero_ranges) {
+	if (PREZERO_KERNEL_RANGES && prezero_ranges) {
 		pr_info("this kernel clears by ranges itself\n");
 		prezero_ranges = false;
 	}

@@ -99,7 +99,6 @@ bool prezero_is_leaving(struct folio *folio);
 bool prezero_take_back(struct prezero_pool *pool);
 void prezero_give_way(unsigned long start_pfn, unsigned long nr_pages);
 
-
 /* zero_user.c: what stands in for folio_zero_user() */
 void prezero_skip_zero_user(struct folio *folio, unsigned long addr_hint);
 void prezero_zero_user(struct folio *folio, unsigned long addr_hint);

@@ -6,8 +6,9 @@
 #undef printk_deferred
 #define printk_deferred printk
 #undef early_param
-#define early_param(name, setup) \
-	static int (*prezero_unused)(char *) __maybe_unused = setup
+#define early_param(...) \
+	static int (*prezero_unused)(char *) __maybe_unused = \
+		clear_streaming_setup
 
 /* It has its own. */
 #undef pr_fmt

@@ -5,8 +5,8 @@
  *
  * The same numbers and structs are served by /dev/hugepagectl of a kernel
  * with CONFIG_HUGETLB_ZEROED and by the file "hugepagectl" in the tree of a
- * userspace provider (FUSE). A program opens the file, O_RDONLY is enough,
- * and calls ioctl(2):
+ * userspace provider (FUSE). A program opens the file, O_RDONLY to ask and
+ * watch, O_RDWR to zero, and calls ioctl(2):
  *
  *	struct hugepagectl_query q = {
  *		.size = sizeof(q), .node = 0, .page_shift = 21,
@@ -40,9 +40,9 @@
  *	E2BIG	above
  *	EFAULT	the struct can't be read or written
  *	ENODEV	no such node, or no pages of that size can exist on it
- *	EPERM	ZERO and WATCH need CAP_SYS_ADMIN; a userspace provider
- *		grants them to uid 0 and to whom it is configured to trust.
- *		Checked before the struct is looked at.
+ *	EPERM	ZERO: the file is not open for writing. A userspace provider
+ *		may also refuse ZERO and WATCH to users that it is not
+ *		configured to trust. Checked before the struct is looked at.
  *	ENOTTY	not an ioctl of this interface
  *
  * A failed call writes nothing and, but for an EFAULT after the work is done,
@@ -68,8 +68,9 @@
  * @zeroed: free pages known to be zero
  * @zeroable: free pages that could be zeroed now
  * @zeroing: free pages that somebody is zeroing at this moment
- * @hits: allocations that wanted a zero page and got one from @zeroed
- * @misses: allocations that wanted a zero page and had to clear it themselves
+ * @hits: pages handed out from @zeroed to allocations that wanted a zero page
+ * @misses: pages handed out to allocations that wanted a zero page and had to
+ *	clear it themselves
  * @waits: those of @misses that took the last page from whoever was zeroing
  *	it: they waited for one clearing unit and cleared the rest
  * @node_total: base pages of the node, in use or not, huge ones included
@@ -77,10 +78,10 @@
  *	what the pool can grow by at most
  *
  * @hits, @misses and @waits count from the start of the provider and never
- * decrease. @node_total and @node_free are read right after the others, which
- * are all of one instant: zeroed + zeroable + zeroing <= free <= total. A page
- * with a memory error is in @free (as the kernel counts it) and in none of the
- * three.
+ * decrease; an allocation that a cgroup refuses counts as neither. They,
+ * @node_total and @node_free are read right after the others, which are all of
+ * one instant: zeroed + zeroable + zeroing <= free <= total. A page with a
+ * memory error is in @free (as the kernel counts it) and in none of the three.
  */
 struct hugepagectl_query {
 	__u32		size;
@@ -121,10 +122,16 @@ struct hugepagectl_query {
  * left that is not zero or being zeroed by another caller; @zeroed may then be
  * less than @pages, or 0.
  *
- * A signal ends the call within one clearing unit (at most 32 MiB, also inside
- * a larger page; a page cut short stays zeroable and is not counted). What was
- * zeroed stays zeroed: the call returns 0 with that number in @zeroed, or
- * fails with EINTR if it is none. It is never restarted by itself.
+ * A signal ends the call within one clearing unit, and so does other work that
+ * the kernel has for the thread on its way back to user space, as throttling by
+ * a cgroup. The call then returns 0 with the pages that it has zeroed in
+ * @zeroed, if there are any: only 0 pages say that nothing is left. If there
+ * are none, it fails with EINTR when a signal handler has run, whatever
+ * SA_RESTART says, and goes on by itself otherwise.
+ *
+ * What was zeroed stays zeroed. A page cut short is not counted and stays
+ * zeroable. The kernel keeps what was done of it: the next caller goes on from
+ * there, so that a caller who is interrupted all the time gets on all the same.
  */
 struct hugepagectl_zero {
 	__u32		size;

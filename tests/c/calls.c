@@ -284,9 +284,9 @@ int main(int argc, char **argv)
 	state = (strtoull(argv[2], NULL, 10) + 1) * 0x9e3779b97f4a7c15ULL;
 	count = strtol(argv[3], NULL, 10);
 	snprintf(device, sizeof(device), "%.4000s/hugepagectl", argv[1]);
-	ctl = open(device, O_RDONLY | O_CLOEXEC);
+	ctl = open(device, O_RDWR | O_CLOEXEC);
 	if (ctl < 0)
-		ctl = open("/dev/hugepagectl", O_RDONLY | O_CLOEXEC);
+		ctl = open("/dev/hugepagectl", O_RDWR | O_CLOEXEC);
 	if (ctl < 0)
 		bail_out("hugepagectl");
 	for (int file = 0; file < FILES; file++) {

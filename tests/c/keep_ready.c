@@ -207,9 +207,9 @@ static int open_device(const char *tree)
 	int fd = -1;
 
 	if (snprintf(path, sizeof(path), "%s/hugepagectl", tree) < PATH_MAX)
-		fd = open(path, O_RDONLY | O_CLOEXEC);
+		fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
-		fd = open("/dev/hugepagectl", O_RDONLY | O_CLOEXEC);
+		fd = open("/dev/hugepagectl", O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		err(1, "%s/hugepagectl, /dev/hugepagectl", tree);
 	return fd;

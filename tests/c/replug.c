@@ -184,7 +184,7 @@ static long zero(__u64 pages)
 		.size = sizeof(args), .node = node, .page_shift = 21,
 		.pages = pages,
 	};
-	int fd = open("/dev/hugepagectl", O_RDONLY);
+	int fd = open("/dev/hugepagectl", O_RDWR);
 	int err = ioctl(fd, HUGEPAGECTL_ZERO, &args) ? -errno : 0;
 
 	close(fd);

@@ -79,7 +79,7 @@ fn the_workers_cpu_time_is_their_cgroups() {
     // What so many pages cost on this machine, in this thread.
     support::soil_pool(page, pages);
     let before = thread_time();
-    let device = Device::open(&Roots::default()).expect("a kernel with the series");
+    let device = Device::open_to_zero(&Roots::default()).expect("a kernel with the series");
     device
         .zero(Domain { node: Node(0), page_size: page.size() }, Pages(pages))
         .expect("dirty pages");

@@ -15,7 +15,7 @@ const STEP_BYTES: u64 = 8 << 20;
 /// to the next worker.
 ///
 /// # Errors
-/// The kernel's, as without `CAP_SYS_ADMIN`; what was done stays done.
+/// The kernel's; what was done stays done.
 pub(crate) fn zero(
     task: InKernel,
     pages: u64,

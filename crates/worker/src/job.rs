@@ -160,7 +160,7 @@ impl Job {
                 Ok(Task::InPlace(InPlace { job: self, mapping }))
             }
             ZeroBy::Kernel => {
-                let device = Device::open(&Roots::default())?;
+                let device = Device::open_to_zero(&Roots::default())?;
                 Ok(Task::InKernel(InKernel { job: self, device }))
             }
         }
@@ -310,7 +310,7 @@ impl InKernel {
     /// is counted. Ask for few at a time to be able to stop between two.
     ///
     /// # Errors
-    /// [`crate::Error::Kernel`], as `EPERM` without `CAP_SYS_ADMIN`.
+    /// [`crate::Error::Kernel`].
     pub fn zero(&self, pages: Pages) -> Result<ZeroedNow> {
         let domain = Domain { node: self.job.node(), page_size: self.job.page };
         let zeroed = self.device.zero(domain, pages)?;

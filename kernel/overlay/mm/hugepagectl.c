@@ -6,7 +6,6 @@
  */
 #include <linux/array_size.h>
 #include <linux/build_bug.h>
-#include <linux/capability.h>
 #include <linux/compat.h>
 #include <linux/fs.h>
 #include <linux/jiffies.h>
@@ -14,6 +13,7 @@
 #include <linux/mm.h>
 #include <linux/nospec.h>
 #include <linux/poll.h>
+#include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <uapi/linux/hugepagectl.h>
@@ -61,10 +61,11 @@ static long hugepagectl_do_query(struct file *file, void *arg)
 	query->zeroed = pool->nr_zeroed;
 	query->zeroable = hugetlb_zero_zeroable(pool);
 	query->zeroing = pool->nr_zeroing;
-	query->hits = pool->hits;
-	query->misses = pool->misses;
-	query->waits = pool->waits;
 	spin_unlock_irq(&hugetlb_lock);
+	/* Not after the misses, which they are part of. */
+	query->waits = atomic_long_read(&pool->waits);
+	query->misses = atomic_long_read(&pool->misses);
+	query->hits = atomic_long_read(&pool->hits);
 
 #ifdef CONFIG_NUMA
 	si_meminfo_node(&node, pool->nid);
@@ -89,11 +90,15 @@ static long hugepagectl_do_zero(struct file *file, void *arg)
 	if (!pool)
 		return -ENODEV;
 
-	err = hugetlb_zero_run(pool, zero->pages,
-			       HUGETLB_ZERO_STOPPABLE | HUGETLB_ZERO_ASKED,
-			       &zeroed);
+	err = hugetlb_zero_run(pool, zero->pages, &zeroed);
 	zero->zeroed = zeroed;
-	return zeroed ? 0 : err;
+	if (zeroed)
+		return 0;
+	if (err != -EINTR)
+		return err;
+	/* Nothing to tell: once more from the start, if no handler runs. */
+	set_tsk_thread_flag(current, TIF_SIGPENDING);
+	return -ERESTARTNOHAND;
 }
 
 static long hugepagectl_do_watch(struct file *file, void *arg)
@@ -134,7 +139,7 @@ static const struct hugepagectl_call {
 	long (*call)(struct file *file, void *arg);
 	size_t size;
 	size_t size_ver0;
-	bool privileged;
+	bool writes;
 } hugepagectl_calls[] = {
 	[_IOC_NR(HUGEPAGECTL_QUERY)] = {
 		hugepagectl_do_query, sizeof(struct hugepagectl_query),
@@ -146,7 +151,7 @@ static const struct hugepagectl_call {
 	},
 	[_IOC_NR(HUGEPAGECTL_WATCH)] = {
 		hugepagectl_do_watch, sizeof(struct hugepagectl_watch),
-		HUGEPAGECTL_WATCH_SIZE_VER0, true,
+		HUGEPAGECTL_WATCH_SIZE_VER0, false,
 	},
 };
 
@@ -194,7 +199,7 @@ static long hugepagectl_ioctl(struct file *file, unsigned int cmd,
 	    nr >= ARRAY_SIZE(hugepagectl_calls))
 		return -ENOTTY;
 	nr = array_index_nospec(nr, ARRAY_SIZE(hugepagectl_calls));
-	if (hugepagectl_calls[nr].privileged && !capable(CAP_SYS_ADMIN))
+	if (hugepagectl_calls[nr].writes && !(file->f_mode & FMODE_WRITE))
 		return -EPERM;
 
 	err = hugepagectl_copy_in(&arg, cmd, &hugepagectl_calls[nr],
@@ -257,12 +262,12 @@ static const struct file_operations hugepagectl_fops = {
 	.poll		= hugepagectl_poll,
 };
 
-/* Everybody may ask; what changes something is checked in the ioctl. */
+/* Who may read it may ask and watch, who may write it may zero. */
 static struct miscdevice hugepagectl_device = {
 	.minor	= MISC_DYNAMIC_MINOR,
 	.name	= "hugepagectl",
 	.fops	= &hugepagectl_fops,
-	.mode	= 0644,
+	.mode	= 0640,
 };
 
 static int __init hugepagectl_init(void)

@@ -17,6 +17,9 @@
  *	      |     gone, poison    v                    v
  *	 enqueue                off the list         off the list
  *
+ * How much of a dirty folio a zeroer had done when a signal came stays with the
+ * folio, in hugetlb_zero_done(), and counts for who takes it or zeroes it next.
+ *
  * The claim "zeroed" exists on the free list only. It ends when the folio is
  * taken, under hugetlb_lock, and its taker is told; it comes back only by
  * zeroing, with a folio that its taker never let anybody write to
@@ -84,6 +87,7 @@ void hugetlb_zero_enqueue(struct hstate *h, int nid, struct folio *folio)
 
 	lockdep_assert_held(&hugetlb_lock);
 	list_del(&folio->lru);
+	hugetlb_zero_set_done(folio, 0);
 	if (folio_test_hwpoison(folio)) {
 		folio_clear_hugetlb_zeroed(folio);
 		hugetlb_zero_skip(pool, folio);
@@ -96,7 +100,7 @@ void hugetlb_zero_enqueue(struct hstate *h, int nid, struct folio *folio)
 unsigned long hugetlb_zero_take(struct hugetlb_zero_pool *pool,
 				struct folio *folio)
 {
-	unsigned long zeroed = 0;
+	unsigned long zeroed = hugetlb_zero_done(folio);
 
 	lockdep_assert_held(&hugetlb_lock);
 	hugetlb_zero_del(pool, folio);
@@ -106,27 +110,21 @@ unsigned long hugetlb_zero_take(struct hugetlb_zero_pool *pool,
 		zeroed = pages_per_huge_page(pool->h);
 	else if (folio_test_hugetlb_zeroing(folio))
 		zeroed = hugetlb_zero_job_take(pool, folio);
+	hugetlb_zero_set_done(folio, 0);
 	hugetlb_zero_changed(pool);
 	return zeroed;
 }
 
-/* The folio is handed to a user. */
+/* The folio is to be handed to a user, see hugetlb_zero_count(). */
 void hugetlb_zero_dequeue(struct hstate *h, struct folio *folio,
 			  struct hugetlb_zero_req *req)
 {
 	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(h, folio_nid(folio));
-	bool zeroing = folio_test_hugetlb_zeroing(folio);
 
+	req->hit = folio_test_hugetlb_zeroed(folio);
+	req->waited = folio_test_hugetlb_zeroing(folio);
 	req->zeroed = hugetlb_zero_take(pool, folio);
 	folio_clear_hugetlb_zeroed(folio);
-	if (!req->want)
-		return;
-	if (req->zeroed == pages_per_huge_page(h) && !zeroing) {
-		pool->hits++;
-	} else {
-		pool->misses++;
-		pool->waits += zeroing;
-	}
 }
 
 /*

@@ -17,10 +17,14 @@ struct kobject;
  * @want: in: zero memory. Who overwrites all of the folio leaves it false, and
  *	leaves the zeroed folios to others.
  * @zeroed: out: so many base pages, from the first on, are known to be zero
+ * @hit: the folio was a zeroed one; for hugetlb_zero_count()
+ * @waited: it was taken from its zeroer; likewise
  */
 struct hugetlb_zero_req {
 	bool		want;
 	unsigned long	zeroed;
+	bool		hit;
+	bool		waited;
 };
 
 #ifdef CONFIG_HUGETLB_ZEROED
@@ -43,15 +47,12 @@ void hugetlb_zero_settle_list(struct list_head *folios);
 void hugetlb_zero_taken(struct folio *folio, struct hugetlb_zero_req *req);
 
 /* The folio comes straight from the page allocator, to a user or to the pool. */
-void hugetlb_zero_fresh(struct hstate *h, struct folio *folio,
-			struct hugetlb_zero_req *req);
-void hugetlb_zero_grown(struct hstate *h, struct folio *folio, bool zeroed);
+void hugetlb_zero_fresh(struct folio *folio, struct hugetlb_zero_req *req);
+void hugetlb_zero_grown(struct folio *folio);
 
-/* What was added to the pools is there, and no lock is held. */
-void hugetlb_zero_growth(struct hstate *h);
-
-/* A task has freed a folio, and may be made to zero as many. */
-void hugetlb_zero_freed(struct hstate *h, int nid);
+/* The folio is handed out: nothing refuses it any more. */
+void hugetlb_zero_count(struct hstate *h, struct folio *folio,
+			const struct hugetlb_zero_req *req);
 
 /* The directory of a node's pool comes and goes. */
 void hugetlb_zero_register(struct hstate *h, int nid, struct kobject *kobj);
@@ -113,12 +114,11 @@ static inline void hugetlb_zero_settle(struct folio *folio) { }
 static inline void hugetlb_zero_settle_list(struct list_head *folios) { }
 static inline void hugetlb_zero_taken(struct folio *folio,
 				      struct hugetlb_zero_req *req) { }
-static inline void hugetlb_zero_fresh(struct hstate *h, struct folio *folio,
+static inline void hugetlb_zero_fresh(struct folio *folio,
 				      struct hugetlb_zero_req *req) { }
-static inline void hugetlb_zero_grown(struct hstate *h, struct folio *folio,
-				      bool zeroed) { }
-static inline void hugetlb_zero_growth(struct hstate *h) { }
-static inline void hugetlb_zero_freed(struct hstate *h, int nid) { }
+static inline void hugetlb_zero_grown(struct folio *folio) { }
+static inline void hugetlb_zero_count(struct hstate *h, struct folio *folio,
+				      const struct hugetlb_zero_req *req) { }
 static inline void hugetlb_zero_register(struct hstate *h, int nid,
 					 struct kobject *kobj) { }
 static inline void hugetlb_zero_unregister(struct hstate *h, int nid) { }

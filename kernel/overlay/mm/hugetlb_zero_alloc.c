@@ -9,14 +9,49 @@
 #include "hugetlb_zero_internal.h"
 #include "internal.h"
 
-/* A folio straight from the page allocator goes to a user. */
-void hugetlb_zero_fresh(struct hstate *h, struct folio *folio,
-			struct hugetlb_zero_req *req)
+/*
+ * Whether a folio that comes from the page allocator is zero: cleared when it was
+ * allocated, or when it was freed, as was then all that is free there.
+ */
+static bool hugetlb_zero_allocator_clears(void)
 {
-	lockdep_assert_held(&hugetlb_lock);
-	req->zeroed = want_init_on_alloc(0) ? folio_nr_pages(folio) : 0;
-	if (req->want)
-		hugetlb_zero_pool(h, folio_nid(folio))->misses++;
+	return want_init_on_alloc(0) || want_init_on_free();
+}
+
+/* A folio straight from the page allocator goes to a user. */
+void hugetlb_zero_fresh(struct folio *folio, struct hugetlb_zero_req *req)
+{
+	req->hit = false;
+	req->waited = false;
+	req->zeroed = hugetlb_zero_allocator_clears() ?
+			      folio_nr_pages(folio) : 0;
+}
+
+/* A folio straight from the page allocator is about to be added to the pool. */
+void hugetlb_zero_grown(struct folio *folio)
+{
+	if (hugetlb_zero_allocator_clears())
+		folio_set_hugetlb_zeroed(folio);
+}
+
+/*
+ * Without hugetlb_lock, which an allocation would have to take once more: what it
+ * counts is known when the charge to a memory cgroup was not refused.
+ */
+void hugetlb_zero_count(struct hstate *h, struct folio *folio,
+			const struct hugetlb_zero_req *req)
+{
+	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(h, folio_nid(folio));
+
+	if (!req->want)
+		return;
+	if (req->hit) {
+		atomic_long_inc(&pool->hits);
+		return;
+	}
+	atomic_long_inc(&pool->misses);
+	if (req->waited)
+		atomic_long_inc(&pool->waits);
 }
 
 void hugetlb_zero_user(struct folio *folio, unsigned long addr,

@@ -14,7 +14,6 @@
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
-struct hugetlb_zero_debt;
 struct kernfs_node;
 struct kobject;
 
@@ -47,8 +46,6 @@ enum hugetlb_zero_file {
  * @misses: allocations that wanted zero and had to clear all or the rest
  * @waits: those of @misses that took the folio from whoever was zeroing it
  * @jobs: one struct hugetlb_zero_job per folio being zeroed
- * @debt: what the task in it has freed and is to zero, or NULL
- * @grown: dirty folios that were added and that nobody has zeroed for that
  * @low: wake pollers of zeroed_hugepages when @nr_zeroed falls below; 0: when
  *	it changes
  * @below: @nr_zeroed is below @low
@@ -62,10 +59,11 @@ enum hugetlb_zero_file {
  * @kobj: directory with the files
  * @files: to notify
  *
- * All protected by hugetlb_lock, with these exceptions: @present and @low are
- * written under it and may be read without; @kobj is written by whoever adds or
- * removes the node, one at a time, and compared by who has another directory of
- * a pool open. Those are marked with READ_ONCE() and WRITE_ONCE().
+ * All protected by hugetlb_lock, with these exceptions: @hits, @misses and @waits
+ * are atomic; @present and @low are written under it and may be read without;
+ * @kobj is written by whoever adds or removes the node, one at a time, and
+ * compared by who has another directory of a pool open. Those are marked with
+ * READ_ONCE() and WRITE_ONCE().
  *
  * The free list of the hstate keeps three clusters in this order: zeroed,
  * zeroing, dirty. Each end is known, so that a folio of any kind is found and
@@ -81,12 +79,10 @@ struct hugetlb_zero_pool {
 	unsigned long		nr_zeroed;
 	unsigned long		nr_zeroing;
 	unsigned long		nr_skipped;
-	unsigned long		hits;
-	unsigned long		misses;
-	unsigned long		waits;
+	atomic_long_t		hits;
+	atomic_long_t		misses;
+	atomic_long_t		waits;
 	struct list_head	jobs;
-	struct hugetlb_zero_debt *debt;
-	unsigned long		grown;
 
 	unsigned long		low;
 	bool			below;
@@ -122,6 +118,22 @@ struct hugetlb_zero_job {
 	unsigned long		last;
 	atomic_t		state;
 };
+
+/*
+ * How many base pages of a free, dirty folio are zero, from the first on. A free
+ * folio is in no mapping and has no use for its index. Protected by
+ * hugetlb_lock.
+ */
+static inline unsigned long hugetlb_zero_done(struct folio *folio)
+{
+	return folio->index;
+}
+
+static inline void hugetlb_zero_set_done(struct folio *folio,
+					 unsigned long done)
+{
+	folio->index = done;
+}
 
 /* hugetlb_zero_job.state */
 #define HUGETLB_ZERO_JOB_IDLE		0
@@ -193,27 +205,14 @@ bool hugetlb_zero_job_adopt(struct hugetlb_zero_pool *pool,
 			    struct hugetlb_zero_job *job);
 bool hugetlb_zero_job_unit(struct hugetlb_zero_job *job, unsigned long nr);
 int hugetlb_zero_job_clear(struct hugetlb_zero_pool *pool,
-			   struct hugetlb_zero_job *job, unsigned int flags,
-			   u64 until);
+			   struct hugetlb_zero_job *job);
 bool hugetlb_zero_job_finish(struct hugetlb_zero_pool *pool,
 			     struct hugetlb_zero_job *job);
 unsigned long hugetlb_zero_job_take(struct hugetlb_zero_pool *pool,
 				    struct folio *folio);
 
-/* Stop when a signal is pending. */
-#define HUGETLB_ZERO_STOPPABLE	BIT(0)
-/* Count folios that were begun, be they taken away or not. */
-#define HUGETLB_ZERO_BEGUN	BIT(1)
-/* Stop after a second. */
-#define HUGETLB_ZERO_BRIEF	BIT(2)
-/*
- * User space asked for it, and the caller holds nothing that task work could
- * want: be throttled between two units, and not only when all is done.
- */
-#define HUGETLB_ZERO_ASKED	BIT(3)
-
 int hugetlb_zero_run(struct hugetlb_zero_pool *pool, u64 nr,
-		     unsigned int flags, unsigned long *zeroed);
+		     unsigned long *zeroed);
 
 /* hugetlb_zero.c: into and out of the free list */
 struct hugetlb_zero_pool *hugetlb_zero_pool(struct hstate *h, int nid);

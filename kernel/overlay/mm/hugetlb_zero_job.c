@@ -25,7 +25,10 @@ static void hugetlb_zero_job_init(struct hugetlb_zero_job *job,
 	atomic_set(&job->state, HUGETLB_ZERO_JOB_IDLE);
 }
 
-/* Start on the dirty folio that has been free for longest. */
+/*
+ * Start on the dirty folio that has been free for longest, or go on with one
+ * that a signal or task work has cut short: those are last in the list.
+ */
 bool hugetlb_zero_job_start(struct hugetlb_zero_pool *pool,
 			    struct hugetlb_zero_job *job)
 {
@@ -44,7 +47,8 @@ bool hugetlb_zero_job_start(struct hugetlb_zero_pool *pool,
 		list_del(entry);
 		folio_set_hugetlb_zeroing(folio);
 		hugetlb_zero_add(pool, folio);
-		hugetlb_zero_job_init(job, folio, 0);
+		hugetlb_zero_job_init(job, folio, hugetlb_zero_done(folio));
+		hugetlb_zero_set_done(folio, 0);
 		list_add(&job->node, &pool->jobs);
 		hugetlb_zero_changed(pool);
 		return true;
@@ -134,40 +138,38 @@ out:
 }
 
 /*
- * What waits for the task to return to user space, or for a point at which it
- * might as well.  Since 6.18 a task whose cgroup has used up its CPU time is not
- * throttled before, and this call may last for minutes.
+ * Whether something waits for the task to return to user space: a signal, or
+ * task work. Since 6.18 a task whose cgroup has used up its CPU time is throttled
+ * by task work, and not before it gets there. Task work runs where the task holds
+ * nothing, so it is never run from here: the call ends.
  */
-static void hugetlb_zero_pause(void)
+static bool hugetlb_zero_must_return(void)
 {
-	if (task_work_pending(current))
-		task_work_run();
-	cond_resched();
+	return signal_pending(current) || task_work_pending(current);
 }
 
-/* Returns 0, or why the zeroer has to stop. */
+/*
+ * Returns 0, or why the zeroer has to stop: -EINTR or -ENODEV. Whatever it is
+ * interrupted by, it clears a unit first: who calls again gets on.
+ */
 int hugetlb_zero_job_clear(struct hugetlb_zero_pool *pool,
-			   struct hugetlb_zero_job *job, unsigned int flags,
-			   u64 until)
+			   struct hugetlb_zero_job *job)
 {
 	unsigned long nr = pages_per_huge_page(pool->h);
 
 	while (job->done < nr) {
-		if (flags & HUGETLB_ZERO_STOPPABLE && signal_pending(current))
-			return -EINTR;
-		if (flags & HUGETLB_ZERO_BRIEF &&
-		    time_after64(get_jiffies_64(), until))
-			return -ETIME;
+		bool ours;
+
 		if (!READ_ONCE(pool->present))
 			return -ENODEV;
-		if (!hugetlb_zero_job_unit(job, min_t(unsigned long,
-						      nr - job->done,
-						      HUGETLB_ZERO_UNIT)))
+		ours = hugetlb_zero_job_unit(job, min_t(unsigned long,
+							nr - job->done,
+							HUGETLB_ZERO_UNIT));
+		if (hugetlb_zero_must_return())
+			return -EINTR;
+		if (!ours)
 			return 0;
-		if (flags & HUGETLB_ZERO_ASKED)
-			hugetlb_zero_pause();
-		else
-			cond_resched();
+		cond_resched();
 	}
 	return 0;
 }
@@ -192,6 +194,8 @@ bool hugetlb_zero_job_finish(struct hugetlb_zero_pool *pool,
 	} else if (job->done == pages_per_huge_page(pool->h)) {
 		folio_set_hugetlb_zeroed(folio);
 		zeroed = true;
+	} else {
+		hugetlb_zero_set_done(folio, job->done);
 	}
 	hugetlb_zero_add(pool, folio);
 	hugetlb_zero_changed(pool);
@@ -224,39 +228,37 @@ unsigned long hugetlb_zero_job_take(struct hugetlb_zero_pool *pool,
  * hugetlb_zero_run - zero free folios in the context of the caller
  * @pool: of which pool
  * @nr: at most so many
- * @flags: HUGETLB_ZERO_ASKED, HUGETLB_ZERO_STOPPABLE, HUGETLB_ZERO_BEGUN,
- *	HUGETLB_ZERO_BRIEF
  * @zeroed: how many it were
  *
  * Any number of callers may do this at once, each works on a folio of its own.
  * When no other is left, one that a starved zeroer holds is finished in its
  * place.
  *
- * Return: 0 if @nr were zeroed or there are no dirty ones left, -EINTR if a
- * signal stopped it, -ETIME if its second was over, -ENODEV if the node has
- * gone away; @zeroed counts in any case.
+ * Return: 0 if @nr were zeroed or there are no dirty ones left, -ENODEV if the
+ * node has gone away, -EINTR if the task has to return to user space before it
+ * goes on. @zeroed counts in any case, and what was done of one more folio stays
+ * done: whoever zeroes it next goes on from there.
  */
 int hugetlb_zero_run(struct hugetlb_zero_pool *pool, u64 nr,
-		     unsigned int flags, unsigned long *zeroed)
+		     unsigned long *zeroed)
 {
-	u64 until = get_jiffies_64() + HZ, begun = 0;
 	struct hugetlb_zero_job job;
 	int err = 0;
 
 	*zeroed = 0;
 	spin_lock_irq(&hugetlb_lock);
+	if (!pool->present)
+		err = -ENODEV;
 	while (!err && *zeroed < nr) {
-		if (flags & HUGETLB_ZERO_BEGUN && begun++ == nr)
-			break;
 		if (!hugetlb_zero_job_start(pool, &job) &&
 		    !hugetlb_zero_job_adopt(pool, &job))
 			break;
 		spin_unlock_irq(&hugetlb_lock);
-		err = hugetlb_zero_job_clear(pool, &job, flags, until);
+		err = hugetlb_zero_job_clear(pool, &job);
 		spin_lock_irq(&hugetlb_lock);
 		if (hugetlb_zero_job_finish(pool, &job))
 			++*zeroed;
 	}
 	spin_unlock_irq(&hugetlb_lock);
-	return err;
+	return *zeroed < nr ? err : 0;
 }

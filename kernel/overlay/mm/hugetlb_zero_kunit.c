@@ -174,6 +174,7 @@ static struct folio *make_dirty(struct kunit *test, struct fakes *fakes)
 	KUNIT_ASSERT_NOT_NULL(test, folio);
 	memset(folio_address(folio), 0xa5, folio_size(folio));
 	folio->private = NULL;
+	hugetlb_zero_set_done(folio, 0);
 	fake_add(fakes, folio, HUGETLB_ZERO_DIRTY);
 	return folio;
 }
@@ -218,7 +219,7 @@ static void zero_test(struct kunit *test)
 	struct hugetlb_zero_job job;
 
 	start_test_job(test, fakes, &job);
-	KUNIT_EXPECT_EQ(test, hugetlb_zero_job_clear(fakes->pool, &job, 0, 0), 0);
+	KUNIT_EXPECT_EQ(test, hugetlb_zero_job_clear(fakes->pool, &job), 0);
 	KUNIT_EXPECT_TRUE(test, finish_test_job(fakes, &job));
 	KUNIT_EXPECT_TRUE(test, zero_up_to(folio, folio_nr_pages(folio)));
 	KUNIT_EXPECT_EQ(test, fakes->pool->nr_zeroed, 1);
@@ -231,7 +232,7 @@ static void zero_test(struct kunit *test)
 	folio_put(folio);
 }
 
-/* A zeroer that was stopped leaves its folio dirty. */
+/* A zeroer whose node goes leaves its folio dirty. */
 static void stop_test(struct kunit *test)
 {
 	struct fakes *fakes = make_fakes(test);
@@ -241,7 +242,7 @@ static void stop_test(struct kunit *test)
 	start_test_job(test, fakes, &job);
 	KUNIT_EXPECT_TRUE(test, hugetlb_zero_job_unit(&job, 1));
 	fakes->pool->present = false;
-	KUNIT_EXPECT_EQ(test, hugetlb_zero_job_clear(fakes->pool, &job, 0, 0), -ENODEV);
+	KUNIT_EXPECT_EQ(test, hugetlb_zero_job_clear(fakes->pool, &job), -ENODEV);
 	KUNIT_EXPECT_FALSE(test, finish_test_job(fakes, &job));
 	KUNIT_EXPECT_EQ(test, hugetlb_zero_cluster(folio), HUGETLB_ZERO_DIRTY);
 	KUNIT_EXPECT_EQ(test, fakes->pool->nr_zeroing, 0);
@@ -339,7 +340,7 @@ static void adopt_test(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, finish_test_job(fakes, &starved));
 	KUNIT_EXPECT_TRUE(test, folio_test_hugetlb_zeroing(folio));
 
-	KUNIT_EXPECT_EQ(test, hugetlb_zero_job_clear(fakes->pool, &job, 0, 0), 0);
+	KUNIT_EXPECT_EQ(test, hugetlb_zero_job_clear(fakes->pool, &job), 0);
 	KUNIT_EXPECT_TRUE(test, finish_test_job(fakes, &job));
 	KUNIT_EXPECT_TRUE(test, zero_up_to(folio, nr));
 	KUNIT_EXPECT_EQ(test, fakes->pool->nr_zeroed, 1);
@@ -349,22 +350,46 @@ static void adopt_test(struct kunit *test)
 	folio_put(folio);
 }
 
-/* Who has a second stops when it is over. */
-static void brief_test(struct kunit *test)
+/* What was done of a folio before a signal came is not done again. */
+static void resume_test(struct kunit *test)
 {
 	struct fakes *fakes = make_fakes(test);
 	struct folio *folio = make_dirty(test, fakes);
+	struct folio *other = make_dirty(test, fakes);
 	struct hugetlb_zero_job job;
+	unsigned long known;
 
 	start_test_job(test, fakes, &job);
-	KUNIT_EXPECT_EQ(test, hugetlb_zero_job_clear(fakes->pool, &job,
-						     HUGETLB_ZERO_BRIEF,
-						     get_jiffies_64() - 1), -ETIME);
+	KUNIT_ASSERT_PTR_EQ(test, job.folio, folio);
+	KUNIT_EXPECT_TRUE(test, hugetlb_zero_job_unit(&job, 3));
 	KUNIT_EXPECT_FALSE(test, finish_test_job(fakes, &job));
-	KUNIT_EXPECT_TRUE(test, zero_up_to(folio, 0));
+	KUNIT_EXPECT_EQ(test, hugetlb_zero_cluster(folio), HUGETLB_ZERO_DIRTY);
+	/* Users are given the other one, which was never begun. */
+	KUNIT_EXPECT_PTR_EQ(test, hugetlb_zero_pool_first(fakes->pool, true),
+			    other);
+
+	start_test_job(test, fakes, &job);
+	KUNIT_EXPECT_PTR_EQ(test, job.folio, folio);
+	KUNIT_EXPECT_EQ(test, job.done, 3);
+	KUNIT_EXPECT_TRUE(test, hugetlb_zero_job_unit(&job, 2));
+	KUNIT_EXPECT_FALSE(test, finish_test_job(fakes, &job));
+
+	/* Who takes it is told, and nobody knows any more when it is free again. */
+	spin_lock_irq(&hugetlb_lock);
+	known = hugetlb_zero_take(fakes->pool, folio);
+	list_del(&folio->lru);
+	spin_unlock_irq(&hugetlb_lock);
+	KUNIT_EXPECT_EQ(test, known, 5);
+	KUNIT_EXPECT_TRUE(test, zero_up_to(folio, 5));
+	fake_add(fakes, folio, HUGETLB_ZERO_DIRTY);
+	KUNIT_EXPECT_EQ(test, hugetlb_zero_done(folio), 0);
+
 	fake_del(fakes, folio);
+	fake_del(fakes, other);
 	folio->private = NULL;
+	other->private = NULL;
 	folio_put(folio);
+	folio_put(other);
 }
 
 /* A node that went in the middle of telling tells again when it comes back. */
@@ -416,7 +441,7 @@ static struct kunit_case hugetlb_zero_cases[] = {
 	KUNIT_CASE(take_idle_test),
 	KUNIT_CASE(take_writing_test),
 	KUNIT_CASE(adopt_test),
-	KUNIT_CASE(brief_test),
+	KUNIT_CASE(resume_test),
 	KUNIT_CASE(reappear_test),
 	KUNIT_CASE(early_change_test),
 	{}

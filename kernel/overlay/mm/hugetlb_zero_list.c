@@ -57,7 +57,8 @@ static struct list_head *hugetlb_zero_end(struct hugetlb_zero_pool *pool,
 
 /*
  * Add at the beginning of the cluster that the folio's flags say, so that what
- * was freed last, and is warm in the caches, is taken first.
+ * was freed last, and is warm in the caches, is taken first. A dirty folio that
+ * somebody has begun to zero goes to the end, where the next zeroer begins.
  */
 void hugetlb_zero_add(struct hugetlb_zero_pool *pool, struct folio *folio)
 {
@@ -80,7 +81,10 @@ void hugetlb_zero_add(struct hugetlb_zero_pool *pool, struct folio *folio)
 		pool->nr_zeroing++;
 		break;
 	default:
-		list_add(entry, pool->last_zeroing);
+		if (hugetlb_zero_done(folio))
+			list_add_tail(entry, freelist);
+		else
+			list_add(entry, pool->last_zeroing);
 		break;
 	}
 }
@@ -110,6 +114,7 @@ void hugetlb_zero_del(struct hugetlb_zero_pool *pool, struct folio *folio)
 void hugetlb_zero_skip(struct hugetlb_zero_pool *pool, struct folio *folio)
 {
 	folio_set_hugetlb_zero_skip(folio);
+	hugetlb_zero_set_done(folio, 0);
 	pool->nr_skipped++;
 }
 

@@ -5,6 +5,8 @@
  *	zeroable_hugepages	rw, poll
  *	zeroed_hugepages	r, poll
  *	zeroed_low		rw
+ *	zeroed_hits		r
+ *	zeroed_misses		r
  *
  * See Documentation/ABI/testing/sysfs-devices-node-hugepages-zero.
  */
@@ -12,7 +14,10 @@
 
 #include <linux/kobject.h>
 #include <linux/kstrtox.h>
+#include <linux/restart_block.h>
+#include <linux/sched.h>
 #include <linux/sysfs.h>
+#include <linux/thread_info.h>
 #include "hugetlb_zero.h"
 #include "hugetlb_zero_internal.h"
 
@@ -53,13 +58,49 @@ static ssize_t zeroable_hugepages_show(struct kobject *kobj,
 	return sysfs_emit(buf, "%lu\n", nr);
 }
 
+static ssize_t hugetlb_zero_write(struct hugetlb_zero_pool *pool,
+				  unsigned long nr, size_t len);
+
+/* Holds nothing, not even the file: the pool is there for ever. */
+static long hugetlb_zero_write_restart(struct restart_block *restart)
+{
+	restart->fn = do_no_restart_syscall;
+	return hugetlb_zero_write(restart->hugetlb_zero.pool,
+				  restart->hugetlb_zero.nr,
+				  restart->hugetlb_zero.len);
+}
+
+/*
+ * Zero @nr folios for a write of @len bytes. Task work, the freezer, a tracer or
+ * a stop may want the task in user space meanwhile: the write goes on afterwards
+ * with what is left of @nr, and who wrote does not notice. A signal handler ends
+ * it with EINTR, as it ends nanosleep().
+ */
+static ssize_t hugetlb_zero_write(struct hugetlb_zero_pool *pool,
+				  unsigned long nr, size_t len)
+{
+	struct restart_block *restart = &current->restart_block;
+	unsigned long zeroed;
+	int err = hugetlb_zero_run(pool, nr, &zeroed);
+
+	if (err != -EINTR)
+		return err ? err : len;
+	restart->hugetlb_zero.pool = pool;
+	restart->hugetlb_zero.nr = nr - zeroed;
+	restart->hugetlb_zero.len = len;
+	/* Without it nobody looks at the error, see restart_syscall(). */
+	set_tsk_thread_flag(current, TIF_SIGPENDING);
+	return set_restart_fn(restart, hugetlb_zero_write_restart);
+}
+
 static ssize_t zeroable_hugepages_store(struct kobject *kobj,
 					struct kobj_attribute *attr,
 					const char *buf, size_t len)
 {
 	struct hugetlb_zero_pool *pool = hugetlb_zero_of(kobj);
 	struct kernfs_node *self;
-	unsigned long nr, zeroed;
+	unsigned long nr;
+	ssize_t ret;
 	int err;
 
 	if (!pool)
@@ -72,18 +113,16 @@ static ssize_t zeroable_hugepages_store(struct kobject *kobj,
 			return err;
 	}
 	/*
-	 * A writer may be throttled, and whoever removes the node shall not wait
-	 * until it is given a CPU again: the file can go while we zero. The pool
-	 * outlives it, see hugetlb_zero_init().
+	 * A writer may be kept from the CPU, and whoever removes the node shall
+	 * not wait until it is given one again: the file can go while we zero.
+	 * The pool outlives it, see hugetlb_zero_init().
 	 */
 	self = sysfs_break_active_protection(kobj, &attr->attr);
 	if (!self)
 		return -ENODEV;
-	err = hugetlb_zero_run(pool, nr,
-			       HUGETLB_ZERO_STOPPABLE | HUGETLB_ZERO_ASKED,
-			       &zeroed);
+	ret = hugetlb_zero_write(pool, nr, len);
 	sysfs_unbreak_active_protection(self);
-	return err ? err : len;
+	return ret;
 }
 
 static ssize_t zeroed_hugepages_show(struct kobject *kobj,
@@ -128,16 +167,42 @@ static ssize_t zeroed_low_store(struct kobject *kobj,
 	return len;
 }
 
+static ssize_t zeroed_hits_show(struct kobject *kobj,
+				struct kobj_attribute *attr, char *buf)
+{
+	struct hugetlb_zero_pool *pool = hugetlb_zero_of(kobj);
+
+	if (!pool)
+		return -ENODEV;
+	return sysfs_emit(buf, "%lu\n",
+			  (unsigned long)atomic_long_read(&pool->hits));
+}
+
+static ssize_t zeroed_misses_show(struct kobject *kobj,
+				  struct kobj_attribute *attr, char *buf)
+{
+	struct hugetlb_zero_pool *pool = hugetlb_zero_of(kobj);
+
+	if (!pool)
+		return -ENODEV;
+	return sysfs_emit(buf, "%lu\n",
+			  (unsigned long)atomic_long_read(&pool->misses));
+}
+
 static struct kobj_attribute zeroable_hugepages_attr =
 	__ATTR_RW(zeroable_hugepages);
 static struct kobj_attribute zeroed_hugepages_attr =
 	__ATTR_RO(zeroed_hugepages);
 static struct kobj_attribute zeroed_low_attr = __ATTR_RW(zeroed_low);
+static struct kobj_attribute zeroed_hits_attr = __ATTR_RO(zeroed_hits);
+static struct kobj_attribute zeroed_misses_attr = __ATTR_RO(zeroed_misses);
 
 static struct attribute *hugetlb_zero_attrs[] = {
 	&zeroable_hugepages_attr.attr,
 	&zeroed_hugepages_attr.attr,
 	&zeroed_low_attr.attr,
+	&zeroed_hits_attr.attr,
+	&zeroed_misses_attr.attr,
 	NULL,
 };
 

@@ -31,7 +31,9 @@ fn write(root: &Path, version: &str) -> Result<()> {
     // What is committed: a build leaves its objects beside the sources.
     let listed = ["ls-files", "kernel/module"];
     let listed = command::stdout(&mut command::new(&repo, "git", listed))?;
-    for file in listed.lines().filter(|file| !file.ends_with("/.gitignore")) {
+    let of_repository = ["/.gitignore", "/DESIGN.md"];
+    let is_source = |file: &&str| !of_repository.iter().any(|name| file.ends_with(name));
+    for file in listed.lines().filter(is_source) {
         let below = Path::new(file).strip_prefix("kernel/module")?;
         // Links lead to what the module shares with the series: a copy has to stand alone.
         let content = fs::read(repo.join(file)).with_context(|| format!("cannot read {file}"))?;

@@ -128,7 +128,7 @@ fn by_tree(
     stop: &Stop,
 ) -> Result<Work, Failure> {
     let begin = Instant::now();
-    let device = Device::open_at(&Path::new(tree).join("hugepagectl"))?;
+    let device = Device::open_to_zero_at(&Path::new(tree).join("hugepagectl"))?;
     let mut work = Work { threads: 1, ..Work::default() };
     let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes));
     let domains: BTreeSet<_> = meant.map(|pool| (pool.node, pool.page_bytes)).collect();

@@ -48,23 +48,44 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens it to read, which is enough for every call.
+    /// Opens it to ask and to watch. [`Device::zero`] needs more.
     ///
     /// # Errors
     /// [`Error::is_not_found`](crate::Error::is_not_found) on a kernel without it.
     pub fn open(roots: &Roots) -> Result<Self> {
-        Self::open_at(&roots.dev.join("hugepagectl"))
+        Self::open_as(&roots.dev.join("hugepagectl"), OFlags::RDONLY, "O_RDONLY")
     }
 
-    /// Opens a file that speaks the same interface elsewhere.
+    /// Opens it to zero, and for every other call.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; [`Error::is_denied`](crate::Error::is_denied) without the right to
+    /// write it.
+    pub fn open_to_zero(roots: &Roots) -> Result<Self> {
+        Self::open_to_zero_at(&roots.dev.join("hugepagectl"))
+    }
+
+    /// Opens a file to read that speaks the same interface elsewhere.
     ///
     /// # Errors
     /// As [`Device::open`].
     pub fn open_at(path: &Path) -> Result<Self> {
+        Self::open_as(path, OFlags::RDONLY, "O_RDONLY")
+    }
+
+    /// Opens a file to zero that speaks the same interface elsewhere.
+    ///
+    /// # Errors
+    /// As [`Device::open_to_zero`].
+    pub fn open_to_zero_at(path: &Path) -> Result<Self> {
+        Self::open_as(path, OFlags::RDWR, "O_RDWR")
+    }
+
+    fn open_as(path: &Path, access: OFlags, name: &str) -> Result<Self> {
         // Without blocking: a file that is none may be a FIFO.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::empty())
-            .or_call(|| format!("open({path:?}, O_RDONLY|O_CLOEXEC|O_NONBLOCK)"))
+            .or_call(|| format!("open({path:?}, {name}|O_CLOEXEC|O_NONBLOCK)"))
             .advise(
                 Errno::NOENT,
                 "a kernel without the series, or a container without the device",
@@ -101,12 +122,14 @@ impl Device {
     /// Zeroes up to `pages` free pages of one pool in the calling thread: on its CPUs, charged to
     /// its cgroup. Several callers share the pages, none is zeroed twice.
     ///
-    /// Blocks until they are done or none is left that nobody works on. A signal ends it within
-    /// 64 KiB; what was zeroed stays zeroed and is counted, a page cut short is not.
+    /// Blocks until they are done or no dirty page is left that no other caller works on. A signal
+    /// ends it within 64 KiB, and so does throttling by a cgroup: fewer pages than asked for do not
+    /// say that none is left, 0 without `interrupted` does. What was zeroed stays zeroed. A page
+    /// cut short is not counted, and the next caller goes on where it was cut.
     ///
     /// # Errors
-    /// EPERM without `CAP_SYS_ADMIN`; ENODEV as for [`Device::query`], also when the node goes
-    /// away.
+    /// EPERM on a device that was not opened [to zero](Device::open_to_zero); ENODEV as for
+    /// [`Device::query`], also when the node goes away.
     pub fn zero(&self, domain: Domain, pages: Pages) -> Result<Stepped> {
         let (node, page_shift) = numbers(domain)?;
         let mut zero = Zero { node, page_shift, pages: pages.0, ..Zero::default() };
@@ -116,7 +139,7 @@ impl Device {
                 Ok(Stepped { pages: Pages::ZERO, interrupted: true })
             }
             Err(error) => {
-                Err(error).advise(Errno::PERM, "zeroing in the kernel needs CAP_SYS_ADMIN")
+                Err(error).advise(Errno::PERM, "zeroing needs the right to write this file")
             }
         }
     }
@@ -125,7 +148,7 @@ impl Device {
     /// `POLLERR | POLLHUP` once the node is gone. Replaces what it watched before.
     ///
     /// # Errors
-    /// As [`Device::zero`].
+    /// As [`Device::query`].
     pub fn watch(&self, domain: Domain, condition: WatchFor) -> Result<()> {
         let (node, page_shift) = numbers(domain)?;
         let mut watch = Watch {
@@ -136,7 +159,7 @@ impl Device {
             min_interval_ms: condition.min_interval_ms,
             ..Watch::default()
         };
-        self.call(&mut watch).advise(Errno::PERM, "watching in the kernel needs CAP_SYS_ADMIN")
+        self.call(&mut watch).advise(Errno::PERM, "who serves this file does not let you watch")
     }
 
     /// A call with a struct of the age that we know.

@@ -22,8 +22,6 @@
 #include <linux/cpufeature.h>
 #include <linux/init.h>
 #include <linux/kmsan-checks.h>
-#include <linux/math64.h>
-#include <linux/minmax.h>
 #include <linux/mm.h>
 #include <linux/printk.h>
 #include <linux/sizes.h>
@@ -116,25 +114,25 @@ static int clear_streaming_compare(const void *a, const void *b)
 
 static void clear_streaming_choose(unsigned int nr)
 {
-	unsigned int i, best = 0, rates[NR_CLEAR_STREAMING] = { };
-	u64 *cycles;
+	u64 medians[NR_CLEAR_STREAMING] = { };
+	unsigned int i, best = 0;
 
 	for (i = 0; i < nr; i++) {
-		cycles = clear_streaming_cycles[i];
-		sort(cycles, CLEAR_STREAMING_SAMPLES, sizeof(*cycles),
-		     clear_streaming_compare, NULL);
-		/* MB/s: bytes * kHz / cycles / 1000 */
-		rates[i] = div64_u64((u64)CLEAR_STREAMING_UNIT * tsc_khz,
-				     max(cycles[CLEAR_STREAMING_SAMPLES / 2], 1) *
-				     1000);
-		if (rates[i] > rates[best])
+		sort(clear_streaming_cycles[i], CLEAR_STREAMING_SAMPLES,
+		     sizeof(u64), clear_streaming_compare, NULL);
+		medians[i] = clear_streaming_cycles[i][CLEAR_STREAMING_SAMPLES / 2];
+		if (medians[i] < medians[best])
 			best = i;
 	}
-	/* Not on the console from here: preemption is disabled. */
+	/*
+	 * In cycles, as they were compared: how long one takes is not known on
+	 * every machine. Not on the console from here: preemption is disabled.
+	 */
 	printk_deferred(KERN_INFO
-			pr_fmt("%s (MB/s: string %u, movnti %u, clzero %u)\n"),
-			clear_streaming_methods[best].name, rates[0], rates[1],
-			rates[2]);
+			pr_fmt("%s (cycles for %u KiB: string %llu, movnti %llu, clzero %llu)\n"),
+			clear_streaming_methods[best].name,
+			CLEAR_STREAMING_UNIT / SZ_1K, medians[0], medians[1],
+			medians[2]);
 	WRITE_ONCE(clear_streaming_chosen, &clear_streaming_methods[best]);
 }
 

@@ -319,6 +319,7 @@ static void test_shrink(void)
 static void test_demote(void)
 {
 	struct pool gib;
+	char path[256];
 	long before;
 
 	if (!pool_open(&gib, pool.node, 30) || pool_query(&gib).free < 1 ||
@@ -328,7 +329,8 @@ static void test_demote(void)
 		return;
 	}
 	/* Into the pages of this pool: there may be sizes in between. */
-	if (pool_set(&gib, "demote_size", "2M"))
+	pool_path(&gib, "demote_size", path);
+	if (change_text(path, "2M"))
 		die("demote_size");
 	pool_refill(&pool, 0);
 	before = zeroed();
@@ -377,7 +379,8 @@ static void test_poison(void)
 	unsigned long pfn;
 	char *p, *reserve;
 
-	mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
+	need_mount("debugfs", "/sys/kernel/debug",
+		   "/sys/kernel/debug/hwpoison");
 	if (access("/sys/kernel/debug/hwpoison/corrupt-pfn", W_OK)) {
 		ksft_test_result_skip("hwpoison: no injection\n");
 		ksft_test_result_skip("hwpoison: no injection\n");
@@ -420,25 +423,43 @@ static void test_unused(void)
 
 static void test_surplus(void)
 {
-	char path[128], before[32], *p;
-	bool ok;
+	char path[128], *p;
+	bool cleared, ok;
 
+	/* Whether the page allocator clears what it gives. */
+	pool_set_nr(&pool, "nr_hugepages", 0);
+	pool_set_nr(&pool, "nr_hugepages", PAGES);
+	cleared = zeroed() == PAGES;
 	snprintf(path, sizeof(path), "%s/hugepages-%lukB/nr_overcommit_hugepages",
 		 "/sys/kernel/mm/hugepages", 1UL << (pool.shift - 10));
-	snprintf(before, sizeof(before), "%s", read_text(path) ?: "0");
 	prepare(PAGES);
-	write_text(path, "2");
+	change_text(path, "2");
 	p = pool_map(&pool, PAGES + 2, MAP_PRIVATE);
 	if (!p) {
 		ksft_test_result_skip("surplus: no memory\n");
-		write_text(path, before);
+		ksft_test_result_skip("surplus: no memory\n");
 		return;
 	}
+	ksft_test_result(zeroed() == PAGES + (cleared ? 2 : 0),
+			 "surplus pages that are reserved are %s\n",
+			 cleared ? "zeroed" : "dirty");
 	ok = is_zero_then_soil(p, PAGES + 2);
 	munmap(p, (PAGES + 2) * pool_page(&pool));
 	ok &= pool_query(&pool).total == PAGES && zeroed() == 0;
 	ksft_test_result(ok, "surplus pages are cleared, come and go\n");
-	write_text(path, before);
+}
+
+/* Who may only read the device may ask, and not zero. */
+static void test_device(void)
+{
+	struct pool reader = pool;
+
+	prepare(0);
+	reader.ctl = open("/dev/hugepagectl", O_RDONLY);
+	ksft_test_result(pool_query(&reader).zeroable == PAGES &&
+			 pool_zero(&reader, 1) == -EPERM && zeroed() == 0,
+			 "a device that is open to read answers, and zeroes none\n");
+	close(reader.ctl);
 }
 
 int main(void)
@@ -446,7 +467,7 @@ int main(void)
 	ksft_print_header();
 	if (geteuid() || !pool_open(&pool, 0, 21))
 		ksft_exit_skip("needs root and a kernel with HUGETLB_ZEROED\n");
-	ksft_set_plan(23);
+	ksft_set_plan(25);
 	pool_bind(&pool);
 	count_clears();
 
@@ -463,5 +484,6 @@ int main(void)
 	test_poison();
 	test_unused();
 	test_surplus();
+	test_device();
 	ksft_finished();
 }

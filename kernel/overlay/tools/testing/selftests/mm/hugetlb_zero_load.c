@@ -200,8 +200,6 @@ static void test_burst(void)
 	close(poller.fd);
 }
 
-#define CGROUP	"/sys/fs/cgroup/"
-
 /* A field of cpu.stat in microseconds or as it is. */
 static long cpu_stat(const char *group, const char *field)
 {
@@ -269,8 +267,7 @@ static void test_cgroup(void)
 	long least[GROUPS], zeroing, touching, touching_dirty;
 	double free_run = INFINITY, throttled;
 
-	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, NULL);
-	if (write_text(CGROUP "cgroup.subtree_control", "+cpu")) {
+	if (!cgroup_controller("cpu")) {
 		ksft_test_result_skip("no cgroup v2 with cpu\n");
 		ksft_test_result_skip("no cgroup v2 with cpu\n");
 		return;

@@ -37,7 +37,6 @@
 #define POOL		48	/* pages of a node, at rest */
 #define ROUNDS		20
 #define MOST_ROUNDS	100	/* for what comes about by chance */
-#define CGROUP		"/sys/fs/cgroup/"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ	22
@@ -707,9 +706,10 @@ static void setup(void)
 	pthread_rwlockattr_t attr;
 	struct pool large;
 
-	mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
-	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, NULL);
-	write_text(CGROUP "cgroup.subtree_control", "+cpu +hugetlb");
+	need_mount("debugfs", "/sys/kernel/debug",
+		   "/sys/kernel/debug/hwpoison");
+	cgroup_controller("cpu");
+	cgroup_controller("hugetlb");
 	for (nodes = 0; nodes < NODES; nodes++) {
 		if (!pool_open(&pools[nodes], nodes, 21))
 			break;

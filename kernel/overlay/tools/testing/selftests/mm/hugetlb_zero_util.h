@@ -41,6 +41,7 @@
 
 #define TREE		"/sys/devices/system/node"
 #define TRACING		"/sys/kernel/tracing/"
+#define CGROUP		"/sys/fs/cgroup/"
 
 struct pool {
 	int node;
@@ -120,22 +121,34 @@ static inline int pool_set_nr(const struct pool *pool, const char *file,
 }
 
 /*
- * How large the pools were that have been opened, to be put back when the test
- * ends: tests that come after need their pages. Small pages first, of which the
- * large ones may have to be made again.
+ * What a test changes is put back when it ends: the machine is somebody's, and
+ * tests that come after need their pages. Last changed, first put back; then the
+ * pools that have been opened, small pages first, of which the large ones may
+ * have to be made again.
  */
+static struct {
+	void (*undo)(const char *path, const char *text);
+	char path[256];
+	char text[256];
+} changes[16];
+static int nr_changes;
 static struct {
 	struct pool pool;
 	long pages;
 } pools_before[16];
 static int nr_pools_before;
-static pid_t pools_owner;
+static pid_t owner;
 
-static inline void pools_restore(void)
+static inline void restore(void)
 {
-	/* Children leave them alone. */
-	if (getpid() != pools_owner)
+	/* Children leave it alone. */
+	if (getpid() != owner)
 		return;
+	while (nr_changes) {
+		nr_changes--;
+		changes[nr_changes].undo(changes[nr_changes].path,
+					 changes[nr_changes].text);
+	}
 	for (int shift = 0; shift < 64; shift++)
 		for (int i = 0; i < nr_pools_before; i++)
 			if (pools_before[i].pool.shift == shift)
@@ -143,10 +156,81 @@ static inline void pools_restore(void)
 					    pools_before[i].pages);
 }
 
-static inline void pools_stopped(int signal)
+static inline void stopped(int signal)
 {
-	pools_restore();
+	restore();
 	_exit(128 + signal);
+}
+
+static inline void restore_at_end(void)
+{
+	if (owner)
+		return;
+	owner = getpid();
+	atexit(restore);
+	signal(SIGINT, stopped);
+	signal(SIGTERM, stopped);
+}
+
+static inline void undo_at_end(void (*undo)(const char *, const char *),
+			       const char *path, const char *text)
+{
+	restore_at_end();
+	if (nr_changes == 16)
+		ksft_exit_fail_msg("too many changes\n");
+	changes[nr_changes].undo = undo;
+	snprintf(changes[nr_changes].path, 256, "%s", path);
+	snprintf(changes[nr_changes].text, 256, "%s", text);
+	nr_changes++;
+}
+
+static inline void undo_write(const char *path, const char *text)
+{
+	write_text(path, text);
+}
+
+/* write_text(), and what the file said before is written back at the end. */
+static inline int change_text(const char *path, const char *text)
+{
+	const char *before = read_text(path);
+
+	if (before)
+		undo_at_end(undo_write, path, before);
+	return write_text(path, text);
+}
+
+static inline void undo_mount(const char *path, const char *type)
+{
+	umount(path);
+}
+
+/* Mount a file system of the kernel's where nobody has yet. */
+static inline void need_mount(const char *type, const char *path,
+			      const char *file)
+{
+	if (access(file, F_OK) && !mount(type, path, type, 0, NULL))
+		undo_at_end(undo_mount, path, type);
+}
+
+/* Whether groups below the root of cgroup v2 have the controller @name. */
+static inline bool cgroup_controller(const char *name)
+{
+	static const char control[] = CGROUP "cgroup.subtree_control";
+	char word[32];
+	const char *text;
+
+	need_mount("cgroup2", "/sys/fs/cgroup", control);
+	snprintf(word, sizeof(word), "+%s", name);
+	text = read_text(control);
+	if (!text)
+		return false;
+	if (strstr(text, name))
+		return true;
+	if (write_text(control, word))
+		return false;
+	word[0] = '-';
+	undo_at_end(undo_write, control, word);
+	return true;
 }
 
 static inline void pool_remember(const struct pool *pool)
@@ -155,12 +239,7 @@ static inline void pool_remember(const struct pool *pool)
 		if (pools_before[i].pool.node == pool->node &&
 		    pools_before[i].pool.shift == pool->shift)
 			return;
-	if (!nr_pools_before) {
-		pools_owner = getpid();
-		atexit(pools_restore);
-		signal(SIGINT, pools_stopped);
-		signal(SIGTERM, pools_stopped);
-	}
+	restore_at_end();
 	if (nr_pools_before == 16)
 		ksft_exit_fail_msg("too many pools\n");
 	pools_before[nr_pools_before].pool = *pool;
@@ -172,20 +251,11 @@ static inline bool pool_open(struct pool *pool, int node, int shift)
 {
 	pool->node = node;
 	pool->shift = shift;
-	pool->ctl = open("/dev/hugepagectl", O_RDONLY);
+	pool->ctl = open("/dev/hugepagectl", O_RDWR);
 	if (pool->ctl < 0 || pool_get(pool, "zeroable_hugepages") < 0)
 		return false;
 	pool_remember(pool);
 	return true;
-}
-
-/* All pages free again, and dirty as far as anybody knows. */
-static inline void pool_refill(const struct pool *pool, long pages)
-{
-	if (pool_set_nr(pool, "nr_hugepages", 0) ||
-	    pool_set_nr(pool, "nr_hugepages", pages) ||
-	    pool_get(pool, "nr_hugepages") != pages)
-		die("cannot fill the pool");
 }
 
 static inline struct hugepagectl_query pool_query(const struct pool *pool)
@@ -200,17 +270,25 @@ static inline struct hugepagectl_query pool_query(const struct pool *pool)
 	return query;
 }
 
-/* Pages zeroed, or -errno. */
+/*
+ * Pages zeroed, or -errno. A call may end before it has zeroed all that there
+ * are; only one that zeroes none says that there are none.
+ */
 static inline long pool_zero(const struct pool *pool, __u64 pages)
 {
-	struct hugepagectl_zero zero = {
-		.size = sizeof(zero), .node = pool->node,
-		.page_shift = pool->shift, .pages = pages,
-	};
+	struct hugepagectl_zero zero;
+	__u64 done = 0;
 
-	if (ioctl(pool->ctl, HUGEPAGECTL_ZERO, &zero))
-		return -errno;
-	return zero.zeroed;
+	do {
+		zero = (struct hugepagectl_zero) {
+			.size = sizeof(zero), .node = pool->node,
+			.page_shift = pool->shift, .pages = pages - done,
+		};
+		if (ioctl(pool->ctl, HUGEPAGECTL_ZERO, &zero))
+			return done ? (long)done : -errno;
+		done += zero.zeroed;
+	} while (zero.zeroed && done < pages);
+	return done;
 }
 
 static inline size_t pool_page(const struct pool *pool)
@@ -262,8 +340,7 @@ static inline int open_counter(const char *event, const char *filter)
 	char path[256];
 	const char *id;
 
-	if (access(TRACING "events", R_OK))
-		mount("tracefs", TRACING, "tracefs", 0, NULL);
+	need_mount("tracefs", TRACING, TRACING "events");
 	snprintf(path, sizeof(path), TRACING "events/%s/id", event);
 	id = read_text(path);
 	if (id) {
@@ -306,6 +383,31 @@ static inline void count_clears(void)
 		 (2 << 20) / getpagesize() - 1);
 	clears_counter = open_counter("folio_zero/folio_zero_range", filter);
 	units_counter = open_counter("hugetlb_zero/hugetlb_zero_unit", NULL);
+}
+
+/* Use @pages pages of the pool, once. */
+static inline void pool_soil(const struct pool *pool, long pages)
+{
+	unsigned long mask = 1UL << pool->node;
+	char *p = pool_map(pool, pages, MAP_PRIVATE | MAP_NORESERVE);
+
+	if (!p || syscall(SYS_mbind, p, pages << pool->shift, MPOL_BIND, &mask,
+			  sizeof(mask) * 8, 0))
+		die("cannot map the pool");
+	for (long i = 0; i < pages; i++)
+		p[i << pool->shift] = 1;
+	munmap(p, pages << pool->shift);
+}
+
+/* All pages free again, and dirty, also where the page allocator clears them. */
+static inline void pool_refill(const struct pool *pool, long pages)
+{
+	if (pool_set_nr(pool, "nr_hugepages", 0) ||
+	    pool_set_nr(pool, "nr_hugepages", pages) ||
+	    pool_get(pool, "nr_hugepages") != pages)
+		die("cannot fill the pool");
+	if (pool_query(pool).zeroed)
+		pool_soil(pool, pages);
 }
 
 static inline double seconds(void)
