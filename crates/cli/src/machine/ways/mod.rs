@@ -70,8 +70,8 @@ pub(crate) fn of(roots: &Roots, offer: &Offer) -> Result<Ways> {
     Ok(match origin {
         Some(Implementation::Series) => Ways::new(Way::Series, Stage::Needless, &facts),
         Some(Implementation::Module(_)) => Ways::new(Way::Module, Stage::Loaded, &facts),
-        // Its device does not answer, which the provider's finding says.
-        None if module::loaded(roots)?.is_some() => Ways::new(Way::Stock, Stage::Loaded, &facts),
+        // Its device is root's.
+        None if module::loaded(roots)?.is_some() => Ways::new(Way::Module, Stage::Loaded, &facts),
         None => of_stock(&facts, Installer::of(roots)),
     })
 }
