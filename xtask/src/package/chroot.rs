@@ -14,8 +14,8 @@ use anyhow::{Context as _, Result, bail};
 use super::{boot::Tally, root};
 use crate::{cache, command, say, vm::Count};
 
-/// Unpacks the Debian of `archive`, runs `script` of tests/package there with the packages, by their
-/// names, beside it, and packs what came of it into `to`.
+/// Unpacks the Debian of `archive`, runs `script` of tests/package there with the packages, by
+/// their names, beside it, and packs what came of it into `to`.
 pub(super) fn test(
     archive: &Path,
     script: &str,

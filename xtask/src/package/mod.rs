@@ -2,10 +2,10 @@
 //! `cargo xtask package`: the packages for Debian and for rpm, and tests of them on a machine of
 //! their own.
 //!
-//! `built` makes what they bring, `deb`, `dkms` and `rpm` pack it; `root` makes a Debian with systemd, and
-//! `boot` runs it under QEMU with packages in it and reads what the test reports; `chroot` runs
-//! what compiles in such a root on this machine, and `headers` are of the kernel that DKMS builds
-//! for there besides the one that is booted.
+//! `built` makes what they bring, `deb`, `dkms` and `rpm` pack it; `root` makes a Debian with
+//! systemd, and `boot` runs it under QEMU with packages in it and reads what the test reports;
+//! `chroot` runs what compiles in such a root on this machine, and `headers` are of the kernel that
+//! DKMS builds for there besides the one that is booted.
 
 mod boot;
 mod built;

@@ -89,7 +89,7 @@ impl Offer {
 /// Asks this kernel. Changes nothing.
 ///
 /// # Errors
-/// What cannot be read of nodes and page sizes; a kernel with neither module nor series is no error.
+/// What cannot be read of nodes and page sizes; that a kernel is stock is no error.
 pub fn probe(roots: &Roots) -> Result<Offer> {
     let nodes = numa::nodes(roots)?;
     let sizes = hugetlb::page_sizes(roots)?;

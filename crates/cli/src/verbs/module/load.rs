@@ -20,8 +20,8 @@ use crate::shared::Daemon;
 /// Load the module into the running kernel
 ///
 /// Says why if the kernel does not take it: not built, its signature refused under Secure Boot, or
-/// the module's own line of the kernel's log. A daemon that runs uses the module from its next start
-/// on, which keeps every loan. A module that is loaded already is left as it is.
+/// the module's own line of the kernel's log. A daemon that runs uses the module from its next
+/// start on, which keeps every loan. A module that is loaded already is left as it is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -18,10 +18,10 @@ use crate::machine;
 
 /// Load the kernel module, unload it, or show what it does
 ///
-/// With the module a stock kernel's own pool of huge pages knows which of them are zero: ready pages
-/// are free pages, for every program, and `prezero serve` takes provider kernel. The package
+/// With the module a stock kernel's own pool of huge pages knows which of them are zero: ready
+/// pages are free pages, for every program, and `prezero serve` takes provider kernel. The package
 /// prezero-dkms brings it and has DKMS build it for each kernel; `prezero doctor` says what is
-/// missing. docs/kernel-module.md says what it does to the kernel.
+/// missing, /usr/share/doc/prezero-dkms/kernel-module.md what it does to the kernel.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
