@@ -156,8 +156,8 @@ impl Ways {
         }
     }
 
-    /// The same as a finding. A host that nobody has given the module is as it should be; one
-    /// whose module is installed and not in use is not.
+    /// The same as a finding. A warning where the module is installed and not in use; a host
+    /// without its package is as it should be.
     pub(crate) fn finding(&self) -> Finding {
         let (level, found) = match self.module {
             Stage::Loaded => (Level::Ok, "the module is loaded"),
