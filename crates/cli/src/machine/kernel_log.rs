@@ -38,7 +38,7 @@ impl KernelLog {
                 Ok(0) => break,
                 Ok(length) => {
                     let text = String::from_utf8_lossy(&record[..length]);
-                    // `priority,number,time,flags;text`, and fields on lines that begin with a blank.
+                    // `priority,number,time,flags;text`; lines that begin with a blank are fields.
                     let of_line = |line: &str| Some(line.split_once(';')?.1.to_owned());
                     lines.extend(text.lines().filter(|l| !l.starts_with(' ')).filter_map(of_line));
                 }
