@@ -44,7 +44,7 @@ static int prezero_stats_get(char *buf, const struct kernel_param *param)
 	struct hstate *h;
 	int nid, i, at;
 
-	/* Also read while the module comes, when there are no pools yet. */
+	/* Readable before prezero_init() has found the symbols. */
 	if (!prezero_max_hstate)
 		return 0;
 	for_each_hstate(h)
@@ -102,9 +102,9 @@ static void prezero_sweep_range(unsigned long pfn, unsigned long end,
 }
 
 /*
- * No mark is left, wherever its folio is: on a list, in use, isolated. Demotion
- * and HVO copy struct pages; resize_lock, of all sizes in the order of their index,
- * keeps them away.
+ * Remove all marks, wherever the folio is: on a list, in use, isolated. Demotion and
+ * HVO copy struct pages under resize_lock, so all sizes' locks are held, in the order
+ * of their index.
  */
 static void prezero_sweep(void)
 {
@@ -124,10 +124,11 @@ static void prezero_sweep(void)
 }
 
 /*
- * No task has a way back to text of ours on its stack. unregister_ftrace_function()
- * has waited for those in a handler, or in prezero_dequeue(), which does not sleep.
- * A task in prezero_zero_user() may sleep, which RCU tasks takes for a way out: it
- * is counted; after its last count it does not sleep before it has returned.
+ * Wait until no task has an address of this module's text on its stack.
+ * unregister_ftrace_function() has waited for tasks in a handler and in
+ * prezero_dequeue(), which does not sleep. A task in prezero_zero_user() may sleep,
+ * which RCU tasks takes for a quiescent state, so such tasks are counted. After the
+ * last count they run, without sleeping, until they have returned.
  */
 static void prezero_leave(void)
 {
@@ -161,7 +162,7 @@ static int __init prezero_init(void)
 		pr_info("this kernel clears by ranges itself\n");
 		prezero_ranges = false;
 	}
-	/* Above every page offset, and another one at each load. */
+	/* Above every page offset, and different at each load. */
 	prezero_magic = (0x5aUL << 56 | get_random_u32() << 24) & ~PREZERO_DONE;
 
 	err = prezero_pools_init();
@@ -170,7 +171,7 @@ static int __init prezero_init(void)
 	err = prezero_hook();
 	if (err)
 		goto err_pools;
-	/* Not before the hooks take all marks, of which none is new. */
+	/* The hooks remove marks by now and nothing sets one. */
 	prezero_sweep();
 	prezero_arm();
 	err = prezero_nodes_init();
