@@ -166,6 +166,9 @@ struct folio *prezero_dequeue(struct hstate *h, gfp_t gfp_mask, int nid,
 	if (!folio)
 		return NULL;
 
+	/* This dequeue was the one that prezero_remember() was for. */
+	if (READ_ONCE(*prezero_slot()) == current)
+		WRITE_ONCE(*prezero_slot(), NULL);
 	pool = to_prezero(hugetlb_zero_pool(h, folio_nid(folio)));
 	prezero_depart(pool, folio);
 	if (!zeroed)

@@ -37,6 +37,16 @@ static const char *const prezero_counter_names[NR_PREZERO_COUNTERS] = {
 	[PREZERO_RANGED]	= "ranged",
 };
 
+/* There are pools. Protected by kernel_param_lock(), which readers hold. */
+static bool prezero_ready;
+
+static void prezero_set_ready(bool ready)
+{
+	kernel_param_lock(THIS_MODULE);
+	prezero_ready = ready;
+	kernel_param_unlock(THIS_MODULE);
+}
+
 static int prezero_stats_get(char *buf, const struct kernel_param *param)
 {
 	long hits = 0, misses = 0, waits = 0;
@@ -44,8 +54,8 @@ static int prezero_stats_get(char *buf, const struct kernel_param *param)
 	struct hstate *h;
 	int nid, i, at;
 
-	/* Readable before prezero_init() has found the symbols. */
-	if (!prezero_max_hstate)
+	/* The file is there before prezero_init() and after prezero_exit(). */
+	if (!prezero_ready)
 		return 0;
 	for_each_hstate(h)
 		for (nid = 0; nid < nr_node_ids; nid++) {
@@ -170,7 +180,7 @@ static int __init prezero_init(void)
 		return err;
 	err = prezero_hook();
 	if (err)
-		goto err_pools;
+		goto err_leave;
 	/* The hooks remove marks by now and nothing sets one. */
 	prezero_sweep();
 	prezero_arm();
@@ -180,6 +190,7 @@ static int __init prezero_init(void)
 	err = prezero_device_init();
 	if (err)
 		goto err_nodes;
+	prezero_set_ready(true);
 	pr_info("loaded\n");
 	return 0;
 
@@ -187,8 +198,8 @@ err_nodes:
 	prezero_nodes_exit();
 err_hooks:
 	prezero_unhook();
+err_leave:
 	prezero_leave();
-err_pools:
 	prezero_pools_exit();
 	return err;
 }
@@ -200,6 +211,7 @@ static void __exit prezero_exit(void)
 	prezero_unhook();
 	prezero_leave();
 	prezero_sweep();
+	prezero_set_ready(false);
 	prezero_pools_exit();
 }
 
