@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What stands in for dequeue_hugetlb_folio_nodemask(), through which every user is
- * given a free folio: it puts the right kind in front, asks the kernel's function,
- * and takes a folio back from a zeroer if there is no other.
+ * The replacement of dequeue_hugetlb_folio_nodemask(), by which each allocation takes a
+ * folio off a free list. It puts a zeroed or a dirty folio in front, calls the
+ * kernel's function, and takes a folio back from a zeroer if none was free.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -18,12 +18,12 @@ static struct folio *prezero_no_dequeue(struct hstate *h, gfp_t gfp_mask,
 	return NULL;
 }
 
-/* A direct call, at which neither sealed ENDBRs nor kCFI are looked at. */
+/* A direct call: IBT and kCFI check indirect ones only. */
 DEFINE_STATIC_CALL(prezero_kernel_dequeue, prezero_no_dequeue);
 
 /*
- * Callers that overwrite what they are given, in the kernels' different words. A
- * name may be longer, by .isra.0 say.
+ * Callers that overwrite the whole folio, by their names in all kernels. A symbol may
+ * have a suffix, such as .isra.0.
  */
 static const char *const prezero_overwriters[] = {
 	"hugetlb_wp",
@@ -84,8 +84,8 @@ static bool prezero_overwrites(unsigned long address)
 }
 
 /*
- * Tasks inside alloc_hugetlb_folio() for a copy. Two of one slot make one of them
- * take a zeroed folio, which is only a waste.
+ * Tasks inside alloc_hugetlb_folio() that will overwrite the folio. Of two tasks with
+ * the same slot, one may get a zeroed folio, which wastes it and is harmless.
  */
 static struct task_struct *prezero_copying[64];
 
@@ -126,7 +126,7 @@ static void prezero_order(struct hstate *h, nodemask_t *nmask, bool zeroed)
 	}
 }
 
-/* No folio is free: take one back on each node that may give one. */
+/* No folio is free: take back one on each allowed node. */
 static struct folio *prezero_retry(struct hstate *h, gfp_t gfp_mask, int nid,
 				   nodemask_t *nmask)
 {
@@ -166,6 +166,9 @@ struct folio *prezero_dequeue(struct hstate *h, gfp_t gfp_mask, int nid,
 	if (!folio)
 		return NULL;
 
+	/* This dequeue was the one that prezero_remember() was for. */
+	if (READ_ONCE(*prezero_slot()) == current)
+		WRITE_ONCE(*prezero_slot(), NULL);
 	pool = to_prezero(hugetlb_zero_pool(h, folio_nid(folio)));
 	prezero_depart(pool, folio);
 	if (!zeroed)

@@ -47,17 +47,17 @@ static ssize_t zeroable_hugepages_show(struct kobject *kobj,
 }
 
 /**
- * struct prezero_rest - what is left of a write that was interrupted
- * @pool: to which pool's file, or NULL
- * @task: whose it is, which may be another one by now: @started tells
- * @started: when the task was started
- * @asked: how many folios it wants zeroed
- * @left: how many of them are left
+ * struct prezero_rest - the remainder of an interrupted write
+ * @pool: the pool whose file was written, or NULL
+ * @task: the writer; @started tells it from a later task at the same address
+ * @started: start time of the writer
+ * @asked: number of folios that it wrote
+ * @left: number of folios that remain to be zeroed
  *
- * The system call starts anew, with what the task has written. Where a signal
- * handler has ended it with EINTR, the task's next write of the same number to the
- * same file goes on as well. Two tasks that meet in one place forget the first one's
- * rest.
+ * The system call is restarted with the number that the task wrote, and continues
+ * with the remainder. After a signal handler, which makes it fail with EINTR, the
+ * task's next write of the same number to the same file continues as well. A slot
+ * that two tasks hash to keeps the later remainder.
  */
 struct prezero_rest {
 	struct hugetlb_zero_pool	*pool;
@@ -75,7 +75,7 @@ static struct prezero_rest *prezero_rest_of(void)
 	return &prezero_rests[hash_ptr(current, ilog2(ARRAY_SIZE(prezero_rests)))];
 }
 
-/* What is left to do for a write of @asked. */
+/* The number of folios to zero for a write of @asked. */
 static unsigned long prezero_resume(struct hugetlb_zero_pool *pool,
 				    unsigned long asked)
 {
@@ -125,7 +125,7 @@ static ssize_t zeroable_hugepages_store(struct kobject *kobj,
 	/* All of a "max" is left whatever was done. */
 	if (nr != ULONG_MAX)
 		prezero_interrupt(pool, nr, left - zeroed);
-	/* Without it nobody looks at the error: it is not restarted. */
+	/* The return to user space restarts a call only with this flag. */
 	set_tsk_thread_flag(current, TIF_SIGPENDING);
 	return -ERESTARTNOHAND;
 }
@@ -227,7 +227,7 @@ int prezero_files_add(struct hugetlb_zero_pool *pool, struct kobject *kobj)
 	zeroable = sysfs_get_dirent(kobj->sd, "zeroable_hugepages");
 	zeroed = sysfs_get_dirent(kobj->sd, "zeroed_hugepages");
 
-	/* What has changed since a file could be read is told, too. */
+	/* A file could be read before: report changes since then as well. */
 	spin_lock_irq(&hugetlb_lock);
 	pool->files[HUGETLB_ZERO_FILE_ZEROABLE] = zeroable;
 	pool->files[HUGETLB_ZERO_FILE_ZEROED] = zeroed;
@@ -237,7 +237,7 @@ int prezero_files_add(struct hugetlb_zero_pool *pool, struct kobject *kobj)
 	return 0;
 }
 
-/* Returns when nobody reads or writes the files: zeroers stop within a unit. */
+/* Waits for readers and writers of the files; zeroers stop within a unit. */
 void prezero_files_del(struct hugetlb_zero_pool *pool)
 {
 	struct kernfs_node *files[NR_HUGETLB_ZERO_FILES];

@@ -2,18 +2,18 @@
 /*
  * The functions of the kernel that are hooked.
  *
- * Two are replaced (IPMODIFY), which the kernel grants to one user at a time. None
- * of these handlers takes a lock: those of functions that run under hugetlb_lock
- * run under it, and the others do atomic bit operations. They are permanent:
- * kernel.ftrace_enabled=0, which would take them away and leave the marks, is
- * refused while the module is loaded.
+ * Two are replaced (IPMODIFY), which ftrace grants to one user per function. No
+ * handler takes a lock: handlers of functions that run under hugetlb_lock run under
+ * it, the others use atomic bit operations. The hooks are permanent: while the module
+ * is loaded, the kernel refuses kernel.ftrace_enabled=0, which would disable them and
+ * leave the marks.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/module.h>
 #include "mark.h"
 
-/* False: marks are taken, and none is believed. */
+/* While false, marks are removed and no folio counts as zero. */
 static bool prezero_armed;
 
 static void *prezero_arg(struct ftrace_regs *fregs, int n)
@@ -66,7 +66,7 @@ static void prezero_on_dequeue(unsigned long ip, unsigned long parent,
 						    prezero_dequeue);
 }
 
-/* In any context. Whatever became of it: nothing is known of it any more. */
+/* In any context. A folio that is freed is dirty, whatever its mark says. */
 static void prezero_on_free(unsigned long ip, unsigned long parent,
 			    struct ftrace_ops *ops, struct ftrace_regs *fregs)
 {
@@ -89,7 +89,7 @@ static void prezero_on_enqueue(unsigned long ip, unsigned long parent,
 		prezero_arrive(pool, folio);
 }
 
-/* Of a pool that shrinks, to a smaller page size, to memory that goes offline. */
+/* The pool shrinks, the folio is demoted, or its memory goes offline. */
 static void prezero_on_remove(unsigned long ip, unsigned long parent,
 			      struct ftrace_ops *ops,
 			      struct ftrace_regs *fregs)
@@ -103,7 +103,7 @@ static void prezero_on_remove(unsigned long ip, unsigned long parent,
 		prezero_depart(pool, folio);
 }
 
-/* A pool shrinks by what is in front of a list: by dirty folios first. */
+/* A pool loses the folio in front of a list: make that a dirty one. */
 static void prezero_on_shrink(unsigned long ip, unsigned long parent,
 			      struct ftrace_ops *ops,
 			      struct ftrace_regs *fregs)
@@ -126,7 +126,7 @@ static void prezero_on_shrink(unsigned long ip, unsigned long parent,
 	}
 }
 
-/* Who allocates is known here, and matters when a folio is dequeued. */
+/* The caller is known here, and decides at the dequeue. */
 static void prezero_on_alloc(unsigned long ip, unsigned long parent,
 			     struct ftrace_ops *ops, struct ftrace_regs *fregs)
 {
@@ -146,7 +146,7 @@ struct prezero_hook {
 	.names = { __VA_ARGS__ },					\
 }
 
-/* In this order; each has a second name where kernels differ. */
+/* In this order; the second name is that of Linux 6.1. */
 static struct prezero_hook prezero_hooks[] = {
 	PREZERO_HOOK(prezero_on_free, 0, PREZERO_FREE_FUNCTION),
 	PREZERO_HOOK(prezero_on_enqueue, 0, "enqueue_hugetlb_folio",
@@ -215,7 +215,7 @@ void prezero_arm(void)
 	WRITE_ONCE(prezero_armed, true);
 }
 
-/* The last ones first: as long as there are marks, uses take them. */
+/* In reverse order: the hook that removes marks at free goes last. */
 void prezero_unhook(void)
 {
 	WRITE_ONCE(prezero_armed, false);

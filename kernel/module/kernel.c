@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the kernel does not export, and whether it is what this module was built
- * for.
+ * Symbols that the kernel does not export, and checks that the running kernel is the
+ * one that the module was built for.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -19,8 +19,8 @@ struct node **prezero_node_devices;
 /*
  * The address of a symbol, be it text or data. register_kprobe() resolves the name
  * before it looks whether it may put a probe there, and leaves the address behind
- * when it refuses. Nothing is called that has no export; with IBT the address of a
- * function is behind its ENDBR, where a direct call may land as well.
+ * when it refuses. No unexported function is called through a pointer. With IBT the
+ * address of a function is behind its ENDBR, which a direct call may skip.
  */
 void *prezero_find(const char *name)
 {
@@ -75,8 +75,8 @@ static bool prezero_check_lists(struct hstate *h)
 }
 
 /*
- * The name is the last member of struct hstate: that it is right, for each size,
- * says where the others are and how large the struct is.
+ * The name is the last member of struct hstate. If it is right for each size, then
+ * so are the offsets of the other members and the size of the struct.
  */
 static bool prezero_check_hstate(struct hstate *h)
 {

@@ -5,9 +5,9 @@
  * Every way onto it is enqueue_hugetlb_folio(), every way off it is
  * dequeue_hugetlb_folio_nodemask() or remove_hugetlb_folio(), all under
  * hugetlb_lock and all hooked; the rest is this module's. So the order and the
- * numbers are exact, and each step takes constant time. If one of those functions
- * were inlined somewhere, a number would be wrong and PREZERO_UNSEEN would count;
- * nothing here follows a pointer to a folio that might have left the list.
+ * counters are exact, and each step takes constant time. A kernel that inlined one
+ * of those functions would make a counter wrong, which PREZERO_UNSEEN shows. The
+ * list stays valid even then: no pointer to a folio outside of it is followed.
  */
 #include "mark.h"
 
@@ -39,7 +39,7 @@ static void prezero_uncount(struct prezero_pool *pool, struct folio *folio)
 		pool->zero.nr_skipped--;
 }
 
-/* A folio with a memory error: nobody is given it, and nobody zeroes it. */
+/* A folio with a memory error is neither allocated nor zeroed. */
 static void prezero_skip(struct prezero_pool *pool, struct folio *folio)
 {
 	prezero_unmark(folio);
@@ -49,8 +49,8 @@ static void prezero_skip(struct prezero_pool *pool, struct folio *folio)
 }
 
 /*
- * Put the list in order: the dirty folio that was added last goes behind the zeroed
- * ones, if it is where it was put. A zeroed one may have got a memory error.
+ * Restore the order: move the dirty folio that was added last behind the zeroed ones,
+ * if it is still in front. A zeroed folio in front may have got a memory error.
  */
 void prezero_settle(struct prezero_pool *pool)
 {
@@ -69,7 +69,7 @@ void prezero_settle(struct prezero_pool *pool)
 	list_move_tail(&first->lru, list);
 }
 
-/* For who does not want zero memory: a dirty folio in front, if there is one. */
+/* For an allocation that overwrites: put a dirty folio in front, if there is one. */
 void prezero_dirty_first(struct prezero_pool *pool)
 {
 	struct list_head *list = hugetlb_zero_freelist(&pool->zero);
@@ -99,7 +99,7 @@ struct folio *prezero_first_dirty(struct prezero_pool *pool)
 			prezero_skip(pool, folio);
 			continue;
 		}
-		/* The error has been taken back: debugfs can do that. */
+		/* debugfs can withdraw an error. */
 		prezero_uncount(pool, folio);
 		if (!prezero_is_leaving(folio))
 			return folio;
@@ -108,8 +108,8 @@ struct folio *prezero_first_dirty(struct prezero_pool *pool)
 }
 
 /*
- * A folio comes back from its zeroer, frozen, with so many base pages zero. It has
- * been counted as free all the time.
+ * Return a frozen folio from its zeroer, with @done base pages zero. It was counted
+ * as free all the time.
  */
 void prezero_put(struct prezero_pool *pool, struct folio *folio,
 		 unsigned long done)

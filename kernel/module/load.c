@@ -37,6 +37,16 @@ static const char *const prezero_counter_names[NR_PREZERO_COUNTERS] = {
 	[PREZERO_RANGED]	= "ranged",
 };
 
+/* There are pools. Protected by kernel_param_lock(), which readers hold. */
+static bool prezero_ready;
+
+static void prezero_set_ready(bool ready)
+{
+	kernel_param_lock(THIS_MODULE);
+	prezero_ready = ready;
+	kernel_param_unlock(THIS_MODULE);
+}
+
 static int prezero_stats_get(char *buf, const struct kernel_param *param)
 {
 	long hits = 0, misses = 0, waits = 0;
@@ -44,8 +54,8 @@ static int prezero_stats_get(char *buf, const struct kernel_param *param)
 	struct hstate *h;
 	int nid, i, at;
 
-	/* Also read while the module comes, when there are no pools yet. */
-	if (!prezero_max_hstate)
+	/* The file is there before prezero_init() and after prezero_exit(). */
+	if (!prezero_ready)
 		return 0;
 	for_each_hstate(h)
 		for (nid = 0; nid < nr_node_ids; nid++) {
@@ -102,9 +112,9 @@ static void prezero_sweep_range(unsigned long pfn, unsigned long end,
 }
 
 /*
- * No mark is left, wherever its folio is: on a list, in use, isolated. Demotion
- * and HVO copy struct pages; resize_lock, of all sizes in the order of their index,
- * keeps them away.
+ * Remove all marks, wherever the folio is: on a list, in use, isolated. Demotion and
+ * HVO copy struct pages under resize_lock, so all sizes' locks are held, in the order
+ * of their index.
  */
 static void prezero_sweep(void)
 {
@@ -124,10 +134,11 @@ static void prezero_sweep(void)
 }
 
 /*
- * No task has a way back to text of ours on its stack. unregister_ftrace_function()
- * has waited for those in a handler, or in prezero_dequeue(), which does not sleep.
- * A task in prezero_zero_user() may sleep, which RCU tasks takes for a way out: it
- * is counted; after its last count it does not sleep before it has returned.
+ * Wait until no task has an address of this module's text on its stack.
+ * unregister_ftrace_function() has waited for tasks in a handler and in
+ * prezero_dequeue(), which does not sleep. A task in prezero_zero_user() may sleep,
+ * which RCU tasks takes for a quiescent state, so such tasks are counted. After the
+ * last count they run, without sleeping, until they have returned.
  */
 static void prezero_leave(void)
 {
@@ -161,7 +172,7 @@ static int __init prezero_init(void)
 		pr_info("this kernel clears by ranges itself\n");
 		prezero_ranges = false;
 	}
-	/* Above every page offset, and another one at each load. */
+	/* Above every page offset, and different at each load. */
 	prezero_magic = (0x5aUL << 56 | get_random_u32() << 24) & ~PREZERO_DONE;
 
 	err = prezero_pools_init();
@@ -169,8 +180,8 @@ static int __init prezero_init(void)
 		return err;
 	err = prezero_hook();
 	if (err)
-		goto err_pools;
-	/* Not before the hooks take all marks, of which none is new. */
+		goto err_leave;
+	/* The hooks remove marks by now and nothing sets one. */
 	prezero_sweep();
 	prezero_arm();
 	err = prezero_nodes_init();
@@ -179,6 +190,7 @@ static int __init prezero_init(void)
 	err = prezero_device_init();
 	if (err)
 		goto err_nodes;
+	prezero_set_ready(true);
 	pr_info("loaded\n");
 	return 0;
 
@@ -186,8 +198,8 @@ err_nodes:
 	prezero_nodes_exit();
 err_hooks:
 	prezero_unhook();
+err_leave:
 	prezero_leave();
-err_pools:
 	prezero_pools_exit();
 	return err;
 }
@@ -199,6 +211,7 @@ static void __exit prezero_exit(void)
 	prezero_unhook();
 	prezero_leave();
 	prezero_sweep();
+	prezero_set_ready(false);
 	prezero_pools_exit();
 }
 

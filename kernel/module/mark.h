@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The mark of a folio that is zero, or begins with zero pages.
+ * The mark of a folio that is zero, or whose first pages are.
  *
- * It has two witnesses in the head's struct page and counts only with both. They
- * are set together, in prezero_put() alone, under hugetlb_lock and while the folio
- * has no reference:
+ * It has two witnesses in the head's struct page and is valid only with both. Only
+ * prezero_put() sets them, together, under hugetlb_lock and while the folio has no
+ * reference:
  *
  * - PREZERO_MARK in folio->private, where hugetlb keeps its own flags. The page
  *   allocator resets it, and so does add_hugetlb_folio().
@@ -24,7 +24,7 @@
  * PREZERO_MARK: see above
  * PREZERO_COUNTED: in hugetlb_zero_pool.nr_zeroed
  * PREZERO_SKIPPED: in hugetlb_zero_pool.nr_skipped
- * PREZERO_WAITED: was taken from its zeroer by a task that has not used it yet
+ * PREZERO_WAITED: taken from its zeroer for an allocation, not used yet
  */
 enum {
 	PREZERO_WAITED = 27,
@@ -43,7 +43,7 @@ static __always_inline unsigned long *prezero_bits(struct folio *folio)
 	return (unsigned long *)&folio->private;
 }
 
-/* How many base pages are zero, from the first on. */
+/* The number of base pages that are zero, from the first on. */
 static __always_inline unsigned long prezero_marked(struct folio *folio)
 {
 	unsigned long index = READ_ONCE(folio->index);
@@ -54,7 +54,7 @@ static __always_inline unsigned long prezero_marked(struct folio *folio)
 	return index & PREZERO_DONE;
 }
 
-/* The same, and it is not marked any more. */
+/* The same; removes the mark. */
 static __always_inline unsigned long prezero_unmark(struct folio *folio)
 {
 	unsigned long done = prezero_marked(folio);

@@ -23,7 +23,7 @@ struct hugetlb_zero_pool *hugetlb_zero_pool(struct hstate *h, int nid)
 	return &prezero_pools[h - hstates][nid].zero;
 }
 
-/* Arguments of a function that is hooked, and believed no more than needed. */
+/* The arguments come from a hooked function and are checked. */
 struct prezero_pool *prezero_pool_of(struct hstate *h, struct folio *folio)
 {
 	unsigned long i = h - hstates;
@@ -105,8 +105,8 @@ static struct kobject *prezero_find_kobj(struct kobject *parent,
 }
 
 /*
- * node_devices[] and the directories of a node that has memory stay. It loses its
- * memory before they go, which we are told.
+ * A node that has memory keeps its device and its directories. They go after its last
+ * memory has gone offline, of which the notifier is told.
  */
 static struct kobject *prezero_directory(struct hstate *h, int nid)
 {
@@ -183,7 +183,7 @@ int prezero_nodes_init(void)
 	return err;
 }
 
-/* Zeroers stop within a unit, and nobody reads the files when it returns. */
+/* Waits for readers and writers of the files; zeroers stop within a unit. */
 void prezero_nodes_exit(void)
 {
 	unregister_memory_notifier(&prezero_memory_nb);

@@ -18,9 +18,9 @@
  *
  * All protected by hugetlb_lock.
  *
- * A free list keeps zeroed folios in front of dirty ones. The kernel puts a folio
- * that becomes free in front, after the hook: it is moved behind the zeroed ones
- * by the next who uses the list, see prezero_settle().
+ * A free list keeps zeroed folios in front of dirty ones. The kernel adds a folio
+ * in front, after the hook has run. The next function that uses the list moves that
+ * folio behind the zeroed ones, see prezero_settle().
  */
 struct prezero_pool {
 	struct hugetlb_zero_pool	zero;
@@ -35,13 +35,13 @@ static inline struct prezero_pool *to_prezero(struct hugetlb_zero_pool *pool)
 /**
  * enum prezero_counter - what the module has counted since it was loaded
  * @PREZERO_ZEROED: folios zeroed in advance
- * @PREZERO_TAKEN: folios taken from a zeroer by who needed one
- * @PREZERO_RESUMED: folios at which a zeroer went on where another had stopped
- * @PREZERO_FREED: folios freed with their mark: a use that came to nothing
- * @PREZERO_OUTLIVED: marks of folios that have been used, which do not count
- * @PREZERO_UNSEEN: folios that left a free list without a hook
- * @PREZERO_SWEPT: marks of an earlier load, found at this one
- * @PREZERO_DIRTY: marked folios that were not zero (verify=1): a fault
+ * @PREZERO_TAKEN: folios taken from a zeroer for a task that needed one
+ * @PREZERO_RESUMED: folios that a zeroer continued where another had stopped
+ * @PREZERO_FREED: folios freed while marked: allocated, but never used
+ * @PREZERO_OUTLIVED: stale marks found at free; their second witness was gone
+ * @PREZERO_UNSEEN: folios that left a free list without passing a hook
+ * @PREZERO_SWEPT: stale marks that the sweep found
+ * @PREZERO_DIRTY: marked folios that were dirty (verify=1): a bug
  * @PREZERO_RANGED: folios cleared by ranges at their first use (ranges=1)
  */
 enum prezero_counter {
@@ -64,13 +64,13 @@ static inline void prezero_count(enum prezero_counter counter)
 	atomic_long_inc(&prezero_counters[counter]);
 }
 
-/* Tasks that are in a function which may sleep and that no module holds. */
+/* Tasks inside prezero_zero_user(), which may sleep and holds no module reference. */
 DECLARE_PER_CPU(long, prezero_inside);
 
 extern bool prezero_verify;
 extern bool prezero_ranges;
 
-/* kernel.c: what the kernel does not export */
+/* kernel.c: symbols that the kernel does not export */
 int prezero_find_symbols(void);
 int prezero_check_layout(void);
 
@@ -79,13 +79,13 @@ int prezero_hook(void);
 void prezero_arm(void);
 void prezero_unhook(void);
 
-/* dequeue.c: what stands in for the function that takes a folio off a list */
+/* dequeue.c: replaces the kernel's function that takes a folio off a free list */
 int prezero_dequeue_init(void);
 struct folio *prezero_dequeue(struct hstate *h, gfp_t gfp_mask, int nid,
 			      nodemask_t *nmask);
 void prezero_remember(unsigned long caller);
 
-/* list.c: the order of a free list, and what is counted of it */
+/* list.c: the order of a free list and its counters */
 void prezero_settle(struct prezero_pool *pool);
 void prezero_dirty_first(struct prezero_pool *pool);
 struct folio *prezero_first_dirty(struct prezero_pool *pool);
@@ -99,7 +99,7 @@ bool prezero_is_leaving(struct folio *folio);
 bool prezero_take_back(struct prezero_pool *pool);
 void prezero_give_way(unsigned long start_pfn, unsigned long nr_pages);
 
-/* zero_user.c: what stands in for folio_zero_user() */
+/* zero_user.c: replaces folio_zero_user() */
 void prezero_skip_zero_user(struct folio *folio, unsigned long addr_hint);
 void prezero_zero_user(struct folio *folio, unsigned long addr_hint);
 

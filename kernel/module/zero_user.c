@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What stands in for folio_zero_user(), by whose name it goes here also where the
- * kernel calls it clear_huge_page().
+ * The replacement of folio_zero_user(), which Linux 6.1 calls clear_huge_page().
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -47,9 +46,9 @@ static void prezero_clear_range(struct folio *folio, unsigned long from,
 }
 
 /*
- * From the page @first on: right of the touched neighbourhood, left of it, and last
- * the neighbourhood itself, which is read next. Not for gigantic pages, of which it
- * would not stay in the caches.
+ * Clear from page @first on: right of the touched neighbourhood, left of it, and the
+ * neighbourhood last, because it is read next. A gigantic page would evict it from
+ * the caches, and is cleared front to back.
  */
 static void prezero_clear_folio(struct folio *folio, unsigned long addr_hint,
 				unsigned long first)
@@ -75,7 +74,7 @@ static void prezero_report(struct folio *folio)
 			   folio_pfn(folio));
 }
 
-/* Clear what is not known to be zero. */
+/* Clear the pages of the folio that are not known to be zero. */
 void prezero_zero_user(struct folio *folio, unsigned long addr_hint)
 {
 	struct prezero_pool *pool = prezero_folio_pool(folio);

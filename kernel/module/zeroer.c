@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Zeroing free folios, in the context of who asks for it.
+ * Zeroing free folios in the context of the caller.
  *
- * A folio that is being zeroed is off the free list, with one reference, so that
- * nobody can be given it; it stays counted as free, so that no reservation and no
- * mmap() sees a difference. Who finds no other free folio takes it back, under
+ * While a folio is zeroed, it is off the free list and has one reference, so it can't
+ * be allocated. It stays counted as free, so reservations and mmap() see no
+ * difference. An allocation that finds no other free folio takes it back under
  * hugetlb_lock, see prezero_take_back().
  *
- * The zeroer writes in units of HUGETLB_ZERO_UNIT, announced in job->state, and
- * with interrupts disabled: who takes the folio waits for the unit while it holds
- * hugetlb_lock, and an interrupt on the zeroer's CPU might want that. A job is on
- * the stack of its zeroer, which holds hugetlb_lock once more before it leaves it.
+ * The zeroer writes units of HUGETLB_ZERO_UNIT, announced in job->state, with
+ * interrupts disabled: the taker waits for the unit while it holds hugetlb_lock, and
+ * an interrupt handler on the zeroer's CPU might spin on that lock. A job lives on the
+ * stack of its zeroer, which takes hugetlb_lock once more before it returns.
  */
 #include <linux/jiffies.h>
 #include <linux/sched/signal.h>
@@ -59,8 +59,8 @@ static bool prezero_job_start(struct prezero_pool *pool,
 }
 
 /*
- * Go on where a zeroer left off that has not been given a CPU for a while. It is
- * between two units; when it runs again it finds its job taken.
+ * Continue for a zeroer that has not run for a while and is between two units. When
+ * it runs again, it finds its job taken.
  */
 static bool prezero_job_adopt(struct prezero_pool *pool,
 			      struct hugetlb_zero_job *job)
@@ -83,7 +83,7 @@ static bool prezero_job_adopt(struct prezero_pool *pool,
 	return false;
 }
 
-/* Past the caches where that is faster. The stores are ordered on return. */
+/* Past the caches where that is faster; on return the stores are ordered. */
 static void prezero_clear(struct folio *folio, unsigned long first,
 			  unsigned long nr)
 {
@@ -96,7 +96,7 @@ static void prezero_clear(struct folio *folio, unsigned long first,
 #endif
 }
 
-/* Clear the next unit. False if the folio is no longer ours, or never to be. */
+/* Clear the next unit. False if the folio was taken or has a memory error. */
 static bool prezero_job_unit(struct hugetlb_zero_job *job, unsigned long nr)
 {
 	unsigned long flags;
@@ -120,16 +120,16 @@ static bool prezero_job_unit(struct hugetlb_zero_job *job, unsigned long nr)
 }
 
 /*
- * Whether something waits for the task to return to user space: a signal, or task
- * work, by which a cgroup is throttled since 6.18. Task work runs where the task
- * holds nothing, never here: the call ends.
+ * A signal or task work is pending, which is handled on the return to user space.
+ * Since 6.18 task work also throttles a cgroup. It must not run here, where the caller
+ * holds the file: the call ends instead.
  */
 static bool prezero_must_return(void)
 {
 	return signal_pending(current) || task_work_pending(current);
 }
 
-/* A unit is cleared whatever happens: who calls again and again gets on. */
+/* Each call clears a unit at least, so a caller that repeats it makes progress. */
 static int prezero_job_clear(struct prezero_pool *pool,
 			     struct hugetlb_zero_job *job)
 {
@@ -160,9 +160,8 @@ static void prezero_job_end(struct prezero_pool *pool,
 }
 
 /*
- * Somebody else has a reference, who inspects the folio for a memory error say. It
- * can't go to the free list: it is in use from now on, and is freed by who drops
- * the last reference.
+ * Another task has a reference, for example memory_failure(). The folio can't go to
+ * the free list: it counts as used from now on, and the last reference frees it.
  */
 static void prezero_job_leave(struct prezero_pool *pool)
 {
@@ -176,7 +175,7 @@ static void prezero_job_leave(struct prezero_pool *pool)
 static void prezero_folio_put(struct folio *folio)
 {
 #ifdef PREZERO_NR_HUGETLB
-	/* What freeing it subtracts. */
+	/* free_huge_folio() subtracts this. */
 	lruvec_stat_mod_folio(folio, NR_HUGETLB, folio_nr_pages(folio));
 #endif
 	folio_put(folio);
@@ -211,7 +210,7 @@ static bool prezero_job_finish(struct prezero_pool *pool,
 	return zeroed;
 }
 
-/* Take a job's folio away, and put it on the free list with what is done of it. */
+/* Take the folio from a job and put it on the free list, with its progress. */
 static bool prezero_job_take(struct prezero_pool *pool,
 			     struct hugetlb_zero_job *job)
 {
@@ -220,7 +219,7 @@ static bool prezero_job_take(struct prezero_pool *pool,
 			      HUGETLB_ZERO_JOB_TAKEN) != HUGETLB_ZERO_JOB_IDLE)
 		cpu_relax();
 	if (!folio_ref_freeze(job->folio, 1)) {
-		/* As in prezero_job_finish(); its zeroer will see to it. */
+		/* See prezero_job_leave(): its zeroer handles that. */
 		atomic_set(&job->state, HUGETLB_ZERO_JOB_IDLE);
 		return false;
 	}
@@ -230,7 +229,7 @@ static bool prezero_job_take(struct prezero_pool *pool,
 	return true;
 }
 
-/* A free folio is needed: of all that are being zeroed, take the oldest. */
+/* Take back the folio of the oldest job that can be taken. */
 bool prezero_take_back(struct prezero_pool *pool)
 {
 	struct hugetlb_zero_job *job, *next;
@@ -242,7 +241,7 @@ bool prezero_take_back(struct prezero_pool *pool)
 	return false;
 }
 
-/* Memory is going offline: leave it alone. Without pages: no longer. */
+/* Take zeroers off memory that goes offline, until called for 0 pages. */
 void prezero_give_way(unsigned long start_pfn, unsigned long nr_pages)
 {
 	struct hugetlb_zero_job *job, *next;
@@ -266,18 +265,16 @@ void prezero_give_way(unsigned long start_pfn, unsigned long nr_pages)
 
 /**
  * hugetlb_zero_run - zero free folios in the context of the caller
- * @zero: of which pool
- * @nr: at most so many
- * @zeroed: how many it were
+ * @zero: the pool
+ * @nr: the largest number of folios to zero
+ * @zeroed: set to the number of folios that were zeroed
  *
- * Any number of callers may do this at once, each works on a folio of its own.
- * When no other is left, one that a starved zeroer holds is finished in its
- * place.
+ * Concurrent callers work on different folios. When no dirty one is left, a caller
+ * finishes the folio of a starved zeroer.
  *
- * Return: 0 if @nr were zeroed or there are no dirty ones left, -ENODEV if the
- * node has gone away, -EINTR if the task has to return to user space before it
- * goes on. @zeroed counts in any case, and what was done of one more folio stays
- * done.
+ * Return: 0 if @nr folios were zeroed or no dirty one is left, -ENODEV if the node is
+ * gone, -EINTR if the task has to return to user space first. @zeroed is valid in each
+ * case, and progress on one more folio is kept.
  */
 int hugetlb_zero_run(struct hugetlb_zero_pool *zero, u64 nr,
 		     unsigned long *zeroed)
