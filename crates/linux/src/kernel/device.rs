@@ -53,7 +53,7 @@ impl Device {
     /// # Errors
     /// [`Error::is_not_found`](crate::Error::is_not_found) on a kernel without it.
     pub fn open(roots: &Roots) -> Result<Self> {
-        Self::open_as(&roots.dev.join("hugepagectl"), OFlags::RDONLY, "O_RDONLY")
+        Self::open_at(&roots.dev.join("hugepagectl"))
     }
 
     /// Opens it to zero, and for every other call.
@@ -88,7 +88,7 @@ impl Device {
             .or_call(|| format!("open({path:?}, {name}|O_CLOEXEC|O_NONBLOCK)"))
             .advise(
                 Errno::NOENT,
-                "a kernel without the series, or a container without the device",
+                "a kernel with neither module nor series, or a container without the device",
             )?;
         Ok(Self { fd, path: path.to_owned() })
     }
