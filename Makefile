@@ -18,7 +18,7 @@ ifeq ($(CI),true)
 export PREZERO_TEST_NO_SKIP = 1
 endif
 
-.PHONY: all deb rpm demo test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-consumers need-clear say-room
+.PHONY: all attacks deb rpm demo test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-consumers need-clear say-room
 
 all: build-bin
 
@@ -89,6 +89,12 @@ test-here: check
 	sets="--set fast"; [ "$${PREZERO_TEST_GIB_PAGES:-2}" -ge 2 ] || sets="$$sets --set user-1g"; \
 	[ -z "$(VM)" ] || sets="--set fast --set user-1g --set shim-all"; \
 	$(CARGO) xtask vm test $$sets
+
+# docs/attacks.md: every attack on this machine, and what came of it.
+attacks: need-test
+	$(CARGO) build --workspace
+	rm -f docs/attacks.md
+	PREZERO_HOSTILE_TABLE=docs/attacks.md PREZERO_HOSTILE_STORM_SECONDS=20 $(CARGO) test --workspace --test hostile -- --test-threads 1
 
 # The packages, in target/package: prezero_VERSION_ARCH.deb and prezero-VERSION-1.ARCH.rpm, each with
 # its prezero-lab. ARCH=arm64 builds them for that: `rustup target add aarch64-unknown-linux-gnu`.

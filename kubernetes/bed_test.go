@@ -51,6 +51,9 @@ type bed struct {
 	api            *api
 	arguments      []string
 	healthPort     int
+	// The daemon's, where it lends plain memory and not huge pages.
+	plain bool
+	run   string
 }
 
 // skip counts as a failure where every skip that could have run is one.
@@ -117,6 +120,35 @@ func must(t *testing.T, err error) {
 
 func start(t *testing.T, config string, arguments ...string) *bed {
 	t.Helper()
+	b := lay(t, config, arguments...)
+	pages(t, 24)
+	// Cleanups run in reverse: the daemon ends before the pages are counted.
+	t.Cleanup(b.end)
+	b.startDaemon()
+	b.startDriver()
+	return b
+}
+
+// startPlain is the same on plain memory of 4 KiB pages: there is enough for loans that take seconds.
+func startPlain(t *testing.T, config string, arguments ...string) *bed {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		skip(t, "the daemon gives files away, which needs root")
+	}
+	b := lay(t, config, arguments...)
+	run, err := os.MkdirTemp("/dev/shm", "prezero-test-")
+	must(t, err)
+	b.plain, b.run = true, run
+	t.Cleanup(func() { os.RemoveAll(run) })
+	t.Cleanup(b.end)
+	b.startDaemon()
+	b.startDriver()
+	return b
+}
+
+// lay the bed, without daemon and driver.
+func lay(t *testing.T, config string, arguments ...string) *bed {
+	t.Helper()
 	binary := os.Getenv("PREZERO_BIN")
 	if binary == "" {
 		binary = "../target/debug/prezero"
@@ -124,23 +156,11 @@ func start(t *testing.T, config string, arguments ...string) *bed {
 	if _, err := os.Stat(binary); err != nil {
 		skip(t, "no daemon: cargo build --package prezero-cli, or say where by PREZERO_BIN")
 	}
-	pages(t, 24)
 	// A name by which the Rust tests clean up after a killed one.
 	dir, err := os.MkdirTemp("", "prezero-test-")
 	must(t, err)
-	b := &bed{t: t, dir: dir, binary: binary, driverBinary: filepath.Join(dir, "prezero-dra"), arguments: arguments}
-	t.Cleanup(func() {
-		b.kill(&b.driver)
-		b.kill(&b.daemon)
-		syscall.Unmount(filepath.Join(dir, "run", "pages-2048kB"), syscall.MNT_DETACH)
-		if t.Failed() {
-			for _, name := range []string{"daemon.log", "driver.log"} {
-				log, _ := os.ReadFile(filepath.Join(dir, name))
-				t.Logf("%s:\n%s", name, log[max(0, len(log)-6000):])
-			}
-		}
-		os.RemoveAll(dir)
-	})
+	b := &bed{t: t, dir: dir, binary: binary, driverBinary: filepath.Join(dir, "prezero-dra"), arguments: arguments, run: filepath.Join(dir, "run")}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	out, err := exec.Command("go", "build", "-o", b.driverBinary, ".").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -156,9 +176,20 @@ func start(t *testing.T, config string, arguments ...string) *bed {
 	b.api = newAPI(t)
 	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n", b.api.URL)
 	must(t, os.WriteFile(b.path("kubeconfig"), []byte(kubeconfig), 0o600))
-	b.startDaemon()
-	b.startDriver()
 	return b
+}
+
+// end the daemon and the driver.
+func (b *bed) end() {
+	b.kill(&b.driver)
+	b.kill(&b.daemon)
+	syscall.Unmount(filepath.Join(b.run, "pages-2048kB"), syscall.MNT_DETACH)
+	if b.t.Failed() {
+		for _, name := range []string{"daemon.log", "driver.log"} {
+			log, _ := os.ReadFile(b.path(name))
+			b.t.Logf("%s:\n%s", name, log[max(0, len(log)-6000):])
+		}
+	}
 }
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
@@ -176,7 +207,11 @@ func (b *bed) spawn(log, program string, arguments ...string) *exec.Cmd {
 }
 
 func (b *bed) startDaemon() {
-	b.daemon = b.spawn("daemon.log", b.binary, "serve", "--config", b.path("config.toml"), "--socket", b.path("socket"), "--run-dir", b.path("run"), "--set", "tree.enabled=false")
+	arguments := []string{"serve", "--config", b.path("config.toml"), "--socket", b.path("socket"), "--run-dir", b.run, "--set", "tree.enabled=false"}
+	if b.plain {
+		arguments = append(arguments, "--plain")
+	}
+	b.daemon = b.spawn("daemon.log", b.binary, arguments...)
 }
 
 func (b *bed) startDriver() {
@@ -330,6 +365,8 @@ type api struct {
 	*httptest.Server
 	mu     sync.Mutex
 	claims map[string]*resourceapi.ResourceClaim
+	// Namespaces that were made anew, how often.
+	anew   map[string]int
 	slices map[string]*resourceapi.ResourceSlice
 	// What was sent of each slice, with fields that this program's modules do not know.
 	sent map[string]map[string]any
@@ -343,7 +380,7 @@ type api struct {
 }
 
 func newAPI(t *testing.T) *api {
-	a := &api{claims: map[string]*resourceapi.ResourceClaim{}, slices: map[string]*resourceapi.ResourceSlice{}, sent: map[string]map[string]any{}, minor: 36, watchers: map[chan []byte]bool{}, version: 1, over: make(chan struct{})}
+	a := &api{claims: map[string]*resourceapi.ResourceClaim{}, anew: map[string]int{}, slices: map[string]*resourceapi.ResourceSlice{}, sent: map[string]map[string]any{}, minor: 36, watchers: map[chan []byte]bool{}, version: 1, over: make(chan struct{})}
 	mux := http.NewServeMux()
 	const root = "/apis/resource.k8s.io/v1"
 	mux.HandleFunc("GET "+root+"/namespaces/{ns}/resourceclaims/{name}", func(w http.ResponseWriter, r *http.Request) {
@@ -354,6 +391,10 @@ func newAPI(t *testing.T) *api {
 		} else {
 			status(w, 404, metav1.StatusReasonNotFound)
 		}
+	})
+	mux.HandleFunc("GET /api/v1/namespaces/{name}", func(w http.ResponseWriter, r *http.Request) {
+		name := r.PathValue("name")
+		answer(w, 200, map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name, "uid": a.namespaceUID(name)}})
 	})
 	mux.HandleFunc("GET /api/v1/nodes/{name}", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, 200, map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": r.PathValue("name"), "uid": "node-uid"}})
@@ -490,6 +531,24 @@ func (a *api) list(w http.ResponseWriter, r *http.Request) {
 			w.(http.Flusher).Flush()
 		}
 	}
+}
+
+func (a *api) namespaceUID(name string) types.UID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return types.UID(fmt.Sprintf("uid-of-%s-%d", name, a.anew[name]))
+}
+
+// scope of a namespace's loans as it is now.
+func (a *api) scope(namespace string) string {
+	return driver.Scope(namespace, a.namespaceUID(namespace))
+}
+
+// makeAnew a namespace that was deleted.
+func (a *api) makeAnew(namespace string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.anew[namespace]++
 }
 
 func (a *api) add(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {

@@ -82,7 +82,7 @@ func TestTheManifestsAreWhatTheDriverNeedsAndNoMore(t *testing.T) {
 	for _, rule := range find[*rbacv1.ClusterRole](t, all).Rules {
 		rules = append(rules, strings.Join(rule.Resources, ",")+" "+strings.Join(rule.Verbs, ","))
 	}
-	if !slices.Equal(rules, []string{"resourceclaims get", "resourceslices get,list,watch,create,update,delete", "nodes get"}) {
+	if !slices.Equal(rules, []string{"resourceclaims get", "resourceslices get,list,watch,create,update,delete", "namespaces get", "nodes get"}) {
 		t.Errorf("%v", rules)
 	}
 	class := find[*resourceapi.DeviceClass](t, all)

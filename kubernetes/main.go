@@ -73,6 +73,8 @@ func run() error {
 	options := []kubeletplugin.Option{
 		kubeletplugin.DriverName(driver.Name), kubeletplugin.NodeName(*node), kubeletplugin.KubeClient(client),
 		kubeletplugin.RegistrarDirectoryPath(registry),
+		// Each claim is locked for itself: none waits for what another waits for.
+		kubeletplugin.Serialize(false),
 		kubeletplugin.PluginDataDirectoryPath(data),
 	}
 	if *pod != "" {
@@ -88,11 +90,12 @@ func run() error {
 		return status != nil && status.PluginRegistered
 	}}
 	if *health != "" {
-		mux := http.NewServeMux()
-		mux.Handle("/healthz", state)
-		server := &http.Server{Addr: *health, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+		server, serve, err := driver.ServeHealth(*health, state)
+		if err != nil {
+			return err
+		}
 		go func() {
-			if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+			if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 				d.HandleError(ctx, err, "healthz")
 			}
 		}()

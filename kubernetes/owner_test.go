@@ -57,6 +57,9 @@ func TestWhatAnOwnerLeavesIsFoundByItsNextClaimAndByNoOtherNamespace(t *testing.
 	b.startDriver()
 	b.ready()
 	finds("team-a", "second", owned(""), 1, 2)
+	// A namespace of that name which others made has nothing of it.
+	b.api.makeAnew("team-a")
+	finds("team-a", "anew", owned(""), 0, 0)
 	// One more while it is lent has memory of its own.
 	second := b.api.add(claim("team-a", "second", owned(""), page, page))
 	_, err = b.prepare(second)

@@ -22,7 +22,7 @@ func (b *bed) lentReady(claim *resourceapi.ResourceClaim) (ready int64) {
 	log, err := os.ReadFile(b.path("driver.log"))
 	must(b.t, err)
 	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, `"lent"`) && strings.Contains(line, fmt.Sprintf("name=\"%s/%s.0\"", claim.Namespace, claim.UID)) {
+		if strings.Contains(line, `"lent"`) && strings.Contains(line, fmt.Sprintf("name=\"%s/%s.0\"", b.api.scope(claim.Namespace), claim.UID)) {
 			_, text, _ := strings.Cut(line, " ready=")
 			if _, err := fmt.Sscan(text, &ready); err != nil {
 				b.t.Fatal(err, line)

@@ -79,10 +79,12 @@ def lend(
     `size` is whole pages, in bytes or as in "8G"; `page_size` ("2M", "1G") and `node` are any if they
     are not given. `owner` is a name under which the same user finds the content again for `keep` seconds
     after the loan has ended. `wait` is how many seconds to wait until all of it is ready; without, or
-    after them, what is not comes as a hole, which the kernel zeroes on touch.
+    after them, what is not comes as a hole, which the kernel zeroes on touch. Ctrl-C, as any signal
+    whose handler raises, ends the wait.
 
     `socket` is where the daemon listens: PREZERO_SOCKET or /run/prezero/io.prezero if it is not given. Other
-    threads run meanwhile. Raises ValueError for a size that is none, NoDaemon, Refused, or Error.
+    threads run meanwhile. Raises ValueError for a size that is none and for a time that is negative or
+    longer than 1e9 seconds, NoDaemon, Refused, or Error.
     """
 
 def status(*, socket: str | None = None) -> dict[str, Any]:

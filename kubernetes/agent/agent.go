@@ -34,6 +34,8 @@ type Loan struct {
 	PageBytes int64  `json:"page_bytes"`
 	Node      int64  `json:"node"`
 	UID       uint32 `json:"uid"`
+	// Being made: it has no path yet, and ends with the connection that asked for it.
+	Pending bool `json:"pending"`
 }
 
 // Lend is what is asked for.
@@ -76,14 +78,16 @@ type ReadyBlocks struct {
 	ReadyBytes int64 `json:"ready_bytes"`
 }
 
-// Lend lends by a name; the same name and size again are the same loan.
+// Lend lends by a name; the same name and size again are the same loan. One that is being made when the
+// context ends is given back by the daemon.
 func (c Client) Lend(ctx context.Context, ask Lend) (Lent, error) {
 	var lent Lent
 	err := varlink.Call(ctx, c.Socket, iface+"Lend", lendWithin, ask, &lent)
 	return lent, plain(err)
 }
 
-// Return ends a loan. That there is none by the name is no error: it was returned before.
+// Return ends a loan, also one that is being made. That there is none by the name is no error: it was
+// returned before.
 func (c Client) Return(ctx context.Context, name string) error {
 	return c.giveBack(ctx, map[string]any{"name": name})
 }
@@ -101,7 +105,7 @@ func (c Client) giveBack(ctx context.Context, which map[string]any) error {
 	return plain(err)
 }
 
-// Loans lists the loans whose names begin with prefix, in order.
+// Loans lists the loans whose names begin with prefix, in order, those that are being made included.
 func (c Client) Loans(ctx context.Context, prefix string) ([]Loan, error) {
 	var all []Loan
 	for {

@@ -4,6 +4,8 @@ package driver
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base32"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -86,13 +88,17 @@ type allotted struct {
 	owner string
 }
 
-// loanName is the same whoever asks for it and how often: <namespace>/<claim>.<index>.
-func loanName(namespace string, uid types.UID, index int) string {
-	return fmt.Sprintf("%s%d", loanPrefix(namespace, uid), index)
+// loanName is the same whoever asks for it and how often: <scope>/<claim>.<index>.
+func loanName(scope string, uid types.UID, index int) string {
+	return fmt.Sprintf("%s/%s.%d", scope, uid, index)
 }
 
-func loanPrefix(namespace string, uid types.UID) string {
-	return fmt.Sprintf("%s/%s.", namespace, uid)
+// Scope of a namespace's loans: <namespace>@<tag of its UID>. The daemon counts quotas by the namespace's
+// name and finds kept content by the whole scope. The tag is 50 bits of a hash, so that the longest names
+// fit. To meet an earlier tag, a tenant has to recreate a namespace of the same name 2^50 times.
+func Scope(namespace string, uid types.UID) string {
+	sum := sha256.Sum256([]byte(uid))
+	return namespace + "@" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:10]
 }
 
 // place of a device in the container.

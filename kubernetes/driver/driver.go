@@ -26,6 +26,15 @@ import (
 	"prezero-dra/agent"
 )
 
+const (
+	// prepareWithin is for all that the kubelet asks for in one call: it waits 45 seconds for its answer, and
+	// what was begun for a claim that it gives up is given back within that, too.
+	prepareWithin = 40 * time.Second
+	giveUpWithin  = 4 * time.Second
+	// reconcileWithin is for one claim that is gone: there may be others.
+	reconcileWithin = 10 * time.Second
+)
+
 // Driver of one node.
 type Driver struct {
 	agent agent.Client
@@ -33,7 +42,10 @@ type Driver struct {
 	files files
 	// How long a claim must have been gone before what is lent to it is returned.
 	grace time.Duration
+	// What the daemon is asked for at a time, to lend and to end.
+	lending, ending *turns
 
+	// Of what follows, for as long as it takes to look at it: no call of another process is made with it.
 	mu sync.Mutex
 	// As they are on disk: another driver's, too, while one replaces the other.
 	records map[types.UID]record
@@ -44,7 +56,10 @@ type Driver struct {
 
 // New driver, with what an earlier one has left.
 func New(client agent.Client, kube kubernetes.Interface, recordsDir, cdiDir string, grace time.Duration) (*Driver, error) {
-	d := &Driver{agent: client, kube: kube, files: files{recordsDir, cdiDir}, grace: grace, gone: map[types.UID]time.Time{}}
+	d := &Driver{
+		agent: client, kube: kube, files: files{recordsDir, cdiDir}, grace: grace, gone: map[types.UID]time.Time{},
+		lending: newTurns(mostLending), ending: newTurns(mostEnding),
+	}
 	if err := d.refresh(); err != nil {
 		return nil, err
 	}
@@ -77,17 +92,32 @@ func (d *Driver) refresh() error {
 
 // PrepareResourceClaims lends for each claim. A claim that was prepared before gets the same loans.
 func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	results := map[types.UID]kubeletplugin.PrepareResult{}
-	for _, claim := range claims {
+	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
+	defer cancel()
+	return forEach(claims, func(claim *resourceapi.ResourceClaim) (types.UID, kubeletplugin.PrepareResult) {
 		devices, err := d.prepare(ctx, claim)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "prepare", "claim", klog.KObj(claim))
 		}
-		results[claim.UID] = kubeletplugin.PrepareResult{Devices: devices, Err: err}
+		return claim.UID, kubeletplugin.PrepareResult{Devices: devices, Err: err}
+	}), nil
+}
+
+// forEach of some does what is to be done, all at a time, and collects what came of it.
+func forEach[T, R any](all []T, do func(T) (types.UID, R)) map[types.UID]R {
+	results := map[types.UID]R{}
+	var mu sync.Mutex
+	var done sync.WaitGroup
+	for _, one := range all {
+		done.Go(func() {
+			uid, result := do(one)
+			mu.Lock()
+			defer mu.Unlock()
+			results[uid] = result
+		})
 	}
-	return results, nil
+	done.Wait()
+	return results
 }
 
 func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
@@ -102,86 +132,115 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return nil, err
 	}
-	kept := record{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Bytes: map[string]int64{}}
-	for _, one := range all {
-		kept.Bytes[one.result.Device] += one.bytes
-	}
-	if err := write(d.files.record(claim.UID), kept); err != nil {
+	unlock, err := d.files.lock(ctx, claim.UID)
+	if err != nil {
 		return nil, err
 	}
-	d.records[claim.UID] = kept
-	delete(d.gone, claim.UID)
-	var made []agent.Lent
+	defer unlock()
+	kept, err := d.recordFor(ctx, claim, all)
+	if err != nil {
+		return nil, err
+	}
+	lent, err := d.lend(ctx, kept, all)
+	if err != nil {
+		return nil, err
+	}
 	var devices []kubeletplugin.Device
 	var specs []cdiDevice
-	// What cannot be had whole holds nothing: others may want it until the kubelet tries again. Zeros
-	// that no pod had are kept for nobody, what an owner left before stays.
-	giveUp := func(err error) error {
-		for _, lent := range made {
-			end := d.agent.Discard
-			if lent.Kept {
-				end = d.agent.Return
-			}
-			err = errors.Join(err, end(ctx, lent.Loan.Name))
-		}
-		return err
-	}
 	for nth, one := range all {
-		name := loanName(claim.Namespace, claim.UID, one.index)
-		lent, err := d.agent.Lend(ctx, agent.Lend{
-			Name: name, Bytes: one.bytes, PageBytes: one.kind.page, Node: &one.kind.node, Whole: true,
-			UID: one.config.UID, GID: one.config.GID, Owner: one.owner, KeepSeconds: one.keep,
-		})
-		if err != nil {
-			return nil, giveUp(err)
-		}
-		if !lent.Found {
-			made = append(made, lent)
-			klog.FromContext(ctx).Info("lent", "name", name, "bytes", one.bytes, "ready", lent.ReadyBytes, "kept", lent.Kept)
-		}
 		id := fmt.Sprintf("%s-%d", claim.UID, one.index)
-		specs = append(specs, device(id, where[nth], lent.Loan.Path, one.bytes))
+		specs = append(specs, device(id, where[nth], lent.loans[nth].Loan.Path, one.bytes))
 		devices = append(devices, kubeletplugin.Device{
 			Requests: []string{one.result.Request}, PoolName: one.result.Pool, DeviceName: one.result.Device,
 			ShareID: one.result.ShareID, CDIDeviceIDs: []string{Name + "/memory=" + id},
 		})
 	}
 	if err := write(d.files.spec(claim.UID), spec(specs)); err != nil {
-		return nil, giveUp(err)
+		return nil, errors.Join(err, d.giveUp(ctx, lent))
 	}
 	return devices, nil
 }
 
-// UnprepareResourceClaims returns what was lent to each claim. One that nobody knows is done.
-func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+// recordFor a claim, on disk: its loans have the names that they had before, if it was prepared before.
+func (d *Driver) recordFor(ctx context.Context, claim *resourceapi.ResourceClaim, all []allotted) (record, error) {
+	earlier, isThere, err := d.files.read(claim.UID)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "a record of before is replaced")
+	}
+	if isThere && earlier.Namespace != claim.Namespace {
+		return record{}, fmt.Errorf("claim %s of namespace %q has loans as one of namespace %q", claim.UID, claim.Namespace, earlier.Namespace)
+	}
+	scope := earlier.scope()
+	if !isThere {
+		if scope, err = d.scopeOf(ctx, claim); err != nil {
+			return record{}, err
+		}
+	}
+	kept := record{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Bytes: map[string]int64{}}
+	for _, one := range all {
+		kept.Bytes[one.result.Device] += one.bytes
+		kept.Loans = append(kept.Loans, loanName(scope, claim.UID, one.index))
+	}
+	if err := write(d.files.record(claim.UID), kept); err != nil {
+		return record{}, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	results := map[types.UID]error{}
-	for _, claim := range claims {
-		results[claim.UID] = d.unprepare(ctx, claim.Namespace, claim.UID)
-	}
-	return results, nil
+	d.records[claim.UID] = kept
+	delete(d.gone, claim.UID)
+	return kept, nil
 }
 
-func (d *Driver) unprepare(ctx context.Context, namespace string, uid types.UID) error {
+// scopeOf a claim's loans: its namespace, as it is now. One that is deleted and made anew is another.
+func (d *Driver) scopeOf(ctx context.Context, claim *resourceapi.ResourceClaim) (string, error) {
+	namespace, err := d.kube.CoreV1().Namespaces().Get(ctx, claim.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("whose claim it is: %w", err)
+	}
+	if namespace.UID == "" || namespace.CreationTimestamp.After(claim.CreationTimestamp.Time) {
+		return "", fmt.Errorf("namespace %q was made anew after claim %q: it is another one's", claim.Namespace, claim.Name)
+	}
+	return Scope(claim.Namespace, namespace.UID), nil
+}
+
+// UnprepareResourceClaims returns what was lent to each claim. One that nobody knows is done.
+func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	return forEach(claims, func(claim kubeletplugin.NamespacedObject) (types.UID, error) {
+		return claim.UID, d.unprepare(ctx, claim.Namespace, claim.UID, func() bool { return true })
+	}), nil
+}
+
+// unprepare a claim, if it is still to be when its turn has come.
+func (d *Driver) unprepare(ctx context.Context, namespace string, uid types.UID, isStillMeant func() bool) error {
 	if !plain.MatchString(string(uid)) {
 		// Nothing is ever lent to such a one, and its paths would be others'.
 		return nil
 	}
-	loans, err := d.agent.Loans(ctx, loanPrefix(namespace, uid))
+	unlock, err := d.files.lock(ctx, uid)
 	if err != nil {
 		return err
 	}
-	for _, loan := range loans {
-		if err := d.agent.Return(ctx, loan.Name); err != nil {
-			return err
-		}
-		klog.FromContext(ctx).Info("returned", "name", loan.Name)
+	defer unlock()
+	if !isStillMeant() {
+		return nil
+	}
+	kept, isThere, err := d.files.read(uid)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "its loans are found by their names")
+	}
+	if isThere && kept.Namespace != namespace {
+		// Of all claims there is one with this UID, and it is in another namespace.
+		return nil
+	}
+	if err := d.giveBack(ctx, namespace, uid, kept.Loans); err != nil {
+		return err
 	}
 	// The record last: until then a later start knows whose they were.
 	if err := errors.Join(remove(d.files.spec(uid)), remove(d.files.record(uid))); err != nil {
 		return err
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	delete(d.records, uid)
 	delete(d.gone, uid)
 	return nil
@@ -211,23 +270,28 @@ func (d *Driver) Reconcile(ctx context.Context) error {
 }
 
 func (d *Driver) heed(ctx context.Context, one record, isThere bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, still := d.records[one.UID]; !still {
-		delete(d.gone, one.UID)
+	if !d.isDue(one.UID, isThere) {
 		return nil
 	}
-	since, noted := d.gone[one.UID]
-	switch {
-	case isThere:
-		delete(d.gone, one.UID)
-	case !noted:
-		d.gone[one.UID] = time.Now()
-	case time.Since(since) >= d.grace:
-		klog.FromContext(ctx).Info("a claim is gone", "namespace", one.Namespace, "name", one.Name, "uid", one.UID)
-		return d.unprepare(ctx, one.Namespace, one.UID)
+	klog.FromContext(ctx).Info("a claim is gone", "namespace", one.Namespace, "name", one.Name, "uid", one.UID)
+	ctx, cancel := context.WithTimeout(ctx, reconcileWithin)
+	defer cancel()
+	return d.unprepare(ctx, one.Namespace, one.UID, func() bool { return d.isDue(one.UID, false) })
+}
+
+// isDue tells whether a claim has been gone for the time of grace, and notes whether it is there.
+func (d *Driver) isDue(uid types.UID, isThere bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, still := d.records[uid]; !still || isThere {
+		delete(d.gone, uid)
+		return false
 	}
-	return nil
+	since, noted := d.gone[uid]
+	if !noted {
+		d.gone[uid] = time.Now()
+	}
+	return noted && time.Since(since) >= d.grace
 }
 
 // takenFrom is what claims have of each device, as the scheduler counts it.

@@ -22,6 +22,17 @@ type record struct {
 	UID       types.UID `json:"uid"`
 	// Bytes by device: the scheduler's ledger.
 	Bytes map[string]int64 `json:"bytes"`
+	// Loans by their names, before the first is asked for. Drivers of before did not say.
+	Loans []string `json:"loans,omitempty"`
+}
+
+// scope of its loans. Before it was in the names, it was the namespace.
+func (r record) scope() string {
+	if len(r.Loans) == 0 {
+		return r.Namespace
+	}
+	scope, _, _ := strings.Cut(r.Loans[0], "/")
+	return scope
 }
 
 // files of the driver: records of its own, and CDI specs for the container runtime.
@@ -90,24 +101,32 @@ func (f files) load() (all map[types.UID]record, unread []error, err error) {
 		if !strings.HasSuffix(entry.Name(), ".json") {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join(f.records, entry.Name()))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		var one record
-		if err == nil {
-			err = json.Unmarshal(text, &one)
-		}
-		if err == nil && f.record(one.UID) != filepath.Join(f.records, entry.Name()) {
-			err = fmt.Errorf("it is of %q", one.UID)
-		}
+		one, isThere, err := f.read(types.UID(strings.TrimSuffix(entry.Name(), ".json")))
 		if err != nil {
-			unread = append(unread, fmt.Errorf("%s is no record of a claim: %w", entry.Name(), err))
-			continue
+			unread = append(unread, err)
+		} else if isThere {
+			all[one.UID] = one
 		}
-		all[one.UID] = one
 	}
 	return all, unread, nil
+}
+
+// read the record of one claim, if there is one.
+func (f files) read(uid types.UID) (one record, isThere bool, err error) {
+	text, err := os.ReadFile(f.record(uid))
+	if errors.Is(err, os.ErrNotExist) {
+		return record{}, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &one)
+	}
+	if err == nil && one.UID != uid {
+		err = fmt.Errorf("it is of %q", one.UID)
+	}
+	if err != nil {
+		return record{}, false, fmt.Errorf("%s is no record of a claim: %w", filepath.Base(f.record(uid)), err)
+	}
+	return one, true, nil
 }
 
 // sweep removes specs without a record, which nobody would remove any more: a record is older than its

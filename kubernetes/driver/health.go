@@ -3,9 +3,11 @@
 package driver
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,32 +16,43 @@ const unheard = 10 * time.Second
 
 // Health of the node's daemon, as the driver sees it.
 type Health struct {
-	mu    sync.Mutex
-	heard time.Time
-	err   error
+	last atomic.Pointer[heard]
 	// IsRegistered says whether the kubelet knows the driver.
 	IsRegistered func() bool
 }
 
-// Note what came of a call.
-func (h *Health) Note(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err = err; err == nil {
-		h.heard = time.Now()
-	}
+// heard of the daemon: when it answered last, and why it did not since.
+type heard struct {
+	at  time.Time
+	err error
 }
+
+// Note what came of a call. For one caller at a time.
+func (h *Health) Note(err error) {
+	next := heard{time.Now(), nil}
+	if err != nil {
+		next = heard{h.heard().at, err}
+	}
+	h.last.Store(&next)
+}
+
+func (h *Health) heard() heard {
+	if last := h.last.Load(); last != nil {
+		return *last
+	}
+	return heard{}
+}
+
+var errSilent = errors.New("no call has ended")
 
 // ServeHTTP answers 200 while the daemon answers and the kubelet has the driver registered, and says why
 // not otherwise.
 func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	h.mu.Lock()
-	heard, err := h.heard, h.err
-	h.mu.Unlock()
+	last := h.heard()
 	switch {
-	case time.Since(heard) > unheard:
+	case time.Since(last.at) > unheard:
 		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprintf(w, "the prezero daemon does not answer: %v\n", err)
+		fmt.Fprintf(w, "the prezero daemon does not answer: %v\n", cmp.Or(last.err, errSilent))
 	case h.IsRegistered != nil && !h.IsRegistered():
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprintln(w, "the kubelet has not registered the driver")

@@ -2,7 +2,9 @@
 //! Each call of the client library against a daemon of plain memory, which needs no huge page and
 //! waits for nobody who has some: what the call says, and that the daemon did it.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use client::{Client, Error, LendByName, LendRequest, Loan};
@@ -202,4 +204,70 @@ fn who_waits_for_ready_memory_gets_it_when_it_is_ready_or_what_there_is() {
     assert!(begun.elapsed() >= Duration::from_millis(100), "not before");
     let too_much = refusal(client.lend_within(&pages(1 << 30), Duration::from_millis(100)));
     assert!(matches!(too_much, wire::Error::NotEnough { .. }), "{too_much:?}");
+}
+
+#[test]
+fn a_wait_ends_when_its_caller_says_so() {
+    let daemon = daemon(0);
+    let begun = std::time::Instant::now();
+    let mut asked = 0;
+    let ended = daemon.client().lend_within_unless(&pages(1), Duration::from_secs(60), || {
+        asked += 1;
+        if asked < 3 { Ok(()) } else { Err(Ended::ByCaller) }
+    });
+    assert!(matches!(ended, Err(Ended::ByCaller)), "{ended:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "it was asked in time");
+}
+
+/// Why a wait ended.
+#[derive(Debug)]
+enum Ended {
+    ByCaller,
+    Otherwise(#[expect(dead_code, reason = "printed")] client::Error),
+}
+
+impl From<client::Error> for Ended {
+    fn from(error: client::Error) -> Self {
+        Self::Otherwise(error)
+    }
+}
+
+/// Answers as a daemon with that status, and tells watches of no change; how often it was asked for
+/// a report.
+fn reports_of(status: &wire::Status, listener: UnixListener) -> usize {
+    let status = serde_json::json!({ "parameters": status }).to_string();
+    let levels =
+        serde_json::json!({ "parameters": { "levels": [] }, "continues": true }).to_string();
+    let (mut borrower, _) = listener.accept().expect("a client");
+    std::thread::spawn(move || {
+        let (mut watch, _) = listener.accept().expect("a watch");
+        watch.write_all(format!("{levels}\0").as_bytes()).expect("it reads");
+        let _ = watch.read(&mut [0]);
+        std::thread::sleep(Duration::from_secs(60));
+    });
+    let (mut call, mut reports) = (Vec::new(), 0);
+    while let Ok(1..) = BufReader::with_capacity(1, &borrower).read_until(0, &mut call) {
+        let text = String::from_utf8_lossy(&call).into_owned();
+        call.clear();
+        // The loan in the end is not answered.
+        if !text.contains("GetStatus") {
+            break;
+        }
+        reports += 1;
+        borrower.write_all(format!("{status}\0").as_bytes()).expect("it reads");
+    }
+    reports
+}
+
+#[test]
+fn a_wait_asks_for_no_report_while_nothing_changes() {
+    let status = daemon(0).status();
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("socket");
+    let listener = UnixListener::bind(&path).expect("a new place");
+    let daemon = std::thread::spawn(move || reports_of(&status, listener));
+    let mut client = client::Client::connect(&path).expect("it listens");
+    client.lend_within(&pages(1), Duration::from_secs(1)).expect_err("it hangs up in the end");
+    drop(client);
+    assert_eq!(daemon.join().expect("it answered"), 1, "of one second");
 }

@@ -382,7 +382,7 @@ fn a_crowd_at_the_metrics_keeps_no_scraper_out() {
     let config = format!("[metrics]\nlisten = \"{}\"\n{}", socket.display(), page.pool(""));
     let Some(_daemon) = Daemon::start(page, 1, &config) else { return };
     let connect = || UnixStream::connect(&socket).expect("the metrics are served");
-    let held: Vec<_> = (0..50).map(|_| connect()).collect();
+    let held: Vec<_> = (0..200).map(|_| connect()).collect();
     for _ in 0..10 {
         let mut scraper = connect();
         scraper.set_read_timeout(Some(PATIENCE)).expect("a socket");

@@ -18,7 +18,7 @@ use units::Bytes;
 type Samples = BTreeMap<String, f64>;
 
 fn get(mut stream: impl Read + Write, line: &str) -> (String, String) {
-    write!(stream, "{line} HTTP/1.1\r\nHost: test\r\n\r\n").expect("a listener");
+    write!(stream, "{line} HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("a listener");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");

@@ -7,8 +7,9 @@
 //! - *What is left?* No descriptor, no memory, no file, no page and no promise of one, by the
 //!   counts of the kernel before and after.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::panic::Location;
 use std::time::{Duration, Instant};
 
 use linux::testkit::child::{Child, fork};
@@ -17,6 +18,7 @@ use prezero_tests::Daemon;
 use crate::groups::Throttled;
 use crate::scene::{Got, Scene};
 use crate::stage::Stage;
+use crate::table;
 use crate::users::User;
 use crate::victim::{LEND, STATUS, Victim};
 
@@ -46,19 +48,22 @@ pub(crate) struct Attack<'a> {
     window: Duration,
     throttled: Option<&'a Throttled>,
     act: Box<dyn Fn(&mut Scene<'_>) -> Got + 'a>,
+    /// Where it is made.
+    place: &'static Location<'static>,
 }
 
 impl<'a> Attack<'a> {
     /// An attack by one process of that user; `act` sets up, says so by [`Scene::set_up`], and ends
     /// when the scene is over.
+    #[track_caller]
     pub(crate) fn new(
         name: impl Into<String>,
         by: User,
         act: impl Fn(&mut Scene<'_>) -> Got + 'a,
     ) -> Self {
         let victims = vec![LEND, STATUS];
-        let (name, act) = (name.into(), Box::new(act));
-        Self { name, by, attackers: 1, victims, window: WINDOW, throttled: None, act }
+        let (name, act, place) = (name.into(), Box::new(act), Location::caller());
+        Self { name, by, attackers: 1, victims, window: WINDOW, throttled: None, act, place }
     }
 
     /// By so many processes.
@@ -119,7 +124,8 @@ impl<'a> Attack<'a> {
             .map(|(victim, times)| format!("{} {}", victim.what, times.text()))
             .collect();
         let (got, noticed) = (got.join("; "), noticed.join("; "));
-        say(&[&self.name, self.by.name(), &got, &noticed, &left.to_string()]);
+        let cells = [&self.name, self.by.name(), &got, &noticed, &left.to_string()];
+        table::add(&cells, self.place);
         if times.iter().any(|times| times.attacked.is_empty()) {
             return Err("a victim made no call".to_owned());
         }
@@ -188,10 +194,11 @@ impl<'a> Attack<'a> {
     }
 }
 
-/// A line of the table, also where the harness swallows what tests print.
-pub(crate) fn say(cells: &[&str]) {
-    let line = format!("| {} |\n", cells.join(" | "));
-    std::io::stdout().write_all(line.as_bytes()).expect("standard output can be written");
+/// A row of the table for an attack that [`Attack::run`] does not run: its name, the attacker, what
+/// the attacker gets, what victims notice, and what is left.
+#[track_caller]
+pub(crate) fn say(cells: &[&str; 5]) {
+    table::add(cells, Location::caller());
 }
 
 /// A process that attacks.

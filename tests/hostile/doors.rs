@@ -62,7 +62,7 @@ fn config(pages: u64) -> String {
 /// Names that are none, users that nobody is, sizes that nothing has.
 fn ask_oddly(scene: &mut Scene<'_>) -> Got {
     let page = 2_u64 << 20;
-    let long = "n".repeat(111);
+    let long = "n".repeat(119);
     let names = [
         "",
         "/",

@@ -5,24 +5,25 @@
 //! Every attack goes through [`attack::Attack::run`], which says what it measures. One file per
 //! subject; new attacks belong into the file of theirs. Those that need nothing of their own share
 //! a daemon, by the tables here; `PREZERO_HOSTILE_ONLY=WORDS` runs those whose name has the words.
-//! The table of docs/reliability.md is what
-//!
-//! ```text
-//! cargo test -p prezero-tests --test hostile -- --nocapture --test-threads 1 | grep '^|'
-//! ```
-//!
-//! prints.
+//! `make attacks` runs all of them and writes docs/attacks.md, a row for each attack; with
+//! `PREZERO_HOSTILE_TABLE=docs/attacks.md` any run replaces the rows of what it runs.
 
 mod answers;
 mod attack;
 mod doors;
 mod files;
 mod groups;
+mod hiding;
+mod inodes;
 mod leaks;
 mod locks;
+mod many_groups;
 mod memory;
+mod names;
+mod paths;
 mod quota;
 mod raw;
+mod removed;
 mod requests;
 mod scene;
 mod scrapes;
@@ -30,7 +31,10 @@ mod socket;
 mod stage;
 mod storm;
 mod strange;
+mod table;
 mod tree;
+mod tree_calls;
+mod tree_files;
 mod users;
 mod victim;
 mod workers;
@@ -44,6 +48,7 @@ type Subject = fn(&mut Stage);
 const RECYCLING: &[Subject] = &[
     files::a_lease_on_a_returned_file_holds_up_nobody,
     files::locks_on_returned_files_hold_up_nobody,
+    inodes::watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody,
     memory::changing_the_mode_between_return_and_proof_opens_nothing,
     memory::no_reference_reaches_the_next_borrower,
     strange::borrowers_that_die_at_every_step_leave_nothing,
@@ -58,6 +63,8 @@ const OTHERS: &[Subject] = &[
     doors::pools_and_numbers_without_bound_are_refused,
     doors::what_is_roots_is_refused_to_others,
     files::seals_links_and_attributes_are_refused,
+    many_groups::connections_of_many_groups_cost_no_more_memory,
+    many_groups::strangers_of_many_groups_that_knock_hold_up_nobody,
     quota::numbers_without_bound_are_refused,
     requests::an_owner_of_the_same_name_is_another_users,
     requests::garbage_costs_only_its_connection,
@@ -80,9 +87,15 @@ const OTHERS: &[Subject] = &[
     strange::the_lease_has_one_end_for_its_borrower,
     tree::a_file_of_the_tree_that_wakes_many_holds_up_nobody,
     tree::looks_at_the_tree_hold_up_nobody,
-    tree::open_files_of_the_tree_cost_no_memory_for_good,
     tree::the_tree_is_written_by_its_group_only,
     tree::writers_of_the_tree_leave_room_for_root,
+    tree_calls::queries_open_no_file,
+    tree_calls::ioctls_of_the_zeroing_group_are_granted,
+    tree_calls::queries_beside_those_who_hold_sysfs_hold_up_nobody,
+    tree_calls::refused_ioctls_hold_up_nobody,
+    tree_calls::refused_ioctls_of_many_groups_hold_up_nobody,
+    tree_files::names_of_the_tree_cost_the_daemon_no_memory,
+    tree_files::open_files_of_the_tree_are_bounded_by_user,
     workers::a_report_of_anothers_job_makes_nothing_ready,
     workers::hoarded_jobs_keep_nobody_from_borrowing,
     workers::only_root_says_how_blocks_are_recycled,

@@ -137,6 +137,26 @@ pub(crate) fn fanotify(class: u32, mask: u64, path: &std::ffi::CStr) -> io::Resu
     Ok(fd)
 }
 
+/// Reads the events of a non-blocking fanotify descriptor: the processes that opened the file.
+pub(crate) fn openers(fd: &OwnedFd) -> impl Iterator<Item = u32> {
+    // struct fanotify_event_metadata, of 24 bytes: its length, the event's descriptor, the process.
+    let (mut events, mut found) = ([0_u8; 24 * 64], Vec::new());
+    while let Ok(read) = rustix::io::read(fd, &mut events) {
+        let (events, _) = events[..read].as_chunks::<24>();
+        for event in events {
+            let number = |at: usize| {
+                c_int::from_ne_bytes([event[at], event[at + 1], event[at + 2], event[at + 3]])
+            };
+            if number(16) >= 0 {
+                // SAFETY: a descriptor that the kernel has just made for this process.
+                drop(unsafe { OwnedFd::from_raw_fd(number(16)) });
+            }
+            found.extend(u32::try_from(number(20)));
+        }
+    }
+    found.into_iter()
+}
+
 /// The calling thread gets CPU time only when nobody else wants it.
 pub(crate) fn idle() {
     let none = libc::sched_param { sched_priority: 0 };

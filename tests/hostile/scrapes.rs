@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The metrics' socket, to which everybody may connect where it is an address of 127.0.0.1: halves,
-//! floods, and those who have a crowd woken by each answer.
+//! floods, connections that come and go, requests by another site's name, and answers that wake a
+//! crowd.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use prezero_tests::Daemon;
 use prezero_tests::scrape::ASK;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with,
+};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene};
@@ -33,14 +38,17 @@ enum At {
     Port,
 }
 
+fn place() -> PathBuf {
+    std::env::temp_dir().join("prezero-test-metrics")
+}
+
 impl At {
     /// As the configuration has it.
     fn text(self) -> String {
         static PORT: OnceLock<u16> = OnceLock::new();
         match self {
-            Self::Path => {
-                std::env::temp_dir().join("prezero-test-metrics.socket").display().to_string()
-            }
+            // A directory of root's: in another one the daemon serves nothing.
+            Self::Path => place().join("socket").display().to_string(),
             Self::Port => {
                 let port = PORT.get_or_init(|| {
                     let probe = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -97,6 +105,74 @@ fn scrape_by_path(daemon: &Daemon) -> Result<Duration, String> {
     scrape(daemon, At::Path)
 }
 
+fn scrape_by_port(daemon: &Daemon) -> Result<Duration, String> {
+    scrape(daemon, At::Port)
+}
+
+/// Thousands of connections a second that ask nothing, so that others are soon the oldest. `each`
+/// prepares the next socket.
+fn churn(
+    scene: &mut Scene<'_>,
+    at: At,
+    mut each: impl FnMut(u32, &OwnedFd) -> rustix::io::Result<()>,
+) -> Got {
+    let mut held = VecDeque::new();
+    scene.set_up();
+    for number in 0.. {
+        if scene.over() {
+            break;
+        }
+        let socket = at.socket();
+        rustix::io::ioctl_fionbio(&socket, true).expect("our own");
+        // A queue that is full is a moment's rest.
+        if each(number, &socket).and_then(|()| at.connect(&socket)) == Err(rustix::io::Errno::AGAIN)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        held.push_back(socket);
+        if held.len() > 200 {
+            held.drain(..100);
+        }
+    }
+    Ok("hung up on".to_owned())
+}
+
+/// From one address after the other: a machine has 16 million.
+fn come_from(number: u32, socket: &OwnedFd) -> rustix::io::Result<()> {
+    let [.., high, low] = (number % 50_000).to_be_bytes();
+    bind(socket, &SocketAddr::from((Ipv4Addr::new(127, 1, high, low.max(1)), 0)))
+}
+
+/// As one user after the other, as the root of a namespace with subordinate numbers can.
+fn come_as(number: u32, _: &OwnedFd) -> rustix::io::Result<()> {
+    let user = nix::unistd::Uid::from_raw(200_000 + number % 60_000);
+    nix::unistd::seteuid(nix::unistd::Uid::from_raw(0)).expect("root");
+    nix::unistd::seteuid(user).expect("root");
+    Ok(())
+}
+
+/// Requests as a page in a browser sends them whose site's name leads to this machine.
+fn ask_by_other_names(scene: &mut Scene<'_>, at: At) -> Got {
+    scene.set_up();
+    let mut got = String::new();
+    while !scene.over() {
+        for host in ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", ""] {
+            let Ok(mut stream) = at.stream() else { continue };
+            let ask = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            let mut answer = String::new();
+            let asked = stream.write_all(ask.as_bytes());
+            if asked.and_then(|()| stream.read_to_string(&mut answer)).is_err() {
+                continue;
+            }
+            if answer.contains("prezero_") {
+                return Err(format!("READ the metrics by the name {host:?}"));
+            }
+            answer.lines().next().unwrap_or_default().clone_into(&mut got);
+        }
+    }
+    Ok(got)
+}
+
 fn hold_scrapes(scene: &mut Scene<'_>, at: At) -> Got {
     let mut held = Vec::new();
     scene.set_up();
@@ -151,15 +227,24 @@ fn wake_many(scene: &mut Scene<'_>, at: At) -> Got {
     Ok("answers".to_owned())
 }
 
-fn attacks(stage: &mut Stage, at: At, also: Option<Victim>) {
+/// Root's scraper, and one of another user's.
+fn scrapers(act: crate::victim::Act) -> [Victim; 2] {
+    let (root, other) = (User::Root, User::Victim);
+    let who = [("scrape", root), ("a user's scrape", other)];
+    who.map(|(what, user)| Victim { what, user, act })
+}
+
+fn attacks(stage: &mut Stage, at: At, scrapers: &[Victim]) {
     let attack = |name: &str, act: fn(&mut Scene<'_>, At) -> Got| {
         Attack::new(format!("{name}, {at:?}"), User::Stranger, move |scene| act(scene, at))
     };
+    let also = |attack| scrapers.iter().copied().fold(attack, Attack::also);
     for (name, act) in [
         ("half scrapes", hold_scrapes as fn(&mut Scene<'_>, At) -> Got),
         ("scrapes without end", scrape_for_ever),
+        ("connections without end", |scene, at| churn(scene, at, |_, _| Ok(()))),
     ] {
-        also.into_iter().fold(attack(name, act), Attack::also).run(stage);
+        also(attack(name, act)).run(stage);
     }
     // That one holds up whoever scrapes, and nobody who borrows.
     attack("epoll watchers of a scrape", wake_many).run(stage);
@@ -169,18 +254,32 @@ fn attacks(stage: &mut Stage, at: At, also: Option<Victim>) {
 fn those_who_scrape_by_a_path_hold_up_nobody() {
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", At::Path.text());
     let Some(mut stage) = Stage::set(16, &config) else { return };
-    // Root is another user than a stranger, and has its turn. Whoever may connect may read: here
-    // everybody.
-    let victim = Victim { what: "scrape", user: User::Root, act: scrape_by_path };
-    attacks(&mut stage, At::Path, Some(victim));
+    // Every user may connect there, and who may connect may read.
+    let scrapers = scrapers(scrape_by_path);
+    attacks(&mut stage, At::Path, &scrapers);
+    // So many users as there are places, and more: root keeps its own.
+    Attack::new("connections of 60,000 users, Path", User::Root, |scene| {
+        churn(scene, At::Path, come_as)
+    })
+    .also(scrapers[0])
+    .run(&mut stage);
     drop(stage);
-    let _ = std::fs::remove_file(At::Path.text());
+    let _ = std::fs::remove_dir_all(place());
 }
 
 #[test]
-fn those_who_scrape_by_an_address_hold_up_no_loan() {
+fn those_who_scrape_by_an_address_hold_up_nobody() {
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", At::Port.text());
     let Some(mut stage) = Stage::set(16, &config) else { return };
-    // All users of one machine are one there, as are their turns.
-    attacks(&mut stage, At::Port, None);
+    let scrapers = scrapers(scrape_by_port);
+    attacks(&mut stage, At::Port, &scrapers);
+    let addresses =
+        Attack::new("connections from 50,000 addresses, Port", User::Stranger, |scene| {
+            churn(scene, At::Port, come_from)
+        });
+    scrapers.into_iter().fold(addresses, Attack::also).run(&mut stage);
+    Attack::new("requests by another site's name, Port", User::Stranger, |scene| {
+        ask_by_other_names(scene, At::Port)
+    })
+    .run(&mut stage);
 }

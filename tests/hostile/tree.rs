@@ -3,7 +3,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,12 +19,12 @@ use crate::stage::Stage;
 use crate::users::User;
 use crate::victim::{Clock, Victim};
 
-fn domain(daemon: &Daemon) -> PathBuf {
+pub(crate) fn domain(daemon: &Daemon) -> PathBuf {
     daemon.tree().join("node0/hugepages/hugepages-2048kB")
 }
 
 /// Root's own look at the tree.
-const LOOK: Victim = Victim { what: "read of the tree", user: User::Root, act: look };
+pub(crate) const LOOK: Victim = Victim { what: "read of the tree", user: User::Root, act: look };
 /// Root's own order of a page.
 const ORDER: Victim = Victim { what: "write to the tree", user: User::Root, act: order };
 
@@ -48,7 +47,7 @@ fn order(daemon: &Daemon) -> Result<Duration, String> {
     written.map(|()| took).map_err(|error| format!("write to the tree: {error}"))
 }
 
-fn has_fuse() -> bool {
+pub(crate) fn has_fuse() -> bool {
     let has = fuse::open_device().is_ok();
     if !has {
         skip("no FUSE here");
@@ -82,45 +81,6 @@ pub(crate) fn looks_at_the_tree_hold_up_nobody(stage: &mut Stage) {
         return;
     }
     Attack::new("stat and readdir storm on the tree", User::Stranger, stat_storm)
-        .also(LOOK)
-        .run(stage);
-}
-
-/// Opens as many files of it as it may have, and waits on each.
-fn open_storm(scene: &mut Scene<'_>) -> Got {
-    let rustix::process::Rlimit { maximum, .. } =
-        rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let most = rustix::process::Rlimit { current: maximum, maximum };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, most).expect("the hard limit");
-    let path = domain(scene.daemon).join("zeroable_hugepages");
-    let mut held: Vec<File> = Vec::new();
-    let mut refused = 0;
-    for _ in 0..5000 {
-        match File::open(&path) {
-            Ok(mut file) => {
-                let mut text = String::new();
-                let _ = file.read_to_string(&mut text);
-                held.push(file);
-            }
-            Err(_) => refused += 1,
-        }
-    }
-    scene.set_up();
-    while !scene.over() {
-        let flags = PollFlags::PRI | PollFlags::ERR;
-        let mut fds: Vec<_> =
-            held.iter().map(|f| PollFd::from_borrowed_fd(f.as_fd(), flags)).collect();
-        let now = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-        let _ = poll(&mut fds, Some(&now));
-    }
-    Ok(format!("{} open files, {refused} refused", held.len()))
-}
-
-pub(crate) fn open_files_of_the_tree_cost_no_memory_for_good(stage: &mut Stage) {
-    if !has_fuse() {
-        return;
-    }
-    Attack::new("5000 open and polled files of the tree", User::Stranger, open_storm)
         .also(LOOK)
         .run(stage);
 }

@@ -10,6 +10,9 @@ pub(crate) const ZERO_GROUP: u32 = 65_522;
 /// Members may lend by name.
 pub(crate) const AGENT_GROUP: u32 = 65_523;
 
+/// Groups from here on are in no configuration.
+const NOBODYS_GROUPS: u32 = 1_000_000;
+
 /// A user by what it may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
@@ -19,6 +22,10 @@ pub(crate) enum User {
     Stranger,
     /// In the group that may borrow.
     Borrower,
+    /// The same with 65,536 supplementary groups, which are nobody's.
+    StrangerOfManyGroups,
+    /// In the group that may borrow by its primary group alone, with as many.
+    BorrowerOfManyGroups,
     /// In the group that may borrow, and nobody's accomplice.
     Victim,
     /// In the group that may zero, and in the one that may borrow.
@@ -36,6 +43,8 @@ impl User {
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::Root => 0,
+            Self::BorrowerOfManyGroups => 65_526,
+            Self::StrangerOfManyGroups => 65_527,
             Self::Driver => 65_528,
             Self::Agent => 65_529,
             Self::Operator => 65_530,
@@ -51,6 +60,8 @@ impl User {
         match self {
             Self::Root => "root",
             Self::Stranger => "stranger",
+            Self::StrangerOfManyGroups => "stranger of 65,536 groups",
+            Self::BorrowerOfManyGroups => "borrower of 65,536 groups",
             Self::Borrower => "borrower",
             Self::Victim => "victim",
             Self::Zeroer => "zeroer",
@@ -62,16 +73,24 @@ impl User {
 
     /// The calling process, a child of the test, is that user from now on.
     pub(crate) fn become_it(self) {
-        let groups: &[u32] = match self {
+        let groups: Vec<u32> = match self {
             Self::Root => return,
-            Self::Stranger => &[],
-            Self::Borrower | Self::Victim => &[LEND_GROUP],
-            Self::Zeroer | Self::Operator => &[ZERO_GROUP, LEND_GROUP],
-            Self::Agent | Self::Driver => &[AGENT_GROUP],
+            Self::Stranger => Vec::new(),
+            // The most that a process may have (NGROUPS_MAX).
+            Self::StrangerOfManyGroups | Self::BorrowerOfManyGroups => {
+                (NOBODYS_GROUPS..).take(65_536).collect()
+            }
+            Self::Borrower | Self::Victim => vec![LEND_GROUP],
+            Self::Zeroer | Self::Operator => vec![ZERO_GROUP, LEND_GROUP],
+            Self::Agent | Self::Driver => vec![AGENT_GROUP],
         };
-        let groups: Vec<_> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        let groups: Vec<_> = groups.into_iter().map(Gid::from_raw).collect();
+        let primary = match self {
+            Self::BorrowerOfManyGroups => LEND_GROUP,
+            _ => self.number(),
+        };
         setgroups(&groups).expect("root");
-        setgid(Gid::from_raw(self.number())).expect("root");
+        setgid(Gid::from_raw(primary)).expect("root");
         setuid(Uid::from_raw(self.number())).expect("root");
         // As a process that a user has started, which one that was root before is not.
         let dumpable = rustix::process::DumpableBehavior::Dumpable;

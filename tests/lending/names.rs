@@ -43,24 +43,31 @@ fn of_two_calls_for_one_name_one_makes_the_loan_and_the_other_finds_it() {
 }
 
 #[test]
-fn a_return_waits_for_a_loan_that_is_being_made() {
+fn a_loan_that_is_being_made_is_listed_and_a_return_ends_it() {
     let _alone = alone();
     let daemon = daemon("max = 300", "");
     std::thread::scope(|scope| {
         let lent = scope.spawn(|| daemon.agent().lend(&whole("a/x", LARGE)));
         let begun = Instant::now();
-        loop {
-            match daemon.agent().give_back(named("a/x")) {
-                Ok(()) => break,
-                Err(Error::AgentRefused(AgentError::NoSuchName { .. })) => {}
-                Err(other) => panic!("{other}"),
+        let listed = loop {
+            if let Some(loan) = daemon.agent().loans("a/").expect("a list").pop() {
+                break loan;
             }
             assert!(begun.elapsed() < PATIENCE, "it was never made");
+        };
+        daemon.agent().give_back(named("a/x")).expect("it is listed");
+        match lent.join().expect("no panic") {
+            Err(Error::AgentRefused(AgentError::Failed { what })) => {
+                assert!(listed.pending && listed.path.is_empty(), "{listed:?}");
+                assert!(what.contains("its name was returned"), "{what}");
+            }
+            // It was made before it was returned.
+            Ok(lent) => assert!(!lent.loan.pending),
+            Err(other) => panic!("{other}"),
         }
-        lent.join().expect("no panic").expect("it was made before");
     });
     assert!(names(&daemon).is_empty());
-    daemon.wait_for("returned", |pool| pool.lent_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! The repository's own rules, as tests.
 
 mod arrows;
+mod attacks;
+mod blocking;
 mod daemon;
 mod floors;
 mod machines;

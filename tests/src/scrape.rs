@@ -2,4 +2,4 @@
 //! What Prometheus asks a daemon for.
 
 /// A whole request for the metrics, after whose answer the connection ends.
-pub const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+pub const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";

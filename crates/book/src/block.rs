@@ -163,9 +163,13 @@ impl Block {
     pub fn adopt_ready(id: BlockId, pool: PoolKey, reach: &Reach) -> Self {
         let state = match reach {
             Reach::Nobody(_) | Reach::Sole => State::Ready(ZeroClaim(pool.pages_per_block)),
-            Reach::Shared | Reach::Mapped | Reach::Pinned | Reach::Poisoned | Reach::Unknown => {
-                State::Lingering(None)
-            }
+            Reach::Shared
+            | Reach::Mapped
+            | Reach::Pinned
+            | Reach::Poisoned
+            | Reach::Altered
+            | Reach::Marked
+            | Reach::Unknown => State::Lingering(None),
         };
         Self::adopted(id, pool, state)
     }

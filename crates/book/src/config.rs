@@ -197,6 +197,9 @@ impl Tree {
 pub struct Metrics {
     /// Where to serve them, to everybody who can connect there; default: nowhere.
     pub listen: Option<Listen>,
+    /// Names of this machine by which they may be asked for at an address, beside addresses and
+    /// `localhost`; default: none. A request by another name is refused.
+    pub hosts: Vec<String>,
 }
 
 /// Everything the daemon is told.

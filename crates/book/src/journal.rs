@@ -9,6 +9,7 @@
 //! b17-n0-p8-l5-i0-u1000-g8-k300-oguest1-t91  ... until second 91 of CLOCK_BOOTTIME
 //! b17-n0-p8-l5-i0-u1000-g8-hteam-a+0f3c      lent by the name `team-a/0f3c`
 //! b17-n0-p8-l5-i0-u1000-g8-k300-ox-steam+a-t91  kept for `x` of the scope `team-a`
+//! b17-n0-p8-l5-i0-u1000-g8-hteam-a@7f3c+0f3c  the scope says which `team-a` it is
 //! ```
 //! The page size is the mount's. A loan's name stands last, since it may have hyphens; it says the
 //! scope of an owner, which where the loan has no name is written out. A rename
@@ -154,7 +155,9 @@ mod tests {
     }
 
     fn loan() -> impl Strategy<Value = Option<LoanName>> {
-        let name = "[A-Za-z0-9][A-Za-z0-9._-]{0,50}(/[A-Za-z0-9][A-Za-z0-9._-]{0,56})?";
+        let part = |most: usize| format!("[A-Za-z0-9][A-Za-z0-9._-]{{0,{most}}}");
+        let name = format!("{}((@{})?/{})?", part(50), part(8), part(55));
+        let name = proptest::string::string_regex(&name).expect("a pattern");
         proptest::option::of(name.prop_map(|text| text.parse().expect("the pattern is the rule")))
     }
 
@@ -195,7 +198,10 @@ mod tests {
             (id, node, k) in (0..1_000_000_000_000u64, 0..1024u32, 1..1_000_000_000u64),
             (lease, uid, account) in (0..1_000_000_000_000u64, any::<u32>(), any::<u32>()),
             (seconds, until) in (any::<u32>(), proptest::option::of(0..10_000_000_000u64)),
-            (scope, rest) in ("[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "[A-Za-z0-9][A-Za-z0-9._-]{0,45}"),
+            (scope, rest) in (
+                "[A-Za-z0-9][A-Za-z0-9._-]{0,62}(@[A-Za-z0-9]{1,10})?",
+                "[A-Za-z0-9][A-Za-z0-9._-]{0,42}",
+            ),
             owner in "[A-Za-z0-9._]{1,64}",
             is_held in any::<bool>(),
         ) {
@@ -254,6 +260,8 @@ mod tests {
             "b1-n0-p1-l1-i0-u0-g1-k5-oa-s+",
             "b1-n0-p1-l1-i0-u0-g1-k5-oa-sa-ha+1",
             "b1-n0-p1-l1-i0-u0-g1-k5-oa-sa/b",
+            "b1-n0-p1-l1-i0-u0-g1-k5-oa-sa@",
+            "b1-n0-p1-l1-i0-u0-g1-ha@b",
         ] {
             assert_eq!(parse(name, PageSize::MIB_2), None, "{name}");
         }

@@ -143,7 +143,7 @@ fn only_a_proof_or_the_operators_word_has_a_block_cleared_where_it_lies() {
     use Recycle::{Auto, Fresh, InPlace};
     type Case = (fn() -> Reach, Recycle, Settled);
     let nobody = || Reach::Nobody(Unheld::by(Shown));
-    let cases: [Case; 12] = [
+    let cases: [Case; 18] = [
         (nobody, Auto, Settled::Zeroable),
         (nobody, InPlace, Settled::Zeroable),
         (nobody, Fresh, Settled::Gone),
@@ -156,6 +156,12 @@ fn only_a_proof_or_the_operators_word_has_a_block_cleared_where_it_lies() {
         (|| Reach::Mapped, Auto, Settled::Lingering),
         (|| Reach::Shared, Auto, Settled::Lingering),
         (|| Reach::Unknown, Auto, Settled::Gone),
+        (|| Reach::Altered, Auto, Settled::Gone),
+        (|| Reach::Altered, InPlace, Settled::Gone),
+        (|| Reach::Marked, Auto, Settled::Gone),
+        (|| Reach::Marked, InPlace, Settled::Gone),
+        (|| Reach::Poisoned, Auto, Settled::Gone),
+        (|| Reach::Poisoned, InPlace, Settled::Gone),
     ];
     for (reach, recycle, expected) in cases {
         let mut block = Block::adopt_unknown(ID, POOL, None);

@@ -2,7 +2,7 @@
 //! One connection to the daemon, and a method per method of the interface.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
@@ -25,6 +25,9 @@ use crate::socket::{Blocking, now};
 /// A loan waits at most 2 s for its owner's former self (see the daemon), so 10 s is a hang.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A timeout of nothing would be none.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// A call, as it is sent.
 #[derive(Debug, serde::Serialize)]
 struct Named<'a, M> {
@@ -36,6 +39,7 @@ struct Named<'a, M> {
 #[derive(Debug)]
 pub struct Client {
     connection: Connection<Blocking>,
+    path: PathBuf,
 }
 
 impl Client {
@@ -56,7 +60,12 @@ impl Client {
         let path = socket.as_ref();
         let stream = crate::socket::connect(path, timeout)
             .map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
-        Ok(Self { connection: Connection::new(Blocking(stream)) })
+        Ok(Self { connection: Connection::new(Blocking(stream)), path: path.to_owned() })
+    }
+
+    /// Where its daemon listens.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// One call and its answer.
@@ -189,6 +198,26 @@ pub struct Watch {
     connection: Connection<Blocking>,
 }
 
+impl Watch {
+    /// The next report, if there is one within `timeout`, which is at least a millisecond. The next
+    /// call goes on with a report that has come in part.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]; [`Error::Broken`], also when the daemon ends.
+    pub fn next_within(&mut self, timeout: Duration) -> Result<Option<WatchReply>> {
+        let set = self.connection.read().read_half().set_timeout(Some(timeout.max(SHORTEST)));
+        set.map_err(|error| broken("Watch")(error.into()))?;
+        match now(self.connection.receive_reply::<WatchReply, wire::Error>()) {
+            Ok((Ok(reply), _)) => Ok(reply.into_parameters()),
+            Ok((Err(refused), _)) => Err(refused.into()),
+            Err(zlink::Error::Io(error)) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Ok(None)
+            }
+            Err(source) => Err(broken("Watch")(source)),
+        }
+    }
+}
+
 impl Iterator for Watch {
     type Item = Result<WatchReply>;
 
@@ -274,7 +303,8 @@ mod tests {
     /// What is sent for a request, by the bytes of it.
     fn sent(request: &LendRequest) -> String {
         let (ours, theirs) = UnixStream::pair().expect("two sockets");
-        let mut client = Client { connection: Connection::new(Blocking(ours)) };
+        let connection = Connection::new(Blocking(ours));
+        let mut client = Client { connection, path: PathBuf::new() };
         std::thread::scope(|scope| {
             scope.spawn(move || client.lend(request).expect_err("nobody answers"));
             let mut call = Vec::new();

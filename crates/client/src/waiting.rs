@@ -1,48 +1,168 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans for who would rather wait for ready memory than have the kernel zero it.
+//! Loans for programs that would rather wait for ready memory than have the kernel zero it.
+//!
+//! Who waits is told by the daemon when its counts change ([`Client::watch`]), at most 20 times a
+//! second. It asks for a whole report, which costs the daemon 5 us for each loan of all users, only
+//! where these counts could be enough, and ever less often where they were not.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use wire::{LendRequest, PoolStatus, Provider};
 
-use crate::connection::Client;
+use crate::connection::{Client, Watch};
 use crate::error::{Error, Result};
 use crate::loan::Loan;
 
-/// How often is looked whether enough is ready.
-const LOOK: Duration = Duration::from_millis(20);
+/// For how long a wait may keep its caller from ending it.
+const SLICE: Duration = Duration::from_millis(100);
+/// The least and the most time between two reports that one wait asks for.
+const LOOKS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
 impl Client {
-    /// Borrows memory once all of it is ready, or what there is after `wait`. Blocks for as long,
-    /// and cannot be cancelled.
+    /// Borrows memory once all of it is ready, or what there is after `wait`. Blocks for as long.
     ///
     /// # Errors
     /// As [`Client::lend`]; that there is not enough memory only after `wait`.
     pub fn lend_within(&mut self, request: &LendRequest, wait: Duration) -> Result<Loan> {
+        self.lend_within_unless(request, wait, || Ok::<(), Never>(())).map_err(|Never(error)| error)
+    }
+
+    /// The same for a program that may have something else to do: the wait asks it ten times a
+    /// second and more whether to go on, and ends with its error.
+    ///
+    /// # Errors
+    /// As [`Client::lend_within`]; those of `go_on`.
+    pub fn lend_within_unless<E: From<Error>>(
+        &mut self,
+        request: &LendRequest,
+        wait: Duration,
+        mut go_on: impl FnMut() -> Result<(), E>,
+    ) -> Result<Loan, E> {
         let end = Instant::now().checked_add(wait);
+        let mut waiting: Option<Waiting> = None;
         loop {
-            let in_time = end.is_none_or(|end| Instant::now() < end);
-            if !in_time || self.has_ready(request)? {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let in_time = left.is_none_or(|left| !left.is_zero());
+            let may_be = waiting.as_ref().is_none_or(Waiting::may_look);
+            if !in_time || (may_be && self.has_ready(request, &mut waiting)?) {
                 match self.lend(request) {
                     Err(Error::Refused(wire::Error::NotEnough { .. })) if in_time => {}
-                    result => return result,
+                    result => return result.map_err(E::from),
                 }
             }
-            std::thread::sleep(LOOK);
+            go_on()?;
+            if let Some(waiting) = &mut waiting {
+                waiting.sleep(left.map_or(SLICE, |left| left.min(SLICE)));
+            }
         }
     }
 
-    fn has_ready(&mut self, request: &LendRequest) -> Result<bool> {
+    /// Whether it is ready, by a whole report. From the first one on that says no, what changes is
+    /// told.
+    fn has_ready(&mut self, request: &LendRequest, waiting: &mut Option<Waiting>) -> Result<bool> {
         let status = self.status()?;
+        let enough = match request.single {
+            true => request.bytes.0.min(largest_block(fitting(&status.pools, request))),
+            false => request.bytes.0,
+        };
+        match waiting {
+            Some(waiting) => waiting.looked(enough),
+            None => *waiting = Some(Waiting::begin(self.path(), request, enough)),
+        }
         Ok(is_ready(status.provider, &status.pools, request))
     }
+}
+
+/// One wait, between its looks.
+#[derive(Debug)]
+struct Waiting {
+    /// `None` where the daemon tells nothing: then it is looked by the clock.
+    watch: Option<Watch>,
+    /// Ready bytes by node and page size, as far as they were told.
+    ready: BTreeMap<(u32, u64), u64>,
+    /// Fewer ready bytes than these are not enough...
+    enough: u64,
+    /// ... on one node, or on all of them.
+    single: bool,
+    next_look: Instant,
+    pause: Duration,
+}
+
+impl Waiting {
+    fn begin(socket: &Path, request: &LendRequest, enough: u64) -> Self {
+        let watch = Client::connect(socket)
+            .and_then(|client| client.watch(request.node, request.page_size, None, Duration::ZERO));
+        let (ready, pause) = (BTreeMap::new(), LOOKS[0]);
+        let next_look = Instant::now() + pause;
+        Self { watch: watch.ok(), ready, enough, single: request.single, next_look, pause }
+    }
+
+    /// A whole report was asked for; the next one waits for longer.
+    fn looked(&mut self, enough: u64) {
+        self.enough = enough;
+        self.pause = (self.pause * 2).min(LOOKS[1]);
+        self.next_look = Instant::now() + self.pause;
+    }
+
+    /// Whether a whole report is worth asking for, and may be.
+    fn may_look(&self) -> bool {
+        self.has_enough() && Instant::now() >= self.next_look
+    }
+
+    /// Whether enough is ready, as far as that was told.
+    fn has_enough(&self) -> bool {
+        let mut most = BTreeMap::<(Option<u32>, u64), u64>::new();
+        for (&(node, page_bytes), ready) in &self.ready {
+            let sum = most.entry((self.single.then_some(node), page_bytes)).or_default();
+            *sum = sum.saturating_add(*ready);
+        }
+        self.watch.is_none() || most.values().any(|ready| *ready >= self.enough)
+    }
+
+    /// Waits for the daemon to tell of a change, or for the next look.
+    fn sleep(&mut self, most: Duration) {
+        let most = match self.has_enough() {
+            true => most.min(self.next_look.saturating_duration_since(Instant::now())),
+            false => most,
+        };
+        match self.watch.as_mut().map(|watch| watch.next_within(most)) {
+            None => std::thread::sleep(most),
+            Some(Ok(None)) => {}
+            Some(Ok(Some(told))) => {
+                for level in told.levels {
+                    let ready = level.ready_pages.saturating_mul(level.page_bytes);
+                    self.ready.insert((level.node, level.page_bytes), ready);
+                }
+            }
+            // The next look says what became of the daemon.
+            Some(Err(_)) => self.watch = None,
+        }
+    }
+}
+
+/// The error of a wait that its caller does not end.
+struct Never(Error);
+
+impl From<Error> for Never {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+fn fitting<'a>(
+    pools: &'a [PoolStatus],
+    request: &LendRequest,
+) -> impl Iterator<Item = &'a PoolStatus> + Clone {
+    let request = request.clone();
+    pools.iter().filter(move |pool| fits(pool, &request))
 }
 
 /// Whether all of it can be had at once: one file comes from one block, several from any. Where the
 /// kernel keeps the pages a file takes as many as one node has.
 fn is_ready(provider: Provider, pools: &[PoolStatus], request: &LendRequest) -> bool {
-    let mut fit = pools.iter().filter(|pool| fits(pool, request));
+    let mut fit = fitting(pools, request);
     if request.single {
         return match provider {
             Provider::Kernel => {
@@ -67,14 +187,18 @@ fn fits(pool: &PoolStatus, request: &LendRequest) -> bool {
         && request.bytes.0.is_multiple_of(pool.page_bytes)
 }
 
-/// Whether one block has `bytes` ready. Where no pool's blocks are as large, as much as one has.
-fn has_block<'a>(pools: impl Iterator<Item = &'a PoolStatus> + Clone, bytes: u64) -> bool {
+/// The length of the longest blocks.
+fn largest_block<'a>(pools: impl Iterator<Item = &'a PoolStatus>) -> u64 {
     let block = |pool: &PoolStatus| {
         let sizes = pool.sizes.iter().map(|size| size.pages_per_block);
         pool.page_bytes.saturating_mul(sizes.max().unwrap_or(pool.pages_per_block))
     };
-    let largest = pools.clone().map(block).max().unwrap_or_default();
-    let enough = bytes.min(largest);
+    pools.map(block).max().unwrap_or_default()
+}
+
+/// Whether one block has `bytes` ready. Where no pool's blocks are as large, as much as one has.
+fn has_block<'a>(pools: impl Iterator<Item = &'a PoolStatus> + Clone, bytes: u64) -> bool {
+    let enough = bytes.min(largest_block(pools.clone()));
     let has = |pool: &PoolStatus| {
         let of_size = |pages: u64| pages.saturating_mul(pool.page_bytes) >= enough;
         match pool.pages_per_block {

@@ -9,14 +9,19 @@
 //!
 //! What root makes are containers, whose users count each for itself.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use linux::{Peer, Roots};
 use units::Uid;
+
+/// Interval of looks at the file's time of change: programs that add users do not reload the
+/// daemon.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The numbers that users may use in their namespaces.
 #[derive(Debug, Default)]
@@ -27,18 +32,26 @@ struct Subordinates(Vec<(Range<u64>, u32)>);
 pub(crate) struct Accounts {
     roots: Roots,
     file: PathBuf,
-    read: RefCell<(Option<SystemTime>, Subordinates)>,
+    look_every: Duration,
+    known: Arc<Mutex<Subordinates>>,
+    /// When the file had changed that is known, and when that is looked at again.
+    changed: Cell<Option<SystemTime>>,
+    next_look: Cell<Instant>,
     is_warned: Cell<bool>,
 }
 
 impl Accounts {
+    /// Blocks until the file was read, with the names of the users in it.
     pub(crate) fn new(roots: Roots) -> Self {
-        Self::of_file(roots, Path::new("/etc/subuid"))
+        Self::of_file(roots, Path::new("/etc/subuid"), LOOK_EVERY)
     }
 
-    pub(crate) fn of_file(roots: Roots, file: &Path) -> Self {
-        let (read, is_warned) = (RefCell::default(), Cell::default());
-        Self { roots, file: file.to_owned(), read, is_warned }
+    pub(crate) fn of_file(roots: Roots, file: &Path, look_every: Duration) -> Self {
+        let changed = Cell::new(last_change(file));
+        let known = Arc::new(Mutex::new(Subordinates::read(file)));
+        let next_look = Cell::new(Instant::now() + look_every);
+        let file = file.to_owned();
+        Self { roots, file, look_every, known, changed, next_look, is_warned: Cell::default() }
     }
 
     /// The account of a connected peer.
@@ -65,18 +78,48 @@ impl Accounts {
 
     /// The user whose subordinate a number is, or itself.
     pub(crate) fn of_number(&self, uid: u32) -> u32 {
-        // Nobody can be asked to reload when a user is added.
-        let changed = std::fs::metadata(&self.file).and_then(|found| found.modified()).ok();
-        let mut read = self.read.borrow_mut();
-        if read.0 != changed {
-            let text = std::fs::read_to_string(&self.file).unwrap_or_default();
-            *read = (changed, Subordinates::parse(&text));
+        self.look();
+        lock(&self.known).owner(uid).unwrap_or(uid)
+    }
+
+    /// Has a changed file read, by a thread: names of users may come from afar.
+    fn look(&self) {
+        let now = Instant::now();
+        if now < self.next_look.get() {
+            return;
         }
-        read.1.owner(uid).unwrap_or(uid)
+        self.next_look.set(now + self.look_every);
+        let changed = last_change(&self.file);
+        if changed == self.changed.get() {
+            return;
+        }
+        let (file, known) = (self.file.clone(), Arc::clone(&self.known));
+        let thread = std::thread::Builder::new().name("subordinates".to_owned());
+        match thread.spawn(move || {
+            let read = Subordinates::read(&file);
+            *lock(&known) = read;
+        }) {
+            Ok(_) => self.changed.set(changed),
+            Err(error) => tracing::warn!(%error, "subordinates are not read again"),
+        }
     }
 }
 
+fn last_change(file: &Path) -> Option<SystemTime> {
+    std::fs::metadata(file).and_then(|found| found.modified()).ok()
+}
+
+fn lock(known: &Mutex<Subordinates>) -> MutexGuard<'_, Subordinates> {
+    // It is replaced whole.
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Subordinates {
+    /// What a file says; nothing, if there is none.
+    fn read(file: &Path) -> Self {
+        Self::parse(&std::fs::read_to_string(file).unwrap_or_default())
+    }
+
     /// Lines of `user:first:count`, the user by name or number. Others mean nothing, as to
     /// newuidmap(1); nor do users that there are not.
     fn parse(text: &str) -> Self {
@@ -121,11 +164,28 @@ mod tests {
     fn a_changed_file_is_read_again_and_a_missing_one_is_empty() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("subuid");
-        let accounts = Accounts::of_file(Roots::default(), &file);
+        let accounts = Accounts::of_file(Roots::default(), &file, Duration::ZERO);
         assert_eq!(accounts.of_number(100_001), 100_001);
+        let becomes = |owner: u32| {
+            let begun = Instant::now();
+            while accounts.of_number(100_001) != owner {
+                assert!(begun.elapsed() < Duration::from_secs(20), "it stays otherwise");
+                std::thread::yield_now();
+            }
+        };
         std::fs::write(&file, "1000:100000:65536\n").unwrap();
-        assert_eq!(accounts.of_number(100_001), 1000);
+        becomes(1000);
         std::fs::remove_file(&file).unwrap();
-        assert_eq!(accounts.of_number(100_001), 100_001);
+        becomes(100_001);
+    }
+
+    #[test]
+    fn file_is_looked_at_once_in_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("subuid");
+        std::fs::write(&file, "1000:100000:65536\n").unwrap();
+        let accounts = Accounts::of_file(Roots::default(), &file, Duration::from_secs(3600));
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(accounts.of_number(100_001), 1000, "as it was read at the start");
     }
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use book::config::Config;
+use book::config::{Config, Metrics};
 use linux::process;
 use tokio::signal::unix::Signal;
 
@@ -73,10 +73,16 @@ impl Control {
     /// # Errors
     /// Those of listening there.
     pub(crate) fn serve_metrics(&self) -> Result<()> {
-        let listen = self.shell.borrow().config().metrics.listen.clone();
-        let endpoint = listen.map(|at| Endpoint::open(&at, self.metrics())).transpose()?;
+        let metrics = self.shell.borrow().config().metrics.clone();
+        let endpoint = self.endpoint_of(&metrics)?;
         self.endpoint.replace(endpoint);
         Ok(())
+    }
+
+    fn endpoint_of(&self, metrics: &Metrics) -> Result<Option<Endpoint>> {
+        let roots = self.shell.borrow().roots().clone();
+        let open = |at| Endpoint::open(at, metrics.hosts.clone(), roots, self.metrics());
+        metrics.listen.as_ref().map(open).transpose()
     }
 
     fn metrics(&self) -> Source {
@@ -140,15 +146,12 @@ impl Control {
         let source = self.source.as_ref().ok_or("it cannot be read again")?;
         let config = (source.0)()?;
         let told = |error: crate::Error| error.to_string();
-        let groups = Groups::of(&config).map_err(told)?;
+        let groups = Rc::new(Groups::of(&config).map_err(told)?);
         Settings::check(&config).map_err(told)?;
-        let listen = config.metrics.listen.clone();
-        let moved = self.shell.borrow().config().metrics.listen != listen;
+        let metrics = config.metrics.clone();
+        let moved = self.shell.borrow().config().metrics.listen != metrics.listen;
         // What can fail comes first: an address that is taken refuses the whole configuration.
-        let endpoint = match listen.filter(|_| moved) {
-            Some(at) => Some(Endpoint::open(&at, self.metrics()).map_err(told)?),
-            None => None,
-        };
+        let endpoint = if moved { self.endpoint_of(&metrics).map_err(told)? } else { None };
         self.shell.borrow_mut().reload(config).map_err(told)?;
         let agents = groups.agent();
         self.groups.replace(groups);
@@ -159,6 +162,8 @@ impl Control {
         }
         if moved {
             self.endpoint.replace(endpoint);
+        } else if let Some(endpoint) = self.endpoint.borrow().as_ref() {
+            endpoint.answer_to(metrics.hosts);
         }
         Ok(())
     }

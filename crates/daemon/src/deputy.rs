@@ -254,7 +254,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let subuid = dir.path().join("subuid");
         std::fs::write(&subuid, "7:100000:65536\n").unwrap();
-        let places = Places::new(Accounts::of_file(Roots::default(), &subuid));
+        let places =
+            Places::new(Accounts::of_file(Roots::default(), &subuid, Duration::from_secs(1)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             // Or tokio's own budget would be what is found.

@@ -62,20 +62,15 @@ pub enum Error {
     /// Another daemon works there.
     #[error("another daemon works in {0}: stop it first, or choose another --run-dir")]
     Locked(PathBuf),
-    /// Somebody else can change what is in it.
-    #[error(
-        "the run directory {path} is of uid {owner} with mode {mode:o}: others can put files there; \
-         choose a --run-dir that only the daemon's user, uid {user}, can write to"
-    )]
+    /// Another user can change where the daemon's files would lie.
+    #[error("the {what} is not the daemon's alone: {source}; choose another {choose}")]
     NotOurs {
-        /// The directory.
-        path: PathBuf,
-        /// Whose it is.
-        owner: u32,
-        /// Its permissions.
-        mode: u32,
-        /// Whose it should be.
-        user: u32,
+        /// Which directory.
+        what: &'static str,
+        /// Who can change it.
+        source: linux::Error,
+        /// The option or key that says where it is.
+        choose: &'static str,
     },
     /// Another daemon listens there.
     #[error("another daemon already listens at {0}: stop it first, or choose another --socket")]

@@ -35,6 +35,32 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long the end of a daemon waits for what its users hold up.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// An event on a user's file that takes longer wakes thousands who wait for it. Without any it
+/// takes some microseconds.
+const WAKES_MANY: Duration = Duration::from_millis(1);
+/// For so many times as long the lane rests then: the kernel wakes them with interrupts off.
+const REST: u32 = 9;
+/// The longest rest.
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// Does in a lane what is an event on a file (inotify(7)) that its user may watch, and rests after
+/// one that woke many: whoever has them woken waits for that, and the machine has its CPUs.
+pub(crate) fn event<T>(act: impl FnOnce() -> T) -> T {
+    let begin = cpu_time();
+    let done = act();
+    let took = cpu_time().saturating_sub(begin);
+    if took > WAKES_MANY {
+        std::thread::sleep((took * REST).min(LONGEST_REST));
+    }
+    done
+}
+
+/// What this thread has had of a CPU: a thread that waits for one is no reason to rest.
+fn cpu_time() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 /// The tasks of each lane that has a thread.
 type Queues = BTreeMap<Lane, VecDeque<Task>>;
 
@@ -185,6 +211,22 @@ mod tests {
     use std::sync::mpsc;
 
     const SOON: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_lane_rests_after_an_event_that_wakes_many() {
+        let spin = |time| {
+            let begin = cpu_time();
+            while cpu_time() - begin < time {
+                std::hint::spin_loop();
+            }
+        };
+        let begin = Instant::now();
+        event(|| spin(4 * WAKES_MANY));
+        assert!(begin.elapsed() >= 4 * WAKES_MANY * (REST + 1), "{:?}", begin.elapsed());
+        let begin = cpu_time();
+        assert_eq!(event(|| 7), 7);
+        assert!(cpu_time() - begin < WAKES_MANY, "any other costs nothing");
+    }
 
     #[test]
     fn a_user_who_holds_its_lane_up_holds_up_nobody_else() {

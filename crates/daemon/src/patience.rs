@@ -12,7 +12,8 @@ use book::block::StateName;
 use book::{Asked, HeldByName, Loan, Refusal};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
-use units::{JobId, LoanName, Pages};
+use tokio_util::sync::CancellationToken;
+use units::{JobId, LeaseId, LoanName, Pages};
 use wire::{Error, Status};
 
 use crate::kernel::Fill;
@@ -126,16 +127,24 @@ fn worth_waiting(
     }
 }
 
-/// Has the loan's new files take their pages from the kernel's pool.
+/// Has the loan's new files take their pages from the kernel's pool. Dropped with its peer's
+/// connection, it takes no more than the page at hand.
 async fn filled(shell: &Shared, loan: &mut Loan, fills: Vec<Fill>) {
+    let stop = CancellationToken::new();
+    let _dropped = stop.clone().drop_guard();
     for fill in fills {
         let block = fill.block;
-        let filled = tokio::task::spawn_blocking(|| fill.run()).await.unwrap_or(Pages::ZERO);
+        let filled = run(fill, &stop).await;
         shell.borrow_mut().filled(block, filled);
         for part in loan.parts.iter_mut().filter(|part| part.block == block) {
             part.ready = filled;
         }
     }
+}
+
+async fn run(fill: Fill, stop: &CancellationToken) -> Pages {
+    let stop = stop.clone();
+    tokio::task::spawn_blocking(move || fill.run(&stop)).await.unwrap_or(Pages::ZERO)
 }
 
 /// What came of asking for a loan by name.
@@ -156,8 +165,9 @@ pub(crate) enum Lent {
     Busy,
 }
 
-/// A loan by name. What was begun is brought to its end whether or not its peer still waits: then
-/// its agent finds it by its name.
+/// A loan by name. Dropped with its agent's connection, it ends what it began within a page: a loan
+/// is there when its agent was told, or for an instant that the agent's next `Return` of its name
+/// undoes.
 ///
 /// # Errors
 /// What the kernel refused; within, what the book did.
@@ -192,6 +202,7 @@ pub(crate) async fn lend_by_name(
     };
     drop(waits);
     let kept = pending.kept;
+    let _dropped = pending.stop.clone().drop_guard();
     let made = tokio::task::spawn_local(made_ready(Rc::clone(shell), pending, whole));
     let gone = |_| Error::Failed { what: "the daemon ends".to_owned() };
     let (held, ready) = made.await.map_err(gone)??;
@@ -205,28 +216,20 @@ async fn made_ready(
     mut pending: Pending,
     whole: bool,
 ) -> Result<(HeldByName, Pages), Error> {
-    for fill in std::mem::take(&mut pending.fills) {
-        let block = fill.block;
-        let filled = tokio::task::spawn_blocking(|| fill.run()).await.unwrap_or(Pages::ZERO);
-        shell.borrow_mut().filled(block, filled);
-        pending.ready = filled;
+    let filled = fill_all(&shell, &mut pending, whole).await;
+    // From here to the rename nothing waits: what was cancelled by now never has its name.
+    let filled = match filled {
+        Ok(()) if pending.stop.is_cancelled() => Err(Error::Failed {
+            what: "nobody waits for the loan any more: its agent hung up, or its name was returned"
+                .to_owned(),
+        }),
+        filled => filled,
+    };
+    if let Err(error) = filled {
+        shell.borrow_mut().drop_pending(pending);
+        return Err(error);
     }
-    // What unlent blocks gave back must be free by the time at which the hole is filled.
-    all_freed(&shell).await;
     if whole {
-        let filling = shell.borrow().fill_hole(&pending);
-        let filled = match filling {
-            Ok(None) => Ok(()),
-            Ok(Some(filling)) => match filling.await {
-                Ok(filled) => filled.map_err(|error| Error::Failed { what: error.to_string() }),
-                Err(_) => Err(Error::Failed { what: "the thread that fills is gone".to_owned() }),
-            },
-            Err(error) => Err(error),
-        };
-        if let Err(error) = filled {
-            shell.borrow_mut().drop_pending(pending);
-            return Err(error);
-        }
         shell.borrow_mut().note_whole(&pending);
     }
     let ready = pending.ready;
@@ -235,8 +238,30 @@ async fn made_ready(
     Ok((held, ready))
 }
 
-/// Ends a loan by its name, after its making if it is being made; `discard` keeps nothing of it.
-/// `None`: there is none; `Some(false)`: it is still being made.
+/// Gets a loan's file its pages, or some of them where its making is cancelled.
+async fn fill_all(shell: &Shared, pending: &mut Pending, whole: bool) -> Result<(), Error> {
+    for fill in std::mem::take(&mut pending.fills) {
+        let block = fill.block;
+        let filled = run(fill, &pending.stop).await;
+        shell.borrow_mut().filled(block, filled);
+        pending.ready = filled;
+    }
+    // What unlent blocks gave back must be free by the time at which the hole is filled.
+    tokio::select! {
+        () = all_freed(shell) => {}
+        () = pending.stop.cancelled() => return Ok(()),
+    }
+    if !whole {
+        return Ok(());
+    }
+    let filling = shell.borrow().fill_hole(pending)?;
+    let Some(filling) = filling else { return Ok(()) };
+    let gone = |_| Error::Failed { what: "the thread that fills is gone".to_owned() };
+    filling.await.map_err(gone)?.map_err(|error| Error::Failed { what: error.to_string() })
+}
+
+/// Ends a loan by its name; `discard` keeps nothing of it. One that is being made ends within a
+/// page, and nothing of it is kept. `None`: there is none; `Some(false)`: it is still being made.
 pub(crate) async fn return_by_name(
     shell: &Shared,
     name: &LoanName,
@@ -244,11 +269,22 @@ pub(crate) async fn return_by_name(
 ) -> Result<Option<bool>, Error> {
     let until = Instant::now() + FOR_OWNER;
     let mut changes = shell.borrow().changes();
+    let mut stopped: Option<LeaseId> = None;
     loop {
         changes.mark_unchanged();
-        let returned = shell.borrow_mut().return_by_name(name, discard)?;
-        if returned != Some(false) || Instant::now() >= until {
-            return Ok(returned);
+        let found = shell.borrow().loan_by_name(name);
+        match (found, stopped) {
+            // Another call may have begun it anew since, which is not what was returned.
+            (Some(found), Some(lease)) if found.lease != lease => return Ok(Some(true)),
+            (Some(found), _) if found.is_pending => {
+                shell.borrow().stop_making(found.lease);
+                stopped = Some(found.lease);
+            }
+            (Some(_), _) => return shell.borrow_mut().return_by_name(name, discard),
+            (None, stopped) => return Ok(stopped.map(|_| true)),
+        }
+        if Instant::now() >= until {
+            return Ok(Some(false));
         }
         drop(timeout_at(until, changes.changed()).await);
     }

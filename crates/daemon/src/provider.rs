@@ -12,7 +12,9 @@ use book::Book;
 use book::config::{self, Config};
 use linux::hugetlb::{self, Meter};
 use linux::kernel::{Support, offer};
-use linux::{BlockFile, Roots, meminfo, numa};
+use linux::meminfo::{Memory, MemoryMeter, NodeMemory, NodeMeter};
+use linux::numa::{self, CpuMeter};
+use linux::{BlockFile, Roots};
 use units::{BlockId, Bytes, Counts, Domain, Node, PageSize, Pages};
 
 use crate::error::{Error, Result};
@@ -171,7 +173,7 @@ impl Provider {
         match self {
             Self::Plain => {
                 // Plain memory has no pool of its own: a quarter of the machine stays for others.
-                let memory = meminfo::memory(&meters.roots)?;
+                let memory = meters.memory()?;
                 let free = memory.available_bytes.saturating_sub(memory.total_bytes / 4);
                 let free = Bytes(free).whole_pages(domain.page_size);
                 Ok(Counts { free, available: free, ..Counts::default() })
@@ -194,27 +196,63 @@ impl Provider {
     }
 }
 
-/// The kernel's counters of the domains that were looked at.
+/// The kernel's counters of the domains and nodes that were looked at, by files that stay open.
 #[derive(Debug)]
 pub(crate) struct Meters {
     roots: Roots,
     open: BTreeMap<Domain, (Meter, Meter)>,
+    memory: Option<MemoryMeter>,
+    nodes: BTreeMap<Node, NodeMeter>,
+    cpus: BTreeMap<Node, CpuMeter>,
+}
+
+/// The file of a node, opened at its first use.
+fn kept<K: Ord + Copy, M>(
+    files: &mut BTreeMap<K, M>,
+    key: K,
+    open: impl FnOnce() -> linux::Result<M>,
+) -> linux::Result<&M> {
+    Ok(match files.entry(key) {
+        Entry::Occupied(open) => open.into_mut(),
+        Entry::Vacant(place) => place.insert(open()?),
+    })
 }
 
 impl Meters {
     pub(crate) fn new(roots: Roots) -> Self {
-        Self { roots, open: BTreeMap::new() }
+        let (open, memory) = (BTreeMap::new(), None);
+        Self { roots, open, memory, nodes: BTreeMap::new(), cpus: BTreeMap::new() }
+    }
+
+    /// The machine's memory.
+    fn memory(&mut self) -> Result<Memory> {
+        let meter = match &mut self.memory {
+            Some(meter) => meter,
+            none => none.insert(MemoryMeter::open(&self.roots)?),
+        };
+        Ok(meter.read()?)
+    }
+
+    /// A node's memory.
+    pub(crate) fn node_memory(&mut self, node: Node) -> Result<NodeMemory> {
+        let meter = kept(&mut self.nodes, node, || NodeMeter::open(&self.roots, node))?;
+        let read = meter.read();
+        // It may go, and come back as another.
+        Ok(read.inspect_err(|_| drop(self.nodes.remove(&node)))?)
+    }
+
+    /// The CPUs of a node, as a list.
+    pub(crate) fn cpus_of(&mut self, node: Node) -> Result<String> {
+        let meter = kept(&mut self.cpus, node, || CpuMeter::open(&self.roots, node))?;
+        let read = meter.read();
+        Ok(read.inspect_err(|_| drop(self.cpus.remove(&node)))?.to_string())
     }
 
     /// What the kernel's hugetlb pool says of a domain.
     fn read(&mut self, domain: Domain) -> Result<Counts> {
-        let (here, all) = match self.open.entry(domain) {
-            Entry::Occupied(open) => open.into_mut(),
-            Entry::Vacant(place) => place.insert((
-                Meter::open(&self.roots, domain.page_size, Some(domain.node))?,
-                Meter::open(&self.roots, domain.page_size, None)?,
-            )),
-        };
+        let open = |node| Meter::open(&self.roots, domain.page_size, node);
+        let (here, all) =
+            kept(&mut self.open, domain, || Ok((open(Some(domain.node))?, open(None)?)))?;
         let read = here.read().and_then(|here| Ok((here, all.read()?)));
         let (here, all) = read.inspect_err(|_| {
             // A node may go, and come back as another.

@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who may do what: decided by the credentials the kernel reports for a socket's peer.
+//!
+//! A process may have 65,536 supplementary groups. At most [`peer::MOST_GROUPS`] are looked at, and
+//! none is kept: a connection has a [`Member`], a few words. The user and its primary group are
+//! known without them, so root is always served.
+
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::fmt;
-use std::rc::Rc;
+use std::os::fd::AsFd;
+use std::rc::{Rc, Weak};
 
 use book::config::Config;
-use linux::Peer;
+use linux::{Peer, peer};
+use tokio::net::UnixStream;
 use units::{Bytes, Uid};
 
 use crate::error::{Error, Result};
@@ -43,6 +52,27 @@ impl Groups {
     /// The group whose members may lend by name.
     pub(crate) fn agent(&self) -> Option<u32> {
         self.agent.as_ref().map(|group| group.gid)
+    }
+
+    /// The group whose members may zero.
+    pub(crate) fn zero(&self) -> Option<u32> {
+        self.zero.as_ref().map(|group| group.gid)
+    }
+
+    /// What a process of these groups may do as a member of them.
+    fn member(&self, gid: u32, more: &peer::Groups) -> Member {
+        let is_in = |group: &Group| gid == group.gid || more.contains(group.gid);
+        let mine = self.lenders.iter().filter(|lender| is_in(&lender.group));
+        // None is no bound, and so the largest.
+        let larger = |a: Option<Bytes>, b: Option<Bytes>| a.zip(b).map(|(a, b)| a.max(b));
+        let quota = mine.map(|lender| lender.quota).reduce(larger);
+        Member {
+            borrows: quota.is_some(),
+            quota: quota.unwrap_or(self.quota),
+            zeroes: self.zero.as_ref().is_some_and(is_in),
+            lends_by_name: self.agent.as_ref().is_some_and(is_in),
+            is_cut: *more == peer::Groups::TooMany,
+        }
     }
 }
 
@@ -90,27 +120,74 @@ pub(crate) fn number(field: &'static str, group: &str) -> Result<u32> {
     }
 }
 
-/// The groups of today's configuration, shared by all connections.
-pub(crate) type SharedGroups = Rc<RefCell<Groups>>;
+/// What a peer may do by its groups: all that is kept of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Member {
+    borrows: bool,
+    /// The most that it may hold: of several groups' the largest.
+    quota: Option<Bytes>,
+    zeroes: bool,
+    lends_by_name: bool,
+    /// It has more groups than are looked at, and only its primary one counted.
+    is_cut: bool,
+}
+
+/// The groups of today's configuration, shared by all connections. A reload replaces the inner one.
+pub(crate) type SharedGroups = Rc<RefCell<Rc<Groups>>>;
+
+/// Root, and the user the daemon itself runs as, may do everything.
+pub(crate) fn is_master(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
 
 /// One peer and what it may do.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Rights {
     peer: Peer,
     account: Uid,
     groups: SharedGroups,
-    own: u32,
+    /// What it may do by its groups, and by which configuration.
+    member: RefCell<(Rc<Groups>, Member)>,
+    /// Where its groups are asked for again once another configuration holds.
+    socket: Weak<UnixStream>,
 }
 
 impl Rights {
-    /// Of `peer`, whose loans count against the quota of `account`.
-    pub(crate) fn new(peer: Peer, account: Uid, groups: SharedGroups) -> Self {
-        Self { peer, account, groups, own: rustix::process::geteuid().as_raw() }
+    /// Of `peer` at the other end of `socket`, whose loans count against its own quota.
+    ///
+    /// # Errors
+    /// Those of asking the kernel for its groups; never of a master.
+    pub(crate) fn of(socket: impl AsFd, peer: Peer, groups: SharedGroups) -> linux::Result<Self> {
+        let more = match peer::Groups::of(socket) {
+            Err(_) if is_master(peer.uid) => peer::Groups::Known(Vec::new()),
+            more => more?,
+        };
+        let today = Rc::clone(&groups.borrow());
+        let member = today.member(peer.gid, &more);
+        let (account, socket) = (Uid(peer.uid), Weak::new());
+        Ok(Self { peer, account, groups, member: RefCell::new((today, member)), socket })
     }
 
     /// The same on the account of another user.
     pub(crate) fn on_account(self, account: Uid) -> Self {
         Self { account, ..self }
+    }
+
+    /// The same of a connection that outlives this configuration.
+    pub(crate) fn of_connection(self, socket: &Rc<UnixStream>) -> Self {
+        Self { socket: Rc::downgrade(socket), ..self }
+    }
+
+    /// What it may do by its groups today. Where they cannot be asked for any more, nothing.
+    fn member(&self) -> Member {
+        let mut known = self.member.borrow_mut();
+        let today = self.groups.borrow();
+        if !Rc::ptr_eq(&known.0, &today) {
+            let more = self.socket.upgrade().and_then(|socket| peer::Groups::of(&*socket).ok());
+            let member = more.map(|more| today.member(self.peer.gid, &more));
+            *known = (Rc::clone(&today), member.unwrap_or_default());
+        }
+        known.1
     }
 
     pub(crate) fn peer(&self) -> &Peer {
@@ -133,11 +210,7 @@ impl Rights {
 
     /// Root, and the user the daemon itself runs as.
     pub(crate) fn is_master(&self) -> bool {
-        self.peer.uid == 0 || self.peer.uid == self.own
-    }
-
-    fn is_in(&self, group: Option<&Group>) -> bool {
-        group.is_some_and(|group| self.peer.in_group(group.gid))
+        is_master(self.peer.uid)
     }
 
     fn only_root(&self, action: &str, needed: &str) -> Result<(), wire::Error> {
@@ -148,16 +221,23 @@ impl Rights {
         Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
     }
 
-    fn demand(&self, group: Option<&Group>, field: &str, action: &str) -> Result<(), wire::Error> {
-        if self.is_master() || self.is_in(group) {
-            return Ok(());
-        }
-        let needed = match group {
-            Some(group) => format!("root and members of group {group} ({field}) may"),
-            None => format!("only root may, as {field} is not configured"),
+    /// A refusal of what members of `groups` may; where there is none, `fields` of the
+    /// configuration would name them.
+    fn refuse(&self, groups: &[(&str, &Group)], action: &str, fields: &str) -> wire::Error {
+        let named: Vec<_> =
+            groups.iter().map(|(field, group)| format!("{group} ({field})")).collect();
+        let mut needed = if named.is_empty() {
+            format!("only root may, as {fields} is configured")
+        } else {
+            format!("root and members of group {} may", named.join(" or "))
         };
-        let action = action.to_owned();
-        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+        if self.member().is_cut {
+            needed += &format!(
+                "; of your groups only the primary one counts, as there are more than {}",
+                peer::MOST_GROUPS
+            );
+        }
+        wire::Error::NotPermitted { uid: self.peer.uid, action: action.to_owned(), needed }
     }
 
     /// Whether it has any right at all. Who has none is not served.
@@ -171,58 +251,45 @@ impl Rights {
     }
 
     fn may_either(&self, action: &str) -> Result<(), wire::Error> {
-        let Groups { lenders, zero, .. } = &*self.groups.borrow();
+        let Member { borrows, zeroes, .. } = self.member();
+        if self.is_master() || borrows || zeroes {
+            return Ok(());
+        }
+        let Groups { lenders, zero, .. } = &**self.groups.borrow();
         let lenders = lenders.iter().map(|lender| (lender.field, &lender.group));
         let zero = zero.iter().map(|group| ("zero_group", group));
         let groups: Vec<_> = lenders.chain(zero).collect();
-        self.demand_one(&groups, action, "neither lend_group nor zero_group")
-    }
-
-    /// One of these groups; where there is none, `fields` of the configuration would name them.
-    fn demand_one(
-        &self,
-        groups: &[(&str, &Group)],
-        action: &str,
-        fields: &str,
-    ) -> Result<(), wire::Error> {
-        if self.is_master() || groups.iter().any(|(_, group)| self.is_in(Some(group))) {
-            return Ok(());
-        }
-        let named: Vec<_> =
-            groups.iter().map(|(field, group)| format!("{group} ({field})")).collect();
-        let needed = if named.is_empty() {
-            format!("only root may, as {fields} is configured")
-        } else {
-            format!("root and members of group {} may", named.join(" or "))
-        };
-        let action = action.to_owned();
-        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+        Err(self.refuse(&groups, action, "neither lend_group nor zero_group"))
     }
 
     /// Whether it may lend by name, and end loans by name.
     pub(crate) fn may_lend_by_name(&self) -> Result<(), wire::Error> {
-        self.demand(self.groups.borrow().agent.as_ref(), "agent.group", "lend by name")
+        if self.is_master() || self.member().lends_by_name {
+            return Ok(());
+        }
+        let Groups { agent, .. } = &**self.groups.borrow();
+        let groups: Vec<_> = agent.iter().map(|group| ("agent.group", group)).collect();
+        Err(self.refuse(&groups, "lend by name", "no agent.group"))
     }
 
     /// Whether it may borrow.
     pub(crate) fn may_lend(&self) -> Result<(), wire::Error> {
-        let Groups { lenders, .. } = &*self.groups.borrow();
-        let groups = lenders.iter().map(|lender| (lender.field, &lender.group));
-        self.demand_one(&groups.collect::<Vec<_>>(), "borrow", "no lend_group")
+        if self.is_master() || self.member().borrows {
+            return Ok(());
+        }
+        let Groups { lenders, .. } = &**self.groups.borrow();
+        let groups: Vec<_> = lenders.iter().map(|lender| (lender.field, &lender.group)).collect();
+        Err(self.refuse(&groups, "borrow", "no lend_group"))
     }
 
     /// The most that it may hold by its groups: of several the largest.
     pub(crate) fn quota(&self) -> Option<Bytes> {
-        let Groups { lenders, quota, .. } = &*self.groups.borrow();
-        let mine = lenders.iter().filter(|lender| self.is_in(Some(&lender.group)));
-        // None is no bound, and so the largest.
-        let larger = |a: Option<Bytes>, b: Option<Bytes>| a.zip(b).map(|(a, b)| a.max(b));
-        mine.map(|lender| lender.quota).reduce(larger).unwrap_or(*quota)
+        self.member().quota
     }
 
     /// Whether it may see who else has what.
     pub(crate) fn may_see_others(&self) -> bool {
-        self.is_master() || self.is_in(self.groups.borrow().zero.as_ref())
+        self.is_master() || self.member().zeroes
     }
 
     /// Whether it may look into other processes, and take their memory away.
@@ -258,6 +325,11 @@ impl Rights {
 
     /// Whether it may zero, configure and give back.
     pub(crate) fn may_zero(&self, action: &str) -> Result<(), wire::Error> {
-        self.demand(self.groups.borrow().zero.as_ref(), "zero_group", action)
+        if self.is_master() || self.member().zeroes {
+            return Ok(());
+        }
+        let Groups { zero, .. } = &**self.groups.borrow();
+        let groups: Vec<_> = zero.iter().map(|group| ("zero_group", group)).collect();
+        Err(self.refuse(&groups, action, "no zero_group"))
     }
 }

@@ -26,6 +26,7 @@ use crate::deputy::Deputies;
 use crate::error::{Error, Result};
 use crate::face::tree::{Settings, Tree};
 use crate::face::varlink::accept::{self, Face};
+use crate::files::{EVERYBODY, Name, OWNER_ONLY};
 use crate::manager::{Inherited, Manager};
 use crate::provider::Provider;
 use crate::rights::{Groups, SharedGroups};
@@ -214,13 +215,13 @@ async fn main(options: Options, until: Until) -> Result<()> {
     let is_embedded = matches!(until, Until::Told { .. });
     signals::keep_children()?;
     let inherited = if options.managed { Inherited::take() } else { Inherited::default() };
-    let groups = Rc::new(RefCell::new(Groups::of(&options.config)?));
+    let groups = Rc::new(RefCell::new(Rc::new(Groups::of(&options.config)?)));
     let tree = Settings::of(&options.config, &options.run_dir, is_embedded)?;
     // The socket first: it is what tells two daemons apart.
-    let (listener, socket) = listen(inherited.listener, &options.socket)?;
+    let (listener, socket) = listen(inherited.listener, &options.socket, EVERYBODY)?;
     let _lock = lock(&options.run_dir).await?;
     let agents = match &options.agent_socket {
-        Some(path) => Some(listen(inherited.agent_listener, path)?),
+        Some(path) => Some(listen(inherited.agent_listener, path, OWNER_ONLY)?),
         None => None,
     };
     let (agents, agent_socket) = agents.unzip();
@@ -258,19 +259,23 @@ async fn main(options: Options, until: Until) -> Result<()> {
     Ok(())
 }
 
-/// The listening socket, and its path if it is the daemon's own. That of a socket unit stays, and
+/// The listening socket, and its name if that is the daemon's own. That of a socket unit stays, and
 /// clients wait in it for the next daemon.
 fn listen(
     inherited: Option<std::os::unix::net::UnixListener>,
     path: &Path,
-) -> Result<(UnixListener, OwnPath)> {
+    mode: u32,
+) -> Result<(UnixListener, Option<Name>)> {
     let failed = |source| Error::Listen { path: path.to_owned(), source };
     let (listener, own) = match inherited {
         Some(listener) => {
             listener.set_nonblocking(true).map_err(failed)?;
-            (listener, OwnPath(None))
+            (listener, None)
         }
-        None => (crate::files::listen(path, LOCK_PATIENCE)?, OwnPath(Some(path.to_owned()))),
+        None => {
+            let (listener, name) = crate::files::listen(path, mode, LOCK_PATIENCE)?;
+            (listener, Some(name))
+        }
     };
     Ok((UnixListener::from_std(listener).map_err(failed)?, own))
 }
@@ -282,18 +287,6 @@ async fn listen_to_agents(agents: Option<UnixListener>, shell: &Shared, groups: 
             accept::accept(Face::Agents, listener, Rc::clone(shell), Rc::clone(groups)).await;
         }
         None => std::future::pending().await,
-    }
-}
-
-/// The socket's path, removed in the end: the next start would take one that is left behind for a
-/// crash's.
-struct OwnPath(Option<PathBuf>);
-
-impl Drop for OwnPath {
-    fn drop(&mut self) {
-        if let Some(Err(error)) = self.0.as_ref().map(std::fs::remove_file) {
-            tracing::debug!(%error, "the socket was gone already");
-        }
     }
 }
 

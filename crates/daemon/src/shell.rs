@@ -34,7 +34,9 @@ use std::time::{Duration, Instant};
 use book::config::{Config, PoolConfig};
 use book::{Book, JobOrder, Loan};
 use linux::Roots;
+use linux::meminfo::NodeMemory;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{Level, PoolChange};
 
@@ -42,6 +44,7 @@ use self::draining::Draining;
 use self::elastic::Sizes;
 use self::holes::Holes;
 use self::learning::Learning;
+use self::returning::MemoryErrors;
 use crate::borrowers::Borrowers;
 use crate::error::{Error, Result};
 use crate::held::Held;
@@ -128,6 +131,7 @@ pub(crate) struct Shell {
     held: Held,
     /// The lingering block that was looked at last.
     looked_at: Option<BlockId>,
+    errors: MemoryErrors,
     waiting: Rc<Waiting>,
     roots: Roots,
     meters: Meters,
@@ -135,6 +139,8 @@ pub(crate) struct Shell {
     provider: Provider,
     /// Files being filled, with the pages that they are to have.
     filling: BTreeMap<BlockId, Pages>,
+    /// What ends the making of loans that their names do not hold yet.
+    being_made: BTreeMap<LeaseId, CancellationToken>,
     holes: Holes,
     /// What users may hold by their groups, as of their last requests.
     by_groups: BTreeMap<Uid, Option<Bytes>>,
@@ -227,6 +233,7 @@ impl Shell {
             leases,
             held: Held::default(),
             looked_at: None,
+            errors: MemoryErrors::default(),
             waiting: Rc::default(),
             meters: Meters::new(roots.clone()),
             sizes: Sizes::of(run_dir, &roots),
@@ -234,6 +241,7 @@ impl Shell {
             config,
             provider,
             filling: BTreeMap::new(),
+            being_made: BTreeMap::new(),
             holes: Holes::default(),
             by_groups: BTreeMap::new(),
             learning,
@@ -409,16 +417,14 @@ impl Shell {
         self.book.counters().zeroed_bytes
     }
 
-    /// CPU pressure in percent, if anybody wants to know and the kernel says.
-    pub(crate) fn pressure(&self) -> Option<(f64, u8)> {
-        let limit = self.config.workers.pause_above_pressure?;
-        let pressure = linux::psi::cpu(&self.roots).ok().flatten()?;
-        Some((pressure.some.avg10_percent, limit))
+    /// The CPUs of a node, for workers that nobody placed.
+    pub(crate) fn cpus_of(&mut self, node: Node) -> Option<String> {
+        self.meters.cpus_of(node).ok()
     }
 
-    /// The CPUs of a node, for workers that nobody placed.
-    pub(crate) fn cpus_of(&self, node: Node) -> Option<String> {
-        linux::numa::cpus_of(&self.roots, node).ok().map(|cpus| cpus.to_string())
+    /// A node's memory, as the kernel says it.
+    pub(crate) fn node_memory(&mut self, node: Node) -> Result<NodeMemory> {
+        self.meters.node_memory(node)
     }
 
     /// Removes every file and mount.

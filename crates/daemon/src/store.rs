@@ -14,11 +14,11 @@ mod start;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
@@ -31,7 +31,7 @@ use units::{BlockId, Bytes, PageSize, Pages, Uid};
 
 use crate::closing::Watched;
 use crate::error::{Error, Result};
-use crate::lanes::{Lane, Lanes};
+use crate::lanes::{Lane, Lanes, event};
 use crate::leases::Leases;
 use crate::proof::Proofs;
 use crate::tables::{Making, Slot, Tables};
@@ -123,6 +123,8 @@ impl Store {
         freed: impl Fn() + Send + Sync + 'static,
         returned: mpsc::UnboundedSender<Returned>,
     ) -> Result<Self> {
+        let watched = Watched::new();
+        let proofs = if plain { Proofs::of_leases() } else { Proofs::load(watched.watcher()) };
         Ok(Self {
             run_dir: run_dir.to_owned(),
             plain,
@@ -131,10 +133,10 @@ impl Store {
             places: BTreeMap::new(),
             unremoved: BTreeMap::new(),
             tables: if share_tables && !plain { Some(Tables::start()?) } else { None },
-            proofs: if plain { Proofs::of_leases() } else { Proofs::load() },
+            proofs,
             lanes: Lanes::new(),
             looked_at: BTreeSet::new(),
-            watched: Watched::new(),
+            watched,
             returned,
             freed: Arc::new(freed),
             has_freed: Arc::default(),
@@ -244,21 +246,21 @@ impl Store {
         page_size: PageSize,
         dir: &Arc<BlockDir>,
         name: String,
-        slot: Option<Slot>,
+        open: (Option<Slot>, Option<Arc<BlockFile>>),
         users: Users,
     ) {
         let lane = lane_of(&name, page_size, StateName::Lingering);
         let dir = Arc::clone(dir);
         let (freed, flag) = (Arc::clone(&self.freed), Arc::clone(&self.has_freed));
         self.lanes.submit(lane, move || {
-            drop(slot);
+            event(|| drop(open));
             if users == Users::LoseIt {
                 let emptied = dir.open_block(GONE, &name).and_then(|file| file.set_len(0));
                 if let Err(error) = emptied {
                     tracing::warn!(%error, "pages are free only when their last user is gone");
                 }
             }
-            if let Err(error) = dir.unlink(GONE, &name) {
+            if let Err(error) = event(|| dir.unlink(GONE, &name)) {
                 tracing::error!(%error, "a file stays until the next start");
             }
             flag.store(true, Ordering::Release);
@@ -317,10 +319,8 @@ impl Store {
             Effect::Resize { block, pages } => {
                 let Some(place) = self.places.get(block) else { return Ok(None) };
                 let (file, bytes) = (self.open_block(*block)?, pages.bytes(place.page_size).0);
-                // Nearly always: then no lock is taken.
-                if file.len()? != bytes {
-                    file.set_len(bytes)?;
-                }
+                // Also where that is its length: pages, and promises of some, may lie behind it.
+                file.set_len(bytes)?;
                 Ok(None)
             }
             Effect::Remove(block) => self.remove(*block, Users::LoseIt).map(|()| None),
@@ -336,7 +336,8 @@ impl Store {
         match dir.rename(&place.name, place.state.as_str(), &place.name, GONE) {
             Ok(()) => {
                 let slot = self.tables.as_ref().and_then(|tables| tables.take(block));
-                self.free(place.page_size, &dir, place.name, slot, users);
+                let file = self.watched.forget(block);
+                self.free(place.page_size, &dir, place.name, (slot, file), users);
             }
             // It was never made.
             Err(error) if error.errno() == Some(linux::Errno::NOENT) => {}
@@ -346,7 +347,8 @@ impl Store {
             }
         }
         self.unremoved.remove(&block);
-        self.watched.forget(block);
+        self.unwatch(block);
+        self.proofs.forget(block);
         self.places.remove(&block);
         self.looked_at.remove(&block);
         Ok(())
@@ -413,7 +415,7 @@ impl Store {
             for state in StateName::ALL {
                 for name in dir.list(state.as_str())? {
                     dir.rename(&name, state.as_str(), &name, GONE)?;
-                    self.free(page_size, &dir, name, None, Users::LoseIt);
+                    self.free(page_size, &dir, name, (None, None), Users::LoseIt);
                 }
             }
         }
@@ -446,10 +448,9 @@ fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
     Some(part.scope().map_or(part.account, scope_lane))
 }
 
-/// A number of a scope in place of an account's, above those that users have. Scopes that happen to
-/// share one share a lane.
+/// A number of a scope in place of an account's, above those that users have. The key is this
+/// process's: a tenant that chooses its scope's text cannot choose whose lane it shares.
 fn scope_lane(scope: &str) -> Uid {
-    let mut hasher = std::hash::DefaultHasher::new();
-    scope.hash(&mut hasher);
-    Uid((1 << 31) | (hasher.finish() & 0x3fff_ffff) as u32)
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    Uid((1 << 31) | (KEY.hash_one(scope) & 0x3fff_ffff) as u32)
 }

@@ -98,8 +98,9 @@ impl Tables {
                 if wanted.get(&order.block).is_some_and(|slot| slot.mapping.is_none()) {
                     wanted.remove(&order.block);
                 }
-                drop(order);
                 drop(wanted);
+                // It may be lent by now, and to close it wakes whoever waits for events of it.
+                drop(order);
                 tell.send_replace(());
             }
         };

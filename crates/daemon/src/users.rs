@@ -17,8 +17,11 @@
 //! call on one of its sockets took long, they are read, written and closed beside the daemon's
 //! thread ([`Place::aside`]), where nobody else waits for it.
 
+mod queues;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use queues::Queues;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -228,10 +231,11 @@ impl User {
 
     /// Notes a step that took so much CPU time.
     fn charge(&self, spent: Duration) {
-        if spent >= LONG {
+        let rest = rest_after(spent);
+        if !rest.is_zero() {
             let now = Instant::now();
             let begin = self.rested.get().map_or(now, |at| at.max(now));
-            self.rested.set(Some(begin + spent * (PART - 1)));
+            self.rested.set(Some(begin + rest));
         }
     }
 
@@ -264,8 +268,13 @@ impl<T> Aside<T> {
     }
 }
 
+/// How long a user rests after a step that took so much CPU time.
+pub(crate) fn rest_after(spent: Duration) -> Duration {
+    if spent >= LONG { spent * (PART - 1) } else { Duration::ZERO }
+}
+
 /// CPU time of this thread: what others take meanwhile is not its user's.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The daemon's own workers: processes like any user's, started when thresholds ask for them.
 
+mod pressure;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,6 +19,7 @@ use units::Node;
 use worker::{Invocation, Which};
 
 use crate::shell::Shared;
+use pressure::Pressure;
 
 /// The first pause after a worker that achieved nothing; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -37,6 +40,7 @@ pub(crate) struct Workers {
     pause: Duration,
     not_before: Instant,
     next_node: usize,
+    pressure: Pressure,
 }
 
 impl Workers {
@@ -49,6 +53,7 @@ impl Workers {
             pause: FIRST_PAUSE,
             not_before: Instant::now(),
             next_node: 0,
+            pressure: Pressure::new(),
         }
     }
 
@@ -68,10 +73,15 @@ impl Workers {
             self.stop();
             return;
         }
-        let pressure = shell.borrow().pressure();
-        let paused = pressure.is_some_and(|(now, limit)| now > f64::from(limit));
+        let limit = self.settings.pause_above_pressure.map(f64::from);
+        let percent = match limit {
+            Some(_) => self.pressure.percent(shell.borrow().roots()),
+            None => Some(0.0),
+        };
+        // Before it is known whether they may, none is started.
+        let Some(percent) = percent else { return };
+        let paused = limit.is_some_and(|limit| percent > limit);
         if paused != shell.borrow().workers.paused {
-            let percent = pressure.map_or(0.0, |(now, _)| now);
             if paused {
                 tracing::info!(percent, "background zeroing waits for CPU pressure to fall");
             } else {
@@ -100,7 +110,7 @@ impl Workers {
         for _ in self.running()..wanted {
             let node = nodes[self.next_node % nodes.len()];
             self.next_node = self.next_node.wrapping_add(1);
-            let cpus = self.settings.cpus.clone().or_else(|| shell.borrow().cpus_of(node));
+            let cpus = self.settings.cpus.clone().or_else(|| shell.borrow_mut().cpus_of(node));
             match self.start(node, cpus) {
                 Ok(child) => self.look_after(child, shell),
                 Err(error) => {

@@ -159,7 +159,8 @@ impl BlockDir {
     /// nobody.
     ///
     /// # Errors
-    /// [`Error::is_leased`] while somebody has a lease on the file, as its owner may take one.
+    /// [`Error::is_in_use`] while somebody has a lease on the file, or runs the program in it, as
+    /// its owner may.
     pub fn open_block(&self, state: &str, name: &str) -> Result<BlockFile> {
         check_name(name)?;
         // Without O_NONBLOCK it would wait for the lease's holder, for lease-break-time: 45 s.
@@ -177,6 +178,15 @@ impl BlockDir {
         rustix::fs::fcntl_setfl(&fd, OFlags::RDWR)
             .or_call(|| format!("fcntl({name:?}, F_SETFL, O_RDWR)"))?;
         Ok(BlockFile::from(fd))
+    }
+
+    /// A descriptor of a block's file that is no description of it (`O_PATH`): for a look, beside
+    /// which the file can be lent. Waits for nobody.
+    pub fn name_block(&self, state: &str, name: &str) -> Result<OwnedFd> {
+        check_name(name)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(self.state(state)?, in_block(name), flags, Mode::empty())
+            .or_call(|| format!("openat({:?}, O_PATH|O_NOFOLLOW)", self.file_path(state, name)))
     }
 
     /// Bytes of a block that have memory, without opening it. Waits for nobody.

@@ -37,6 +37,23 @@ pub enum Error {
         /// The part that does not fit, at most 80 characters of it.
         found: Box<str>,
     },
+    /// Another user can change where a path leads.
+    #[error(
+        "{} is of uid {owner} with mode {mode:o}: others than root and uid {user} can change where {} leads",
+        part.display(), path.display()
+    )]
+    Foreign {
+        /// The path.
+        path: Box<Path>,
+        /// Its directory, or the link on it, that the other user can change.
+        part: Box<Path>,
+        /// Whose that is.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+        /// The caller's user.
+        user: u32,
+    },
     /// An argument was refused before the kernel was asked.
     #[error("{what} {value} {rule}")]
     Invalid {
@@ -54,7 +71,7 @@ impl Error {
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Call { errno, .. } => Some(*errno),
-            Self::Malformed { .. } | Self::Invalid { .. } => None,
+            Self::Malformed { .. } | Self::Foreign { .. } | Self::Invalid { .. } => None,
         }
     }
 
@@ -76,6 +93,12 @@ impl Error {
     /// Somebody has a lease on the file (fcntl(2), F_SETLEASE): it is open elsewhere.
     pub fn is_leased(&self) -> bool {
         self.errno() == Some(Errno::AGAIN)
+    }
+
+    /// Another process has a lease on the file, or runs it as a program (execve(2)). Opening it for
+    /// writing fails meanwhile.
+    pub fn is_in_use(&self) -> bool {
+        self.is_leased() || self.errno() == Some(Errno::TXTBSY)
     }
 
     pub(crate) fn invalid(
@@ -160,6 +183,7 @@ impl fmt::Display for Named {
             Errno::INVAL => ("EINVAL", "invalid argument"),
             Errno::MFILE => ("EMFILE", "too many open files in this process"),
             Errno::NFILE => ("ENFILE", "too many open files in the system"),
+            Errno::TXTBSY => ("ETXTBSY", "text file busy"),
             Errno::FBIG => ("EFBIG", "file too large"),
             Errno::NOSPC => ("ENOSPC", "no space left on device"),
             Errno::ROFS => ("EROFS", "read-only file system"),

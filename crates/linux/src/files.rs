@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reading and writing the kernel's small text files, with errors that name the file.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::error::{Context, Error, Result};
@@ -21,6 +21,31 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
         Err(error) => Err(error),
     }
 }
+
+/// A virtual file that stays open, and is read anew each time.
+#[derive(Debug)]
+pub(crate) struct KeptFile {
+    pub(crate) path: PathBuf,
+    file: File,
+}
+
+impl KeptFile {
+    pub(crate) fn open(path: PathBuf) -> Result<Self> {
+        let file = File::open(&path).or_call(|| format!("open({path:?})"))?;
+        Ok(Self { path, file })
+    }
+
+    /// What it says now: at most the [`LONGEST_TEXT`] bytes that one read gives.
+    pub(crate) fn read(&self) -> Result<String> {
+        let mut text = [0; LONGEST_TEXT];
+        let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut text, 0))
+            .or_call(|| format!("pread64({:?})", self.path))?;
+        Ok(String::from_utf8_lossy(&text[..read]).into_owned())
+    }
+}
+
+/// `meminfo` has 1.5 KiB, on arm64 with four sizes of huge pages as well.
+const LONGEST_TEXT: usize = 8 << 10;
 
 /// One number that is the whole file.
 pub(crate) fn read_number(path: &Path) -> Result<u64> {

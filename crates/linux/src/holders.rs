@@ -5,13 +5,21 @@
 //! one of 100 mappings, 25 ms for one of 20,000. The former waits for whoever changes the mappings
 //! of the process right then, so that it belongs on a thread of its own. Needs CAP_SYS_PTRACE for
 //! processes of other users.
+//!
+//! A process is more than its first thread: that one may have ended, upon which its files in
+//! `/proc` are empty, and any thread may have a descriptor table of its own (`CLONE_FILES`,
+//! unshare(2)). So the search looks at all threads, after the first ones of all processes.
+//! Mappings, which threads share, it takes from the first thread that has some. It reads each table
+//! once: kcmp(2) tells tables apart.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Instant;
 
+use crate::raw;
 use crate::roots::Roots;
 
 /// What links of descriptors begin with by which pages get pinned: `io_uring`, VFIO, RDMA.
@@ -59,31 +67,116 @@ pub fn search(roots: &Roots, files: &[Identity], end: Instant) -> Search {
         files.iter().enumerate().map(|(at, file)| (file.inode, at)).collect();
     let mut found = Search { complete: true, ..Search::default() };
     let own = std::process::id();
-    let names = fs::read_dir(&roots.proc).into_iter().flatten().flatten();
-    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    for pid in pids.filter(|pid| *pid != own) {
-        if Instant::now() >= end {
-            found.complete = false;
-            break;
-        }
-        let dir = roots.proc.join(pid.to_string());
-        let mut maps = mapped(&dir, files, &by_inode);
-        let (mut opens, may_pin) = open(&dir, files, &by_inode);
-        for (files, maps) in [(&mut maps, true), (&mut opens, false)] {
-            files.sort_unstable();
-            files.dedup();
-            found.holdings.extend(files.iter().map(|file| Holding { pid, file: *file, maps }));
-        }
-        if may_pin {
-            found.pinners.push(pid);
+    let pids: Vec<u32> = numbers(&roots.proc).filter(|pid| *pid != own).collect();
+    let mut seen = Seen::default();
+    // The other threads come last: however many one process has, the first ones were looked at.
+    for is_first in [true, false] {
+        for pid in &pids {
+            let dir = roots.proc.join(pid.to_string());
+            let mut look = Look { dir: &dir, files, by_inode: &by_inode, end, pid: *pid };
+            let looked = if is_first { look.first(&mut seen) } else { look.others(&mut seen) };
+            if !looked {
+                found.complete = false;
+                break;
+            }
         }
     }
+    let Seen { maps, opens, pinners, .. } = seen;
+    for (held, maps) in [(maps, true), (opens, false)] {
+        found.holdings.extend(held.into_iter().map(|(pid, file)| Holding { pid, file, maps }));
+    }
+    found.pinners = pinners.into_iter().collect();
     found
 }
 
-/// The files that a process maps: `start-end rights offset major:minor inode path` each.
-fn mapped(dir: &Path, files: &[Identity], by_inode: &BTreeMap<u64, usize>) -> Vec<usize> {
-    let Ok(maps) = fs::File::open(dir.join("maps")) else { return Vec::new() };
+/// What a search has seen so far.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Processes and the files that they map, and have open.
+    maps: BTreeSet<(u32, usize)>,
+    opens: BTreeSet<(u32, usize)>,
+    pinners: BTreeSet<u32>,
+    /// Processes whose first thread shows no mappings.
+    mapless: BTreeSet<u32>,
+}
+
+/// A look at one process.
+struct Look<'a> {
+    dir: &'a Path,
+    files: &'a [Identity],
+    by_inode: &'a BTreeMap<u64, usize>,
+    end: Instant,
+    pid: u32,
+}
+
+impl Look<'_> {
+    /// At its first thread; whether there was time for it.
+    fn first(&mut self, seen: &mut Seen) -> bool {
+        if Instant::now() >= self.end {
+            return false;
+        }
+        if !self.mappings(self.dir, seen) {
+            seen.mapless.insert(self.pid);
+        }
+        self.descriptors(self.dir, seen);
+        true
+    }
+
+    /// At its other threads.
+    fn others(&mut self, seen: &mut Seen) -> bool {
+        let threads = self.dir.join("task");
+        // One thread of each table, in the order in which kcmp(2) has them.
+        let mut tables = vec![self.pid];
+        for thread in numbers(&threads).filter(|thread| *thread != self.pid) {
+            if Instant::now() >= self.end {
+                return false;
+            }
+            let dir = threads.join(thread.to_string());
+            if seen.mapless.contains(&self.pid) && self.mappings(&dir, seen) {
+                seen.mapless.remove(&self.pid);
+            }
+            // Where the kernel does not tell, it is looked at.
+            let known = tables.binary_search_by(|table| {
+                raw::compare_descriptors(*table, thread).unwrap_or(Ordering::Less)
+            });
+            if let Err(at) = known {
+                tables.insert(at, thread);
+                self.descriptors(&dir, seen);
+            }
+        }
+        true
+    }
+
+    /// What is mapped, as one thread's directory has it; whether anything is.
+    fn mappings(&self, dir: &Path, seen: &mut Seen) -> bool {
+        let Some(mapped) = mapped(dir, self.files, self.by_inode) else { return false };
+        seen.maps.extend(mapped.into_iter().map(|file| (self.pid, file)));
+        true
+    }
+
+    fn descriptors(&self, dir: &Path, seen: &mut Seen) {
+        let (opens, may_pin) = open(dir, self.files, self.by_inode);
+        seen.opens.extend(opens.into_iter().map(|file| (self.pid, file)));
+        if may_pin {
+            seen.pinners.insert(self.pid);
+        }
+    }
+}
+
+/// The names in a directory that are numbers.
+fn numbers(dir: &Path) -> impl Iterator<Item = u32> {
+    let names = fs::read_dir(dir).into_iter().flatten().flatten();
+    names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+}
+
+/// The files that a thread maps: `start-end rights offset major:minor inode path` each. `None` if
+/// it maps nothing at all.
+fn mapped(
+    dir: &Path,
+    files: &[Identity],
+    by_inode: &BTreeMap<u64, usize>,
+) -> Option<BTreeSet<usize>> {
+    let maps = fs::File::open(dir.join("maps")).ok()?;
     let file_of = |line: String| {
         let mut fields = line.split_ascii_whitespace().skip(3);
         let (major, minor) = fields.next()?.split_once(':')?;
@@ -93,11 +186,12 @@ fn mapped(dir: &Path, files: &[Identity], by_inode: &BTreeMap<u64, usize>) -> Ve
         (files[at].device == device).then_some(at)
     };
     // What is no text is the path of somebody else's file.
-    let lines = BufReader::new(maps).split(b'\n').map_while(Result::ok);
-    lines.filter_map(|line| file_of(String::from_utf8_lossy(&line).into_owned())).collect()
+    let mut lines = BufReader::new(maps).split(b'\n').map_while(Result::ok).peekable();
+    lines.peek()?;
+    Some(lines.filter_map(|line| file_of(String::from_utf8_lossy(&line).into_owned())).collect())
 }
 
-/// The files that a process has open, and whether it has what pins pages. Opens and stats nothing:
+/// The files that a thread has open, and whether it has what pins pages. Opens and stats nothing:
 /// a file system of somebody's own may never answer.
 fn open(dir: &Path, files: &[Identity], by_inode: &BTreeMap<u64, usize>) -> (Vec<usize>, bool) {
     let (mut found, mut may_pin) = (Vec::new(), false);
@@ -122,17 +216,27 @@ fn open(dir: &Path, files: &[Identity], by_inode: &BTreeMap<u64, usize>) -> (Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Errno;
     use std::time::Duration;
 
-    fn identity(inode: u64, tail: &str) -> Identity {
-        Identity { device: (0, 0x2c), inode, tail: tail.to_owned() }
+    const FILES: [(u64, &str); 2] = [(41, "/b1/pages"), (42, "/b2/pages")];
+    /// A number above all that kernels give to threads: kcmp(2) fails.
+    const THREAD: &str = "4194399";
+
+    fn line(device: &str, inode: u64) -> String {
+        format!("7f0000000000-7f0000200000 rw-s 00000000 {device} {inode}   /a b/lent/b1/pages\n")
     }
 
-    #[test]
-    fn mappings_and_descriptors_are_told_from_those_of_other_files() {
-        let dir = tempfile::tempdir().unwrap();
-        let process = |pid: &str, maps: &str, links: &[(&str, u64)]| {
-            let of = dir.path().join(pid);
+    /// Processes, or threads of theirs, with what they map and have open.
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn has(&self, of: &str, maps: &str, links: &[(&str, u64)]) {
+            let of = self.0.path().join(of);
             fs::create_dir_all(of.join("fd")).unwrap();
             fs::create_dir_all(of.join("fdinfo")).unwrap();
             fs::write(of.join("maps"), maps).unwrap();
@@ -141,29 +245,69 @@ mod tests {
                 let info = format!("pos:\t0\nflags:\t02\nmnt_id:\t9\nino:\t{inode}\n");
                 fs::write(of.join("fdinfo").join(nth.to_string()), info).unwrap();
             }
-        };
-        let line = |device: &str, inode: u64| {
-            format!(
-                "7f0000000000-7f0000200000 rw-s 00000000 {device} {inode}   /a b/lent/b1/pages\n"
-            )
-        };
-        process("7", &(line("00:2c", 41) + &line("00:2c", 41) + &line("00:2d", 42)), &[]);
-        process(
-            "8",
-            "",
-            &[("/x/lent/b2/pages (deleted)", 42), ("/y/pages", 42), ("/z/b2/pages", 9)],
-        );
-        process("9", "", &[("anon_inode:[io_uring]", 3)]);
-        fs::create_dir(dir.path().join("self")).unwrap();
-        let roots = Roots { proc: dir.path().to_owned(), ..Roots::default() };
-        let files = [identity(41, "/b1/pages"), identity(42, "/b2/pages")];
-        let end = Instant::now() + Duration::from_secs(60);
-        let mut found = search(&roots, &files, end);
-        found.holdings.sort_unstable();
+        }
+
+        fn search(&self, time: Duration) -> Search {
+            let roots = Roots { proc: self.0.path().to_owned(), ..Roots::default() };
+            let identity = |(inode, tail): (u64, &str)| Identity {
+                device: (0, 0x2c),
+                inode,
+                tail: tail.to_owned(),
+            };
+            let mut found = search(&roots, &FILES.map(identity), Instant::now() + time);
+            found.holdings.sort_unstable();
+            found
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn mappings_and_descriptors_are_told_from_those_of_other_files() {
+        let tree = Tree::new();
+        tree.has("7", &(line("00:2c", 41) + &line("00:2c", 41) + &line("00:2d", 42)), &[]);
+        let open = [("/x/lent/b2/pages (deleted)", 42), ("/y/pages", 42), ("/z/b2/pages", 9)];
+        tree.has("8", "", &open);
+        tree.has("9", "", &[("anon_inode:[io_uring]", 3)]);
+        fs::create_dir(tree.0.path().join("self")).unwrap();
+        let found = tree.search(LONG);
         let held =
             [Holding { pid: 7, file: 0, maps: true }, Holding { pid: 8, file: 1, maps: false }];
         assert_eq!(found.holdings, held);
         assert_eq!((found.pinners, found.complete), (vec![9], true));
-        assert!(!search(&roots, &files, Instant::now()).complete);
+        assert!(!tree.search(Duration::ZERO).complete);
+    }
+
+    #[test]
+    fn a_thread_shows_what_the_first_one_of_its_process_does_not() {
+        let tree = Tree::new();
+        // The first one has ended.
+        tree.has("7", "", &[]);
+        tree.has("7/task/7", "", &[]);
+        tree.has(&format!("7/task/{THREAD}"), &line("00:2c", 41), &[("/x/b2/pages", 42)]);
+        // This one has descriptors of its own, and the mappings of all.
+        tree.has("8", &line("00:2d", 9), &[]);
+        tree.has(&format!("8/task/{THREAD}"), &line("00:2c", 41), &[("/x/b1/pages", 41)]);
+        let found = tree.search(LONG);
+        let held = [
+            Holding { pid: 7, file: 0, maps: true },
+            Holding { pid: 7, file: 1, maps: false },
+            Holding { pid: 8, file: 0, maps: false },
+        ];
+        assert_eq!((found.holdings, found.complete), (held.to_vec(), true));
+    }
+
+    #[test]
+    fn a_table_is_read_once_however_many_threads_share_it() {
+        let pid = std::process::id();
+        let thread = std::thread::spawn(move || {
+            let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+            raw::compare_descriptors(pid, own)
+        });
+        match thread.join().unwrap() {
+            Ok(order) => assert_eq!(order, Ordering::Equal),
+            Err(errno) => assert!([Errno::NOSYS, Errno::PERM].contains(&errno), "{errno}"),
+        }
+        assert!(raw::compare_descriptors(pid, 4_194_399).is_err());
     }
 }

@@ -38,12 +38,14 @@ pub mod meminfo;
 pub mod mount;
 mod mountinfo;
 pub mod numa;
+mod own_dir;
 pub mod peer;
 pub mod process;
 pub mod psi;
 mod raw;
 mod roots;
 pub mod sched;
+mod tcp_owner;
 pub mod user_ns;
 
 #[cfg(feature = "test-support")]
@@ -58,5 +60,7 @@ pub use fuse::FuseMount;
 pub use lease::{DaemonEnd, LeaseDir};
 pub use mapping::Mapping;
 pub use mount::HugetlbMount;
+pub use own_dir::OwnDir;
 pub use peer::Peer;
 pub use roots::Roots;
+pub use tcp_owner::TcpOwners;

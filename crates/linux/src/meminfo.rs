@@ -6,7 +6,7 @@ use std::path::Path;
 use units::{Bytes, Node, PageSize};
 
 use crate::error::{Error, Result};
-use crate::files;
+use crate::files::{self, KeptFile};
 use crate::roots::Roots;
 
 /// The fields of `/proc/meminfo` that prezero reports or decides by, in bytes.
@@ -34,19 +34,36 @@ pub fn base_page() -> PageSize {
 
 /// Reads `/proc/meminfo`.
 pub fn memory(roots: &Roots) -> Result<Memory> {
-    let path = roots.proc.join("meminfo");
-    let text = files::read(&path)?;
+    MemoryMeter::open(roots)?.read()
+}
+
+/// `/proc/meminfo` by a file that stays open.
+#[derive(Debug)]
+pub struct MemoryMeter(KeptFile);
+
+impl MemoryMeter {
+    /// Opens the file.
+    pub fn open(roots: &Roots) -> Result<Self> {
+        KeptFile::open(roots.proc.join("meminfo")).map(Self)
+    }
+
+    /// What it says now.
+    pub fn read(&self) -> Result<Memory> {
+        memory_of(&self.0.path, &self.0.read()?)
+    }
+}
+
+fn memory_of(path: &Path, text: &str) -> Result<Memory> {
     let optional = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.map(|value| {
-            let kib: u64 = files::parse(&path, "N kB", value.trim().trim_end_matches(" kB"))?;
-            kib.checked_mul(1024).ok_or_else(|| Error::malformed(&path, "N kB", value))
+            let kib: u64 = files::parse(path, "N kB", value.trim().trim_end_matches(" kB"))?;
+            kib.checked_mul(1024).ok_or_else(|| Error::malformed(path, "N kB", value))
         })
         .transpose()
     };
     let required = |name| {
-        optional(name)?
-            .ok_or_else(|| Error::malformed(&path, "MemTotal, MemFree, MemAvailable", ""))
+        optional(name)?.ok_or_else(|| Error::malformed(path, "MemTotal, MemFree, MemAvailable", ""))
     };
     Ok(Memory {
         total_bytes: required("MemTotal")?,
@@ -55,6 +72,17 @@ pub fn memory(roots: &Roots) -> Result<Memory> {
         hugetlb_bytes: optional("Hugetlb")?,
         default_huge_page: optional("Hugepagesize")?.and_then(PageSize::new),
     })
+}
+
+/// Memory that the kernel has taken out of use for its errors (`HardwareCorrupted`), in bytes;
+/// `None` without `CONFIG_MEMORY_FAILURE`. 20 us; it grows with each error that the kernel handles.
+pub fn broken_bytes(roots: &Roots) -> Result<Option<u64>> {
+    let path = roots.proc.join("meminfo");
+    let text = files::read(&path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("HardwareCorrupted:"));
+    let kib =
+        |value: &str| files::parse::<u64>(&path, "N kB", value.trim().trim_end_matches(" kB"));
+    line.map(|value| Ok(kib(value)?.saturating_mul(1024))).transpose()
 }
 
 /// The memory of one node, in bytes.
@@ -68,13 +96,49 @@ pub struct NodeMemory {
 
 /// Reads `meminfo` of the node's directory; of a kernel without NUMA, `/proc/meminfo`.
 pub fn node_memory(roots: &Roots, node: Node) -> Result<NodeMemory> {
-    let path = roots.sys.join(format!("devices/system/node/node{node}/meminfo"));
-    let Some(text) = files::read_if_there(&path)? else {
-        let Memory { total_bytes, free_bytes, .. } = memory(roots)?;
-        return Ok(NodeMemory { total_bytes, free_bytes });
-    };
-    let bytes = |name| node_field(&path, &text, name);
-    Ok(NodeMemory { total_bytes: bytes(" MemTotal")?, free_bytes: bytes(" MemFree")? })
+    NodeMeter::open(roots, node)?.read()
+}
+
+/// The memory of one node, by a file that stays open. An open of a file in sysfs waits for a lock
+/// that every other open and close there takes.
+#[derive(Debug)]
+pub struct NodeMeter(Source);
+
+#[derive(Debug)]
+enum Source {
+    Node(KeptFile),
+    /// Of a kernel without NUMA.
+    Machine(MemoryMeter),
+}
+
+impl NodeMeter {
+    /// Opens the node's file; on a kernel without NUMA, `/proc/meminfo`.
+    pub fn open(roots: &Roots, node: Node) -> Result<Self> {
+        let path = roots.sys.join(format!("devices/system/node/node{node}/meminfo"));
+        Ok(Self(match KeptFile::open(path) {
+            Ok(file) => Source::Node(file),
+            Err(error) if error.is_not_found() => Source::Machine(MemoryMeter::open(roots)?),
+            Err(error) => return Err(error),
+        }))
+    }
+
+    /// What it says now. Waits for no other reader.
+    ///
+    /// # Errors
+    /// Those of `pread`: ENODEV once the node is gone.
+    pub fn read(&self) -> Result<NodeMemory> {
+        match &self.0 {
+            Source::Node(file) => {
+                let text = file.read()?;
+                let bytes = |name| node_field(&file.path, &text, name);
+                Ok(NodeMemory { total_bytes: bytes(" MemTotal")?, free_bytes: bytes(" MemFree")? })
+            }
+            Source::Machine(meter) => {
+                let Memory { total_bytes, free_bytes, .. } = meter.read()?;
+                Ok(NodeMemory { total_bytes, free_bytes })
+            }
+        }
+    }
 }
 
 /// How much of a node's memory programs could still have without swapping: no more than

@@ -13,7 +13,7 @@ use units::{Node, PageSize};
 
 use crate::cpuset::CpuSet;
 use crate::error::{Advise, Context, Errno, Error, Result};
-use crate::files;
+use crate::files::{self, KeptFile};
 use crate::mapping::Mapping;
 use crate::raw::{self, Mask};
 use crate::roots::Roots;
@@ -34,14 +34,31 @@ pub fn nodes(roots: &Roots) -> Result<Vec<Node>> {
 /// The CPUs of `node`, empty for a node of memory only; on a kernel without NUMA all that are
 /// online.
 pub fn cpus_of(roots: &Roots, node: Node) -> Result<CpuSet> {
-    let nodes = roots.sys.join("devices/system/node");
-    let path = if node == Node(0) && !nodes.exists() {
-        roots.sys.join("devices/system/cpu/online")
-    } else {
-        nodes.join(format!("node{}/cpulist", node.0))
-    };
-    let text = files::read(&path)?;
-    text.parse().map_err(|_| Error::malformed(&path, "a list like 0-3,8", &text))
+    CpuMeter::open(roots, node)?.read()
+}
+
+/// The CPUs of a node, by a file that stays open. An open of a file in sysfs waits for a lock that
+/// every other open and close there takes.
+#[derive(Debug)]
+pub struct CpuMeter(KeptFile);
+
+impl CpuMeter {
+    /// Opens the file; on a kernel without NUMA that of all CPUs that are online.
+    pub fn open(roots: &Roots, node: Node) -> Result<Self> {
+        let nodes = roots.sys.join("devices/system/node");
+        let path = if node == Node(0) && !nodes.exists() {
+            roots.sys.join("devices/system/cpu/online")
+        } else {
+            nodes.join(format!("node{}/cpulist", node.0))
+        };
+        KeptFile::open(path).map(Self)
+    }
+
+    /// What it says now. Waits for no other reader.
+    pub fn read(&self) -> Result<CpuSet> {
+        let text = self.0.read()?;
+        text.parse().map_err(|_| Error::malformed(&self.0.path, "a list like 0-3,8", &text))
+    }
 }
 
 /// Takes all further memory of the calling *thread* from `node`, or fails: `MPOL_BIND`.

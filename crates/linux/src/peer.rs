@@ -2,6 +2,8 @@
 //! Who asks: at the other end of a Unix socket, as the kernel saw it at `connect` (or
 //! `socketpair`), or in a file system that this process serves.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -14,8 +16,14 @@ use crate::files;
 use crate::raw;
 use crate::roots::Roots;
 
+/// The most supplementary groups that are looked at. A process may have 65,536. The kernel
+/// translates and copies each in the time of the caller: 2 to 4 ms a socket, 50 ms a request.
+pub const MOST_GROUPS: usize = 256;
+/// A line of procfs with so many groups, of ten digits each, is no longer.
+const LONGEST_LINE: u64 = 16 + 11 * MOST_GROUPS as u64;
+
 /// The credentials of a peer; ids are in the caller's namespaces.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The process; `None` if it is in a pid namespace that the caller cannot see. May have ended,
     /// and its number may have been given to another.
@@ -24,41 +32,84 @@ pub struct Peer {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
 }
 
 impl Peer {
-    /// Asks the kernel (SO_PEERCRED, SO_PEERGROUPS).
+    /// Asks the kernel (SO_PEERCRED), which answers at once, whatever the peer is.
     pub fn of(socket: impl AsFd) -> Result<Self> {
         let fd = socket.as_fd();
         let cred = raw::peer_cred(fd)
             .or_call(|| format!("getsockopt({}, SOL_SOCKET, SO_PEERCRED)", name_of(fd)))?;
-        let groups = raw::peer_groups(fd)
-            .or_call(|| format!("getsockopt({}, SOL_SOCKET, SO_PEERGROUPS)", name_of(fd)))?;
         let pid = u32::try_from(cred.pid).ok().filter(|&pid| pid != 0);
-        Ok(Self { pid, uid: cred.uid, gid: cred.gid, groups })
+        Ok(Self { pid, uid: cred.uid, gid: cred.gid })
+    }
+}
+
+/// The supplementary groups of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Groups {
+    /// All of them.
+    Known(Vec<u32>),
+    /// More than [`MOST_GROUPS`]: which ones was not looked at.
+    TooMany,
+}
+
+impl Groups {
+    /// Asks the kernel (SO_PEERGROUPS), with room for [`MOST_GROUPS`]: for a peer with more it
+    /// copies none.
+    pub fn of(socket: impl AsFd) -> Result<Self> {
+        let fd = socket.as_fd();
+        let mut room = [0; MOST_GROUPS];
+        match raw::peer_groups(fd, &mut room) {
+            Ok(count) => Ok(Self::Known(room[..count].to_vec())),
+            Err(Errno::RANGE) => Ok(Self::TooMany),
+            Err(errno) => Err(errno)
+                .or_call(|| format!("getsockopt({}, SOL_SOCKET, SO_PEERGROUPS)", name_of(fd))),
+        }
     }
 
-    /// A thread that waits in a request to a file system of ours, by what the request says of it.
-    /// Its supplementary groups, which requests lack, are read from procfs; a thread that is not
-    /// visible there has none.
+    /// Those of a thread that waits in a request to a file system of ours, which procfs says; a
+    /// thread that is not visible there has none. Takes no memory for more than [`MOST_GROUPS`],
+    /// but the kernel writes them all down first: up to 50 ms of the calling thread.
     ///
     /// # Errors
     /// A `Groups:` line that is none.
-    pub fn of_request(roots: &Roots, thread: u32, uid: u32, gid: u32) -> Result<Self> {
-        let file = roots.proc.join(format!("{thread}/status"));
-        let status = files::read_if_there(&file)?.unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-        let groups = line.unwrap_or_default().split_whitespace();
-        let groups = groups.map(|gid| files::parse(&file, "a group's number", gid));
-        let pid = Some(thread).filter(|pid| *pid != 0);
-        Ok(Self { pid, uid, gid, groups: groups.collect::<Result<_>>()? })
+    pub fn of_request(roots: &Roots, thread: u32) -> Result<Self> {
+        let path = roots.proc.join(format!("{thread}/status"));
+        let mut status = match File::open(&path).or_call(|| format!("open({path:?})")) {
+            Ok(file) => BufReader::new(file),
+            Err(error) if error.is_not_found() => return Ok(Self::Known(Vec::new())),
+            Err(error) => return Err(error),
+        };
+        let mut line = Vec::new();
+        while {
+            line.clear();
+            let read = (&mut status).take(LONGEST_LINE).read_until(b'\n', &mut line);
+            read.or_call(|| format!("read({path:?})"))? > 0
+        } {
+            // At a line's begin: a process may have such a name.
+            let Some(groups) = line.strip_prefix(b"Groups:") else { continue };
+            if !groups.ends_with(b"\n") {
+                return Ok(Self::TooMany);
+            }
+            let groups = String::from_utf8_lossy(groups);
+            let number = |gid| files::parse(&path, "a group's number", gid);
+            let groups: Vec<_> = groups.split_whitespace().map(number).collect::<Result<_>>()?;
+            return Ok(if groups.len() > MOST_GROUPS {
+                Self::TooMany
+            } else {
+                Self::Known(groups)
+            });
+        }
+        Ok(Self::Known(Vec::new()))
     }
 
-    /// Whether `gid` is its group or one of its supplementary groups.
-    pub fn in_group(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.contains(&gid)
+    /// Whether `gid` is known to be one of them.
+    pub fn contains(&self, gid: u32) -> bool {
+        match self {
+            Self::Known(groups) => groups.contains(&gid),
+            Self::TooMany => false,
+        }
     }
 }
 

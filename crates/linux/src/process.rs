@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What processes have used: `/proc/PID/stat` and `/proc/stat`.
 
-use std::time::Duration;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use units::PageSize;
 
 use crate::roots::Roots;
 
@@ -70,6 +73,36 @@ pub fn describe(roots: &Roots, pid: u32) -> Option<Process> {
     Some(Process { uid, command: command.to_owned(), cgroup, began })
 }
 
+/// Whether any process maps huge pages of that size, touched or not. `None` where that cannot be
+/// known: a process may not be looked at, or it is `end` before all were. Walks all page tables of
+/// each process: 10 ms for one of 4 GiB in small pages.
+#[must_use]
+pub fn maps_pages_of(roots: &Roots, size: PageSize, end: Instant) -> Option<bool> {
+    let wanted = format!("{} kB", size.bytes() >> 10);
+    let names = std::fs::read_dir(&roots.proc).ok()?.flatten();
+    for entry in names.filter(|name| name.file_name().to_str().is_some_and(is_number)) {
+        if Instant::now() >= end {
+            return None;
+        }
+        let smaps = match std::fs::read(entry.path().join("smaps")) {
+            Ok(smaps) => smaps,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return None,
+            // It has ended.
+            Err(_) => continue,
+        };
+        let sizes = smaps.split(|byte| *byte == b'\n');
+        let mut sizes = sizes.filter_map(|line| line.strip_prefix(b"KernelPageSize:"));
+        if sizes.any(|found| found.trim_ascii() == wanted.as_bytes()) {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+fn is_number(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// User and kernel time, and the same of children that were waited for.
 fn times(roots: &Roots, pid: &str) -> Option<[u64; 4]> {
     let stat = std::fs::read_to_string(roots.proc.join(pid).join("stat")).ok()?;
@@ -120,5 +153,21 @@ mod tests {
         let roots = Roots { proc: dir.path().to_owned(), ..Roots::default() };
         let ticks = u32::try_from(rustix::param::clock_ticks_per_second()).unwrap();
         assert_eq!(machine_cpu_time(&roots), Some(Duration::from_secs(174) / ticks));
+    }
+
+    #[test]
+    fn a_mapping_of_huge_pages_is_seen_before_it_is_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { proc: dir.path().to_owned(), ..Roots::default() };
+        let maps = |size| maps_pages_of(&roots, size, Instant::now() + Duration::from_secs(60));
+        let of = dir.path().join("7");
+        fs::create_dir(&of).unwrap();
+        assert_eq!(maps(PageSize::MIB_2), Some(false), "it has ended");
+        let vma =
+            |size: &str| format!("0-1 rw-s 0 00:10 7 /x\nRss: 0 kB\nKernelPageSize: {size} kB\n");
+        fs::write(of.join("smaps"), vma("       4") + &vma("    2048")).unwrap();
+        assert_eq!((maps(PageSize::MIB_2), maps(PageSize::GIB_1)), (Some(true), Some(false)));
+        let now = Instant::now();
+        assert_eq!(maps_pages_of(&roots, PageSize::GIB_1, now), None, "there was no time");
     }
 }

@@ -11,6 +11,7 @@
 //! unmaps or frees memory, and none keeps a pointer after it returns.
 #![expect(unsafe_code, reason = "system calls that rustix lacks")]
 
+use std::cmp::Ordering;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
@@ -246,32 +247,22 @@ pub(crate) fn peer_cred(fd: BorrowedFd<'_>) -> Result<libc::ucred> {
     check(ret.into()).map(|_| cred)
 }
 
-/// `getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS)`: supplementary groups (Linux 4.13).
-pub(crate) fn peer_groups(fd: BorrowedFd<'_>) -> Result<Vec<u32>> {
+/// `getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS)`: supplementary groups (Linux 4.13), and how many
+/// there are. For more than there is room for ERANGE, upon which none was copied.
+pub(crate) fn peer_groups(fd: BorrowedFd<'_>, room: &mut [u32]) -> Result<usize> {
     const SO_PEERGROUPS: c_int = 59;
-    let mut groups = vec![0_u32; 32];
-    loop {
-        let mut len = socklen(size_of_val(groups.as_slice()))?;
-        // SAFETY: the kernel writes at most `len` bytes, the length of `groups`, and sets `len`.
-        let ret = unsafe {
-            libc::getsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        let count = len as usize / size_of::<u32>();
-        match check(ret.into()) {
-            // `len` now says how much is needed; NGROUPS_MAX is 65536.
-            Err(Errno::RANGE) if count > groups.len() => groups.resize(count, 0),
-            result => {
-                groups.truncate(count);
-                return result.map(|_| groups);
-            }
-        }
-    }
+    let mut len = socklen(size_of_val(room))?;
+    // SAFETY: the kernel writes at most `len` bytes, the length of `room`, and sets `len`.
+    let ret = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERGROUPS,
+            room.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    check(ret.into()).map(|_| len as usize / size_of::<u32>())
 }
 
 /// `getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD)` (Linux 6.5).
@@ -310,6 +301,21 @@ pub(crate) fn parent_of_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd> 
     check(ret.into())?;
     // SAFETY: on success the kernel installed a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(ret) })
+}
+
+/// `kcmp(first, second, KCMP_FILES)`: how the descriptor tables of two threads lie in an order that
+/// holds until the next boot. Needs the rights of ptrace(2).
+pub(crate) fn compare_descriptors(first: u32, second: u32) -> Result<Ordering> {
+    const KCMP_FILES: c_int = 2;
+    let none: c_ulong = 0;
+    // SAFETY: the call takes numbers alone.
+    let ret = unsafe { libc::syscall(libc::SYS_kcmp, first, second, KCMP_FILES, none, none) };
+    match check(ret)? {
+        0 => Ok(Ordering::Equal),
+        1 => Ok(Ordering::Less),
+        2 => Ok(Ordering::Greater),
+        _ => Err(Errno::NOTSUP),
+    }
 }
 
 fn socklen(bytes: usize) -> Result<libc::socklen_t> {

@@ -25,5 +25,5 @@ mod probe;
 mod proof;
 
 pub use measure::Rest;
-pub use probe::{Error, PinProbe, References, Result, Unavailable};
-pub use proof::{Holder, Opened, Unheld};
+pub use probe::{Error, Inode, PinProbe, References, Result, Unavailable};
+pub use proof::{Holder, LentPages, Opened, Unheld};

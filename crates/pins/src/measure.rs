@@ -6,9 +6,12 @@
 //!
 //! One byte of a mapping that is made and unmapped here goes to one system call, which reads it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use linux::BlockFile;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::pipe::{IoSliceRaw, PipeFlags, SpliceFlags};
 use units::PageSize;
@@ -16,10 +19,11 @@ use units::PageSize;
 use crate::probe::{Error, PinProbe, References, Result, Unavailable};
 
 /// A file at rest, as it was measured on this kernel: where its pages are, the references of a page
-/// that nobody holds, those of the name of a file that is open once, and how that one description
-/// is counted.
+/// that nobody holds, those of the name and of the inode of a file that is open once, and how that
+/// one description is counted.
 ///
-/// Only [`PinProbe::measure`] makes one, and only after it has seen a pin come and go.
+/// Only [`PinProbe::measure`] makes one, and only after it has seen a pin, a watch and a lock come
+/// and go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rest {
     page: PageSize,
@@ -27,9 +31,15 @@ pub struct Rest {
     references: i32,
     names: i32,
     open: (i32, i32),
+    inodes: i32,
 }
 
 impl Rest {
+    /// How a file is looked at of which nothing is known: all its pages are found, slowly.
+    fn unknown(page: PageSize) -> Self {
+        Self { page, step: 1, references: 0, names: 0, open: (0, 0), inodes: 0 }
+    }
+
     /// The page size it was measured for.
     pub fn page(self) -> PageSize {
         self.page
@@ -55,10 +65,15 @@ impl Rest {
         self.open
     }
 
+    /// References of the inode; 0 on a kernel that counts them otherwise.
+    pub(crate) fn inodes(self) -> i32 {
+        self.inodes
+    }
+
     /// What [`restore`](Self::restore) reads, for a later process under the same boot.
     pub fn to_text(self) -> String {
-        let Self { page, step, references, names, open: (writers, readers) } = self;
-        format!("{} {step} {references} {names} {writers} {readers}", page.bytes())
+        let Self { page, step, references, names, open: (writers, readers), inodes } = self;
+        format!("{} {step} {references} {names} {writers} {readers} {inodes}", page.bytes())
     }
 
     /// Takes over what an earlier process has measured since the machine was booted: `text` must
@@ -71,7 +86,8 @@ impl Rest {
         let references = words.next()?.parse().ok()?;
         let names = words.next()?.parse().ok()?;
         let open = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let rest = Self { page, step, references, names, open };
+        let inodes = words.next()?.parse().ok()?;
+        let rest = Self { page, step, references, names, open, inodes };
         (rest.to_text() == text).then_some(rest)
     }
 }
@@ -96,28 +112,30 @@ impl PinProbe {
         let taken = file.set_len(2 * page.bytes());
         let taken = taken.and_then(|()| file.allocate(page.bytes(), page.bytes()));
         taken.map_err(|error| failed(error.into()))?;
-        let base = page.bytes() / rustix::param::page_size() as u64;
-        let mut found = None;
-        for step in [u32::try_from(base).unwrap_or_default(), 1] {
-            let rest = Rest { page, step, references: 0, names: 0, open: (0, 0) };
-            let seen = self.look(file.as_fd(), 2, rest).map_err(failed)?;
-            if seen.pages == 1 {
-                found = Some((step, seen));
-                break;
-            }
-        }
         let unknown =
             |seen: &dyn std::fmt::Debug, what: &str| Unavailable(format!("{what}: {seen:?}"));
-        let Some((step, seen)) = found else {
-            return Err(unknown(&file, "a file's page is not found in its index"));
-        };
-        if seen.lowest <= 0 || seen.mapped || seen.open == (0, 0) {
+        let seen = self.look(file.as_fd(), 2, Rest::unknown(page), None).map_err(failed)?;
+        let base = page.bytes() / rustix::param::page_size() as u64;
+        if seen.pages != 1 || ![1, base].contains(&seen.first) {
+            return Err(unknown(&seen, "a file's page is not found in its index"));
+        }
+        if seen.lowest <= 0 || seen.mapped || seen.open == (0, 0) || seen.inode.is_marked() {
             return Err(unknown(&seen, "a page at rest shows as"));
         }
-        let rest = Rest { page, step, references: seen.lowest, names: seen.names, open: seen.open };
-        let look = || self.look(file.as_fd(), 2, rest).map_err(failed);
-        let is_at_rest =
-            |seen: &References| (seen.held, seen.names, seen.open) == (0, rest.names, rest.open);
+        let rest = Rest {
+            page,
+            step: u32::try_from(seen.first).unwrap_or(1),
+            references: seen.lowest,
+            names: seen.names,
+            open: seen.open,
+            inodes: seen.inode.references,
+        };
+        let look = || self.look(file.as_fd(), 2, rest, None).map_err(failed);
+        let is_at_rest = |seen: &References| {
+            let is_counted =
+                (seen.inode.references, seen.inode.is_marked()) == (rest.inodes, false);
+            (seen.held, seen.names, seen.open) == (0, rest.names, rest.open) && is_counted
+        };
         {
             let _pin = Pin::of_second_page(file, page).map_err(failed)?;
             let pinned = look()?;
@@ -126,12 +144,45 @@ impl PinProbe {
                 return Err(unknown(&pinned, "a pin of the second page shows as"));
             }
         }
+        if let Some(watcher) = watch(file).map_err(failed)? {
+            let watched = look()?;
+            if watched.inode.watches != 1 {
+                return Err(unknown(&watched, "a watch shows as"));
+            }
+            let own = self.look(file.as_fd(), 2, rest, Some(watcher.as_fd())).map_err(failed)?;
+            if (own.inode.watches, own.inode.is_watched) != (0, true) {
+                return Err(unknown(&own, "a watch of its own shows as"));
+            }
+        }
+        if flock(file, FlockOperation::NonBlockingLockShared).is_ok() {
+            let locked = look()?;
+            let unlocked = flock(file, FlockOperation::Unlock);
+            if !locked.inode.has_locks || unlocked.is_err() {
+                return Err(unknown(&locked, "a lock shows as"));
+            }
+        }
         let after = look()?;
         if !is_at_rest(&after) {
-            return Err(unknown(&after, "a pin that is gone still shows"));
+            return Err(unknown(&after, "what is gone still shows"));
         }
         Ok(rest)
     }
+}
+
+/// Watches a file until the descriptor is dropped. `None` where the kernel has no inotify.
+fn watch(file: &BlockFile) -> Result<Option<OwnedFd>> {
+    let failed = |call: &str| {
+        let call = call.to_owned();
+        move |errno| Error::Call { call, errno }
+    };
+    let watcher = match inotify::init(CreateFlags::CLOEXEC) {
+        Err(Errno::NOSYS) => return Ok(None),
+        other => other.map_err(failed("inotify_init1(IN_CLOEXEC)"))?,
+    };
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    inotify::add_watch(&watcher, path, WatchFlags::CLOSE_WRITE)
+        .map_err(failed("inotify_add_watch(IN_CLOSE_WRITE)"))?;
+    Ok(Some(watcher))
 }
 
 /// A page in a pipe, while it lives.

@@ -18,7 +18,22 @@
 //! everybody who reads `/proc/locks` holds: 60 threads that did, with little CPU time, held up a
 //! lease for 3 s. What is read here waits for nobody.
 
-use std::os::fd::AsFd;
+//!
+//! Some state hangs on the inode and outlives all descriptions. A watch (inotify, fanotify) tells
+//! its owner what the next borrower does, and each event wakes all waiters of the watcher. A lock
+//! or a lease refuses other users. Adding one takes a descriptor or a name of the file. So the
+//! prover reads this state after it has seen the name at rest. It answers [`Holder::Marked`] for a
+//! file that has any: that file serves no other loan. An inode reference from elsewhere (a Landlock
+//! rule) counts as well.
+//!
+//! Pages may lie behind the end of a file (`fallocate(FALLOC_FL_KEEP_SIZE)`). The prover walks the
+//! whole index, and answers [`Holder::Altered`] for such a file.
+//!
+//! A pinned page can leave the file: its borrower punches it out, or cuts the file. No index has it
+//! then. [`LentPages`] holds the addresses of the pages that were lent, and the prover reads the
+//! state of each page that is missing.
+
+use std::os::fd::{AsFd, BorrowedFd};
 
 use linux::BlockFile;
 
@@ -30,6 +45,7 @@ use crate::probe::{PinProbe, References, Result};
 const NAME_LOOKS: u32 = 8;
 
 /// The knowledge that nobody has a file open, maps it, pins a page of it or is about to open it.
+/// Nothing but the prover's own watch hangs on its inode.
 ///
 /// Only [`PinProbe::prove`] makes one. True for as long as nobody is given access to the file.
 #[derive(Debug)]
@@ -44,7 +60,8 @@ pub enum Holder {
     /// Nobody has it open, maps it or pins a page; but somebody has a descriptor of its name
     /// (`O_PATH`), or is about to open it.
     Named,
-    /// Somebody pins so many of its pages, or the kernel has them in hand for a moment.
+    /// So many pages are pinned: pages of the file, or pages that were lent with it and left it.
+    /// The kernel may also have them in hand for a moment.
     Pinned(u32),
     /// Somebody maps it.
     Mapped,
@@ -52,8 +69,10 @@ pub enum Holder {
     Open,
     /// Nobody has it open, maps it or pins a page; but so many have a memory error.
     Poisoned(u32),
-    /// Not all pages were found: nothing is known.
-    Unknown,
+    /// The same; but so many pages lie behind its end, put there by whoever had it.
+    Altered(u32),
+    /// The same; but something hangs on its inode: a watch, a lock, a reference.
+    Marked,
 }
 
 /// Who has a file open, besides the caller.
@@ -67,39 +86,79 @@ pub enum Opened {
     Open,
 }
 
+/// Which pages a file had when it was lent.
+///
+/// 8 bytes for each. A page that the kernel has moved elsewhere since (compaction, `move_pages`) is
+/// none of them any more, and free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LentPages {
+    pages: Vec<u64>,
+    sum: u64,
+}
+
 impl PinProbe {
     /// Asks who holds `file`, by the one description of the caller's. 0.15 us for each of its
-    /// pages, and 3 us. Waits for nobody.
+    /// pages, and 3 us. Waits for nobody. `watcher` is the inotify descriptor by which the caller
+    /// may watch the file, `lent` what the file had when it was lent, where that is known: pages
+    /// that have left it and are free are forgotten there.
     ///
     /// Nobody but the caller may have access to the file: what is found of one that others may open
     /// is over at once.
     ///
     /// # Errors
     /// Those of `fstat`, and those of [`look`](Self::look).
-    pub fn prove(&self, file: &BlockFile, rest: Rest) -> Result<Holder> {
+    pub fn prove(
+        &self,
+        file: &BlockFile,
+        rest: Rest,
+        watcher: Option<BorrowedFd<'_>>,
+        lent: Option<&mut LentPages>,
+    ) -> Result<Holder> {
         // Before the pages: who has no description any more makes no pin.
-        let before = self.look_at_name(file, rest)?;
+        let before = self.look_again(file, rest, watcher)?;
         if before.open != rest.open() {
             return Ok(if before.mapped { Holder::Mapped } else { Holder::Open });
         }
-        let Ok(pages) = u32::try_from(file.len()? / rest.page().bytes()) else {
-            return Ok(Holder::Unknown);
-        };
-        let seen = self.look(file.as_fd(), pages, rest)?;
-        if u64::from(seen.pages) * rest.page().bytes() != file.allocated_bytes()? {
-            return Ok(Holder::Unknown);
+        let end = file.len()? / rest.page().bytes();
+        let seen = self.look(file.as_fd(), end, rest, watcher)?;
+        // What the walk has not found is nowhere that it may be.
+        let found = u64::from(seen.pages) * rest.page().bytes();
+        let unfound = file.allocated_bytes()?.abs_diff(found) / rest.page().bytes();
+        let elsewhere = seen.behind.max(u32::try_from(unfound).unwrap_or(u32::MAX));
+        if let Some(lent) = lent
+            && seen.sum != lent.sum
+            && !seen.mapped
+            && seen.open == rest.open()
+            && seen.held == 0
+        {
+            let strays = self.missing(file, rest, lent)?;
+            if strays > 0 {
+                return Ok(Holder::Pinned(strays));
+            }
         }
-        let is_named = |seen: &References| seen.names != rest.names();
-        Ok(match seen {
-            // The caller's own mappings, too.
-            _ if seen.mapped => Holder::Mapped,
-            // Who was about to open it has done so.
-            _ if seen.open != rest.open() => Holder::Open,
-            _ if seen.held > 0 => Holder::Pinned(seen.held),
-            _ if seen.poisoned > 0 => Holder::Poisoned(seen.poisoned),
-            _ if is_named(&before) || is_named(&seen) => Holder::Named,
-            _ => Holder::Nobody(Unheld(())),
-        })
+        Ok(judge(&before, &seen, elsewhere, rest))
+    }
+
+    /// Notes which pages a file has that is about to be lent. 0.15 us for each.
+    ///
+    /// # Errors
+    /// As [`look`](Self::look).
+    pub fn lent(&self, file: &BlockFile, rest: Rest) -> Result<LentPages> {
+        let (mut pages, sum) = self.addresses(file.as_fd(), rest)?;
+        pages.sort_unstable();
+        Ok(LentPages { pages, sum })
+    }
+
+    /// How many pages were lent with a file, have left it, and are somebody's.
+    fn missing(&self, file: &BlockFile, rest: Rest, lent: &mut LentPages) -> Result<u32> {
+        let (mut now, _) = self.addresses(file.as_fd(), rest)?;
+        now.sort_unstable();
+        let (there, gone): (Vec<_>, Vec<_>) =
+            lent.pages.iter().partition(|page| now.binary_search(page).is_ok());
+        let strays = self.strays(&gone)?;
+        lent.pages = [there, strays.clone()].concat();
+        lent.pages.sort_unstable();
+        Ok(u32::try_from(strays.len()).unwrap_or(u32::MAX))
     }
 
     /// Asks who has `file` open, by the one description of the caller's; the caller may map it.
@@ -108,7 +167,7 @@ impl PinProbe {
     /// # Errors
     /// As [`prove`](Self::prove).
     pub fn opened(&self, file: &BlockFile, rest: Rest) -> Result<Opened> {
-        let seen = self.look_at_name(file, rest)?;
+        let seen = self.look_again(file, rest, None)?;
         Ok(if seen.open != rest.open() {
             Opened::Open
         } else if seen.names != rest.names() {
@@ -119,15 +178,128 @@ impl PinProbe {
     }
 
     /// Looks at no page, again as long as somebody has only the name.
-    fn look_at_name(&self, file: &BlockFile, rest: Rest) -> Result<References> {
-        let mut seen = self.look(file.as_fd(), 0, rest)?;
+    fn look_again(
+        &self,
+        file: &BlockFile,
+        rest: Rest,
+        watcher: Option<BorrowedFd<'_>>,
+    ) -> Result<References> {
+        let mut seen = self.look_at_name(file.as_fd(), rest, watcher)?;
         for _ in 1..NAME_LOOKS {
             if seen.open != rest.open() || seen.names == rest.names() {
                 break;
             }
             std::thread::yield_now();
-            seen = self.look(file.as_fd(), 0, rest)?;
+            seen = self.look_at_name(file.as_fd(), rest, watcher)?;
         }
         Ok(seen)
+    }
+}
+
+/// What two looks come to, between which nobody could open the file: `elsewhere` pages of it are
+/// not where it has its pages.
+fn judge(before: &References, seen: &References, elsewhere: u32, rest: Rest) -> Holder {
+    let is_named = |seen: &References| seen.names != rest.names();
+    let inode = seen.inode;
+    // All watches together have one reference of the inode.
+    let expected = rest.inodes() + i32::from(inode.is_watched);
+    let is_referred_to = rest.inodes() > 0 && inode.references != expected;
+    match seen {
+        // The caller's own mappings, too.
+        _ if seen.mapped => Holder::Mapped,
+        // Who was about to open it has done so.
+        _ if seen.open != rest.open() => Holder::Open,
+        _ if seen.held > 0 => Holder::Pinned(seen.held),
+        _ if seen.poisoned > 0 => Holder::Poisoned(seen.poisoned),
+        _ if elsewhere > 0 => Holder::Altered(elsewhere),
+        _ if inode.is_marked() || is_referred_to => Holder::Marked,
+        _ if is_named(before) || is_named(seen) => Holder::Named,
+        _ => Holder::Nobody(Unheld(())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Inode;
+
+    fn rest() -> Rest {
+        Rest::restore("2097152 512 512 2 1 0 1").expect("a measure")
+    }
+
+    /// Two pages at rest.
+    fn at_rest() -> References {
+        let inode = Inode { references: 1, watches: 0, is_watched: false, has_locks: false };
+        References {
+            pages: 2,
+            behind: 0,
+            poisoned: 0,
+            held: 0,
+            first: 0,
+            first_held: u64::MAX,
+            lowest: 512,
+            highest: 512,
+            sum: 0,
+            mapped: false,
+            names: 2,
+            open: (1, 0),
+            inode,
+        }
+    }
+
+    /// What is said of a file that is at rest but for that.
+    fn said(change: impl Fn(&mut References)) -> String {
+        let mut seen = at_rest();
+        change(&mut seen);
+        format!("{:?}", judge(&at_rest(), &seen, seen.behind, rest()))
+    }
+
+    #[test]
+    fn one_thing_that_is_not_at_rest_is_enough() {
+        assert_eq!(said(|_| {}), "Nobody(Unheld(()))");
+        assert_eq!(said(|seen| seen.mapped = true), "Mapped");
+        assert_eq!(said(|seen| seen.open = (2, 0)), "Open");
+        assert_eq!(said(|seen| seen.open = (1, 1)), "Open");
+        assert_eq!(said(|seen| seen.held = 1), "Pinned(1)");
+        assert_eq!(said(|seen| seen.poisoned = 1), "Poisoned(1)");
+        assert_eq!(said(|seen| seen.behind = 1), "Altered(1)");
+        assert_eq!(said(|seen| seen.names = 3), "Named");
+        assert_eq!(said(|seen| seen.inode.watches = 1), "Marked");
+        assert_eq!(said(|seen| seen.inode.has_locks = true), "Marked");
+        assert_eq!(said(|seen| seen.inode.references = 2), "Marked", "a rule of Landlock's");
+    }
+
+    #[test]
+    fn a_name_that_went_between_two_looks_may_have_been_opened() {
+        let before = References { names: 3, ..at_rest() };
+        assert!(matches!(judge(&before, &at_rest(), 0, rest()), Holder::Named));
+    }
+
+    #[test]
+    fn the_provers_own_watch_has_a_reference_of_the_inode_and_is_no_mark() {
+        let inode = Inode { references: 2, is_watched: true, ..at_rest().inode };
+        let seen = References { inode, ..at_rest() };
+        assert!(matches!(judge(&seen, &seen, 0, rest()), Holder::Nobody(_)));
+        let inode = Inode { references: 3, ..inode };
+        let seen = References { inode, ..seen };
+        assert!(matches!(judge(&seen, &seen, 0, rest()), Holder::Marked), "and another's");
+    }
+
+    #[test]
+    fn what_is_held_is_waited_for_before_what_its_borrower_left_counts() {
+        let inode = Inode { watches: 1, ..at_rest().inode };
+        let all = References { held: 1, poisoned: 1, behind: 1, names: 3, inode, ..at_rest() };
+        assert!(matches!(judge(&all, &all, 1, rest()), Holder::Pinned(1)));
+        let all = References { held: 0, ..all };
+        assert!(matches!(judge(&all, &all, 1, rest()), Holder::Poisoned(1)));
+        let all = References { poisoned: 0, ..all };
+        assert!(matches!(judge(&all, &all, 1, rest()), Holder::Altered(1)));
+        assert!(matches!(judge(&all, &all, 0, rest()), Holder::Marked));
+    }
+
+    #[test]
+    fn a_measure_of_an_earlier_version_is_none() {
+        assert_eq!(Rest::restore("2097152 512 512 2 1 0"), None);
+        assert_eq!(rest().to_text(), "2097152 512 512 2 1 0 1");
     }
 }

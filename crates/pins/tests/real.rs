@@ -73,16 +73,16 @@ fn pages_at_rest_have_one_count_and_a_pin_is_one_more_on_its_page() {
     Rig::each(2, |rig| {
         let rest = rig.rest();
         let file = rig.file("a", 2);
-        let seen = rig.probe.look(file.as_fd(), 2, rest).unwrap();
+        let seen = rig.probe.look(file.as_fd(), 2, rest, None).unwrap();
         assert_eq!((seen.pages, seen.held), (2, 0));
 
         let pipe = spliced(rig, &file, rig.bytes());
-        let pinned = rig.probe.look(file.as_fd(), 2, rest).unwrap();
+        let pinned = rig.probe.look(file.as_fd(), 2, rest, None).unwrap();
         assert_eq!((pinned.pages, pinned.held, pinned.first_held), (2, 1, 1));
         assert_eq!((pinned.lowest, pinned.highest), (rest.references(), rest.references() + 1));
 
         std::fs::File::from(pipe.0).read_exact(&mut [0]).unwrap();
-        assert_eq!(rig.probe.look(file.as_fd(), 2, rest).unwrap().held, 0);
+        assert_eq!(rig.probe.look(file.as_fd(), 2, rest, None).unwrap().held, 0);
     });
 }
 
@@ -95,15 +95,15 @@ fn holes_are_no_pages_and_a_mapping_is_a_reference() {
         // A hole before the page that is there and one behind it.
         file.set_len(3 * page).unwrap();
         punch(&file, 0..page).unwrap();
-        assert_eq!(rig.probe.look(file.as_fd(), 3, rest).unwrap().pages, 1);
+        assert_eq!(rig.probe.look(file.as_fd(), 3, rest, None).unwrap().pages, 1);
         file.allocate(0, page).unwrap();
 
         let mapping = Mapping::map(&file, page, rig.page).unwrap();
         mapping.populate().unwrap();
-        let mapped = rig.probe.look(file.as_fd(), 3, rest).unwrap();
+        let mapped = rig.probe.look(file.as_fd(), 3, rest, None).unwrap();
         assert_eq!((mapped.held, mapped.first_held), (1, 0));
         drop(mapping);
-        assert_eq!(rig.probe.look(file.as_fd(), 3, rest).unwrap().held, 0);
+        assert_eq!(rig.probe.look(file.as_fd(), 3, rest, None).unwrap().held, 0);
     });
 }
 
@@ -118,8 +118,8 @@ fn a_file_whose_memory_ends_long_before_it_is_seen_as_it_is() {
     let rest = rig.rest();
     let file = rig.file("a", 2);
     file.set_len(300_000 * MIB_2.bytes()).unwrap();
-    assert_eq!(rig.probe.look(file.as_fd(), 300_000, rest).unwrap().pages, 2);
-    assert!(matches!(rig.probe.prove(&file, rest).unwrap(), Holder::Nobody(_)));
+    assert_eq!(rig.probe.look(file.as_fd(), 300_000, rest, None).unwrap().pages, 2);
+    assert!(matches!(rig.probe.prove(&file, rest, None, None).unwrap(), Holder::Nobody(_)));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_is_no_file_of_huge_pages_gets_no_answer() {
         let rest = rig.rest();
         let _file = rig.file("a", 1);
         let other = tempfile::tempfile().unwrap();
-        let error = rig.probe.look(other.as_fd(), 1, rest).unwrap_err();
+        let error = rig.probe.look(other.as_fd(), 1, rest, None).unwrap_err();
         assert!(matches!(error, Error::NotLooked { .. }), "{error}");
         assert!(error.to_string().ends_with("it is no file of hugetlbfs"), "{error}");
     });
@@ -151,7 +151,7 @@ fn only_what_nobody_has_open_maps_pins_or_names_is_unheld() {
     Rig::each(2, |rig| {
         let rest = rig.rest();
         let file = rig.file("a", 2);
-        let prove = || rig.probe.prove(&file, rest).unwrap();
+        let prove = || rig.probe.prove(&file, rest, None, None).unwrap();
         assert!(matches!(prove(), Holder::Nobody(_)));
 
         let other = rig.dir.open_block("ready", "a").unwrap();
@@ -173,5 +173,95 @@ fn only_what_nobody_has_open_maps_pins_or_names_is_unheld() {
         assert!(matches!(prove(), Holder::Named), "no description, and yet a way to one");
         drop(name);
         assert!(matches!(prove(), Holder::Nobody(_)));
+    });
+}
+
+#[test]
+fn pages_behind_the_end_are_seen_and_no_length_hides_them() {
+    Rig::each(3, |rig| {
+        let rest = rig.rest();
+        let file = rig.file("a", 1);
+        let prove = || rig.probe.prove(&file, rest, None, None).unwrap();
+        let page = rig.page.bytes();
+        let behind = |at: u64| {
+            let how = rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, how, at * page, page).unwrap();
+        };
+        behind(1);
+        assert!(matches!(prove(), Holder::Altered(1)), "the next one");
+        behind(1 << 20);
+        assert!(matches!(prove(), Holder::Altered(2)), "one far away");
+        let seen = rig.probe.look(file.as_fd(), 1, rest, None).unwrap();
+        assert_eq!((seen.pages, seen.behind), (3, 2));
+
+        // Pinned, it is somebody's.
+        file.set_len(2 * page).unwrap();
+        let pipe = spliced(rig, &file, rig.bytes());
+        // A file that is cut keeps nothing behind its end.
+        assert!(matches!(prove(), Holder::Pinned(1)));
+        drop(pipe);
+        assert!(matches!(prove(), Holder::Nobody(_)));
+
+        // A length of more pages than fit into 32 bits.
+        file.set_len(page << 33).unwrap();
+        assert!(matches!(prove(), Holder::Nobody(_)));
+        file.set_len(0).unwrap();
+        behind(0);
+        assert!(matches!(prove(), Holder::Altered(1)), "a file without length");
+        file.set_len(0).unwrap();
+        assert_eq!(rig.probe.look(file.as_fd(), 0, rest, None).unwrap().pages, 0);
+    });
+}
+
+#[test]
+fn what_hangs_on_the_inode_is_seen_but_for_the_provers_own_watch() {
+    use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init, remove_watch};
+    Rig::each(2, |rig| {
+        let rest = rig.rest();
+        let file = rig.file("a", 1);
+        let [own, other] = [0, 1].map(|_| init(CreateFlags::CLOEXEC).unwrap());
+        let path = rig.dir.path().join("ready/a/pages");
+        let watch = |by: &OwnedFd| add_watch(by, &path, WatchFlags::CLOSE_WRITE).unwrap();
+        let prove = || rig.probe.prove(&file, rest, Some(own.as_fd()), None).unwrap();
+        let ours = watch(&own);
+        assert!(matches!(prove(), Holder::Nobody(_)), "its own");
+        watch(&other);
+        assert!(matches!(prove(), Holder::Marked), "another's beside its own");
+        remove_watch(&own, ours).unwrap();
+        assert!(matches!(prove(), Holder::Marked), "another's alone");
+        drop(other);
+        assert!(matches!(prove(), Holder::Nobody(_)));
+
+        let shared = rustix::fs::FlockOperation::LockShared;
+        rustix::fs::flock(&file, shared).unwrap();
+        assert!(matches!(prove(), Holder::Marked), "a lock");
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock).unwrap();
+        assert!(matches!(prove(), Holder::Nobody(_)));
+    });
+}
+
+#[test]
+fn pages_that_were_lent_and_left_their_file_pinned_are_seen_until_they_are_free() {
+    Rig::each(4, |rig| {
+        let rest = rig.rest();
+        let file = rig.file("a", 2);
+        let page = rig.page.bytes();
+        let mut lent = rig.probe.lent(&file, rest).unwrap();
+        let mut prove = || rig.probe.prove(&file, rest, None, Some(&mut lent)).unwrap();
+        assert!(matches!(prove(), Holder::Nobody(_)));
+
+        // Free, they are nobody's, also where others take their place.
+        punch(&file, 0..page).unwrap();
+        assert!(matches!(prove(), Holder::Nobody(_)), "a hole");
+        file.allocate(0, page).unwrap();
+        assert!(matches!(prove(), Holder::Nobody(_)), "filled");
+
+        let pipe = spliced(rig, &file, rig.bytes());
+        punch(&file, page..2 * page).unwrap();
+        assert!(matches!(prove(), Holder::Pinned(1)), "in no file, and not free");
+        file.allocate(page, page).unwrap();
+        assert!(matches!(prove(), Holder::Pinned(1)), "with another in its place");
+        drop(pipe);
+        assert!(matches!(prove(), Holder::Nobody(_)), "let go");
     });
 }

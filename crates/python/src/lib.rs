@@ -40,9 +40,16 @@ fn bad_value(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
+/// The longest time that is one: 31 years. What is longer was meant as something else.
+const LONGEST: f64 = 1e9;
+
 fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|error| PyValueError::new_err(format!("{name} {seconds}: {error}")))
+    let bad =
+        |error: &dyn std::fmt::Display| PyValueError::new_err(format!("{name}={seconds}: {error}"));
+    if seconds > LONGEST {
+        return Err(bad(&format_args!("at most {LONGEST} seconds")));
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|error| bad(&error))
 }
 
 fn connect(socket: Option<PathBuf>) -> Result<Client, client::Error> {
@@ -74,15 +81,32 @@ fn lend(
     let wait = wait.map(|wait| seconds("wait", wait)).transpose()?;
     let lent = py.detach(|| {
         let mut client = connect(socket)?;
+        // A handler of a signal, as Ctrl-C's, runs here and may raise.
+        let go_on = || Python::attach(|py| py.check_signals()).map_err(Ended::Raised);
         let lent = match wait {
-            Some(wait) => client.lend_within(&request, wait)?,
+            Some(wait) => client.lend_within_unless(&request, wait, go_on)?,
             None => client.lend(&request)?,
         };
         let memory = lent.map()?;
         Ok((lent, memory))
     });
-    let (lent, memory) = lent.map_err(|error| raised(&error))?;
+    let (lent, memory) = lent.map_err(|ended| match ended {
+        Ended::Failed(error) => raised(&error),
+        Ended::Raised(error) => error,
+    })?;
     Ok(Loan::new(lent, memory))
+}
+
+/// Why there is no loan: by the client or the daemon, or by what a signal's handler has raised.
+enum Ended {
+    Failed(client::Error),
+    Raised(PyErr),
+}
+
+impl From<client::Error> for Ended {
+    fn from(error: client::Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// Everything there is to see, as Python's own dictionaries and lists.

@@ -174,11 +174,18 @@ impl fmt::Display for Owner {
 
 /// The name of a loan that no descriptor holds.
 ///
-/// 1 to 110 characters of `A-Z a-z 0-9 . _ -` in parts that `/` separates, each of which begins
-/// with a letter or digit: the name is the end of a file name, which has room for so many.
+/// 1 to 118 characters of `A-Z a-z 0-9 . _ -` in parts that `/` separates, each of which begins
+/// with a letter or digit: the name is the end of a file name, which has room for 118. The scope
+/// may be two such parts with `@` between them, as `TENANT@INCARNATION`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LoanName(String);
+
+/// The part of a scope that names a tenant: all of it, or what stands before its `@`.
+#[must_use]
+pub fn tenant_of(scope: &str) -> &str {
+    scope.split_once('@').map_or(scope, |(tenant, _)| tenant)
+}
 
 /// A text that no loan can be named.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,7 +200,8 @@ impl fmt::Display for BadLoanName {
         write!(
             f,
             "`{shown}` is no name of a loan: use 1 to {} letters, digits, dots, underscores and hyphens \
-             in parts that / separates, each beginning with a letter or digit",
+             in parts that / separates, each beginning with a letter or digit, the first of several as \
+             TENANT@INCARNATION where tenants come and go",
             LoanName::LONGEST
         )
     }
@@ -201,7 +209,7 @@ impl fmt::Display for BadLoanName {
 
 impl LoanName {
     /// The most characters of a name.
-    pub const LONGEST: usize = 110;
+    pub const LONGEST: usize = 118;
 
     /// The name.
     #[must_use]
@@ -213,6 +221,13 @@ impl LoanName {
     #[must_use]
     pub fn scope(&self) -> Option<&str> {
         self.0.split_once('/').map(|(scope, _)| scope)
+    }
+
+    /// Whose quota the loan counts in: the scope up to its `@`. A tenant that is deleted and made
+    /// anew, as a namespace of a cluster, is another scope of the same quota.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&str> {
+        self.scope().map(tenant_of)
     }
 
     /// Whether the name begins with `prefix`, whatever that is.
@@ -229,7 +244,13 @@ impl FromStr for LoanName {
         let good = |part: &str| {
             part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.chars().all(allowed)
         };
-        let fits = text.len() <= Self::LONGEST && text.split('/').all(good);
+        let (scope, rest) = text.split_once('/').map_or((None, text), |(s, r)| (Some(s), r));
+        let is_scope = |scope: &str| match scope.split_once('@') {
+            Some((tenant, incarnation)) => good(tenant) && good(incarnation),
+            None => good(scope),
+        };
+        let fits =
+            text.len() <= Self::LONGEST && scope.is_none_or(is_scope) && rest.split('/').all(good);
         if fits { Ok(Self(text.to_owned())) } else { Err(BadLoanName(text.to_owned())) }
     }
 }
@@ -259,19 +280,26 @@ mod tests {
 
     #[test]
     fn names_of_loans_have_their_characters_and_length_and_a_scope() {
-        for good in ["a", "team-a/0f3c.1", "0", "a/b/c-d_e.f", &"x".repeat(110)] {
+        let longest = "x".repeat(118);
+        for good in ["a", "team-a/0f3c.1", "0", "a/b/c-d_e.f", "a-b@c.1/d", &longest] {
             assert_eq!(good.parse::<LoanName>().expect(good).as_str(), good);
         }
-        for bad in ["", "/", "a/", "/a", "a//b", "-a", ".", "..", "a/..", "a b", "a+b", "ä", "a\0"]
-        {
+        for bad in [
+            "", "/", "a/", "/a", "a//b", "-a", ".", "..", "a/..", "a b", "a+b", "ä", "a\0", "@",
+            "a@b", "@b/c", "a@/c", "a@-b/c", "a@b@c/d", "a/b@c", "a/b@c/d",
+        ] {
             assert_eq!(bad.parse::<LoanName>(), Err(BadLoanName(bad.to_owned())), "{bad}");
         }
-        let long = "x".repeat(111).parse::<LoanName>().expect_err("a character too many");
-        assert!(long.to_string().contains("1 to 110"), "{long}");
+        let long = "x".repeat(119).parse::<LoanName>().expect_err("a character too many");
+        assert!(long.to_string().contains("1 to 118"), "{long}");
         let endless = "y".repeat(4000).parse::<LoanName>().expect_err("much too long");
-        assert!(endless.to_string().len() < 300, "{endless}");
+        assert!(endless.to_string().len() < 400, "{endless}");
         let scope = |name: &str| name.parse::<LoanName>().expect(name).scope().map(str::to_owned);
         assert_eq!((scope("a/b/c"), scope("ab")), (Some("a".to_owned()), None));
+        assert_eq!(scope("a@1/b"), Some("a@1".to_owned()));
+        let tenant = |name: &str| name.parse::<LoanName>().expect(name).tenant().map(str::to_owned);
+        assert_eq!((tenant("a@1/b"), tenant("a/b")), (Some("a".to_owned()), Some("a".to_owned())));
+        assert_eq!(tenant("a"), None);
     }
 
     #[test]

@@ -14,5 +14,6 @@ mod quantities;
 pub use counts::Counts;
 pub use ids::{
     BadLoanName, BadOwner, BlockId, Domain, JobId, LeaseId, LoanName, Owner, PoolKey, Uid,
+    tenant_of,
 };
 pub use quantities::{Bytes, Node, PageSize, Pages, ParseError};

@@ -25,7 +25,8 @@ pub const MOST_LISTED: usize = 256;
 pub struct NamedLoan {
     /// Its name.
     pub name: String,
-    /// Its one file, in the daemon's mount namespace. Good until the name is returned.
+    /// Its one file, in the daemon's mount namespace. Good until the name is returned; empty while
+    /// the loan is being made.
     pub path: String,
     /// Its size.
     pub bytes: u64,
@@ -35,6 +36,10 @@ pub struct NamedLoan {
     pub node: u32,
     /// The user whose file it is, of mode 0600.
     pub uid: u32,
+    /// Whether it is being made. It ends with the connection of the agent that asked for it, or
+    /// when its name is returned.
+    #[serde(default)]
+    pub pending: bool,
 }
 
 /// A loan granted, or found.
@@ -52,7 +57,7 @@ pub struct LentByName {
     pub ready_bytes: u64,
 }
 
-/// Loans, in the order of their names.
+/// Loans, in the order of their names, those that are being made included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
 pub struct Loans {
     /// At most 256 of them.
@@ -88,7 +93,7 @@ pub struct Supply {
     pub ready_blocks: Vec<ReadyBlocks>,
     /// The most that could be lent at all, what is lent included.
     pub total_bytes: u64,
-    /// Bytes that are lent by name.
+    /// Bytes that are lent by name, those of loans that are being made included.
     pub named_bytes: u64,
 }
 

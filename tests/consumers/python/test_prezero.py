@@ -5,6 +5,7 @@ import errno
 import gc
 import multiprocessing
 import os
+import signal
 import threading
 import time
 import unittest
@@ -133,6 +134,15 @@ class Lend(unittest.TestCase):
         self.assertGreater(len(ticks), 5)
         everything.close()
 
+    def test_ctrl_c_ends_a_wait(self) -> None:
+        everything = prezero.lend("32M")
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            prezero.lend("32M", wait=30)
+        self.assertLess(time.monotonic() - began, 3)
+        everything.close()
+
     def test_it_waits_until_all_is_ready(self) -> None:
         soiled = prezero.lend("32M")
         threading.Timer(0.2, soiled.close).start()
@@ -161,7 +171,7 @@ class Errors(unittest.TestCase):
             {"size": "two"},
             {"size": "2M", "page_size": 12345},
             {"size": "2M", "keep": -1.0},
-            {"size": "2M", "wait": float("nan")},
+            *({"size": "2M", "wait": wait} for wait in [float("nan"), float("inf"), -1.0, 1e19]),
             {"size": "2M", "owner": "a b/c"},
         ]
         for arguments in wrong:

@@ -41,7 +41,12 @@ impl Block {
         }
         let let_go = match reach {
             Reach::Nobody(_) | Reach::Sole => true,
-            Reach::Shared | Reach::Mapped | Reach::Pinned | Reach::Poisoned => false,
+            Reach::Shared
+            | Reach::Mapped
+            | Reach::Pinned
+            | Reach::Poisoned
+            | Reach::Altered
+            | Reach::Marked => false,
             Reach::Unknown => trust_unknown_reach,
         };
         let all = self.pool.pages_per_block;
@@ -190,8 +195,9 @@ impl Block {
     /// lingering → kept, zeroable or gone, once nobody can reach it.
     ///
     /// `recycle` is its pool's. A block that lost its pool's shape, one with a hole, whose filling
-    /// would take pages that nobody counted, one with memory errors, and one whose reach the kernel
-    /// cannot tell are always given back to the kernel.
+    /// would take pages that nobody counted, and one whose reach the kernel cannot tell are always
+    /// given back to the kernel. So is a block with memory errors, or with a file that its borrower
+    /// altered or marked, even if its content was to be kept.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.
@@ -206,7 +212,9 @@ impl Block {
             Reach::Shared => Some(Hold::Open),
             Reach::Mapped => Some(Hold::Mapped),
             Reach::Pinned => Some(Hold::Pinned),
-            Reach::Poisoned | Reach::Unknown => return Ok(Settled::Gone),
+            Reach::Poisoned | Reach::Altered | Reach::Marked | Reach::Unknown => {
+                return Ok(Settled::Gone);
+            }
             Reach::Nobody(_) | Reach::Sole => None,
         };
         if let Some(hold) = hold {

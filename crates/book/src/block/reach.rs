@@ -40,7 +40,14 @@ pub enum Reach {
     /// Nobody, but pages of it have a memory error: nobody may get it again. Given back, those stay
     /// with the kernel and the others are free.
     Poisoned,
-    /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe.
+    /// Nobody, but its borrower put pages behind the end of the file. The shell has truncated the
+    /// file, and the kernel has all of its pages.
+    Altered,
+    /// Nobody, but a watch, a lock or a reference hangs on the file's inode. It would outlive the
+    /// loan.
+    Marked,
+    /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe. A borrower can
+    /// bring about every other answer, and never this one.
     Unknown,
 }
 

@@ -11,11 +11,14 @@
 //! the file's name says so: whatever ends the loan then, its owner does not find it.
 //!
 //! A name is never two loans: it is taken from the moment at which its loan is granted. A loan
-//! that is not held by it yet is *pending*, and nobody gets to see it.
+//! that is not held by it yet is *pending*: it is listed as that, since an agent that lists its
+//! loans to return them must find this one too, and no agent gets its path.
 
 use std::ops::Bound;
 
-use units::{BlockId, Bytes, Domain, LeaseId, LoanName, Node, PageSize, Pages, PoolKey, Uid};
+use units::{
+    BlockId, Bytes, Domain, LeaseId, LoanName, Node, PageSize, Pages, PoolKey, Uid, tenant_of,
+};
 use wire::agent::{ReadyBlocks, Supply};
 
 use super::lend::{Asked, Refusal};
@@ -89,7 +92,7 @@ impl Book {
     }
 
     /// The loans whose names begin with `prefix` and come after `after`, in the order of their
-    /// names, pending ones apart.
+    /// names, pending ones included.
     pub fn named_loans<'a>(
         &'a self,
         prefix: &'a str,
@@ -98,7 +101,7 @@ impl Book {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.clone()));
         let names = self.names.range((from, Bound::Unbounded)).map(|(name, _)| name);
         let fitting = names.filter(move |name| name.begins_with(prefix));
-        fitting.filter_map(|name| self.named(name)).filter(|loan| !loan.is_pending)
+        fitting.filter_map(|name| self.named(name))
     }
 
     /// The name that a lease has, or is about to.
@@ -170,14 +173,15 @@ impl Book {
         }
     }
 
-    /// What the loans of a scope hold, pending and lingering ones included, and what is kept for
-    /// its owners; of no scope, those that have none.
+    /// What the loans of a tenant hold, pending and lingering ones included, and what is kept for
+    /// its owners; of no tenant, the loans without a scope. All scopes of a tenant count together:
+    /// a namespace that is deleted and made anew gets no second quota.
     #[must_use]
-    pub fn held_in_scope(&self, scope: Option<&str>) -> Bytes {
-        let named = self.names.iter().filter(|(name, _)| name.scope() == scope);
+    pub fn held_by_tenant(&self, tenant: Option<&str>) -> Bytes {
+        let named = self.names.iter().filter(|(name, _)| name.tenant() == tenant);
         let leases = named.filter_map(|(_, lease)| self.leases.get(lease));
         let lent = leases.flat_map(|lease| &lease.blocks).filter_map(|id| self.blocks.get(*id));
-        let is_of = |part: &Part| part.scope() == Some(scope.unwrap_or_default());
+        let is_of = |part: &Part| part.scope().map(tenant_of) == Some(tenant.unwrap_or_default());
         let left = [StateName::Lingering, StateName::Kept].into_iter();
         let left = left.flat_map(|state| self.in_state(state)).filter(|b| match b.state() {
             State::Lingering(Some(part)) | State::Kept { part, .. } => is_of(part),
@@ -220,11 +224,11 @@ impl Book {
         Ok(())
     }
 
-    /// Whether the scope of the name that is asked for may hold as much more.
+    /// Whether the tenant of the name that is asked for may hold as much more.
     pub(super) fn check_scope(&self, asked: &Asked) -> Result<(), Refusal> {
         let Some(named) = &asked.named else { return Ok(()) };
         if let Some(quota) = named.quota {
-            let held = self.held_in_scope(named.name.scope());
+            let held = self.held_by_tenant(named.name.tenant());
             if held.0.saturating_add(asked.request.bytes.0) > quota.0 {
                 return Err(Refusal::ScopeQuota { held, quota });
             }

@@ -77,6 +77,9 @@ impl Book {
 
     /// Tells who can reach a lingering block. Returns what became of it, or `None` if it is not
     /// lingering (any more).
+    ///
+    /// Only a file of which the kernel cannot tell who reaches it is unlinked with all that it has.
+    /// Every other is cut first: whoever has a name of it then has none of its pages.
     pub fn settle(
         &mut self,
         block: BlockId,
@@ -99,6 +102,13 @@ impl Book {
             }
         };
         Some((settled, effects))
+    }
+
+    /// Gives a free block back to the kernel that nobody may have; `None` if it is not free.
+    pub fn discard(&mut self, block: BlockId) -> Option<Vec<Effect>> {
+        self.blocks.get(block).filter(|b| b.is_unlent())?;
+        self.blocks.remove(block)?;
+        Some(vec![Effect::Remove(block)])
     }
 
     /// Gives up kept content whose time is over: it lingers, to be settled like any return.

@@ -17,11 +17,12 @@ pub struct Agent {
     pub group: Option<String>,
     /// The most loans by name at a time; default 4096.
     pub names: usize,
-    /// The most bytes that loans of one scope (what stands before the first `/` of a name) may
-    /// hold; those without a scope together as well. Default: no bound.
+    /// The most bytes that loans of one tenant may hold: what stands before the first `/` of a
+    /// name, up to the `@` in it if there is one. Those without a scope together as well. Default:
+    /// no bound.
     #[serde(with = "optional_text")]
     pub quota: Option<Bytes>,
-    /// Quotas of single scopes, as in `team-a = "8G"`; they override `quota`.
+    /// Quotas of single tenants, as in `team-a = "8G"`; they override `quota`.
     #[serde(with = "by_scope")]
     pub quota_of: BTreeMap<String, Bytes>,
     /// The most bytes of one whole loan that the daemon zeroes itself, in its own context; a loan
@@ -43,10 +44,10 @@ impl Default for Agent {
 }
 
 impl Agent {
-    /// The most bytes that the loans of a name's scope may hold.
+    /// The most bytes that the loans of a name's tenant may hold.
     #[must_use]
     pub fn quota_for(&self, name: &LoanName) -> Option<Bytes> {
-        let own = name.scope().and_then(|scope| self.quota_of.get(scope));
+        let own = name.tenant().and_then(|tenant| self.quota_of.get(tenant));
         own.copied().or(self.quota)
     }
 }
@@ -80,7 +81,8 @@ mod by_scope {
         match map.keys().find(|name| !is_scope(name)) {
             None => Ok(map),
             Some(name) => Err(D::Error::custom(format!(
-                "quota_of: `{name}` is no scope: write what stands before the /"
+                "quota_of: `{name}` is no tenant: write what stands before the / of its loans' names, \
+                 up to the @"
             ))),
         }
     }
@@ -97,11 +99,13 @@ mod tests {
         let agent = Config::from_toml(text).expect("a good file").agent;
         let quota = |name: &str| agent.quota_for(&name.parse().expect("a name"));
         assert_eq!(quota("team-a/1"), Some(Bytes(8 << 30)));
+        assert_eq!(quota("team-a@7f3c/1"), Some(Bytes(8 << 30)), "made anew, it has no other");
         assert_eq!(quota("team-b/1"), Some(Bytes(2 << 30)));
         assert_eq!(quota("team-a"), Some(Bytes(2 << 30)), "it has no scope");
         assert_eq!((agent.names, agent.fill_max), (4096, Bytes(1 << 30)));
         for (text, part) in [
             ("quota_of = { \"a/b\" = \"1G\" }", "a/b"),
+            ("quota_of = { \"a@b\" = \"1G\" }", "up to the @"),
             ("quota_of = { a = \"much\" }", "much"),
             ("name = 1", "unknown field `name`"),
             ("names = -1", "-1"),

@@ -112,6 +112,7 @@ impl Called {
             held => held as u8 + 4 * self.whose(file.owner[user]),
         };
         told.bytes.extend(order_of(self.users).map(held));
+        told.bytes.push(file.left.map_or(2, |left| self.user(left)));
         for (_, worker) in world.workers.iter().enumerate().filter(|(nth, _)| file.workers[*nth]) {
             told.bytes.push(match worker {
                 Worker::Idle => 0xf1,

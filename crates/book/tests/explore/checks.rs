@@ -17,6 +17,7 @@ impl State {
         assert_eq!(self.world.free + memory, self.world.total, "a page is lost");
         self.assert_one_place_each();
         self.world.files.iter().for_each(Self::assert_nobody_reads_anothers);
+        self.world.files.iter().for_each(Self::assert_nothing_of_anothers_is_there);
         for file in self.world.files.iter().filter(|f| World::is_known(f)) {
             self.assert_content(file);
         }
@@ -57,6 +58,15 @@ impl State {
             Page::Worker => false,
         };
         assert!(file.pages().iter().all(own), "user {reader} reads another's: {file:?}");
+    }
+
+    /// What a user has left with a file is there for no other.
+    fn assert_nothing_of_anothers_is_there(file: &File) {
+        let Some(left) = file.left else { return };
+        let other = (0..USERS).find(|user| *user != left && file.held[*user] != Held::Not);
+        assert_eq!(other, None, "user {left} has left something: {file:?}");
+        let is_over = matches!(&file.place, Some((StateName::Lent | StateName::Lingering, _)));
+        assert!(is_over || file.place.is_none(), "user {left} has left something: {file:?}");
     }
 
     fn assert_content(&self, file: &File) {

@@ -28,6 +28,9 @@ impl State {
             if scene.punches && is_open && file.memory() > 0 {
                 steps.push(Step::Punch { file: at });
             }
+            if scene.marks && is_open && file.left.is_none() {
+                steps.push(Step::Mark { file: at });
+            }
         }
         for (nth, worker) in self.world.workers.iter().enumerate() {
             let worker_no = small(nth);

@@ -33,6 +33,8 @@ const SCENES: &[Scene] = &[
     Scene { name: "in place", recycle: Recycle::InPlace, pins: false, shows_pins: false, ..PLAIN },
     Scene { name: "mapped", maps: true, ..PLAIN },
     Scene { name: "punched", punches: true, ..PLAIN },
+    Scene { name: "marked", marks: true, ..PLAIN },
+    Scene { name: "marked and kept", marks: true, keeps: true, ..PLAIN },
     Scene { name: "revoked and reloaded", operator: true, ..PLAIN },
     Scene { name: "kept", keeps: true, ..PLAIN },
     Scene { name: "named", names: 1, ..PLAIN },
@@ -85,6 +87,7 @@ const ALL: Scene = Scene {
 const SMALL: &[Scene] = &[
     Scene { name: "small", pages: 1, files: 2, ..PLAIN },
     Scene { name: "small, kept", pages: 1, files: 2, keeps: true, ..PLAIN },
+    Scene { name: "small, marked", pages: 1, files: 2, keeps: true, marks: true, ..PLAIN },
     Scene { name: "small, named", pages: 1, files: 2, names: 1, ..PLAIN },
     Scene {
         name: "small, kept by names",

@@ -32,6 +32,8 @@ pub(crate) struct Scene {
     pub(crate) shows_pins: bool,
     /// Whether programs free pages of their files.
     pub(crate) punches: bool,
+    /// Whether programs leave a watch on their files, or pages where they have ended.
+    pub(crate) marks: bool,
     /// Whether any effect can fail, its file be left behind, and the next start find it.
     pub(crate) fails: bool,
     /// Whether the operator revokes, gives back, and takes the pool out of the configuration.
@@ -59,6 +61,7 @@ pub(crate) const PLAIN: Scene = Scene {
     maps: false,
     shows_pins: true,
     punches: false,
+    marks: false,
     fails: false,
     operator: false,
     quota: 3,

@@ -175,7 +175,11 @@ impl State {
 fn is_the_worlds(step: Step) -> bool {
     matches!(
         step,
-        Step::Release { .. } | Step::Punch { .. } | Step::Clear { .. } | Step::Leave { .. }
+        Step::Release { .. }
+            | Step::Punch { .. }
+            | Step::Mark { .. }
+            | Step::Clear { .. }
+            | Step::Leave { .. }
     )
 }
 

@@ -33,6 +33,10 @@ pub(crate) enum Step {
     Punch {
         file: u8,
     },
+    /// A program leaves something of its own with its file.
+    Mark {
+        file: u8,
+    },
     /// The agent asks for a loan by a name for a user.
     Ask {
         name: u8,
@@ -222,6 +226,7 @@ impl State {
             }
             Step::Release { .. }
             | Step::Punch { .. }
+            | Step::Mark { .. }
             | Step::Clear { .. }
             | Step::Leave { .. }
             | Step::Failing { .. } => unreachable!("{step:?} is nothing that the book hears of"),
@@ -419,6 +424,7 @@ impl World {
                 self.reap();
             }
             Step::Punch { file } => self.punch(file.into()),
+            Step::Mark { file } => self.mark(file.into()),
             Step::Clear { worker } => {
                 let worker = usize::from(worker);
                 let Worker::Busy { job, .. } = self.workers[worker] else { return };

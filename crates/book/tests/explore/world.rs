@@ -76,6 +76,8 @@ pub(crate) struct File {
     pub(crate) owner: [Whose; USERS],
     /// The workers that have it.
     pub(crate) workers: [bool; 2],
+    /// The user whose watch hangs on its inode, or whose pages lie behind its end.
+    pub(crate) left: Option<usize>,
     /// The daemon forgot it after a failure; the next start finds it.
     pub(crate) is_orphan: bool,
 }
@@ -191,6 +193,9 @@ impl World {
             Held::Open => Reach::Shared,
             Held::Mapped => Reach::Mapped,
             Held::Pinned if shows_pins => Reach::Pinned,
+            // Both go the same way.
+            Held::Not if shows_pins && self.file(block).left == Some(0) => Reach::Marked,
+            Held::Not if shows_pins && self.file(block).left.is_some() => Reach::Altered,
             Held::Not if shows_pins => Reach::Nobody(Unheld::by(Seen)),
             Held::Pinned | Held::Not => Reach::Sole,
         }
@@ -217,6 +222,7 @@ impl World {
                     held: [Held::Not; USERS],
                     owner: [Whose::Nobodys; USERS],
                     workers: [false; 2],
+                    left: None,
                     is_orphan: false,
                 });
             }
@@ -304,6 +310,12 @@ impl World {
         let file = &mut self.files[at];
         self.free += file.memory();
         file.pages.fill(Page::Hole);
+    }
+
+    /// A program leaves something of its own with a file.
+    pub(crate) fn mark(&mut self, at: usize) {
+        let file = &mut self.files[at];
+        file.left = file.held.iter().position(|held| *held == Held::Open);
     }
 
     /// A worker clears the next page of its block. Whether there was memory for it.

@@ -6,7 +6,9 @@
 //! its own, which is gone before the check returns; the latter takes a page meanwhile.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use linux::process::maps_pages_of;
 use linux::{
     BlockDir, Exclusivity, HugetlbMount, Result, Roots, cgroup, cpu, exclusive, hugetlb,
     kernel::{Offer, offer},
@@ -17,6 +19,9 @@ use serde::Serialize;
 use units::{Node, PageSize};
 
 use super::is_root;
+
+/// For how long processes are looked through for mappings of huge pages.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a finding is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -178,15 +183,22 @@ fn pools(roots: &Roots) -> Result<Vec<Finding>> {
             let all = hugetlb::counters(roots, size, None);
             let free = all.map_or(pool.free, |all| all.unreserved_free().min(pool.free));
             let promised = pool.free - free;
+            let is_mapped = || maps_pages_of(roots, size, Instant::now() + PATIENCE);
+            let is_lost = promised > 0 && is_mapped() == Some(false);
             let of_others = match promised {
                 0 => String::new(),
+                _ if is_lost => format!(", {promised} promised, and no process maps any"),
                 _ => format!(", {promised} promised to programs that have mapped them"),
             };
             let found = format!(
                 "node {node}, {size}: {} reserved, {free} free{of_others}{surplus}",
                 pool.total
             );
-            findings.push(if free == 0 && promised > 0 {
+            findings.push(if is_lost {
+                Finding::new(Level::Warn, "huge pages", found)
+                    .change("a file on a hugetlbfs, a memfd or a segment of System V may have the promise; if none does, the kernel has lost count until the next boot")
+                    .command("ipcs -m; grep hugetlbfs /proc/mounts")
+            } else if free == 0 && promised > 0 {
                 Finding::new(Level::Warn, "huge pages", found)
                     .change("nobody else can have what is promised: end those programs, or reserve more")
                     .command(reserve_command(roots, node, size, pool.total + promised))

@@ -59,7 +59,7 @@ impl Record for Loans {
                 Bytes(loan.page_bytes).to_string(),
                 loan.node.to_string(),
                 loan.uid.to_string(),
-                loan.path.clone(),
+                if loan.pending { "(being made)".to_owned() } else { loan.path.clone() },
             ]
         };
         let rows: Vec<_> = self.loans.iter().map(row).collect();

@@ -10,11 +10,12 @@
 //! daemon's account. The look is therefore taken anew for each [`STEP_BYTES`], which bounds what a
 //! lost race costs; what is not zeroed then stays a hole, which the client's own faults fill.
 
-use std::ops::ControlFlow;
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
 use linux::kernel::Device;
 use linux::{BlockFile, numa};
+use tokio_util::sync::CancellationToken;
 use units::{BlockId, Bytes, Domain, Pages};
 
 use super::KernelPool;
@@ -46,10 +47,10 @@ impl Fill {
     }
 
     /// Allocates the pages on their node, in the calling thread. Returns how many from the start of
-    /// the file are there: fewer when others were faster.
-    pub(crate) fn run(self) -> Pages {
+    /// the file are there: fewer when others were faster, or when `stop` was cancelled.
+    pub(crate) fn run(self, stop: &CancellationToken) -> Pages {
         let filled = numa::bind_thread_to(self.domain.node).and_then(|()| {
-            let filled = self.fill();
+            let filled = self.fill(stop);
             numa::reset_policy()?;
             filled
         });
@@ -62,19 +63,18 @@ impl Fill {
         })
     }
 
-    fn fill(&self) -> linux::Result<Pages> {
+    fn fill(&self, stop: &CancellationToken) -> linux::Result<Pages> {
         let page = self.domain.page_size.bytes();
         let mut done = 0;
-        while done < self.pages.0 {
+        while done < self.pages.0 && !stop.is_cancelled() {
             let zeroed = self.device.query(self.domain)?.ready.0;
             let step = zeroed.min(self.pages.0 - done).min((STEP_BYTES / page).max(1));
             if step == 0 {
                 break;
             }
             let range = done * page..(done + step) * page;
-            let bytes = self
-                .file
-                .allocate_pages(range, self.domain.page_size, &mut |_| ControlFlow::Continue(()));
+            let mut each = |_| if stop.is_cancelled() { Break(()) } else { Continue(()) };
+            let bytes = self.file.allocate_pages(range, self.domain.page_size, &mut each);
             done += bytes? / page;
         }
         Ok(Pages(done))

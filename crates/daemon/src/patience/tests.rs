@@ -237,6 +237,55 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
     });
 }
 
+/// A large loan whose file is just being filled.
+async fn being_filled<'a>(
+    bed: &'a Bed,
+    request: &'a LendByName,
+) -> std::pin::Pin<Box<dyn Future<Output = Result<Result<Lent, Refusal>, wire::Error>> + 'a>> {
+    let mut lent: std::pin::Pin<Box<dyn Future<Output = _>>> = Box::pin(lend_by_name(bed, request));
+    let begin = std::time::Instant::now();
+    loop {
+        assert!((&mut lent).now_or_never().is_none(), "it is not that fast");
+        let found = bed.shell.borrow().loan_by_name(&request.name).expect("it is listed at once");
+        assert!(found.is_pending);
+        if bed.shell.borrow().memory_of(found.block, SIZE) > units::Bytes(0) {
+            return lent;
+        }
+        assert!(begin.elapsed() < PATIENCE, "nothing is filled");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
+    by_the_clock(async {
+        // What is waited for here is a thread.
+        tokio::time::resume();
+        let pages = 1 << 30;
+        let bed = Bed::with("[agent]\nfill_max = \"2048T\"", "pages_per_block = 1");
+        bed.has_free(pages);
+        let (name, request) = named(pages);
+        let request = LendByName { whole: true, ..request };
+        let is_there = || bed.shell.borrow().loan_by_name(&name).is_some();
+        let begin = std::time::Instant::now();
+
+        drop(being_filled(&bed, &request).await);
+        while is_there() {
+            assert!(begin.elapsed() < PATIENCE, "its fill goes on");
+            tokio::task::yield_now().await;
+        }
+
+        let lent = being_filled(&bed, &request).await;
+        let returned = patience::return_by_name(&bed.shell, &name, false);
+        let (returned, lent) = tokio::join!(returned, lent);
+        assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
+        assert!(matches!(&lent, Err(wire::Error::Failed { .. })), "{lent:?}");
+        assert!(!is_there());
+        bed.wait_for_lanes();
+        assert_eq!(bed.count(StateName::Lent), 0);
+    });
+}
+
 /// How many loans of each outcome the metrics count.
 fn counted(bed: &Bed) -> Vec<(&'static str, u64)> {
     let status = bed.shell.borrow_mut().status();

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use book::{Book, Learnt};
@@ -21,6 +22,9 @@ pub(super) struct Learning {
     path: PathBuf,
     written: Vec<Learnt>,
     at: Option<Instant>,
+    /// Writes at the moment: whoever lists the run directory keeps others from changing a name in
+    /// it, for as long as that takes.
+    writing: Option<JoinHandle<()>>,
 }
 
 impl Learning {
@@ -41,30 +45,56 @@ impl Learning {
         };
         let written: Vec<Learnt> = written;
         written.iter().cloned().for_each(|learnt| book.learn(learnt));
-        Self { path, written, at: None }
+        Self { path, written, at: None, writing: None }
     }
 
+    /// Has it written by a thread, of which there is one at a time.
     fn write(&mut self, learnt: Vec<Learnt>) -> std::io::Result<()> {
-        crate::files::replace(&self.path, &serde_json::to_vec(&learnt)?)?;
+        let (path, text) = (self.path.clone(), serde_json::to_vec(&learnt)?);
+        self.finish();
+        let thread = std::thread::Builder::new().name("learnt".to_owned());
+        self.writing = Some(thread.spawn(move || {
+            if let Err(error) = crate::files::replace(&path, &text) {
+                let path = path.display();
+                tracing::warn!(%error, %path, "what was learnt cannot be written");
+            }
+        })?);
         self.written = learnt;
         Ok(())
+    }
+
+    fn is_writing(&self) -> bool {
+        self.writing.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Waits until it is written.
+    fn finish(&mut self) {
+        if self.writing.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that writes down what was learnt has panicked");
+        }
     }
 }
 
 impl Shell {
     /// Writes down what was learnt since it was written last, `now` or from time to time.
     pub(crate) fn keep_learnt(&mut self, now: bool) {
-        if !now && self.learning.at.is_some_and(|at| at.elapsed() < WRITE_EVERY) {
+        let is_early = || self.learning.at.is_some_and(|at| at.elapsed() < WRITE_EVERY);
+        if !now && (is_early() || self.learning.is_writing()) {
             return;
         }
         let learnt: Vec<_> = self.book.learnt().collect();
         if learnt == self.learning.written {
-            return;
+            return if now {
+                self.learning.finish()
+            };
         }
         self.learning.at = Some(Instant::now());
         if let Err(error) = self.learning.write(learnt) {
             let path = self.learning.path.display();
             tracing::warn!(%error, %path, "what was learnt cannot be written");
+        }
+        if now {
+            self.learning.finish();
         }
     }
 }

@@ -230,6 +230,7 @@ impl Shell {
     pub(crate) fn filled(&mut self, block: BlockId, filled: Pages) {
         let Some(planned) = self.filling.remove(&block) else { return };
         self.book.note_filled(block, planned, filled);
+        self.store.note_filled(block);
         self.observed = None;
         self.wake();
     }

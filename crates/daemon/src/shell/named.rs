@@ -10,6 +10,7 @@ use book::journal::MOST_OWNED;
 use book::{Asked, HeldByName, Named, Refusal};
 use linux::BlockFile;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use units::{BlockId, Bytes, Domain, LeaseId, LoanName, PageSize, Pages, Uid};
 use wire::LendRequest;
 use wire::agent::{LendByName, Supply};
@@ -32,6 +33,8 @@ pub(crate) struct Pending {
     file: BlockFile,
     /// What takes its pages from the kernel's pool before that.
     pub(crate) fills: Vec<Fill>,
+    /// Cancelled when nobody wants it any more: its agent hung up, or returned its name.
+    pub(crate) stop: CancellationToken,
 }
 
 /// What came of asking for a loan by name.
@@ -149,8 +152,9 @@ impl Shell {
             let (block, pages, ready) = (part.block, part.pages, part.ready);
             // Its pages are promised until they are there.
             self.holes.hand_out(block, domain, pages.saturating_sub(ready));
-            let file = file.into();
-            Ok(Pending { lease, kept, block, domain, pages, ready, file, fills })
+            let (file, stop) = (file.into(), CancellationToken::new());
+            self.being_made.insert(lease, stop.clone());
+            Ok(Pending { lease, kept, block, domain, pages, ready, file, fills, stop })
         });
         match pending {
             Ok(pending) => Ok(Ok(pending)),
@@ -184,13 +188,15 @@ impl Shell {
         }
         let failed = |error: std::io::Error| wire::Error::Failed { what: error.to_string() };
         let file = pending.file.as_fd().try_clone_to_owned().map_err(failed)?.into();
-        Hole { file, domain: pending.domain, pages: pending.pages }.fill().map(Some).map_err(failed)
+        let Pending { domain, pages, ref stop, .. } = *pending;
+        Hole { file, domain, pages, stop: stop.clone() }.fill().map(Some).map_err(failed)
     }
 
     /// A loan has all of its pages.
     pub(crate) fn note_whole(&mut self, pending: &Pending) {
         self.holes.forget(&[pending.block]);
         self.book.note_whole(pending.lease);
+        self.store.note_filled(pending.block);
         self.observed = None;
     }
 
@@ -205,7 +211,10 @@ impl Shell {
         let held = self.book.leases_name(lease).and_then(|name| self.book.named(&name));
         let is_there = self.path_of(block).is_some_and(|path| path.symlink_metadata().is_ok());
         match held.filter(|held| !held.is_pending && is_there) {
-            Some(held) => Ok(held),
+            Some(held) => {
+                self.being_made.remove(&lease);
+                Ok(held)
+            }
             None => {
                 self.end_lease(lease);
                 let what = "the loan's file is not to be reached by a path: its mount is in another mount \
@@ -215,10 +224,18 @@ impl Shell {
         }
     }
 
-    /// A loan that could not be made ready is nobody's.
+    /// A loan that could not be made ready is nobody's: what was zeroed for it goes back.
     pub(crate) fn drop_pending(&mut self, pending: Pending) {
         drop(pending.file);
         self.end_lease(pending.lease);
+        self.wake();
+    }
+
+    /// Has the making of a loan end within a page. No-op for one that its name holds.
+    pub(crate) fn stop_making(&self, lease: LeaseId) {
+        if let Some(stop) = self.being_made.get(&lease) {
+            stop.cancel();
+        }
     }
 
     /// Ends a loan by its name; `discard` keeps nothing of it for its owner. `None`: there is none;

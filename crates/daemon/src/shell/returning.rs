@@ -2,10 +2,11 @@
 //! The end of loans, and finding out who still reaches what was lent.
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use book::Book;
-use book::block::{Hold, Settled, State, StateName};
+use book::block::{Hold, Reach, Settled, State, StateName};
+use linux::meminfo;
 use pins::Opened;
 use tokio::sync::watch;
 use units::{BlockId, Bytes, LeaseId, Uid};
@@ -15,6 +16,33 @@ use crate::borrowers::LentFile;
 use crate::closing::Watched;
 use crate::held::turn_about;
 use crate::store::Returned;
+
+/// How often it is looked whether the kernel has met a memory error.
+const ERRORS_EVERY: Duration = Duration::from_secs(1);
+
+/// What the kernel had out of use for memory errors at the last look.
+#[derive(Debug, Default)]
+pub(super) struct MemoryErrors {
+    broken: Option<u64>,
+    looked: Option<Instant>,
+}
+
+impl MemoryErrors {
+    /// Whether it is time for another look.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.looked.is_none_or(|at| at.elapsed() >= ERRORS_EVERY);
+        if is_due {
+            self.looked = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Whether there are more than at the last look: what was there at the first one was seen when
+    /// blocks were taken over.
+    fn is_new(&mut self, broken: u64) -> bool {
+        self.broken.replace(broken).is_some_and(|before| before < broken)
+    }
+}
 
 impl Shell {
     /// The lease's last descriptor was closed: that ends the loan, unless its memory holds it.
@@ -65,17 +93,25 @@ impl Shell {
         }
     }
 
-    /// Ends a loan that is held by its memory, unless it still is. Returns whether it did.
+    /// Ends a loan that is held by its memory, unless it still is. Returns whether it did; blocks
+    /// that have to be opened for that are looked at by a lane, whose answer
+    /// [`settled`](Self::settled) takes.
     fn end_if_unheld(&mut self, lease: LeaseId) -> bool {
-        let blocks = self.book.lease_blocks(lease);
-        let is_held = blocks.into_iter().any(|block| {
-            self.store.opened_while_lent(block).is_ok_and(|opened| opened == Opened::Open)
-        });
-        if !is_held {
+        let mut unknown = Vec::new();
+        for block in self.book.lease_blocks(lease) {
+            match self.store.opened_while_lent(block) {
+                Some(Opened::Open) => return false,
+                Some(Opened::Named | Opened::Nobody) => {}
+                None => unknown.push(block),
+            }
+        }
+        if unknown.is_empty() {
             self.held.remove(lease);
             self.end_lease(lease);
+            return true;
         }
-        !is_held
+        self.store.look_at_lent(&unknown);
+        false
     }
 
     /// Ends loans that their memory held and holds no longer, of those whose lease was closed so
@@ -108,6 +144,8 @@ impl Shell {
 
     /// What is known of a loan besides what the book knows.
     fn forget_loan(&mut self, lease: LeaseId, blocks: &[BlockId]) {
+        self.stop_making(lease);
+        self.being_made.remove(&lease);
         self.filling.retain(|block, _| !blocks.contains(block));
         self.holes.forget(blocks);
         self.borrowers.remove(lease);
@@ -172,18 +210,37 @@ impl Shell {
         }
     }
 
-    /// A lane has found out who reaches a lingering block.
+    /// A lane has found out who reaches a lingering block, or one whose loan its memory may hold.
     pub(crate) fn settled(&mut self, found: Returned) {
         self.store.looked(found.block);
+        if let Some(State::Lent(part)) = self.book.block(found.block).map(book::block::Block::state)
+        {
+            let lease = part.lease;
+            if found.reach != Reach::Shared && self.held.is_closed(lease) {
+                self.held.remove(lease);
+                self.end_lease(lease);
+            }
+            return;
+        }
+        if found.reach == Reach::Poisoned
+            && self.apply(|book| book.discard(found.block)).0.is_some()
+        {
+            tracing::warn!(block = %found.block, "memory errors: a free block is given back");
+            return;
+        }
         // A client can cut its file, grow it, or punch holes into it.
         self.book.note_memory(found.block, found.memory);
-        match self.apply(|book| book.settle(found.block, found.reach, boot_seconds())).0 {
+        let settled = self.apply(|book| book.settle(found.block, found.reach, boot_seconds())).0;
+        if settled == Some(Settled::Lingering) {
             // What went since the look is told by nothing else.
-            Some(Settled::Lingering) if self.store.watch(found.block, found.file) => {
+            if self.store.watch(found.block, found.file) {
                 self.settle(found.block);
             }
-            Some(Settled::Lingering) => {}
-            Some(_) | None => self.store.unwatch(found.block),
+            return;
+        }
+        self.store.unwatch(found.block);
+        if let Some(file) = found.file {
+            self.store.close(found.block, file);
         }
     }
 
@@ -196,6 +253,7 @@ impl Shell {
         let age = if self.waiting.is_anybody() { Duration::ZERO } else { HELD_AGE };
         self.end_unheld(age, most);
         self.see_pins();
+        self.see_errors();
         if self.store.remove_again(most) {
             self.observed = None;
             self.wake();
@@ -205,6 +263,16 @@ impl Shell {
         self.looked_at = now.last().copied();
         now.iter().for_each(|id| self.settle(*id));
         lingering.len()
+    }
+
+    /// Has the free blocks looked at when the kernel has met another memory error: within a second.
+    fn see_errors(&mut self) {
+        if self.errors.is_due()
+            && let Ok(Some(broken)) = meminfo::broken_bytes(&self.roots)
+            && self.errors.is_new(broken)
+        {
+            self.store.look_for_errors();
+        }
     }
 
     /// Tells the book of which pages pins are seen, and has others looked at again.
@@ -238,5 +306,18 @@ impl Shell {
             self.give_all_back();
         }
         self.apply(Book::relieve);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_blocks_are_looked_at_once_for_each_memory_error() {
+        let mut errors = MemoryErrors::default();
+        let looks = [0, 0, 2048, 2048, 4096, 2048].map(|broken| errors.is_new(broken));
+        assert_eq!(looks, [false, false, true, false, true, false]);
+        assert!(errors.is_due() && !errors.is_due(), "once a second");
     }
 }

@@ -9,7 +9,7 @@ use book::Found;
 use book::block::{Reach, StateName};
 use book::journal;
 use linux::BlockFile;
-use units::{Bytes, LeaseId, PageSize, Uid};
+use units::{BlockId, Bytes, LeaseId, PageSize, Uid};
 
 use super::{GONE, Place, Store, Users, lane_of};
 use crate::error::Result;
@@ -65,7 +65,7 @@ impl Store {
         let mut found = Vec::new();
         for (page_size, dir) in self.dirs.clone() {
             for name in dir.list(GONE)? {
-                self.free(page_size, &dir, name, None, Users::LoseIt);
+                self.free(page_size, &dir, name, (None, None), Users::LoseIt);
             }
             for state in StateName::ALL {
                 let late = dir.bare(state.as_str())?;
@@ -91,6 +91,7 @@ impl Store {
                     let reach = match state {
                         StateName::Ready | StateName::Kept => reach_of(
                             dir.open_block(state.as_str(), &name),
+                            entry.block,
                             &self.proofs,
                             page_size,
                         )?,
@@ -106,6 +107,9 @@ impl Store {
                     });
                     let place = Place { page_size, state, name };
                     self.places.insert(entry.block, place);
+                    if state == StateName::Lent {
+                        self.note_filled(entry.block);
+                    }
                 }
             }
         }
@@ -131,11 +135,20 @@ impl Store {
 }
 
 /// Who can reach a file that is found at start, without waiting for anybody.
-fn reach_of(opened: linux::Result<BlockFile>, proofs: &Proofs, size: PageSize) -> Result<Reach> {
+fn reach_of(
+    opened: linux::Result<BlockFile>,
+    block: BlockId,
+    proofs: &Proofs,
+    size: PageSize,
+) -> Result<Reach> {
     match opened {
-        Ok(file) if file.is_private()? => Ok(proofs.reach(&file, size)),
+        Ok(file) if file.is_private()? => {
+            let reach = proofs.reach(block, &file, size);
+            proofs.note_lent(block, &file, size);
+            Ok(reach)
+        }
         Ok(_) => Ok(Reach::Shared),
-        Err(error) if error.is_leased() => Ok(Reach::Shared),
+        Err(error) if error.is_in_use() => Ok(Reach::Shared),
         Err(error) => Err(error.into()),
     }
 }

@@ -41,3 +41,25 @@ fn each_scope_of_names_has_a_lane_that_no_user_has() {
     let kept = lane("b1-n0-p1-l1-i0-u5-a7-g1-k60-oguest-sa", StateName::Kept);
     assert_eq!(kept, Some(of("a", StateName::Lingering)), "also when its name is gone");
 }
+
+/// The lane by the standard library's hash with its fixed key.
+fn guessed(scope: &str) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    scope.hash(&mut hasher);
+    hasher.finish() & 0x3fff_ffff
+}
+
+#[test]
+fn scopes_that_were_chosen_to_share_a_lane_do_not() {
+    let mut seen = std::collections::HashMap::new();
+    let found = (0..1_000_000).find_map(|n| {
+        let scope = format!("team-{n}");
+        seen.insert(guessed(&scope), scope.clone()).map(|other| (scope, other))
+    });
+    let (one, other) = found.expect("of a million scopes two share a lane of 30 bits");
+    let lane_of =
+        |scope: &str| lane(&format!("b1-n0-p1-l1-i0-u0-g1-h{scope}+x"), StateName::Lingering);
+    assert_eq!(lane_of(&one), lane_of(&one), "a scope has one lane");
+    assert_ne!(lane_of(&one), lane_of(&other), "{one} and {other}");
+}

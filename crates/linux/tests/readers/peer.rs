@@ -1,17 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use linux::Peer;
+use std::fmt::Write;
+
+use linux::peer::{Groups, MOST_GROUPS};
 use linux::testkit::tree;
 
 #[test]
-fn who_waits_in_a_request_has_the_groups_that_procfs_says() {
+fn thread_in_a_request_has_the_groups_that_procfs_says() {
     let tree = tree(&[
         ("proc/17/status", "Name:\tsh\nGroups:\t4 1000 \nSigQ:\t0/1\n"),
         ("proc/18/status", "Name:\tsh\nGroups:\t \n"),
+        ("proc/19/status", "Name:\tGroups: 4\nGroups:\t5 \n"),
+        ("proc/20/status", "Name:\tsh\nGroups:\tx \n"),
     ]);
-    let peer = Peer::of_request(&tree.roots(), 17, 1000, 100).unwrap();
-    assert_eq!((peer.pid, peer.uid, peer.groups.as_slice()), (Some(17), 1000, &[4, 1000][..]));
-    assert!(peer.in_group(100) && peer.in_group(4) && !peer.in_group(5));
-    assert_eq!(Peer::of_request(&tree.roots(), 18, 1, 1).unwrap().groups, []);
-    let hidden = Peer::of_request(&tree.roots(), 0, 1, 1).unwrap();
-    assert_eq!((hidden.pid, hidden.groups.len()), (None, 0));
+    let groups = |thread| Groups::of_request(&tree.roots(), thread);
+    assert_eq!(groups(17).unwrap(), Groups::Known(vec![4, 1000]));
+    assert!(groups(17).unwrap().contains(4) && !groups(17).unwrap().contains(5));
+    assert_eq!(groups(18).unwrap(), Groups::Known(Vec::new()));
+    assert_eq!(groups(19).unwrap(), Groups::Known(vec![5]), "a name is no line");
+    assert!(groups(20).unwrap_err().to_string().contains("a group's number"));
+    assert_eq!(groups(0).unwrap(), Groups::Known(Vec::new()), "hidden");
+}
+
+#[test]
+fn thread_with_too_many_groups_is_in_none_of_them() {
+    let status = |count: usize| {
+        let mut text = "Name:\tsh\nGroups:\t".to_owned();
+        (0..count).for_each(|at| write!(text, "{} ", 4_000_000_000 + at).unwrap());
+        text + "\nSigQ:\t0/1\n"
+    };
+    let texts = [MOST_GROUPS, MOST_GROUPS + 1, 65_536].map(status);
+    let tree = tree(&[
+        ("proc/1/status", &texts[0]),
+        ("proc/2/status", &texts[1]),
+        ("proc/3/status", &texts[2]),
+    ]);
+    let groups = [1, 2, 3].map(|thread| Groups::of_request(&tree.roots(), thread).unwrap());
+    assert!(groups[0].contains(4_000_000_255));
+    assert_eq!(groups[1..], [Groups::TooMany, Groups::TooMany]);
+    assert!(!groups[2].contains(4_000_000_000));
 }

@@ -2,7 +2,7 @@
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use linux::peer::{self, Peer};
+use linux::peer::{self, Groups, MOST_GROUPS, Peer};
 use linux::testkit::{child, skip};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
@@ -14,8 +14,8 @@ fn a_pair_of_ones_own_is_oneself() {
     let peer = Peer::of(&one).unwrap();
     assert_eq!(peer.pid, Some(std::process::id()));
     assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
-    assert!(peer.in_group(rustix::process::getegid().as_raw()));
-    assert!(!peer.in_group(987_654));
+    assert_eq!(peer.gid, rustix::process::getegid().as_raw());
+    assert!(!Groups::of(&one).unwrap().contains(987_654));
 }
 
 #[test]
@@ -27,8 +27,7 @@ fn another_user_is_seen_with_all_its_groups() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    // More groups than the first buffer holds.
-    let groups: Vec<u32> = (2000..2100).collect();
+    let groups: Vec<u32> = (2000..).take(MOST_GROUPS).collect();
     let client = child::fork(|ready| {
         let ids: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
         set_thread_groups(&ids).unwrap();
@@ -48,12 +47,35 @@ fn another_user_is_seen_with_all_its_groups() {
         (Some(client.pid()), 0, 1999),
         "as it was at connect"
     );
-    assert_eq!(peer.groups, groups);
-    assert!(peer.in_group(1999) && peer.in_group(2099) && !peer.in_group(2100));
+    assert_eq!(Groups::of(&stream).unwrap(), Groups::Known(groups));
 
     assert!(!peer::has_ended(&stream, Duration::ZERO).unwrap());
     client.kill();
     assert!(peer::has_ended(&stream, Duration::ZERO).unwrap());
+}
+
+#[test]
+fn peer_with_too_many_groups_is_in_none_of_them() {
+    let _alone = child::alone();
+    if !rustix::process::geteuid().is_root() {
+        return skip("65,536 groups need root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    for count in [MOST_GROUPS + 1, 65_536] {
+        let client = child::fork(|ready| {
+            let ids: Vec<Gid> = (0..).take(count).map(Gid::from_raw).collect();
+            set_thread_groups(&ids).unwrap();
+            let _stream = UnixStream::connect(&path).unwrap();
+            ready.signal();
+            ready.hold()
+        });
+        let (stream, _) = listener.accept().unwrap();
+        client.wait_ready();
+        let groups = Groups::of(&stream).unwrap();
+        assert_eq!((&groups, groups.contains(0)), (&Groups::TooMany, false), "{count}");
+    }
 }
 
 #[test]

@@ -29,16 +29,20 @@ fn unmake(bed: &Bed, namespace: &str) -> Result<()> {
     bed.kubectl.run(&["delete", "resourceclaim", "-n", namespace, "cache"]).map(drop)
 }
 
-/// A pod on it finds all of it like that, leaves its own, and ends.
-fn finds(bed: &Bed, namespace: &str, name: &str, byte: u8) -> Result<()> {
+/// A pod on it finds all of it like that, leaves its own, and ends. Returns the scope of its loan.
+fn finds(bed: &Bed, namespace: &str, name: &str, byte: u8) -> Result<String> {
     let mut pod = pod(namespace, name, &format!("use {LEFT}"), Some(64), &json!({}));
     pod["spec"]["resourceClaims"] = json!([{"name": "memory", "resourceClaimName": "cache"}]);
     bed.kubectl.apply(&[pod])?;
     let pod = bed.runs(namespace, name)?;
     holds(&bed.said(&pod, 0)?, BYTES, byte)
         .with_context(|| format!("pod {name} of namespace {namespace}"))?;
+    let loan = bed.loan()?;
+    let scope = loan["name"].as_str().and_then(|name| name.split('/').next());
+    let scope = scope.context("the loan's scope")?.to_owned();
     bed.delete(namespace, name)?;
-    bed.is_clean()
+    bed.is_clean()?;
+    Ok(scope)
 }
 
 /// How much is kept, once nothing lingers.
@@ -61,17 +65,17 @@ pub(super) fn found(bed: &mut Bed) -> Result<String> {
     ensure!(left == BYTES, "{left} bytes are kept for it");
     // The same pod again, another namespace, another pod; and one on another claim of that owner.
     finds(bed, "default", "first", LEFT)?;
-    finds(bed, TIGHT, "stranger", 0)?;
+    let strangers = finds(bed, TIGHT, "stranger", 0)?;
     finds(bed, "default", "second", LEFT)?;
     unmake(bed, "default")?;
     make(bed, "default")?;
-    finds(bed, "default", "third", LEFT)?;
+    let own = finds(bed, "default", "third", LEFT)?;
     let all = kept(bed)?;
     ensure!(all == 2 * BYTES, "{all} bytes are kept for the owners of two namespaces");
     let why = template(bed)?;
-    for namespace in ["default", TIGHT] {
+    for (namespace, scope) in [("default", own), (TIGHT, strangers)] {
         unmake(bed, namespace)?;
-        discard(bed, namespace)?;
+        discard(bed, &scope)?;
     }
     let left = kept(bed)?;
     ensure!(left == 0, "{left} bytes are kept for nobody");
@@ -96,10 +100,10 @@ fn template(bed: &Bed) -> Result<String> {
 }
 
 /// The node's own agent lends it in the owner's name, and keeps nothing of it.
-fn discard(bed: &Bed, namespace: &str) -> Result<()> {
-    let name = format!("{namespace}/discard");
+fn discard(bed: &Bed, scope: &str) -> Result<()> {
+    let name = format!("{scope}/discard");
     let words = ["lend", "64M", "--name", &name, "--whole", "--owner", "cache.mem", "--json"];
     let lent: Value = serde_json::from_str(&bed.prezero(&words)?)?;
-    ensure!(lent["kept"] == true, "what was kept for {namespace} is not found: {lent}");
+    ensure!(lent["kept"] == true, "what was kept for {scope} is not found: {lent}");
     bed.prezero(&["return", &name, "--discard"]).map(drop)
 }

@@ -18,7 +18,7 @@ impl World {
             return self.lend_again(ask, named, &found);
         }
         let (view, counters) = (self.view(), self.book.counters());
-        let held = self.book.held_in_scope(named.name.scope());
+        let held = self.book.held_by_tenant(named.name.tenant());
         let waits = self.own_content_waits(ask);
         let (loan, effects) = match self.book.lend(ask) {
             Ok(granted) => granted,
@@ -39,10 +39,10 @@ impl World {
             "{held:?} and more than {quota}"
         );
         let [part] = loan.parts.as_slice() else { panic!("{loan:?} is no file") };
-        // Nobody sees it before it is done.
-        assert!(self.book.named_loans("", None).all(|loan| loan.name != named.name));
+        // An agent that lists its loans finds it, and sees that it is not done.
         let pending = self.book.named(&named.name).expect("the name is taken at once");
         assert!(pending.is_pending && matches!(self.book.lend(ask), Err(Refusal::NameTaken)));
+        assert!(self.book.named_loans("", None).any(|loan| loan == pending));
         let (first, second) = split(fate, effects.len());
         if !self.execute(&effects, first) {
             self.note("crash before a loan has its name");

@@ -373,16 +373,26 @@ impl World {
         }
     }
 
+    /// `nobody` for a block that is out of reach, else the truth.
+    fn and_nobody(&self, id: BlockId, nobody: Reach) -> Reach {
+        match self.reach(id) {
+            Reach::Sole | Reach::Nobody(_) => nobody,
+            held => held,
+        }
+    }
+
     /// The daemon looks at a lingering block. What it sees may be less than the truth.
     pub(super) fn settle(&mut self, id: BlockId, seen: Option<Less>, fate: Fate) {
         let reach = match seen {
             None => self.reach(id),
             Some(Less::Held) => Reach::Shared,
             Some(Less::Nothing) => Reach::Unknown,
+            Some(Less::Altered) => self.and_nobody(id, Reach::Altered),
+            Some(Less::Marked) => self.and_nobody(id, Reach::Marked),
         };
         let (is_held, is_unknown) = match &reach {
             Reach::Shared | Reach::Mapped | Reach::Pinned => (true, false),
-            Reach::Poisoned | Reach::Unknown => (false, true),
+            Reach::Poisoned | Reach::Altered | Reach::Marked | Reach::Unknown => (false, true),
             Reach::Sole | Reach::Nobody(_) => (false, false),
         };
         let file = self.kernel.file(self.kernel.find(id).expect("a block of the book has a file"));

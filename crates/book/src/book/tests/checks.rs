@@ -240,7 +240,7 @@ impl World {
             });
             let bytes = |b: &Block| (b.pages() + b.grown()).bytes(b.pool().page_size).0;
             let held: u64 = held.map(bytes).sum();
-            assert_eq!(self.book.held_in_scope(scope).0, held, "held in {scope:?}");
+            assert_eq!(self.book.held_by_tenant(scope).0, held, "held in {scope:?}");
         }
     }
 

@@ -155,6 +155,10 @@ pub(super) enum Less {
     Held,
     /// Not even that.
     Nothing,
+    /// The truth, but where that is nobody its borrower has altered the file.
+    Altered,
+    /// The same, and has marked its inode.
+    Marked,
 }
 
 /// New thresholds of one pool.
@@ -323,7 +327,8 @@ fn of_workers() -> impl Strategy<Value = Event> {
 }
 
 fn of_the_daemon() -> impl Strategy<Value = Event> {
-    let less = proptest::sample::select(vec![Less::Held, Less::Nothing]);
+    let less =
+        proptest::sample::select(vec![Less::Held, Less::Nothing, Less::Altered, Less::Marked]);
     let seen = proptest::option::weighted(0.3, less);
     prop_oneof![
         8 => Just(Event::SettleAll),

@@ -55,7 +55,7 @@ fn the_same_request_is_the_same_loan_and_no_other_is() {
 }
 
 #[test]
-fn names_are_listed_in_order_from_behind_one_and_when_they_are_held() {
+fn names_are_listed_in_order_from_behind_one_pending_ones_too() {
     let mut book = three();
     let begun = [("b/2", true), ("a/1", true), ("a/3", false)].map(|(text, is_held)| {
         let (loan, _) = lend(&mut book, &by_name(text, 2));
@@ -69,16 +69,33 @@ fn names_are_listed_in_order_from_behind_one_and_when_they_are_held() {
         let loans = book.named_loans(prefix, after.as_ref());
         loans.map(|loan| loan.name.to_string()).collect()
     };
-    assert_eq!(listed("", None), ["a/1", "b/2"]);
-    assert_eq!(listed("a/", None), ["a/1"]);
-    assert_eq!(listed("", Some("a/1")), ["b/2"]);
+    assert_eq!(listed("", None), ["a/1", "a/3", "b/2"]);
+    assert_eq!(listed("a/", None), ["a/1", "a/3"]);
+    assert_eq!(listed("", Some("a/1")), ["a/3", "b/2"]);
     assert_eq!(book.names(), 3, "one is not held yet");
+    assert_eq!(book.supply_by_domain()[0].named_bytes, bytes(6).0, "it counts as well");
     assert_eq!(book.leases_name(begun[2].lease), Some(name("a/3")));
     assert!(book.named(&name("a/3")).is_some_and(|loan| loan.is_pending));
     assert_eq!(refusal(&mut book, &by_name("a/3", 2)), Refusal::NameTaken);
     assert_eq!(refusal(&mut book, &by_name("c/4", 2)), Refusal::TooManyNames);
     book.end_lease(begun[2].lease);
     assert_eq!((book.names(), book.named(&name("a/3"))), (2, None));
+}
+
+#[test]
+fn a_tenant_made_anew_has_its_quota_once_and_other_content() {
+    let mut book = three();
+    let asked = |text: &str| {
+        let named = Named { name: name(text), quota: Some(bytes(4)), most: 9 };
+        Asked { named: Some(named), ..ask_one_file(2) }.kept("guest", 60)
+    };
+    held(&mut book, &asked("a@1/x"));
+    assert_eq!(book.held_by_tenant(Some("a")), bytes(2));
+    let again = held(&mut book, &asked("a@2/x"));
+    assert!(!again.kept, "it is another scope");
+    let refused = refusal(&mut book, &asked("a@3/x"));
+    assert_eq!(refused, Refusal::ScopeQuota { held: bytes(4), quota: bytes(4) });
+    held(&mut book, &asked("ab@1/x"));
 }
 
 #[test]

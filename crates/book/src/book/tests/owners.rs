@@ -40,9 +40,9 @@ fn what_never_had_its_name_is_kept_for_nobody() {
     let (reach, lease_alive) = (Reach::Shared, false);
     let found = Found { state: StateName::Lent, entry, allocated: Pages(2), reach, lease_alive };
     next.adopt(&found);
-    assert_eq!(next.held_in_scope(Some("a")), bytes(2), "it counts until it is nobody's");
+    assert_eq!(next.held_by_tenant(Some("a")), bytes(2), "it counts until it is nobody's");
     assert_eq!(next.settle(block, nobody(), 100).expect("it lingers").0, Settled::Zeroable);
-    assert_eq!(next.held_in_scope(Some("a")), bytes(0));
+    assert_eq!(next.held_by_tenant(Some("a")), bytes(0));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn what_had_its_name_is_kept_for_the_owner_within_its_scope() {
         Refusal::OwnerLingers
     );
     assert_eq!(book.settle(block, nobody(), 100).expect("it lingers").0, Settled::Kept);
-    assert_eq!(book.held_in_scope(Some("a")), bytes(2), "it is its scope's");
+    assert_eq!(book.held_by_tenant(Some("a")), bytes(2), "it is its scope's");
     let other = Asked { named: None, ..owned("a/y") };
     for stranger in [owned("b/x"), Asked { uid: Uid(1), ..owned("a/y") }, other] {
         assert!(book.lend(&stranger).is_err(), "there is no page but what is kept");
@@ -86,5 +86,5 @@ fn what_was_kept_for_its_time_is_kept_no_second_time() {
     assert_eq!(part.name, None, "by its owner it comes back, and by no loan's name");
     assert_eq!((book.expire(159), book.expire(160)), (vec![], vec![Effect::Move(block)]));
     assert_eq!(book.settle(block, nobody(), 160).expect("it lingers").0, Settled::Zeroable);
-    assert_eq!(book.held_in_scope(Some("a")), bytes(0));
+    assert_eq!(book.held_by_tenant(Some("a")), bytes(0));
 }

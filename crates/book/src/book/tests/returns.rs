@@ -122,6 +122,47 @@ fn an_in_place_pool_gives_back_what_it_can_not_clear_in_place() {
 }
 
 #[test]
+fn a_file_that_its_borrower_altered_or_marked_is_cut_and_kept_for_nobody() {
+    for ask in [ask(2), ask(2).kept("guest", 60)] {
+        for reach in [|| Reach::Altered, || Reach::Marked, || Reach::Poisoned] {
+            let (mut book, block) = returned(in_place(0, 2), &ask);
+            let cut = (Settled::Gone, vec![Effect::Remove(block)]);
+            assert_eq!(settled(&mut book, block, reach()), cut, "{:?}", reach());
+            assert_eq!(book.held_by(Uid(1000)), bytes(0));
+        }
+    }
+}
+
+#[test]
+fn a_free_block_that_nobody_may_have_goes_back_and_no_other() {
+    let (mut book, block) = returned(in_place(0, 2), &ask(2));
+    assert_eq!(book.discard(block), None, "it lingers");
+    settled(&mut book, block, Reach::Sole);
+    assert_eq!(book.discard(block), Some(vec![Effect::Remove(block)]));
+    assert_eq!((state(&book, block), book.discard(block)), (None, None));
+    let ready = make_ready(&mut book, key(0, 2), 1)[0];
+    assert_eq!(book.discard(ready), Some(vec![Effect::Remove(ready)]));
+    assert_eq!(state(&book, ready), None);
+}
+
+#[test]
+fn pages_of_a_returned_file_count_wherever_they_are_until_the_kernel_has_them() {
+    let (mut book, block) = returned(in_place(0, 2), &ask(2));
+    book.note_growth(block, Pages(5));
+    for held in [|| Reach::Pinned, || Reach::Shared, || Reach::Mapped] {
+        assert_eq!(settled(&mut book, block, held()).0, Settled::Lingering);
+        assert_eq!(book.held_by(Uid(1000)), bytes(5), "{:?}", held());
+    }
+    // A file that has lost its pages to pins counts as what was lent.
+    book.note_growth(block, Pages::ZERO);
+    book.note_memory(block, Pages::ZERO);
+    assert_eq!(settled(&mut book, block, Reach::Pinned).0, Settled::Lingering);
+    assert_eq!(book.held_by(Uid(1000)), bytes(2));
+    assert_eq!(settled(&mut book, block, Reach::Sole).1, [Effect::Remove(block)]);
+    assert_eq!(book.held_by(Uid(1000)), bytes(0));
+}
+
+#[test]
 fn a_block_that_its_borrower_filled_or_punched_is_judged_by_what_it_has() {
     let mut book = book([in_place(0, 2)]);
     for (allocated, expected) in

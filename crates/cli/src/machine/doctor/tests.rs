@@ -71,6 +71,29 @@ fn an_empty_pool_is_bad_and_names_the_command_that_fills_it() {
 }
 
 #[test]
+fn promises_that_no_process_maps_are_told_apart() {
+    for (maps, says) in [
+        ("KernelPageSize:     2048 kB\n", "promised to programs that have mapped them"),
+        ("KernelPageSize:        4 kB\n", "promised, and no process maps any"),
+    ] {
+        let all = "sys/kernel/mm/hugepages/hugepages-2048kB";
+        let mut files = vec![("sys/devices/system/node/has_memory".to_owned(), "0\n")];
+        for pool in [all, POOL] {
+            for name in ["nr", "free", "resv"] {
+                files.push((format!("{pool}/{name}_hugepages"), "8"));
+            }
+            files.push((format!("{pool}/surplus_hugepages"), "0"));
+        }
+        files.push(("proc/7/smaps".to_owned(), maps));
+        let files: Vec<_> = files.iter().map(|(path, text)| (&**path, *text)).collect();
+        let (_dir, roots) = tree(&files);
+        let findings = pools(&roots).unwrap();
+        assert!(findings[0].found.contains(says), "{findings:?}");
+        assert_eq!(findings[0].level, Level::Warn, "none of the eight is free");
+    }
+}
+
+#[test]
 fn fragmented_memory_is_warned_about() {
     let line = |counts: &str| format!("Node 0, zone   Normal {counts}\n");
     for (counts, level) in

@@ -4,21 +4,22 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use linux::Errno;
 use linux::hugepagectl::{
     Argument, Query, Request, WATCH_INTERVAL_DEFAULT_MS, WATCH_INTERVAL_MAX_MS, WATCH_ZEROABLE,
     Watch, Zero,
 };
-use linux::meminfo::{base_page, node_memory};
-use linux::{Errno, Peer};
+use linux::meminfo::base_page;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
-use units::{Domain, Uid};
+use units::Domain;
 
 use super::item::domain_of;
 use super::notify;
+use super::permits::Permit;
 use super::session::Session;
 use super::wire::{Caller, Reply};
 use crate::deputy::Ended;
-use crate::rights::Rights;
 
 impl Session {
     /// `Ok(None)`: it is answered later.
@@ -28,31 +29,37 @@ impl Session {
         caller: Caller,
         handle: u64,
         number: u32,
-        data: &[u8],
+        data: Vec<u8>,
     ) -> Result<Option<Reply>, Errno> {
         self.state.borrow_mut().handles.device(handle)?;
-        match Request::parse(number)?.nr() {
-            Query::NR => self.query(Query::read(data)?).map(Some),
-            Zero::NR => {
-                self.demand(caller)?;
-                self.zero_by_ioctl(unique, caller, Zero::read(data)?).map(|()| None)
-            }
-            Watch::NR => {
-                self.demand(caller)?;
-                self.watch(handle, Watch::read(data)?).map(Some)
-            }
-            _ => Err(Errno::NOTTY),
+        let nr = Request::parse(number)?.nr();
+        if nr == Query::NR {
+            return self.query(Query::read(&data)?).map(Some);
         }
-    }
-
-    /// Where the kernel asks for CAP_SYS_ADMIN: root and the zeroing group.
-    fn demand(&self, caller: Caller) -> Result<(), Errno> {
-        let peer = Peer::of_request(&self.roots, caller.thread, caller.uid, caller.gid);
-        let peer = peer.map_err(|_| Errno::PERM)?;
-        // Nothing is lent here.
-        let account = Uid(peer.uid);
-        let rights = Rights::new(peer, account, Rc::clone(&self.groups));
-        rights.may_zero("zero").map_err(|_| Errno::PERM)
+        if nr != Zero::NR && nr != Watch::NR {
+            return Err(Errno::NOTTY);
+        }
+        let permit = match self.permits.to_zero(caller) {
+            Permit::Refused => return Err(Errno::PERM),
+            Permit::Given if nr == Watch::NR => {
+                return self.watch(handle, Watch::read(&data)?).map(Some);
+            }
+            permit => permit,
+        };
+        let session = Rc::clone(self);
+        let work = async move |mut stopped: oneshot::Receiver<()>| {
+            if let Permit::Asked(told) = permit {
+                tokio::select! {
+                    is_permitted = told => if is_permitted != Ok(true) { return Err(Errno::PERM) },
+                    _ = &mut stopped => return Err(Errno::INTR),
+                }
+            }
+            match nr {
+                Watch::NR => session.watch(handle, Watch::read(&data)?),
+                _ => session.zero_by_ioctl(caller, Zero::read(&data)?, stopped).await,
+            }
+        };
+        self.later(unique, caller, work).map(|()| None)
     }
 
     fn domain(&self, node: i32, page_shift: u32) -> Result<Domain, Errno> {
@@ -71,7 +78,7 @@ impl Session {
             Errno::IO
         })?;
         let now = now.ok_or(Errno::NODEV)?;
-        let memory = node_memory(&self.roots, domain.node).map_err(|error| {
+        let memory = self.shell.borrow_mut().node_memory(domain.node).map_err(|error| {
             tracing::warn!(%error, "cannot see the node's memory");
             Errno::IO
         })?;
@@ -84,21 +91,20 @@ impl Session {
         Ok(Reply::ioctl(answer.written()))
     }
 
-    fn zero_by_ioctl(
-        self: &Rc<Self>,
-        unique: u64,
+    async fn zero_by_ioctl(
+        &self,
         caller: Caller,
         zero: Zero,
-    ) -> Result<(), Errno> {
+        stopped: oneshot::Receiver<()>,
+    ) -> Result<Reply, Errno> {
         if zero.flags != 0 {
             return Err(Errno::INVAL);
         }
         let domain = self.domain(zero.node, zero.page_shift)?;
-        self.zero(unique, caller, domain, zero.pages, move |report| match report {
+        match self.zeroed(caller, domain, zero.pages, stopped).await? {
             Ended { pages, interrupted: true } if pages.0 == 0 => Err(Errno::INTR),
             Ended { pages, .. } => Ok(Reply::ioctl(Zero { zeroed: pages.0, ..zero }.written())),
-        });
-        Ok(())
+        }
     }
 
     fn watch(&self, handle: u64, watch: Watch) -> Result<Reply, Errno> {

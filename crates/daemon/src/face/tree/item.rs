@@ -3,13 +3,16 @@
 
 use linux::hugepagectl;
 use polyfuse_kernel::fuse_attr;
-use units::{Domain, Node};
+use units::{Domain, Node, PageSize};
 
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 
 /// The number by which the kernel knows the root without asking.
-pub(super) const ROOT: u64 = 1;
+const ROOT: u64 = 1;
+const DEVICE: u64 = 2;
+/// Inode numbers are smaller: of 16,383 nodes, and a kernel has at most 1024.
+const INO_BITS: u32 = 24;
 
 /// A file of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,7 +97,7 @@ impl Item {
         };
         match self {
             Self::Root => ROOT,
-            Self::Device => ROOT + 1,
+            Self::Device => DEVICE,
             Self::Node(node) => 16 + (u64::from(node.0) << 9),
             Self::Sizes(node) => 16 + (u64::from(node.0) << 9) + 1,
             Self::Domain(domain) => place(domain, 0),
@@ -102,6 +105,42 @@ impl Item {
             Self::File(domain, Kind::Zeroed) => place(domain, 2),
             Self::File(domain, Kind::Low) => place(domain, 3),
         }
+    }
+
+    /// What has this inode number.
+    fn of_ino(ino: u64) -> Option<Self> {
+        let place = match ino {
+            ROOT => return Some(Self::Root),
+            DEVICE => return Some(Self::Device),
+            ino => ino.checked_sub(16)?,
+        };
+        let node = Node(u32::try_from(place >> 9).ok()?);
+        let (shift, tag) = (place >> 3 & 0x3f, place & 7);
+        let domain = || Some(Domain { node, page_size: PageSize::new(1 << shift)? });
+        Some(match (shift, tag) {
+            (0, 0) => Self::Node(node),
+            (0, 1) => Self::Sizes(node),
+            (_, 0) => Self::Domain(domain()?),
+            (_, 1) => Self::File(domain()?, Kind::Zeroable),
+            (_, 2) => Self::File(domain()?, Kind::Zeroed),
+            (_, 3) => Self::File(domain()?, Kind::Low),
+            _ => return None,
+        })
+    }
+
+    /// The number by which the kernel knows this item. It encodes the item, so that the daemon
+    /// keeps no table of look-ups: an `O_PATH` descriptor holds a number and takes no memory here.
+    ///
+    /// Each look-up of a file has another number, and so each open file an inode of its own. The
+    /// kernel holds the inode's lock while a write waits for its answer. A second writer of the
+    /// same inode would sleep for that lock, where no signal reaches it.
+    pub(super) fn number(self, lookup: u64) -> u64 {
+        if self.is_directory() { self.ino() } else { lookup << INO_BITS | self.ino() }
+    }
+
+    /// The item that has such a number.
+    pub(super) fn of_number(number: u64) -> Option<Self> {
+        Self::of_ino(number & ((1 << INO_BITS) - 1))
     }
 
     /// Its type and mode.
@@ -129,7 +168,7 @@ const FILE_SIZE: u64 = 4096;
 /// The domain that an ioctl's struct names; `None` if no machine can have it.
 pub(super) fn domain_of(node: i32, page_shift: u32) -> Option<Domain> {
     let bytes = 1_u64.checked_shl(page_shift)?;
-    let page_size = units::PageSize::new(bytes)?;
+    let page_size = PageSize::new(bytes)?;
     Some(Domain { node: Node(u32::try_from(node).ok()?), page_size })
 }
 
@@ -161,7 +200,6 @@ pub(super) fn parse_pages_or_max(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use units::PageSize;
 
     const SMALL: Domain = Domain { node: Node(0), page_size: PageSize::MIB_2 };
     const LARGE: Domain = Domain { node: Node(0), page_size: PageSize::GIB_1 };
@@ -191,6 +229,23 @@ mod tests {
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), found.len() + 1, "each has a number of its own");
+    }
+
+    #[test]
+    fn number_says_which_item_it_is() {
+        let mut found = vec![(String::new(), Item::Root)];
+        walk(Item::Root, "", &mut found);
+        for (path, item) in found {
+            let numbers = [1, 2, (1 << 40) - 1].map(|lookup| item.number(lookup));
+            assert!(numbers.iter().all(|n| Item::of_number(*n) == Some(item)), "{path}");
+            assert_eq!(numbers[0] == numbers[1], item.is_directory(), "{path}");
+        }
+        let last = Domain { node: Node(1023), page_size: PageSize::new(1 << 40).unwrap() };
+        let last = Item::File(last, Kind::Low);
+        assert_eq!(Item::of_number(last.number(7)), Some(last));
+        for number in [0, 3, 15, 16 + 7, 16 + (5 << 3 | 1)] {
+            assert_eq!(Item::of_number(number), None, "{number}");
+        }
     }
 
     #[test]

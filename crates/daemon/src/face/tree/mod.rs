@@ -4,12 +4,12 @@
 //! # Theory of operation
 //!
 //! The tree is a face of the daemon as the varlink service is: it takes a request apart, asks
-//! [`Shell`](crate::shell::Shell), and answers. Every request is answered at once, in the order in
-//! which they come, except those that zero: they have a *deputy* ([`crate::deputy`]) work in the
-//! caller's place, in a task of their own, until it is done or the kernel says that the caller got
-//! a signal. [`device`] is the daemon's end of `/dev/fuse` and [`wire`] what travels through it,
-//! [`item`] what is in the tree, [`open`] what is open, [`session`] and [`ioctl`] the answers,
-//! [`notify`] the rules of waking, [`tell`] the waking.
+//! [`Shell`](crate::shell::Shell), and answers. Users take turns ([`serving`]). A request that
+//! zeroes has a *deputy* ([`crate::deputy`]) work in the caller's place, in a task of its own,
+//! until it is done or the kernel says that the caller got a signal. [`device`] is the daemon's end
+//! of `/dev/fuse`, [`wire`] what travels through it, [`item`] what is in the tree, [`open`] what is
+//! open, [`permits`] who asks, [`session`] and [`ioctl`] the answers, [`notify`] the rules of
+//! waking, [`tell`] the waking.
 //!
 //! # Why not a FUSE crate's session
 //!
@@ -26,13 +26,13 @@ mod ioctl;
 mod item;
 mod notify;
 mod open;
+mod permits;
+mod serving;
 mod session;
 mod tell;
 mod wire;
 
 use std::cell::{Cell, RefCell};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -42,6 +42,7 @@ use linux::{FuseMount, Roots, fuse};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+use units::Domain;
 
 use crate::deputy::Deputies;
 use crate::error::{Error, Result};
@@ -49,6 +50,7 @@ use crate::rights::{self, SharedGroups};
 use crate::shell::Shared;
 use device::Device;
 use item::Access;
+use permits::Permits;
 use session::{Session, State};
 
 /// What the kernel calls the file system: `fuse.prezero`.
@@ -146,9 +148,16 @@ impl Tree {
         groups: SharedGroups,
         roots: &Roots,
     ) -> Result<Self> {
+        crate::files::make_tree_dir(path.parent().unwrap_or(&path))?;
         remove_stale(roots, &path).await?;
-        let failed = |source| Error::Runtime { what: "cannot make the tree's directory", source };
-        DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(failed)?;
+        crate::files::make_tree_dir(&path)?;
+        let domains = shell.borrow().domains();
+        for Domain { node, .. } in domains {
+            // Opened before the tree is served: an open of sysfs waits for other readers.
+            if let Err(error) = shell.borrow_mut().node_memory(node) {
+                tracing::warn!(%error, %node, "cannot see a node's memory");
+            }
+        }
         let fd = fuse::open_device()?;
         let mount = fuse::mount(&path, &fd, KIND)?;
         let failed = |source| Error::Runtime { what: "cannot wait for FUSE requests", source };
@@ -156,8 +165,7 @@ impl Tree {
             device: Device::new(fd).map_err(failed)?,
             shell: Rc::clone(shell),
             deputies: Rc::clone(deputies),
-            groups,
-            roots: roots.clone(),
+            permits: Permits::new(groups, roots.clone()),
             access,
             state: RefCell::new(State::default()),
             listens: Notify::new(),

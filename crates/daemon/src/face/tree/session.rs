@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Answering the kernel's requests, one after another; those that zero go on in tasks of their own.
+//! Answering the kernel's requests, in the order of [`serving`](super::serving). A request that
+//! zeroes goes on in a task of its own.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use linux::{Errno, Roots};
+use linux::Errno;
 use rustix::event::PollFlags;
 use rustix::fs::OFlags;
 use tokio::sync::{Notify, oneshot};
@@ -15,18 +16,19 @@ use units::{Counts, Domain, Pages};
 use super::device::Device;
 use super::item::{self, Access, Item, Kind};
 use super::notify::Notifiers;
-use super::open::{Handles, Open, OpenDevice, OpenDirectory, OpenFile};
+use super::open::{Handles, Open, OpenDevice, OpenDirectory, OpenFile, Owner};
+use super::permits::Permits;
 use super::wire::{Caller, Op, Reply, Request};
 use crate::deputy::{Deputies, Ended, Wanted};
-use crate::rights::SharedGroups;
 use crate::shell::Shared;
-
-/// File numbers begin here; those of directories, which are their inode numbers, are below.
-const FIRST_FILE: u64 = 1 << 48;
 
 /// What a file that has nothing to tell polls as, in sysfs.
 fn no_event() -> PollFlags {
     PollFlags::IN | PollFlags::RDNORM | PollFlags::OUT | PollFlags::WRNORM
+}
+
+fn item_of(number: u64) -> Result<Item, Errno> {
+    Item::of_number(number).ok_or(Errno::STALE)
 }
 
 /// A mounted tree.
@@ -35,8 +37,7 @@ pub(super) struct Session {
     pub(super) device: Device,
     pub(super) shell: Shared,
     pub(super) deputies: Rc<Deputies>,
-    pub(super) groups: SharedGroups,
-    pub(super) roots: Roots,
+    pub(super) permits: Permits,
     pub(super) access: Access,
     pub(super) state: RefCell<State>,
     /// Somebody new listens.
@@ -48,46 +49,26 @@ pub(super) struct Session {
 /// What changes.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Items by the numbers that the kernel knows.
-    numbers: BTreeMap<u64, Item>,
-    last_number: u64,
+    /// How many files were looked up.
+    lookups: u64,
     pub(super) handles: Handles,
     pub(super) notifiers: BTreeMap<Domain, Notifiers>,
-    /// Requests that zero, and how to end them.
-    zeroing: BTreeMap<u64, Option<oneshot::Sender<()>>>,
+    /// Requests that are answered later, and how to end them.
+    later: BTreeMap<u64, Later>,
 }
 
+/// A request that is answered later.
+#[derive(Debug)]
+struct Later {
+    owner: Owner,
+    /// Ends it when dropped.
+    stop: Option<oneshot::Sender<()>>,
+}
+
+/// The most of one user that is no master: each takes 1 KiB, and of writes eight are worked on.
+const MOST_LATER_OF_ONE: usize = 256;
+
 impl State {
-    fn item(&self, number: u64) -> Result<Item, Errno> {
-        match number {
-            item::ROOT => Ok(Item::Root),
-            _ => self.numbers.get(&number).copied().ok_or(Errno::STALE),
-        }
-    }
-
-    /// A number for the kernel to know an item by.
-    ///
-    /// Every look-up of a file gives a new one, so that every open file has an inode of its own:
-    /// the kernel holds the inode's lock while it waits for a write to be answered, and whoever
-    /// else opened the same file with `>` would sleep for the same lock, where no signal reaches
-    /// it.
-    fn number(&mut self, item: Item) -> u64 {
-        let number = if item.is_directory() {
-            item.ino()
-        } else {
-            self.last_number += 1;
-            FIRST_FILE + self.last_number
-        };
-        self.numbers.insert(number, item);
-        number
-    }
-
-    fn forget(&mut self, number: u64) {
-        if number >= FIRST_FILE {
-            self.numbers.remove(&number);
-        }
-    }
-
     /// The notifiers of a domain, after they have taken in what its counts are.
     pub(super) fn notifiers(&mut self, domain: Domain, counts: Counts) -> &mut Notifiers {
         let notifiers =
@@ -98,46 +79,29 @@ impl State {
 
     /// Whether requests wait for zeroing.
     pub(super) fn is_zeroing(&self) -> bool {
-        !self.zeroing.is_empty()
+        !self.later.is_empty()
     }
 
     fn interrupt_all(&mut self) {
-        for stop in self.zeroing.values_mut() {
-            drop(stop.take());
+        for later in self.later.values_mut() {
+            drop(later.stop.take());
         }
     }
 }
 
 impl Session {
-    /// Answers until the file system is unmounted.
-    pub(super) async fn serve(self: Rc<Self>) {
-        let mut buffer = Device::buffer();
-        loop {
-            match self.device.receive(&mut buffer).await {
-                Ok(Some(message)) => match Request::parse(message) {
-                    Ok(request) => self.answer(request),
-                    Err((unique, errno)) => self.device.reply(unique, Err(errno)),
-                },
-                Ok(None) => return tracing::info!("the control tree has been unmounted"),
-                Err(error) => return tracing::error!(%error, "the control tree is gone"),
-            }
-        }
+    /// The caller of an earlier request got a signal. Nothing is done if that is answered by now.
+    pub(super) fn interrupt(&self, unique: u64) {
+        let mut state = self.state.borrow_mut();
+        drop(state.later.get_mut(&unique).and_then(|later| later.stop.take()));
     }
 
-    fn answer(self: &Rc<Self>, request: Request<'_>) {
+    pub(super) fn answer(self: &Rc<Self>, request: Request) {
         let Request { unique, number, caller, op } = request;
         let result = match op {
-            Op::Forget(numbers) => {
-                let mut state = self.state.borrow_mut();
-                return numbers.into_iter().for_each(|number| state.forget(number));
-            }
-            Op::Interrupt { unique } => {
-                // Those that don't zero are answered by now.
-                let mut state = self.state.borrow_mut();
-                drop(state.zeroing.get_mut(&unique).and_then(Option::take));
-                return;
-            }
-            Op::Write { handle, data } => match self.write(unique, caller, handle, data) {
+            Op::Forget => return,
+            Op::Interrupt { unique } => return self.interrupt(unique),
+            Op::Write { handle, data } => match self.write(unique, caller, handle, &data) {
                 Ok(None) => return,
                 Ok(Some(reply)) => Ok(reply),
                 Err(errno) => Err(errno),
@@ -150,11 +114,11 @@ impl Session {
                 }
             }
             Op::Init { flags } => Ok(Reply::init(flags)),
-            Op::Lookup { name } => self.lookup(number, name),
+            Op::Lookup { name } => self.lookup(number, &name),
             Op::GetAttr => self.attr(number),
             Op::SetAttr { valid } => self.set_attr(number, valid),
-            Op::Open { flags } => self.open(number, flags),
-            Op::OpenDir => self.open_directory(number),
+            Op::Open { flags } => self.open(caller, number, flags),
+            Op::OpenDir => self.open_directory(caller, number),
             Op::Read { handle, offset, size } => self.read(handle, offset, size),
             Op::ReadDir { handle, offset, size } => self.read_directory(handle, offset, size),
             Op::Release { handle } => {
@@ -173,16 +137,16 @@ impl Session {
 
     fn lookup(&self, parent: u64, name: &[u8]) -> Result<Reply, Errno> {
         let mut state = self.state.borrow_mut();
-        let children = state.item(parent)?.children(&self.shell.borrow().domains());
+        let children = item_of(parent)?.children(&self.shell.borrow().domains());
         let (_, item) =
             children.into_iter().find(|(child, _)| child.as_bytes() == name).ok_or(Errno::NOENT)?;
-        let number = state.number(item);
+        state.lookups += 1;
+        let number = item.number(state.lookups);
         Ok(Reply::entry(number, item.attr(&self.access)))
     }
 
     fn attr(&self, number: u64) -> Result<Reply, Errno> {
-        let item = self.state.borrow().item(number)?;
-        Ok(Reply::attr(item.attr(&self.access)))
+        Ok(Reply::attr(item_of(number)?.attr(&self.access)))
     }
 
     /// Whose files they are is configured; truncation (`>`) and times are accepted and mean
@@ -195,9 +159,8 @@ impl Session {
         self.attr(number)
     }
 
-    fn open(&self, number: u64, flags: i32) -> Result<Reply, Errno> {
-        let mut state = self.state.borrow_mut();
-        let open = match state.item(number)? {
+    fn open(&self, caller: Caller, number: u64, flags: i32) -> Result<Reply, Errno> {
+        let open = match item_of(number)? {
             Item::File(domain, kind) => {
                 let flags = OFlags::from_bits_retain(flags.cast_unsigned());
                 let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
@@ -211,14 +174,18 @@ impl Session {
             Item::Device => Open::Device(OpenDevice::default()),
             _ => return Err(Errno::ISDIR),
         };
-        Ok(Reply::open(state.handles.add(open), true))
+        Ok(Reply::open(
+            self.state.borrow_mut().handles.add(self.permits.owner(caller), open)?,
+            true,
+        ))
     }
 
-    fn open_directory(&self, number: u64) -> Result<Reply, Errno> {
-        let mut state = self.state.borrow_mut();
-        let item = state.item(number)?;
-        let open = Open::Directory(OpenDirectory { item, entries: Vec::new() });
-        Ok(Reply::open(state.handles.add(open), false))
+    fn open_directory(&self, caller: Caller, number: u64) -> Result<Reply, Errno> {
+        let open = Open::Directory(OpenDirectory { item: item_of(number)?, entries: Vec::new() });
+        Ok(Reply::open(
+            self.state.borrow_mut().handles.add(self.permits.owner(caller), open)?,
+            false,
+        ))
     }
 
     fn read_directory(&self, handle: u64, offset: u64, size: usize) -> Result<Reply, Errno> {
@@ -283,11 +250,15 @@ impl Session {
         match kind {
             Kind::Zeroable => {
                 let pages = item::parse_pages_or_max(text).ok_or(Errno::INVAL)?;
-                self.zero(unique, caller, domain, pages, move |report| match report {
+                let session = Rc::clone(self);
+                let zero = async move |stopped| match session
+                    .zeroed(caller, domain, pages, stopped)
+                    .await?
+                {
                     Ended { interrupted: true, .. } => Err(Errno::INTR),
                     Ended { .. } => Ok(Reply::written(length)),
-                });
-                Ok(None)
+                };
+                self.later(unique, caller, zero).map(|()| None)
             }
             Kind::Low => {
                 let low = item::parse_pages(text).ok_or(Errno::INVAL)?;
@@ -300,27 +271,35 @@ impl Session {
         }
     }
 
-    /// Zeroes in the caller's place, and answers it when that is done or a signal has ended it.
-    pub(super) fn zero(
+    /// Answers a request when `work` is done, which ends early once what it is given is told so.
+    ///
+    /// # Errors
+    /// EAGAIN if the caller's account has [`MOST_LATER_OF_ONE`] of them.
+    pub(super) fn later<F: Future<Output = Result<Reply, Errno>> + 'static>(
         self: &Rc<Self>,
         unique: u64,
         caller: Caller,
-        domain: Domain,
-        pages: u64,
-        reply: impl FnOnce(Ended) -> Result<Reply, Errno> + 'static,
-    ) {
+        work: impl FnOnce(oneshot::Receiver<()>) -> F,
+    ) -> Result<(), Errno> {
+        let owner = self.permits.owner(caller);
+        let mut state = self.state.borrow_mut();
+        let own = state.later.values().filter(|later| later.owner == owner).count();
+        if own >= MOST_LATER_OF_ONE && !owner.is_master {
+            return Err(Errno::AGAIN);
+        }
         let (stop, stopped) = oneshot::channel();
-        self.state.borrow_mut().zeroing.insert(unique, Some(stop));
-        let session = Rc::clone(self);
+        state.later.insert(unique, Later { owner, stop: Some(stop) });
+        let (session, work) = (Rc::clone(self), work(stopped));
         tokio::task::spawn_local(async move {
-            let mut result = session.zeroed(caller, domain, pages, stopped).await.and_then(reply);
+            let mut result = work.await;
             if session.stopping.get() && result.is_err() {
                 // As the kernel says when it takes a node away. After EINTR a shell writes again.
                 result = Err(Errno::NODEV);
             }
             session.device.reply(unique, result);
-            session.state.borrow_mut().zeroing.remove(&unique);
+            session.state.borrow_mut().later.remove(&unique);
         });
+        Ok(())
     }
 
     /// Zeroes no more, and ends what zeroes, with the work so far kept.
@@ -329,7 +308,8 @@ impl Session {
         self.state.borrow_mut().interrupt_all();
     }
 
-    async fn zeroed(
+    /// Zeroes in the caller's place until that is done or a signal has ended it.
+    pub(super) async fn zeroed(
         &self,
         caller: Caller,
         domain: Domain,

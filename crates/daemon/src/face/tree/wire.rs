@@ -25,15 +25,15 @@ pub(super) struct Caller {
 
 /// What is asked for.
 #[derive(Debug)]
-pub(super) enum Op<'a> {
+pub(super) enum Op {
     Init {
         flags: u32,
     },
     Lookup {
-        name: &'a [u8],
+        name: Vec<u8>,
     },
-    /// Numbers of items that the kernel has forgotten. Not answered.
-    Forget(Vec<u64>),
+    /// The kernel has forgotten items. Not answered.
+    Forget,
     GetAttr,
     SetAttr {
         valid: u32,
@@ -54,7 +54,7 @@ pub(super) enum Op<'a> {
     },
     Write {
         handle: u64,
-        data: &'a [u8],
+        data: Vec<u8>,
     },
     Release {
         handle: u64,
@@ -63,7 +63,7 @@ pub(super) enum Op<'a> {
     Ioctl {
         handle: u64,
         number: u32,
-        data: &'a [u8],
+        data: Vec<u8>,
     },
     Poll {
         handle: u64,
@@ -83,12 +83,12 @@ pub(super) enum Op<'a> {
 
 /// One request.
 #[derive(Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct Request {
     pub(super) unique: u64,
     /// The number by which the kernel knows the item that it is about.
     pub(super) number: u64,
     pub(super) caller: Caller,
-    pub(super) op: Op<'a>,
+    pub(super) op: Op,
 }
 
 fn take<T: FromBytes>(bytes: &[u8]) -> Result<(T, &[u8]), Errno> {
@@ -99,21 +99,31 @@ fn size(bytes: u32) -> usize {
     bytes as usize
 }
 
-impl<'a> Request<'a> {
+impl Request {
     /// Takes a message apart.
     ///
     /// # Errors
     /// The number to answer and EINVAL.
-    pub(super) fn parse(message: &'a [u8]) -> Result<Self, (u64, Errno)> {
+    pub(super) fn parse(message: &[u8]) -> Result<Self, (u64, Errno)> {
         let (header, body): (abi::fuse_in_header, _) = take(message).map_err(|e| (0, e))?;
         let op = Op::parse(&header, body).map_err(|e| (header.unique, e))?;
         let caller = Caller { uid: header.uid, gid: header.gid, thread: header.pid };
         Ok(Self { unique: header.unique, number: header.nodeid, caller, op })
     }
+
+    /// Memory that it takes while it waits.
+    pub(super) fn bytes(&self) -> usize {
+        let more = match &self.op {
+            Op::Lookup { name } => name.len(),
+            Op::Write { data, .. } | Op::Ioctl { data, .. } => data.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + more
+    }
 }
 
-impl<'a> Op<'a> {
-    fn parse(header: &abi::fuse_in_header, body: &'a [u8]) -> Result<Self, Errno> {
+impl Op {
+    fn parse(header: &abi::fuse_in_header, body: &[u8]) -> Result<Self, Errno> {
         use abi::fuse_opcode as code;
         let Ok(opcode) = code::try_from(header.opcode) else { return Ok(Self::Unknown) };
         Ok(match opcode {
@@ -124,18 +134,10 @@ impl<'a> Op<'a> {
                 }
                 Self::Init { flags: init.flags }
             }
-            code::FUSE_LOOKUP => Self::Lookup { name: body.strip_suffix(b"\0").unwrap_or(body) },
-            code::FUSE_FORGET => Self::Forget(vec![header.nodeid]),
-            code::FUSE_BATCH_FORGET => {
-                let (batch, mut rest): (abi::fuse_batch_forget_in, _) = take(body)?;
-                let mut numbers = Vec::with_capacity(size(batch.count));
-                for _ in 0..batch.count {
-                    let (one, next): (abi::fuse_forget_one, _) = take(rest)?;
-                    numbers.push(one.nodeid);
-                    rest = next;
-                }
-                Self::Forget(numbers)
+            code::FUSE_LOOKUP => {
+                Self::Lookup { name: body.strip_suffix(b"\0").unwrap_or(body).to_vec() }
             }
+            code::FUSE_FORGET | code::FUSE_BATCH_FORGET => Self::Forget,
             code::FUSE_GETATTR => Self::GetAttr,
             code::FUSE_SETATTR => {
                 let (set, _): (abi::fuse_setattr_in, _) = take(body)?;
@@ -157,7 +159,7 @@ impl<'a> Op<'a> {
             code::FUSE_WRITE => {
                 let (write, data): (abi::fuse_write_in, _) = take(body)?;
                 let data = data.get(..size(write.size)).ok_or(Errno::INVAL)?;
-                Self::Write { handle: write.fh, data }
+                Self::Write { handle: write.fh, data: data.to_vec() }
             }
             code::FUSE_RELEASE | code::FUSE_RELEASEDIR => {
                 let (release, _): (abi::fuse_release_in, _) = take(body)?;
@@ -167,7 +169,7 @@ impl<'a> Op<'a> {
             code::FUSE_IOCTL => {
                 let (ioctl, data): (abi::fuse_ioctl_in, _) = take(body)?;
                 let data = data.get(..size(ioctl.in_size)).ok_or(Errno::INVAL)?;
-                Self::Ioctl { handle: ioctl.fh, number: ioctl.cmd, data }
+                Self::Ioctl { handle: ioctl.fh, number: ioctl.cmd, data: data.to_vec() }
             }
             code::FUSE_POLL => {
                 let (poll, _): (abi::fuse_poll_in, _) = take(body)?;

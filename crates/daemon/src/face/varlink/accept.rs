@@ -149,7 +149,14 @@ async fn serve_all(
         }
         let (stream, peer) = door.next().await;
         let own = Uid(peer.uid);
-        let rights = Rights::new(peer, own, Rc::clone(groups));
+        let rights = match Rights::of(&stream, peer, Rc::clone(groups)) {
+            Ok(rights) => rights,
+            Err(error) => {
+                tracing::debug!(%error, uid = own.0, "a peer without groups is refused");
+                count(&troubles.strangers);
+                continue;
+            }
+        };
         if let Err(error) = face.may_connect(&rights) {
             count(&troubles.strangers);
             face.tell(farewells, stream, error);
@@ -172,6 +179,14 @@ async fn serve_all(
                 continue;
             }
         };
+        let stream = match UnixStream::from_std(net::UnixStream::from(stream)) {
+            Ok(stream) => Rc::new(stream),
+            Err(error) => {
+                tracing::debug!(%error, "a connection cannot be waited for");
+                continue;
+            }
+        };
+        let rights = rights.of_connection(&stream);
         let (shell, held) = (Rc::clone(shell), Rc::clone(&place));
         tokio::task::spawn_local(async move {
             let at = Rc::clone(&place);
@@ -184,8 +199,8 @@ async fn serve_all(
                         serve(stream, service, at, own).await
                     }
                     Face::Agents => {
-                        let long = own.long.clone();
-                        let service = AgentService { shell, rights, place: held, long };
+                        let answer = own.clone();
+                        let service = AgentService { shell, rights, place: held, answer };
                         serve(stream, service, at, own).await
                     }
                 }
@@ -214,13 +229,12 @@ fn too_many(what: &str) -> wire::Error {
 }
 
 async fn serve(
-    stream: OwnedFd,
+    stream: Rc<UnixStream>,
     service: impl zlink::Service<Socket>,
     place: Rc<Place>,
     answer: Answer,
 ) -> zlink::Result<()> {
-    let stream = UnixStream::from_std(net::UnixStream::from(stream))?;
-    let (stream, broken) = (Rc::new(stream), Rc::new(Notify::new()));
+    let broken = Rc::new(Notify::new());
     let socket = Socket::new(Rc::clone(&stream), Rc::clone(&place), Rc::clone(&broken), answer);
     let server = Server::new(ReadyListener::new(socket), service);
     let result = tokio::select! {

@@ -10,7 +10,7 @@ use wire::agent::{
     Supply,
 };
 
-use super::long::Long;
+use super::answer::Answer;
 use super::translate::{self, page_size};
 use crate::patience;
 use crate::rights::Rights;
@@ -23,7 +23,7 @@ pub(super) struct AgentService {
     pub(super) shell: Shared,
     pub(super) rights: Rights,
     pub(super) place: Rc<Place>,
-    pub(super) long: Long,
+    pub(super) answer: Answer,
 }
 
 #[zlink::service(
@@ -36,7 +36,7 @@ pub(super) struct AgentService {
 )]
 impl AgentService {
     /// Lends memory by a name: one file, until the name is returned. The same name and size again
-    /// are the same loan.
+    /// are the same loan. One that is being made when its agent hangs up ends within a page.
     #[expect(clippy::too_many_arguments, reason = "a parameter each in the interface")]
     async fn lend(
         &mut self,
@@ -73,8 +73,8 @@ impl AgentService {
         self.lent(request).await
     }
 
-    /// Ends the loan of that name. Its file is nobody's as soon as nobody has it any more, or kept
-    /// for its owner, if it has one and `discard` is not set.
+    /// Ends the loan of that name, also one that is being made. Its file is nobody's as soon as
+    /// nobody has it any more, or kept for its owner, if it has one and `discard` is not set.
     #[zlink(rename = "Return")]
     async fn give_back(&mut self, name: String, discard: Option<bool>) -> Result<(), AgentError> {
         self.rights.may_lend_by_name().map_err(error)?;
@@ -87,7 +87,8 @@ impl AgentService {
         }
     }
 
-    /// The loans by name, in order, those whose names begin with `prefix` and come behind `after`.
+    /// The loans by name, in order, those whose names begin with `prefix` and come behind `after`;
+    /// those that are being made as `pending`.
     async fn list_loans(
         &mut self,
         prefix: Option<String>,
@@ -101,7 +102,7 @@ impl AgentService {
         let more = found.len() > MOST_LISTED;
         found.truncate(MOST_LISTED);
         let loans = found.iter().map(|loan| named(&self.shell, loan)).collect();
-        Ok(self.long.shorten(Loans { loans, more }))
+        Ok(self.answer.long.shorten(Loans { loans, more }))
     }
 
     /// What there is to lend on each node.
@@ -120,7 +121,13 @@ impl AgentService {
         let mut asked = asked.map_err(error)?;
         let lent =
             patience::lend_by_name(&self.shell, &self.place, &mut asked, borrower, request.whole);
-        match lent.await.map_err(error)? {
+        let lent = tokio::select! {
+            lent = lent => lent,
+            () = self.answer.unwanted() => {
+                return Err(AgentError::Failed { what: "its agent hung up".to_owned() });
+            }
+        };
+        match lent.map_err(error)? {
             Ok(patience::Lent::Made { held, ready, kept }) => {
                 let ready = ready.bytes(held.page_size);
                 Ok(LentByName {
@@ -149,7 +156,9 @@ fn loan_name(field: &str, text: &str) -> Result<LoanName, AgentError> {
 }
 
 fn named(shell: &Shared, loan: &HeldByName) -> NamedLoan {
-    let path = shell.borrow().path_of(loan.block).unwrap_or_default();
+    // Nobody gets the path of a file that is not ready for its user.
+    let path = if loan.is_pending { None } else { shell.borrow().path_of(loan.block) };
+    let path = path.unwrap_or_default();
     NamedLoan {
         name: loan.name.to_string(),
         path: path.to_string_lossy().into_owned(),
@@ -157,6 +166,7 @@ fn named(shell: &Shared, loan: &HeldByName) -> NamedLoan {
         page_bytes: loan.page_size.bytes(),
         node: loan.node.0,
         uid: loan.uid.0,
+        pending: loan.is_pending,
     }
 }
 
@@ -172,7 +182,7 @@ fn refused(shell: &Shared, asked: &Asked, name: &LoanName, refusal: &Refusal) ->
             AgentError::TooManyNames { most }
         }
         (Refusal::ScopeQuota { held, quota }, _) => AgentError::QuotaExceeded {
-            scope: name.scope().unwrap_or_default().to_owned(),
+            scope: name.tenant().unwrap_or_default().to_owned(),
             held_bytes: held.0,
             quota_bytes: quota.0,
             asked_bytes: asked.request.bytes.0,

@@ -3,9 +3,9 @@
 //!
 //! The kernel has one queue for all who connect. Whoever fills it, with 4000 connections in 20 ms,
 //! keeps everybody waiting for as long as each of them takes to be served or refused, 60 us; the
-//! thread takes 3. Behind it each user has a queue of its own, and these take turns.
+//! thread takes 3. So it asks for the user alone (SO_PEERCRED), whose answer is of one size. Behind
+//! it each user has a queue of its own, and these take turns.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::Notify;
 
 use crate::error::{Error, Result};
+use crate::users::Queues;
 
 /// How long to wait for descriptors to come back.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -41,53 +42,10 @@ pub(super) struct Door {
 #[derive(Debug)]
 struct Accepted {
     most: usize,
-    queues: Mutex<Queues>,
+    queues: Mutex<Queues<Guest>>,
     news: Notify,
     /// Connections that could not be accepted.
     failed: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Queues {
-    users: BTreeMap<u32, VecDeque<Guest>>,
-    guests: usize,
-    /// Whose turn it was.
-    last: u32,
-}
-
-impl Queues {
-    fn put(&mut self, guest: Guest) {
-        self.users.entry(guest.1.uid).or_default().push_back(guest);
-        self.guests += 1;
-    }
-
-    /// The first in the queue of whoever's turn it is.
-    fn take(&mut self) -> Option<Guest> {
-        let next = self.last.checked_add(1).and_then(|from| self.users.range(from..).next());
-        let user = *next.or_else(|| self.users.iter().next())?.0;
-        self.last = user;
-        self.take_of(user, VecDeque::pop_front)
-    }
-
-    /// The last of the user who has most.
-    fn turn_away(&mut self) -> Option<Guest> {
-        let user = *self.users.iter().max_by_key(|(_, queue)| queue.len())?.0;
-        self.take_of(user, VecDeque::pop_back)
-    }
-
-    fn take_of(
-        &mut self,
-        user: u32,
-        take: impl FnOnce(&mut VecDeque<Guest>) -> Option<Guest>,
-    ) -> Option<Guest> {
-        let queue = self.users.get_mut(&user)?;
-        let guest = take(queue);
-        if queue.is_empty() {
-            self.users.remove(&user);
-        }
-        self.guests -= usize::from(guest.is_some());
-        guest
-    }
 }
 
 impl Door {
@@ -141,7 +99,7 @@ impl Drop for Door {
 }
 
 impl Accepted {
-    fn lock(&self) -> MutexGuard<'_, Queues> {
+    fn lock(&self) -> MutexGuard<'_, Queues<Guest>> {
         // Nothing in between panics.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,8 +111,8 @@ impl Accepted {
             match accept_with(listener, flags).map(|stream| (Peer::of(&stream), stream)) {
                 Ok((Ok(peer), stream)) => {
                     let mut queues = self.lock();
-                    queues.put((stream, peer));
-                    let away = if queues.guests > self.most { queues.turn_away() } else { None };
+                    queues.put(peer.uid, (stream, peer));
+                    let away = if queues.count() > self.most { queues.turn_away() } else { None };
                     drop(queues);
                     self.news.notify_one();
                     if let Some((stream, _)) = away {
@@ -192,30 +150,6 @@ impl Accepted {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
-
-    fn guest(uid: u32) -> Guest {
-        let (stream, _) = UnixStream::pair().unwrap();
-        (stream.into(), Peer { pid: None, uid, gid: uid, groups: Vec::new() })
-    }
-
-    #[test]
-    fn users_take_turns_however_many_of_one_wait() {
-        let mut queues = Queues::default();
-        [1, 1, 1, 1, u32::MAX, 2, 2].map(guest).into_iter().for_each(|guest| queues.put(guest));
-        let order: Vec<_> =
-            std::iter::from_fn(|| queues.take()).map(|(_, peer)| peer.uid).collect();
-        assert_eq!(order, [1, 2, u32::MAX, 1, 2, 1, 1]);
-        assert_eq!((queues.guests, queues.users.len()), (0, 0));
-    }
-
-    #[test]
-    fn who_is_one_too_many_is_of_the_user_who_has_most() {
-        let mut queues = Queues::default();
-        [1, 1, 1, 2, 2, 3].map(guest).into_iter().for_each(|guest| queues.put(guest));
-        let order: Vec<_> = (0..3).map(|_| queues.turn_away().unwrap().1.uid).collect();
-        assert_eq!((order[0], queues.guests), (1, 3), "{order:?}");
-        assert!(!order.contains(&3));
-    }
 
     #[test]
     fn a_door_that_is_closed_ends_its_thread_and_the_socket() {

@@ -84,6 +84,7 @@ impl Socket {
         if let Err(error) = set_socket_send_buffer_size(&*stream, SEND_BUFFER) {
             tracing::debug!(%error, "the system's default bounds what waits for a peer");
         }
+        answer.goes_to(&stream);
         Self { stream, place, broken, answer }
     }
 }
@@ -303,8 +304,8 @@ mod tests {
         ]
     }
 
-    /// The same of the agents' interface: a name may have 110 characters, and so many with its
-    /// owner's.
+    /// The same of the agents' interface: a name has a longest length, and so has a name together
+    /// with its owner's.
     fn longest_of_agents() -> Vec<(&'static str, Value)> {
         let (n32, n64) = (u32::MAX, u64::MAX);
         let name = "O".repeat(units::LoanName::LONGEST);

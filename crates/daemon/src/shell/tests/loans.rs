@@ -225,6 +225,31 @@ fn a_ready_block_that_somebody_has_open_is_not_lent() {
 }
 
 #[test]
+fn a_ready_block_that_others_may_open_is_not_lent() {
+    let bed = Bed::new();
+    bed.zero(1);
+    bed.has_free(0);
+    let path = bed.path(bed.only(StateName::Ready));
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    fs::set_permissions(path, mode).expect("a file");
+    bed.try_lend(&pages(1)).expect_err("whoever opens it next may have been let in before");
+    assert_eq!(bed.count(StateName::Ready), 0);
+}
+
+#[test]
+fn a_loan_that_cannot_be_handed_over_is_over() {
+    let mut bed = Bed::new();
+    bed.zero(1);
+    fs::remove_dir(bed.directory("loans")).expect("no lease is there");
+    let asked = bed.ask(pages(1), BORROWER);
+    let error = bed.shell.borrow_mut().lend(&asked, (0, 0));
+    assert!(matches!(error, Err(wire::Error::Failed { .. })), "{error:?}");
+    assert_eq!(bed.count(StateName::Lent), 0, "nobody has it");
+    bed.settle();
+    assert_eq!(bed.count(StateName::Zeroable), 1);
+}
+
+#[test]
 fn files_of_loans_are_found_with_those_that_linger() {
     let mut bed = Bed::new();
     bed.zero(3);

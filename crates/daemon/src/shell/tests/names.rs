@@ -99,7 +99,7 @@ fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
         let one = shell.loan_by_name(&name("a/x"));
         (names.len(), one.map(|loan| loan.is_pending))
     };
-    assert_eq!(seen(&bed), (0, Some(true)));
+    assert_eq!(seen(&bed), (1, Some(true)), "who lists it sees that it is being made");
     let returned = bed.shell.borrow_mut().return_by_name(&name("a/x"), false);
     assert!(matches!(returned, Ok(Some(false))), "it is being made: {returned:?}");
     let held = bed.shell.borrow_mut().hold_by_name(pending).expect("a file");

@@ -101,3 +101,16 @@ fn files_that_the_daemon_knows_nothing_of_are_counted() {
     assert_eq!(unknown(&bed), 2, "what is on its way to the kernel is known");
     drop(busy);
 }
+
+#[test]
+fn what_a_crash_left_on_its_way_to_the_kernel_is_freed() {
+    let (bed, path) = with_one_ready();
+    let of_it = path.parent().expect("a directory");
+    let gone = bed.directory("gone").join(of_it.file_name().expect("a name"));
+    rename(of_it, &gone).expect("a block");
+    let file = File::open(gone.join("pages")).expect("a file");
+    let bed = bed.killed();
+    bed.wait_for_lanes();
+    assert!(bed.names("gone").is_empty());
+    assert_eq!(file.metadata().expect("its length").len(), 0, "whoever still has it");
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+use super::*;
+
+/// Users and groups that have no right but those that a test gives them.
+const ANYBODY: u32 = 3_000_000;
+const SMALL: u32 = 3_000_001;
+const LARGE: u32 = 3_000_002;
+const ZERO: u32 = 3_000_003;
+const AGENTS: u32 = 3_000_004;
+const FIRST: u32 = 3_000_005;
+
+fn shared(toml: &str) -> SharedGroups {
+    let config = Config::from_toml(toml).unwrap();
+    Rc::new(RefCell::new(Rc::new(Groups::of(&config).unwrap())))
+}
+
+fn usual() -> SharedGroups {
+    shared(&format!(
+        "lend_group = \"{FIRST}\"\nquota = \"2M\"\nzero_group = \"{ZERO}\"\n\
+         lend_groups = {{ {SMALL} = \"4M\", {LARGE} = \"6M\" }}\n[agent]\ngroup = \"{AGENTS}\"\n"
+    ))
+}
+
+fn rights(groups: &SharedGroups, uid: u32, gid: u32, more: &peer::Groups) -> Rights {
+    let today = Rc::clone(&groups.borrow());
+    let member = today.member(gid, more);
+    let peer = Peer { pid: None, uid, gid };
+    Rights {
+        peer,
+        account: Uid(uid),
+        groups: Rc::clone(groups),
+        member: RefCell::new((today, member)),
+        socket: Weak::new(),
+    }
+}
+
+fn known(groups: &[u32]) -> peer::Groups {
+    peer::Groups::Known(groups.to_vec())
+}
+
+#[test]
+fn quota_of_several_groups_is_the_largest() {
+    let quota = |gid: u32, more: &[u32]| {
+        rights(&usual(), ANYBODY, gid, &known(more)).quota().map(|quota| quota.0 >> 20)
+    };
+    assert_eq!([quota(ANYBODY, &[FIRST]), quota(FIRST, &[])], [Some(2); 2]);
+    assert_eq!([quota(ANYBODY, &[SMALL]), quota(SMALL, &[FIRST])], [Some(4); 2]);
+    assert_eq!(quota(ANYBODY, &[SMALL, LARGE, FIRST]), Some(6));
+    assert_eq!(quota(LARGE, &[SMALL]), Some(6), "in whatever order");
+    assert_eq!(quota(ANYBODY, &[]), Some(2), "the usual one");
+}
+
+#[test]
+fn group_without_quota_is_larger_than_any() {
+    let toml = format!("lend_group = \"{FIRST}\"\nlend_groups = {{ {SMALL} = \"4M\" }}\n");
+    let groups = shared(&toml);
+    let quota = |more: &[u32]| rights(&groups, ANYBODY, ANYBODY, &known(more)).quota();
+    assert_eq!(quota(&[SMALL]), Some(Bytes(4 << 20)));
+    assert_eq!([quota(&[SMALL, FIRST]), quota(&[FIRST, SMALL])], [None, None]);
+}
+
+#[test]
+fn borrowers_and_agents_see_nothing_of_others() {
+    let sees =
+        |uid: u32, more: &[u32]| rights(&usual(), uid, ANYBODY, &known(more)).may_see_others();
+    assert!(!sees(ANYBODY, &[FIRST, SMALL, LARGE, AGENTS]));
+    assert!(sees(ANYBODY, &[ZERO]) && sees(0, &[]));
+}
+
+#[test]
+fn each_right_is_its_groups_alone() {
+    let may = |uid: u32, gid: u32, more: &[u32]| {
+        let rights = rights(&usual(), uid, gid, &known(more));
+        [
+            rights.may_connect().is_ok(),
+            rights.may_lend().is_ok(),
+            rights.may_zero("zero").is_ok(),
+            rights.may_lend_by_name().is_ok(),
+            rights.may_revoke("revoke").is_ok(),
+        ]
+    };
+    assert_eq!(may(ANYBODY, ANYBODY, &[]), [false; 5]);
+    assert_eq!(may(ANYBODY, FIRST, &[]), [true, true, false, false, false]);
+    assert_eq!(may(ANYBODY, ANYBODY, &[LARGE]), [true, true, false, false, false]);
+    assert_eq!(may(ANYBODY, ANYBODY, &[ZERO]), [true, false, true, false, false]);
+    assert_eq!(may(ANYBODY, AGENTS, &[]), [false, false, false, true, false]);
+    assert_eq!(may(0, ANYBODY, &[]), [true; 5]);
+}
+
+#[test]
+fn more_groups_than_are_looked_at_leave_root_and_the_primary_group() {
+    let groups = usual();
+    let of = |uid, gid| rights(&groups, uid, gid, &peer::Groups::TooMany);
+    assert!(of(0, ANYBODY).may_connect().is_ok());
+    assert!(of(rustix::process::geteuid().as_raw(), ANYBODY).may_connect().is_ok());
+    assert!(of(ANYBODY, FIRST).may_lend().is_ok());
+    assert_eq!(of(ANYBODY, LARGE).quota(), Some(Bytes(6 << 20)));
+    let refused = of(ANYBODY, ANYBODY).may_connect().unwrap_err().to_string();
+    assert!(refused.contains("more than 256"), "{refused}");
+}
+
+#[test]
+fn what_is_kept_of_a_peer_does_not_grow_with_its_groups() {
+    assert!(size_of::<Rights>() <= 128, "{} bytes", size_of::<Rights>());
+}
+
+#[tokio::test]
+async fn reload_asks_an_open_connection_for_its_groups_again() {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let ours = Rc::new(ours);
+    let peer = Peer::of(&*ours).unwrap();
+    let own = |key: &str| Config::from_toml(&format!("{key} = \"{}\"", peer.gid)).unwrap();
+    let groups = shared(&format!("lend_group = \"{FIRST}\""));
+    let rights = Rights::of(&*ours, peer, Rc::clone(&groups)).unwrap().of_connection(&ours);
+    assert!(!rights.member().borrows);
+    groups.replace(Rc::new(Groups::of(&own("lend_group")).unwrap()));
+    assert!(rights.member().borrows && !rights.member().zeroes);
+    groups.replace(Rc::new(Groups::of(&own("zero_group")).unwrap()));
+    assert!(!rights.member().borrows && rights.member().zeroes);
+    drop(ours);
+    groups.replace(Rc::new(Groups::of(&own("lend_group")).unwrap()));
+    assert_eq!(rights.member(), Member::default(), "nobody is there to be asked");
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a borrower leaves with a file that it returns, and that no descriptor, mapping or pin of
+//! the file's shows: pages where the file has ended, pages that have left it, watches of its inode.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use client::{LendRequest, Mapping};
+use linux::BlockFile;
+use linux::testkit::punch;
+use prezero_tests::Page;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::attack::{Attack, POOL, WORKERS};
+use crate::raw;
+use crate::scene::{Got, Scene, path_of, path_only};
+use crate::socket::{copies, watchers};
+use crate::stage::Stage;
+use crate::users::User;
+use crate::victim::Victim;
+
+const PAGE: u64 = 2 << 20;
+/// Pages that an attacker may hold.
+const QUOTA: u64 = 2;
+/// More loans than there are pages.
+const LOANS: usize = 40;
+
+/// What is left of a loan, and how.
+type Hide = fn(BlockFile) -> Vec<OwnedFd>;
+
+fn behind_the_end(file: &BlockFile) {
+    // It fails once nobody has a page left, which is what the victims are asked about.
+    fallocate(file, FallocateFlags::KEEP_SIZE, PAGE, PAGE).ok();
+}
+
+fn pin(file: &BlockFile) -> Vec<OwnedFd> {
+    let memory = Mapping::map(file, PAGE, Page::Mib2.size()).expect("lent memory");
+    memory.fill(0..4096, 0xA7);
+    let (out, into) = rustix::pipe::pipe().expect("a pipe");
+    raw::pin_in_pipe(&into, &memory).expect("its own memory");
+    vec![out, into]
+}
+
+/// A name, and a page behind the end.
+fn by_name(file: BlockFile) -> Vec<OwnedFd> {
+    behind_the_end(&file);
+    vec![path_only(&file.as_fd())]
+}
+
+/// A pin, and a page behind the end.
+fn by_pin(file: BlockFile) -> Vec<OwnedFd> {
+    let pinned = pin(&file);
+    behind_the_end(&file);
+    pinned
+}
+
+/// A pin of a page that has left the file.
+fn by_pin_outside(file: BlockFile) -> Vec<OwnedFd> {
+    pin_and_punch(&file)
+}
+
+/// The same with another page in its place.
+fn by_pin_replaced(file: BlockFile) -> Vec<OwnedFd> {
+    let pinned = pin_and_punch(&file);
+    file.allocate(0, PAGE).ok();
+    pinned
+}
+
+fn pin_and_punch(file: &BlockFile) -> Vec<OwnedFd> {
+    let pinned = pin(file);
+    punch(file, 0..PAGE).expect("its own file");
+    pinned
+}
+
+/// Borrows, hides and returns a page, again and again.
+fn hoard(scene: &mut Scene<'_>, hide: Hide, keeps_pages: bool) -> Got {
+    let (mut kept, mut loans) = (Vec::new(), 0);
+    for _ in 0..LOANS {
+        let request = LendRequest { single: true, ..LendRequest::new(Page::Mib2.times(1)) };
+        let begun = Instant::now();
+        // What it returned is looked at a moment later.
+        let lent = loop {
+            match scene.client().lend(&request) {
+                Ok(loan) => break Some(loan),
+                Err(_) if begun.elapsed() > Duration::from_millis(60) => break None,
+                Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        // A hole's pages are the borrower's own, as those of `mmap(MAP_HUGETLB)`.
+        let Some(loan) = lent.filter(|loan| loan.ready_bytes() == loan.bytes()) else { continue };
+        let (lease, mut blocks) = loan.into_fds();
+        kept.extend(hide(BlockFile::from(blocks.pop().expect("one block"))));
+        loans += 1;
+        drop(lease);
+    }
+    scene.set_up();
+    scene.wait();
+    drop(kept);
+    if keeps_pages && loans > QUOTA {
+        return Err(format!("{loans} pages are held with a quota of {QUOTA}"));
+    }
+    Ok(if keeps_pages { "QuotaExceeded beyond it" } else { "nothing" }.to_owned())
+}
+
+/// Pages that neither the kernel has free nor the daemon has in any state.
+fn nobodys(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
+    // Four times in a row: what is on its way from one to the other is in neither for a moment.
+    let mut missed = 0;
+    for _ in 0..4 {
+        let status = daemon.status();
+        let pools = status.pools.iter().filter(|pool| pool.page_bytes == PAGE);
+        let known: u64 = pools
+            .map(|pool| {
+                let free = pool.ready_pages + pool.zeroable_pages + pool.zeroing_pages;
+                free + pool.lent_pages + pool.lingering_pages + pool.kept_pages
+            })
+            .sum();
+        let kernel = crate::stage::Kernel::now();
+        missed = (kernel.total - kernel.free).saturating_sub(known);
+        if missed <= QUOTA {
+            return Ok(Duration::ZERO);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Err(format!("{missed} pages in use that are in no state"))
+}
+
+#[test]
+fn pages_outside_of_returned_files_are_no_more_than_the_quota() {
+    let count = Victim { what: "pages in no state", user: User::Root, act: nobodys };
+    for recycle in ["auto", "fresh"] {
+        let quota = format!("quota_of = {{ {} = \"4M\" }}\n", User::Borrower.number());
+        let config = format!("{quota}{POOL}recycle = \"{recycle}\"\n{WORKERS}");
+        let Some(mut stage) = Stage::set(24, &config) else { return };
+        let ways: [(&str, Hide, bool); 4] = [
+            ("O_PATH and a page behind the end", by_name, false),
+            ("vmsplice and a page behind the end", by_pin, true),
+            ("vmsplice of a page that is punched", by_pin_outside, true),
+            ("vmsplice of a page that is replaced", by_pin_replaced, true),
+        ];
+        for (name, hide, keeps_pages) in ways {
+            let act = move |scene: &mut Scene<'_>| hoard(scene, hide, keeps_pages);
+            Attack::new(format!("{name}, {recycle}"), User::Borrower, act)
+                .also(count)
+                .run(&mut stage);
+        }
+    }
+}
+
+fn watch(watcher: &OwnedFd, file: &impl AsRawFd) {
+    inotify::add_watch(watcher, path_of(file), WatchFlags::ALL_EVENTS).expect("its own file");
+}
+
+fn watcher() -> OwnedFd {
+    inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a watcher")
+}
+
+/// How many events there are, and how many of them say that a file is gone; none are left.
+fn events(watcher: &OwnedFd) -> (usize, usize) {
+    let mut room = [0_u8; 1 << 16];
+    let (mut all, mut gone) = (0, 0);
+    while let Ok(some @ 1..) = rustix::io::read(watcher, &mut room) {
+        // Of files, which have no name: a number, a mask, a cookie and a length.
+        for event in room[..some].chunks_exact(16) {
+            let mask = u32::from_ne_bytes([event[4], event[5], event[6], event[7]]);
+            all += 1;
+            gone += usize::from(mask & libc::IN_IGNORED != 0);
+        }
+    }
+    (all, gone)
+}
+
+/// Watches of returned blocks, for which a hundred thousand wait.
+fn watch_returned(scene: &mut Scene<'_>) -> Got {
+    let watcher = watcher();
+    let copies = copies(&watcher);
+    let sleepers = watchers(&copies, 8);
+    let loans: Vec<_> = (0..3).map(|_| scene.borrow_file(|_| {})).collect();
+    loans.iter().for_each(|(_, file)| watch(&watcher, &file.as_fd()));
+    drop(loans);
+    // The end of its own loans it may see: each event takes 0.1 s until all are woken.
+    let (begun, mut gone) = (Instant::now(), 0);
+    while gone < 3 && begun.elapsed() < Duration::from_secs(8) {
+        gone += events(&watcher).1;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    scene.set_up();
+    let mut told = 0;
+    while !scene.over() {
+        // What is read is told anew.
+        told += events(&watcher).0;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(sleepers);
+    if told > 0 {
+        return Err(format!("{told} events of others' loans"));
+    }
+    Ok(format!("{} watchers of nothing", copies.len() * 8))
+}
+
+pub(crate) fn watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody(stage: &mut Stage) {
+    let name = format!("inotify over the return, {}", stage.recycle);
+    Attack::new(name, User::Borrower, watch_returned).run(stage);
+}

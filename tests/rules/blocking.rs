@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every call of the daemon's that names a file, a user or a program, or sleeps: each can wait for
+//! somebody. One thread serves everybody, so each such call is reviewed once, in [`REVIEWED`]: it
+//! is made by another thread, or before anybody is served, or there is a reason.
+//!
+//! A new call fails here, with its file and line, until its row is added. Prefer another thread
+//! (`lanes`, `spawn_blocking`), or a file that was opened before (`linux::meminfo::NodeMeter`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::{files, read};
+
+const DAEMON: &str = "crates/daemon/src";
+const LINUX: &str = "crates/linux/src";
+
+/// Who makes a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// The daemon's one thread, before it serves or after it has.
+    Start,
+    /// Another thread.
+    Thread,
+    /// The daemon's one thread, while others wait.
+    Serving,
+}
+
+use By::{Serving, Start, Thread};
+
+/// File, call, how often it is there, who makes it, and why it may.
+const REVIEWED: &[(&str, &str, usize, By, &str)] = &[
+    ("account.rs", "::from_name", 1, Thread, "`subordinates`, and at the start"),
+    ("account.rs", "fs::metadata", 1, Serving, "once a second, of a file that is root's"),
+    ("account.rs", "fs::read_to_string", 1, Thread, "`subordinates`, and at the start"),
+    ("account.rs", "user_ns::maker", 1, Serving, "who has a right; procfs of its own process"),
+    (
+        "control.rs",
+        "process::cpu_time",
+        1,
+        Serving,
+        "the daemon's own workers, a tenth of the time",
+    ),
+    ("deputy.rs", "Command::new", 1, Serving, "a program that is root's"),
+    ("face/tree/mod.rs", "fs::statfs", 1, Thread, "whether an old mount is served"),
+    ("face/tree/mod.rs", "fuse::find", 1, Start, "before the tree is mounted"),
+    ("face/tree/mod.rs", "fuse::mount", 1, Start, "mounts the tree"),
+    ("face/tree/permits.rs", "Groups::of_request", 1, Thread, "a lane of the caller's account"),
+    ("face/varlink/door.rs", "thread::sleep", 1, Thread, "`door`, which has no descriptor left"),
+    ("files.rs", "File::options", 2, Serving, "`drained`, sizes of pools; the lock at the start"),
+    ("files.rs", "fs::rename", 1, Serving, "`drained`, and sizes of pools when they change"),
+    ("kernel/mod.rs", "Device::open", 1, Start, "the kernel's device"),
+    ("leases.rs", "LeaseDir::open_in", 1, Start, "and for a page size that a reload adds"),
+    ("proof.rs", "fs::read_to_string", 2, Start, "what the last daemon has measured"),
+    ("provider.rs", "CpuMeter::open", 1, Serving, "once a node"),
+    ("provider.rs", "MemoryMeter::open", 1, Serving, "once"),
+    ("provider.rs", "Meter::open", 1, Serving, "once a domain"),
+    (
+        "provider.rs",
+        "NodeMeter::open",
+        1,
+        Start,
+        "when the tree is mounted; a node that came back, once",
+    ),
+    ("provider.rs", "hugetlb::page_sizes", 1, Serving, "the start, and a reload, which is root's"),
+    ("provider.rs", "numa::nodes", 1, Serving, "the start, a reload, and a new pool: root's"),
+    ("provider.rs", "offer::probe", 1, Start, "which provider it is"),
+    ("resizing.rs", "hugetlb::configured", 1, Thread, "`resizing`"),
+    ("resizing.rs", "hugetlb::counters", 3, Thread, "`resizing`"),
+    ("resizing.rs", "hugetlb::set_total", 1, Thread, "`resizing`"),
+    ("resizing.rs", "meminfo::available_on", 1, Thread, "`resizing`"),
+    ("resizing.rs", "meminfo::node_memory", 1, Thread, "`resizing`"),
+    ("resizing.rs", "psi::memory", 1, Thread, "`resizing`"),
+    ("rights.rs", "::from_gid", 1, Serving, "the start, and a reload, which is root's"),
+    ("rights.rs", "::from_name", 1, Serving, "the start, and a reload, which is root's"),
+    ("run.rs", ".exists", 1, Start, "`prezero drain`, without a daemon"),
+    ("run.rs", "hugetlb::page_sizes", 1, Start, "`prezero drain`, without a daemon"),
+    ("run.rs", "numa::nodes", 1, Start, "`prezero drain`, without a daemon"),
+    ("run.rs", "thread::sleep", 1, Start, "`prezero drain`, without a daemon"),
+    ("shell/draining.rs", ".exists", 1, Start, "whether it is drained"),
+    ("shell/draining.rs", "fs::remove_file", 1, Serving, "`Drain`, which is the zeroing group's"),
+    ("shell/elastic.rs", "boot::id", 1, Start, "whose sizes are written down"),
+    ("shell/elastic.rs", "fs::read", 1, Start, "what the last daemon has added"),
+    ("shell/learning.rs", "fs::read", 1, Start, "what the last daemon has learnt"),
+    ("shell/named.rs", ".symlink_metadata", 1, Serving, "takes no lock of the file's"),
+    ("store.rs", ".exists", 1, Start, "and for a page size that a reload adds"),
+    ("store.rs", "BlockDir::open", 1, Start, "and for a page size that a reload adds"),
+    ("store.rs", "BlockDir::open_root", 1, Start, "and for a page size that a reload adds"),
+    ("store.rs", "mount::is_hugetlbfs", 1, Start, "and for a page size that a reload adds"),
+    ("store.rs", "mount::mount", 1, Start, "and for a page size that a reload adds"),
+    ("store.rs", "thread::sleep", 1, Start, "`prezero drain`, without a daemon"),
+    ("watchers/kernel.rs", "CountFile::open", 1, Serving, "once a domain"),
+    ("watchers/kernel.rs", "Device::open", 1, Serving, "once a domain"),
+    ("who.rs", "process::describe", 2, Thread, "`spawn_blocking`"),
+    ("who.rs", "search", 1, Thread, "`spawn_blocking`"),
+    ("workers.rs", "Command::new", 1, Serving, "a program that is root's"),
+    ("workers/pressure.rs", "psi::cpu", 1, Thread, "`spawn_blocking`"),
+    ("files.rs", "OwnDir::make", 1, Start, "directories of the daemon's"),
+    ("files.rs", "fs::chmod", 1, Serving, "sockets: the start, and a reload, which is root's"),
+    ("files.rs", "fs::chownat", 1, Serving, "sockets: the start, and a reload, which is root's"),
+    ("files.rs", "fs::fchmod", 1, Serving, "sockets: the start, and a reload, which is root's"),
+    ("files.rs", "fs::fstat", 1, Serving, "sockets: the start, and a reload, which is root's"),
+    ("files.rs", "fs::openat", 1, Serving, "sockets: the start, and a reload, which is root's"),
+    ("files.rs", "fs::remove_file", 1, Serving, "`drained`, and sizes of pools when they change"),
+    ("files.rs", "fs::unlinkat", 1, Serving, "sockets: the start, a reload, and the end"),
+    ("lanes.rs", "thread::sleep", 3, Thread, "a lane's rest; and the end of the daemon"),
+    (
+        "shell/returning.rs",
+        "meminfo::broken_bytes",
+        1,
+        Serving,
+        "once a second; an open in procfs waits for no reader",
+    ),
+];
+
+/// Calls of other crates that name something, or sleep.
+const OF_OTHERS: &[&str] = &[
+    ".canonicalize",
+    ".exists",
+    ".is_dir",
+    ".is_file",
+    ".metadata",
+    ".read_dir",
+    ".read_link",
+    ".symlink_metadata",
+    ".try_exists",
+    "::bind",
+    "::from_gid",
+    "::from_name",
+    "::from_uid",
+    "Command::new",
+    "DirBuilder::new",
+    "File::create",
+    "File::create_new",
+    "File::open",
+    "File::options",
+    "OpenOptions::new",
+    "UnixStream::connect",
+    "thread::sleep",
+];
+
+/// A source without its comments, its imports and the tests at its end, by lines.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let lines = text.lines().enumerate();
+    let lines = lines.map(|(at, line)| (at + 1, line.split("//").next().unwrap_or_default()));
+    lines.filter(|(_, line)| !line.trim_start().trim_start_matches("pub ").starts_with("use "))
+}
+
+/// The functions of `linux` that take a path, or the roots of the kernel's: as a call names them,
+/// by their type or module, and those that are called by their name alone.
+fn of_linux() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for path in files().iter().filter(|path| path.starts_with(LINUX)) {
+        if path.extension().is_none_or(|e| e != "rs")
+            || path.starts_with("crates/linux/src/testkit")
+        {
+            continue;
+        }
+        let module = match path.file_stem().and_then(|stem| stem.to_str()) {
+            Some("mod") => path.parent().and_then(Path::file_name).and_then(|name| name.to_str()),
+            stem => stem,
+        };
+        let module = module.expect("a plain name").to_owned();
+        let text = read(path);
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let mut owner = module.clone();
+        let mut rest = text;
+        while let Some((line, after)) = rest.split_once('\n') {
+            if let Some(of) = line.strip_prefix("impl").filter(|of| of.starts_with([' ', '<'])) {
+                let of = of.rsplit(" for ").next().unwrap_or(of);
+                let of = of.trim_start_matches(|c: char| !c.is_alphabetic());
+                owner = of.chars().take_while(|c| c.is_alphanumeric()).collect();
+            } else if line == "}" {
+                owner.clone_from(&module);
+            } else if let Some(signature) = line.trim_start().strip_prefix("pub fn ") {
+                let name: String =
+                    signature.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let whole = &rest[..rest.find('{').unwrap_or(rest.len())];
+                if whole.contains("Roots") || whole.contains("Path") {
+                    found.insert(format!("{owner}::{name}"));
+                }
+            }
+            rest = after;
+        }
+    }
+    found
+}
+
+/// The calls in a line of code.
+fn calls(line: &str, of_linux: &BTreeSet<String>, imported: &BTreeSet<String>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in line.match_indices('(') {
+        let before = &line[..at];
+        let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+        let begin = before.rfind(|c| !is_name(c)).map_or(0, |last| last + 1);
+        let (path, is_method) = (&before[begin..], before[..begin].ends_with('.'));
+        let mut parts = path.rsplit("::");
+        let (name, owner) = (parts.next().unwrap_or_default(), parts.next());
+        let known = match owner {
+            _ if is_method => format!(".{name}"),
+            Some("fs") => format!("fs::{name}"),
+            Some(owner) if of_linux.contains(&format!("{owner}::{name}")) => {
+                format!("{owner}::{name}")
+            }
+            Some(owner) => match OF_OTHERS.contains(&format!("{owner}::{name}").as_str()) {
+                true => format!("{owner}::{name}"),
+                false => format!("::{name}"),
+            },
+            None if imported.contains(name) => name.to_owned(),
+            None => continue,
+        };
+        let is_watched = known.starts_with("fs::")
+            || of_linux.contains(&known)
+            || imported.contains(&known)
+            || OF_OTHERS.contains(&known.as_str());
+        if is_watched {
+            found.push(known);
+        }
+    }
+    // What is handed over to be called, as in `.map(std::fs::remove_file)`.
+    let (_, handed) = line.split_once("(std::fs::").unwrap_or_default();
+    let name: String = handed.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    if !name.is_empty() {
+        found.push(format!("fs::{name}"));
+    }
+    found
+}
+
+/// Functions of `linux`'s modules that a source imports by name.
+fn imports(text: &str, of_linux: &BTreeSet<String>) -> BTreeSet<String> {
+    let uses = text.lines().filter_map(|line| line.strip_prefix("use linux::")?.split_once("::"));
+    let names = |(module, names): (&str, &str)| {
+        let names = names.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        let of = names.filter(|name| of_linux.contains(&format!("{module}::{name}")));
+        of.map(str::to_owned).collect::<Vec<_>>()
+    };
+    uses.flat_map(names).collect()
+}
+
+#[test]
+fn every_call_that_can_wait_is_reviewed() {
+    let of_linux = of_linux();
+    assert!(of_linux.contains("meminfo::node_memory") && of_linux.contains("BlockDir::open"));
+    let mut found: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
+    for path in files() {
+        let Ok(inside) = path.strip_prefix(DAEMON) else { continue };
+        let inside = inside.to_str().expect("a plain name");
+        let is_test = |part: &str| matches!(part, "tests" | "tests.rs" | "testkit.rs");
+        if !inside.ends_with(".rs") || inside.split('/').any(is_test) {
+            continue;
+        }
+        let text = read(&path);
+        let imported = imports(&text, &of_linux);
+        for (number, line) in code(&text) {
+            for call in calls(line, &of_linux, &imported) {
+                found.entry((inside.to_owned(), call)).or_default().push(number);
+            }
+        }
+    }
+    let mut wrong = Vec::new();
+    let mut reviewed = BTreeMap::new();
+    for (file, call, count, by, why) in REVIEWED {
+        assert!(!why.is_empty(), "{file}: {call} by {by:?}, and why?");
+        let row = ((*file).to_owned(), (*call).to_owned());
+        assert!(reviewed.insert(row, *count).is_none(), "{file}: {call} is there twice");
+    }
+    for ((file, call), lines) in &found {
+        let count = reviewed.remove(&(file.clone(), call.clone())).unwrap_or(0);
+        if count != lines.len() {
+            let lines: Vec<_> =
+                lines.iter().map(|line| format!("{DAEMON}/{file}:{line}")).collect();
+            wrong.push(format!(
+                "{} calls `{call}`, which can wait for somebody: {count} of {} are reviewed",
+                lines.join(", "),
+                lines.len()
+            ));
+        }
+    }
+    let gone = reviewed.keys().map(|(file, call)| format!("{file}: {call} is there no more"));
+    wrong.extend(gone);
+    assert!(wrong.is_empty(), "see REVIEWED of {}:\n{}", file!(), wrong.join("\n"));
+}
+
+#[test]
+fn calls_that_can_wait_are_seen_in_each_of_their_forms() {
+    let linux: BTreeSet<_> =
+        ["meminfo::node_memory", "Meter::open", "holders::search"].map(str::to_owned).into();
+    let text = "use linux::holders::{Search, search};\n// std::fs::read(\nfs::read(a)";
+    let imported = imports(text, &linux);
+    let seen = |line: &str| calls(line, &linux, &imported).join(" ");
+    assert_eq!(seen("let a = linux::meminfo::node_memory(&roots)"), "meminfo::node_memory");
+    assert_eq!(seen("Meter::open(x).or_else(|_| std::fs::read(path))"), "Meter::open fs::read");
+    assert_eq!(seen("path.exists() && nix::unistd::Group::from_name(x)"), ".exists ::from_name");
+    assert_eq!(seen("search(&roots); research(&roots); store.search(x)"), "search");
+    assert_eq!(seen("path.map(std::fs::remove_file)"), "fs::remove_file");
+    assert_eq!(seen("UnixListener::bind(a); Command::new(b)"), "::bind Command::new");
+    assert_eq!(code(text).map(|(at, _)| at).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(code(text).map(|(_, line)| seen(line)).collect::<Vec<_>>(), ["", "fs::read"]);
+}
