@@ -53,7 +53,15 @@ impl Device {
     /// # Errors
     /// [`Error::is_not_found`](crate::Error::is_not_found) on a kernel without it.
     pub fn open(roots: &Roots) -> Result<Self> {
-        Self::open_as(&roots.dev.join("hugepagectl"), OFlags::RDONLY, "O_RDONLY")
+        Self::open_at(&roots.dev.join("hugepagectl"))
+    }
+
+    /// Opens a file to ask and to watch that speaks the same interface elsewhere.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_at(path: &Path) -> Result<Self> {
+        Self::open_as(path, OFlags::RDONLY, "O_RDONLY")
     }
 
     /// Opens it to zero, and for every other call.
@@ -63,14 +71,6 @@ impl Device {
     /// write it.
     pub fn open_to_zero(roots: &Roots) -> Result<Self> {
         Self::open_to_zero_at(&roots.dev.join("hugepagectl"))
-    }
-
-    /// Opens a file to read that speaks the same interface elsewhere.
-    ///
-    /// # Errors
-    /// As [`Device::open`].
-    pub fn open_at(path: &Path) -> Result<Self> {
-        Self::open_as(path, OFlags::RDONLY, "O_RDONLY")
     }
 
     /// Opens a file to zero that speaks the same interface elsewhere.
@@ -86,10 +86,8 @@ impl Device {
         let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .or_call(|| format!("open({path:?}, {name}|O_CLOEXEC|O_NONBLOCK)"))
-            .advise(
-                Errno::NOENT,
-                "a kernel without the series, or a container without the device",
-            )?;
+            .advise(Errno::NOENT, "a kernel without the series, or a container without the device")
+            .advise(Errno::ACCESS, "its mode says who may ask (read) and who may zero (write)")?;
         Ok(Self { fd, path: path.to_owned() })
     }
 
