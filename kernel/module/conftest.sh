@@ -1,11 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Prints the macros that say what the kernel has whose compiler and flags are in
-# CC and CFLAGS, or one line on stderr that says why it can't be supported. BTF
-# may name a vmlinux whose type information is compared with the prototypes that
-# the hooks assume.
+# Prints macros for the features of a kernel, or, on stderr, one line that says why
+# that kernel is not supported. PREZERO_CC is its compiler with all flags.
+# PREZERO_BTF may name a vmlinux, whose type information is compared with the
+# prototypes that the hooks assume.
 set -u
+
+errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
 
 refuse() {
 	echo "prezero: $*" >&2
@@ -20,7 +23,8 @@ compiles() {
 		printf '#include <%s>\n' linux/kconfig.h linux/mm.h "$@"
 		printf 'void conftest(void);\nvoid conftest(void)\n{\n%s\n}\n' \
 			"$code"
-	} | $CC $CFLAGS -Werror -Wno-unused -x c -c - -o /dev/null 2>/dev/null
+	} | eval "$PREZERO_CC -Werror -Wno-unused -x c -c - -o /dev/null" \
+		2>"$errors"
 }
 
 has() {
@@ -39,7 +43,8 @@ needs() {
 		refuse "needs a kernel with $1: $2"
 }
 
-compiles '' || refuse "cannot compile for this kernel with $CC"
+compiles '' ||
+	refuse "cannot compile for this kernel: $(grep -m1 error "$errors")"
 compiles '#if !defined(CONFIG_X86_64) && !defined(CONFIG_ARM64)
 #error
 #endif' || refuse 'x86-64 and arm64 only'
@@ -54,20 +59,26 @@ compiles '#if !defined(CONFIG_DYNAMIC_FTRACE_WITH_ARGS) && \
 #error
 #endif' || refuse 'needs a kernel whose ftrace passes arguments'
 
-# Who clears a huge page before its first use.
+# Before 6.2 they are in struct ftrace_regs.
+has PREZERO_FTRACE_ARGUMENTS \
+	'struct ftrace_regs *fregs = NULL;
+	unsigned long arg = ftrace_regs_get_argument(fregs, 1);
+	ftrace_regs_set_instruction_pointer(fregs, arg);' linux/ftrace.h
+
+# The function that clears a huge page before its first use.
 has PREZERO_FOLIO_ZERO_USER \
 	'void (*f)(struct folio *, unsigned long) = folio_zero_user;' ||
 	compiles 'void (*f)(struct page *, unsigned long, unsigned int) =
 		clear_huge_page;' ||
 	refuse 'neither folio_zero_user() nor clear_huge_page() is known'
 
-# Who is told of the last reference of a huge page.
+# The function that frees a huge page.
 has PREZERO_FREE_HUGE_FOLIO \
 	'void (*f)(struct folio *) = free_huge_folio;' linux/hugetlb.h ||
 	compiles 'void (*f)(struct page *) = free_huge_page;' linux/hugetlb.h ||
 	refuse 'neither free_huge_folio() nor free_huge_page() is known'
 
-# What the pool is made of.
+# The pool and its members.
 compiles 'struct hstate *h = NULL; struct folio *folio = NULL;
 	struct list_head *list = &h->hugepage_freelists[0];
 	h->free_huge_pages_node[0] += h->nr_huge_pages_node[0];
@@ -87,7 +98,7 @@ has PREZERO_NR_HUGETLB 'lruvec_stat_mod_folio(NULL, NR_HUGETLB, 1L);' \
 
 # The types of static functions are in no header, but in BTF.
 compare() {
-	proto=$(pfunct -F btf -P -f "$1" "$BTF" 2>/dev/null | tr -s ' \t\n' ' ')
+	proto=$(pfunct -F btf -P -f "$1" "$PREZERO_BTF" 2>/dev/null | tr -s ' \t\n' ' ')
 	[ -z "$proto" ] && return
 	case $proto in
 	*"$1($2"*) ;;
@@ -95,7 +106,7 @@ compare() {
 	esac
 }
 
-if [ -r "${BTF-}" ] && command -v pfunct >/dev/null; then
+if [ -r "${PREZERO_BTF-}" ] && command -v pfunct >/dev/null; then
 	compare dequeue_hugetlb_folio_nodemask 'struct hstate * h, gfp_t gfp_mask, int nid, nodemask_t * nmask)'
 	compare enqueue_hugetlb_folio 'struct hstate * h, struct folio * folio)'
 	compare remove_hugetlb_folio 'struct hstate * h, struct folio * folio, bool'

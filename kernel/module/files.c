@@ -122,6 +122,9 @@ static ssize_t zeroable_hugepages_store(struct kobject *kobj,
 	err = hugetlb_zero_run(pool, left, &zeroed);
 	if (err != -EINTR)
 		return err ? err : len;
+	/* A worker of io_uring is in no system call that could be restarted. */
+	if (current->flags & PF_USER_WORKER)
+		return err;
 	/* All of a "max" is left whatever was done. */
 	if (nr != ULONG_MAX)
 		prezero_interrupt(pool, nr, left - zeroed);

@@ -130,8 +130,8 @@ struct hugepagectl_query {
  * SA_RESTART says, and goes on by itself otherwise.
  *
  * What was zeroed stays zeroed. A page cut short is not counted and stays
- * zeroable. The kernel keeps what was done of it: the next caller goes on from
- * there, so that a caller who is interrupted all the time gets on all the same.
+ * zeroable. The kernel keeps what was done of it, and the next caller goes on
+ * from there: an interruption costs time, and no progress.
  */
 struct hugepagectl_zero {
 	__u32		size;

@@ -149,8 +149,8 @@ static bool hugetlb_zero_must_return(void)
 }
 
 /*
- * Returns 0, or why the zeroer has to stop: -EINTR or -ENODEV. Whatever it is
- * interrupted by, it clears a unit first: who calls again gets on.
+ * Returns 0, or why the zeroer has to stop: -EINTR or -ENODEV. It clears a unit
+ * before it looks for a signal, so that each call makes progress.
  */
 int hugetlb_zero_job_clear(struct hugetlb_zero_pool *pool,
 			   struct hugetlb_zero_job *job)
@@ -234,10 +234,11 @@ unsigned long hugetlb_zero_job_take(struct hugetlb_zero_pool *pool,
  * When no other is left, one that a starved zeroer holds is finished in its
  * place.
  *
+ * @zeroed counts whatever this returns. What was done of one more folio stays
+ * done: the next zeroer goes on from there.
+ *
  * Return: 0 if @nr were zeroed or there are no dirty ones left, -ENODEV if the
- * node has gone away, -EINTR if the task has to return to user space before it
- * goes on. @zeroed counts in any case, and what was done of one more folio stays
- * done: whoever zeroes it next goes on from there.
+ * node has gone away, -EINTR if the task has to return to user space first.
  */
 int hugetlb_zero_run(struct hugetlb_zero_pool *pool, u64 nr,
 		     unsigned long *zeroed)

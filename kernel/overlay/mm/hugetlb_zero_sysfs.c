@@ -85,6 +85,9 @@ static ssize_t hugetlb_zero_write(struct hugetlb_zero_pool *pool,
 
 	if (err != -EINTR)
 		return err ? err : len;
+	/* A worker of io_uring is in no system call that could be restarted. */
+	if (current->flags & PF_USER_WORKER)
+		return -EINTR;
 	restart->hugetlb_zero.pool = pool;
 	restart->hugetlb_zero.nr = nr - zeroed;
 	restart->hugetlb_zero.len = len;

@@ -56,6 +56,14 @@ impl Device {
         Self::open_at(&roots.dev.join("hugepagectl"))
     }
 
+    /// Opens a file to ask and to watch that speaks the same interface elsewhere.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_at(path: &Path) -> Result<Self> {
+        Self::open_as(path, OFlags::RDONLY, "O_RDONLY")
+    }
+
     /// Opens it to zero, and for every other call.
     ///
     /// # Errors
@@ -63,14 +71,6 @@ impl Device {
     /// write it.
     pub fn open_to_zero(roots: &Roots) -> Result<Self> {
         Self::open_to_zero_at(&roots.dev.join("hugepagectl"))
-    }
-
-    /// Opens a file to read that speaks the same interface elsewhere.
-    ///
-    /// # Errors
-    /// As [`Device::open`].
-    pub fn open_at(path: &Path) -> Result<Self> {
-        Self::open_as(path, OFlags::RDONLY, "O_RDONLY")
     }
 
     /// Opens a file to zero that speaks the same interface elsewhere.
@@ -89,7 +89,8 @@ impl Device {
             .advise(
                 Errno::NOENT,
                 "a kernel with neither module nor series, or a container without the device",
-            )?;
+            )
+            .advise(Errno::ACCESS, "its mode says who may ask (read) and who may zero (write)")?;
         Ok(Self { fd, path: path.to_owned() })
     }
 

@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_file_that_is_no_device_is_stock_and_says_so() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let device = Device::open_at(file.path()).unwrap();
+        let device = Device::open_to_zero_at(file.path()).unwrap();
         let offer = ask(&device, Domain { node: Node(0), page_size: PageSize::MIB_2 }, false);
         assert_eq!(offer.kernel, Support::Stock);
         assert!(offer.missing.unwrap().contains("HUGEPAGECTL_QUERY"));

@@ -47,7 +47,7 @@ impl Permits {
         Owner { account, is_master: is_master(caller.uid) }
     }
 
-    /// Where the kernel asks for CAP_SYS_ADMIN: root and the zeroing group.
+    /// Where the kernel asks for the right to write its device: root and the zeroing group.
     pub(super) fn to_zero(&self, caller: Caller) -> Permit {
         if is_master(caller.uid) {
             return Permit::Given;

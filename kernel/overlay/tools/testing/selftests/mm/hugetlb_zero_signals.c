@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A task that zeroes hugetlb pages and is wanted elsewhere meanwhile: it is
- * stopped and continued, throttled, interrupted by a timer, and its file is
- * closed under it by its own task work. A write goes on as if nothing had been,
- * with what is left of its number; what was done of a page is not done again.
+ * A task that zeroes hugetlb pages is stopped and continued, throttled, and
+ * interrupted by a timer, and its own task work closes the file that it writes to.
+ * A write goes on afterwards with what is left of its number. What was done of a
+ * page is not done again.
  *
  * With slab_debug=FZPU on the kernel's command line a file that is used after it
  * was freed is an oops.
@@ -67,8 +67,9 @@ static void test_stop(void)
 		q = pool_query(&pool);
 		ok = !status && q.zeroed == 24;
 	}
-	ksft_test_result(ok, "a writer that is stopped %d times zeroes what it was to (%#x, %llu)\n",
-			 stops, status, q.zeroed);
+	ksft_print_msg("stopped %d times; status %#x, zeroed %llu\n", stops,
+		       status, q.zeroed);
+	ksft_test_result(ok, "a writer that is stopped zeroes what it was to\n");
 }
 
 /* A ring of which this task submits and never waits. */
@@ -119,8 +120,8 @@ static void ring_close_when(struct ring *ring, int ready, int fd)
 }
 
 /*
- * Its file is closed under a write: see the rules of fdget(). A file that a module
- * provides has no restart block: the write starts anew, and finds it closed.
+ * A write holds its file by the reference of the task's own table: see fdget(). A
+ * module's file has no restart block: the write is restarted, and finds it closed.
  */
 static void test_close(void)
 {
@@ -202,7 +203,7 @@ static void test_throttle(void)
 			 status, q.zeroed);
 }
 
-/* Who takes a page that was begun is given zeros, wherever it was cut short. */
+/* A user of a page that was cut short reads zeros. */
 static void test_begun(void)
 {
 	int interrupted = 0;
