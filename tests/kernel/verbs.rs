@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Each verb, as an operator uses it.
 
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -87,8 +88,10 @@ fn status_says_what_the_kernel_says() {
     daemon.wait_for("refilled or not", |p| p.ready_pages == 6 && p.lent_pages == 2);
     let text = String::from_utf8(run(daemon.command(&["status"])).stdout).expect("text");
     eprintln!("{text}");
-    assert!(text.contains("provider kernel"), "{text}");
+    let kind = if Path::new("/sys/module/prezero").exists() { "module" } else { "series" };
+    assert!(text.contains(&format!("provider kernel ({kind}")), "{text}");
     let status = json(&run(daemon.command(&["status", "--json"])));
+    assert_eq!(status["kernel"]["kind"], kind);
     let (pool, counts) = (&status["pools"][0], kernel(page, 0));
     for (field, number) in [
         ("ready_pages", counts.ready.0),

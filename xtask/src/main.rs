@@ -21,6 +21,7 @@ mod package;
 mod perf;
 mod say;
 mod soak;
+mod stock;
 mod tap;
 mod vm;
 
@@ -44,6 +45,8 @@ enum Verb {
     Cluster(cluster::Args),
     #[command(hide = true)]
     ClusterInside(cluster::InsideArgs),
+    /// Compile prezero.ko for one of Debian's own kernels and print its path.
+    Module(stock::ModuleArgs),
     /// Write the image of the driver for Kubernetes, an OCI archive, and print its path.
     Image,
     /// Link libprezero.so, the C library.
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Verb::Kernel(verb) => kernel::run(verb),
         Verb::Cluster(args) => cluster::run(&args),
         Verb::ClusterInside(args) => cluster::run_inside(&args),
+        Verb::Module(args) => stock::run(&args),
         Verb::Image => image::run(),
         Verb::Capi(args) => capi::run(&args),
         Verb::Package(verb) => package::run(&verb),

@@ -115,7 +115,7 @@ pub enum Provider {
     Auto,
     /// The daemon owns blocks of huge pages and keeps them ready. On any kernel.
     Stock,
-    /// The kernel's own pool; the daemon does not start on a kernel without the series.
+    /// The kernel's own pool; the daemon does not start on a kernel with neither module nor series.
     Kernel,
 }
 

@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use crate::exit::{self, Outcome};
 use crate::manual;
 use crate::verbs::{
-    completions, doctor, drain, give_back, holders, lab, lend, loans, named, reserve, revoke, run,
-    serve, set, status, top, wait, watch, zero,
+    completions, doctor, drain, give_back, holders, lab, lend, loans, module, named, reserve,
+    revoke, run, serve, set, status, top, wait, watch, zero,
 };
 
 /// Huge pages that are zero before anyone asks.
@@ -43,6 +43,7 @@ pub(crate) enum Verb {
     Holders(holders::Args),
     Revoke(revoke::Args),
     Doctor(doctor::Args),
+    Module(module::Args),
     Demo(lab::Demo),
     Bench(lab::Bench),
     Plan(lab::Plan),
@@ -71,6 +72,7 @@ impl Verb {
             Self::Holders(args) => holders::run(&args),
             Self::Revoke(args) => revoke::run(&args),
             Self::Doctor(args) => doctor::run(&args),
+            Self::Module(args) => module::run(&args),
             Self::Demo(args) => lab::demo(&args),
             Self::Bench(args) => lab::bench(&args),
             Self::Plan(args) => lab::plan(&args),

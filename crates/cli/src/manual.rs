@@ -29,14 +29,21 @@ impl Args {
         std::fs::create_dir_all(&self.dir)?;
         let mut command = command.disable_help_subcommand(true);
         command.build();
-        for page in std::iter::once(&command).chain(command.get_subcommands()) {
-            if !page.is_hide_set() && wanted(page.get_name()) {
+        let root = Some(&command).filter(|root| wanted(root.get_name()));
+        let verbs = command.get_subcommands().filter(|verb| wanted(verb.get_name()));
+        for page in root.into_iter().chain(verbs.flat_map(with_subcommands)) {
+            if !page.is_hide_set() {
                 let path = self.dir.join(Man::new(page.clone()).get_filename());
                 std::fs::write(path, render(page)?)?;
             }
         }
         Ok(Exit::Done)
     }
+}
+
+/// A verb and what is below it: `prezero-module.1` names `prezero-module-load.1`.
+fn with_subcommands(verb: &Command) -> Vec<&Command> {
+    std::iter::once(verb).chain(verb.get_subcommands().flat_map(with_subcommands)).collect()
 }
 
 /// One page. What clap_mangen writes of a command's arguments and text, with what it lacks: a

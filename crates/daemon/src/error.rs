@@ -32,7 +32,7 @@ pub enum Error {
     },
     /// The provider that was forced is not there.
     #[error(
-        "provider kernel: this kernel does not offer it ({found}); boot one with the series, or use --set provider=stock"
+        "provider kernel: this kernel does not offer it ({found}); load the module (prezero module load), boot a kernel with the series, or use --set provider=stock"
     )]
     NoProvider {
         /// What there is instead.

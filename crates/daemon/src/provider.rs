@@ -11,7 +11,7 @@ use std::collections::btree_map::Entry;
 use book::Book;
 use book::config::{self, Config};
 use linux::hugetlb::{self, Meter};
-use linux::kernel::{Support, offer};
+use linux::kernel::{Offer, Origin, offer};
 use linux::meminfo::{Memory, MemoryMeter, NodeMemory, NodeMeter};
 use linux::numa::{self, CpuMeter};
 use linux::{BlockFile, Roots};
@@ -36,24 +36,24 @@ impl Provider {
     ///
     /// # Errors
     /// [`Error::NoProvider`] if the kernel's is forced and not there.
-    pub(crate) fn choose(wanted: config::Provider, plain: bool, roots: &Roots) -> Result<Self> {
+    pub(crate) fn choose(config: &Config, plain: bool, roots: &Roots) -> Result<Self> {
         if plain {
             return Ok(Self::Plain);
         }
-        if wanted == config::Provider::Stock {
+        if config.provider == config::Provider::Stock {
             return Ok(Self::Stock);
         }
         let offer = offer::probe(roots)?;
-        match (offer.effective(), wanted) {
-            (Support::Zeroed(_), _) => {
-                tracing::info!(kernel = %offer.kernel, used = %offer.effective(), "provider kernel");
-                Ok(Self::Kernel(KernelPool::open(roots)?))
+        match origin_to_use(config, &offer)? {
+            Some(origin) => {
+                let (offered, used) = (offer.kernel, offer.effective());
+                tracing::info!(kernel = %offered, %used, "provider kernel ({origin})");
+                Ok(Self::Kernel(KernelPool::open(roots, origin.clone())?))
             }
-            (Support::Stock, config::Provider::Kernel) => {
-                let found = offer.missing.unwrap_or("it has no /dev/hugepagectl");
-                Err(Error::NoProvider { found })
+            None => {
+                tracing::info!("provider stock");
+                Ok(Self::Stock)
             }
-            (Support::Stock, _) => Ok(Self::Stock),
         }
     }
 
@@ -63,6 +63,14 @@ impl Provider {
             Self::Plain => wire::Provider::Plain,
             Self::Stock => wire::Provider::Stock,
             Self::Kernel(_) => wire::Provider::Kernel,
+        }
+    }
+
+    /// The kernel that is the provider, as a status says it.
+    pub(crate) fn kernel(&self) -> Option<wire::KernelStatus> {
+        match self {
+            Self::Kernel(pool) => Some(pool.status()),
+            Self::Plain | Self::Stock => None,
         }
     }
 
@@ -196,6 +204,26 @@ impl Provider {
     }
 }
 
+/// The module or series that becomes the provider; `None` is provider stock. A host may have got
+/// the module since its configuration was written and has to start all the same, so that pools
+/// with `reserve_max` keep provider stock unless the kernel's is forced.
+fn origin_to_use<'a>(config: &Config, offer: &'a Offer) -> Result<Option<&'a Origin>> {
+    let forced = config.provider == config::Provider::Kernel;
+    let resizes = config.pools.iter().any(|pool| pool.elastic.is_on());
+    match &offer.origin {
+        Some(origin) if resizes && !forced => {
+            tracing::warn!(kernel = %origin, "a pool has reserve_max, which provider kernel lacks");
+            Ok(None)
+        }
+        Some(origin) => Ok(Some(origin)),
+        None if forced => {
+            let found = offer.missing.unwrap_or("it has no /dev/hugepagectl");
+            Err(Error::NoProvider { found })
+        }
+        None => Ok(None),
+    }
+}
+
 /// The kernel's counters of the domains and nodes that were looked at, by files that stay open.
 #[derive(Debug)]
 pub(crate) struct Meters {
@@ -266,5 +294,39 @@ impl Meters {
             available: Pages(here.free.min(all.unreserved_free())),
             ..Counts::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::kernel::{Implementation, Support};
+
+    fn offer(origin: Option<Origin>) -> Offer {
+        let kernel = if origin.is_some() { Support::OURS } else { Support::Stock };
+        let (files, missing) = (origin.is_some(), None);
+        Offer { kernel, query_bytes: None, files, watch_zeroable: None, missing, origin }
+    }
+
+    fn config(keys: &str) -> Config {
+        Config::from_toml(&format!("{keys}\n[[pool]]\npage_size = \"2M\"\n")).expect("good")
+    }
+
+    #[test]
+    fn pool_with_reserve_max_keeps_stock_unless_kernel_is_forced() {
+        let implementation = Implementation::Module(Some("0.1.0".into()));
+        let origin = Origin { implementation, release: "6.12.117".into() };
+        let (with, without) = (offer(Some(origin.clone())), offer(None));
+        let plain = config("");
+        let mut elastic = plain.clone();
+        let pool = "page_size=2M,reserve_max=1G".parse().expect("a pool");
+        elastic.pools = vec![pool];
+        assert_eq!(origin_to_use(&plain, &with).expect("there"), Some(&origin));
+        assert_eq!(origin_to_use(&elastic, &with).expect("stock"), None);
+        assert_eq!(origin_to_use(&plain, &without).expect("stock"), None);
+        elastic.provider = config::Provider::Kernel;
+        assert_eq!(origin_to_use(&elastic, &with).expect("forced"), Some(&origin));
+        let missing = origin_to_use(&config("provider = \"kernel\""), &without);
+        assert!(matches!(missing, Err(Error::NoProvider { .. })));
     }
 }

@@ -126,7 +126,7 @@ pub fn check(options: &Options) -> Result<()> {
     config.check()?;
     Groups::of(config)?;
     Settings::check(config)?;
-    Provider::choose(config.provider, *plain, roots)?.check(config, roots)?;
+    Provider::choose(config, *plain, roots)?.check(config, roots)?;
     Ok(())
 }
 

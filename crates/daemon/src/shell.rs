@@ -198,7 +198,7 @@ impl Shell {
         mut stored: BTreeMap<String, OwnedFd>,
     ) -> Result<Started> {
         config.check()?;
-        let provider = Provider::choose(config.provider, plain, &roots)?;
+        let provider = Provider::choose(&config, plain, &roots)?;
         let sizes = provider.check(&config, &roots)?;
         let changed = watch::Sender::new(0);
         let freed = {

@@ -35,6 +35,14 @@ pub fn check_online(roots: &Roots, cpus: &CpuSet) -> Result<()> {
     Ok(())
 }
 
+/// The release of the kernel that runs, as `uname -r` prints it.
+///
+/// # Errors
+/// Those of reading it.
+pub fn release(roots: &Roots) -> Result<String> {
+    Ok(files::read(&roots.proc.join("sys/kernel/osrelease"))?.trim().to_owned())
+}
+
 /// Reads `/proc/cpuinfo`, the governor and the kernel's release; absent fields are `unknown`.
 pub fn describe(roots: &Roots) -> Result<CpuModel> {
     let text = files::read(&roots.proc.join("cpuinfo"))?;
@@ -55,6 +63,6 @@ pub fn describe(roots: &Roots) -> Result<CpuModel> {
         governor: files::read_if_there(&governor)?.map(|text| text.trim().to_owned()),
         is_virtual: field("flags")
             .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
-        kernel_release: files::read(&roots.proc.join("sys/kernel/osrelease"))?.trim().to_owned(),
+        kernel_release: release(roots)?,
     })
 }

@@ -14,6 +14,8 @@ pub struct Roots {
     pub cgroup: PathBuf,
     /// Usually `/dev`.
     pub dev: PathBuf,
+    /// Usually `/`: what packages install, such as `lib/modules` and `boot`.
+    pub root: PathBuf,
 }
 
 /// The real ones of this machine.
@@ -24,6 +26,7 @@ impl Default for Roots {
             proc: "/proc".into(),
             cgroup: "/sys/fs/cgroup".into(),
             dev: "/dev".into(),
+            root: "/".into(),
         }
     }
 }

@@ -23,10 +23,10 @@ pub use methods::{
     PoolChange, Revoke, TakeZeroing, Watch,
 };
 pub use status::{
-    BlockHolder, BlockSize, Counters, ElasticStatus, Held, Level, LoanStatus, PoolStatus, Status,
-    UserStatus,
+    BlockHolder, BlockSize, Counters, ElasticStatus, Held, KernelStatus, Level, LoanStatus,
+    PoolStatus, Status, UserStatus,
 };
-pub use words::{Provider, Recycle, StateName, Unknown};
+pub use words::{KernelKind, Provider, Recycle, StateName, Unknown};
 
 /// The interface's name.
 pub const INTERFACE: &str = "io.prezero";

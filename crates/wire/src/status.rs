@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use units::{Counts, Domain};
 use zlink::introspect::CustomType;
 
-use crate::{Provider, Recycle};
+use crate::{KernelKind, Provider, Recycle};
 
 /// Pages of one pool by state, and its thresholds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomType)]
@@ -211,11 +211,26 @@ pub struct Counters {
     pub given_back_bytes: u64,
 }
 
+/// A kernel that knows its zeroed pages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+pub struct KernelStatus {
+    /// By a module, or by the patches that it was built with.
+    pub kind: KernelKind,
+    /// The version of the module; absent for a build without one.
+    #[serde(default)]
+    pub module_version: Option<String>,
+    /// The kernel's release, as `uname -r` prints it.
+    pub release: String,
+}
+
 /// Everything there is to see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
 pub struct Status {
     /// Where its ready pages come from.
     pub provider: Provider,
+    /// The kernel that is the provider; absent for the other providers.
+    #[serde(default)]
+    pub kernel: Option<KernelStatus>,
     /// The daemon's version.
     pub version: String,
     /// The daemon's process.

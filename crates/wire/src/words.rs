@@ -84,6 +84,16 @@ words! {
 }
 
 words! {
+    /// How the kernel came to know its zeroed pages.
+    KernelKind {
+        /// By a module of a stock kernel.
+        Module = "module",
+        /// By patches that it was built with.
+        Series = "series",
+    }
+}
+
+words! {
     /// How a returned block becomes zero again.
     #[derive(Default)]
     Recycle {

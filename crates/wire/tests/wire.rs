@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use units::{Bytes, Counts, Domain, Node, PageSize, Pages};
 use wire::{
     BlockHolder, BlockSize, Counters, Drained, ElasticStatus, Error, Finished, GivenBack, Held,
-    Holders, INTERFACE, Job, LendRequest, Lent, LentPart, Level, LoanStatus, MESSAGE_FDS,
-    MOST_PARTS, PoolChange, PoolStatus, Provider, Recycle, Revoked, StateName, Status, Unknown,
-    UserStatus, Watch, WatchReply, ZeroBy,
+    Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart, Level,
+    LoanStatus, MESSAGE_FDS, MOST_PARTS, PoolChange, PoolStatus, Provider, Recycle, Revoked,
+    StateName, Status, Unknown, UserStatus, Watch, WatchReply, ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -158,8 +158,16 @@ fn status_and_its_parts() {
     let user = UserStatus { uid: 1000, loans: 1, held_bytes: 2, quota_bytes: Some(3) };
     let user_wire = json!({ "uid": 1000, "loans": 1, "held_bytes": 2, "quota_bytes": 3 });
     golden(&user, &user_wire);
+    let kernel = KernelStatus {
+        kind: KernelKind::Module,
+        module_version: Some("0.1.0".to_owned()),
+        release: "6.12.117".to_owned(),
+    };
+    let kernel_wire = json!({ "kind": "module", "module_version": "0.1.0", "release": "6.12.117" });
+    golden(&kernel, &kernel_wire);
     let status = Status {
-        provider: Provider::Stock,
+        provider: Provider::Kernel,
+        kernel: Some(kernel),
         version: "0.1.0".to_owned(),
         pid: 77,
         pools: vec![pool],
@@ -175,7 +183,7 @@ fn status_and_its_parts() {
         counters,
     };
     let wire = json!({
-        "provider": "stock", "version": "0.1.0", "pid": 77, "pools": [pool_wire],
+        "provider": "kernel", "kernel": kernel_wire, "version": "0.1.0", "pid": 77, "pools": [pool_wire],
         "levels": [level_wire], "loans": [loan_wire], "users": [user_wire], "workers": 2, "paused_by_pressure": true,
         "fresh_because": "no BTF", "drained": true, "tree": "/run/prezero/tree", "unknown_files": 3, "counters": counters_wire,
     });

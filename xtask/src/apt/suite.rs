@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One suite of Debian that the system's own sources don't name, for example the backports of a
-//! newer release.
+//! Suites of Debian that the system's own sources don't name, for example the backports of a newer
+//! release.
 //!
 //! apt reads it by a configuration of its own: sources, lists and caches lie in our cache, and
 //! nothing of the host's is changed. The mirror and the key are those from which the system gets
@@ -17,9 +17,10 @@ use anyhow::{Context as _, Result, bail};
 use super::find_deb;
 use crate::{cache, command, say};
 
-/// A suite, readable once it was updated.
+/// One suite or several, readable once they were updated.
 #[derive(Debug)]
 pub(crate) struct Suite {
+    /// As a source has them: by blanks.
     name: String,
     /// Another architecture than the system's.
     architecture: Option<String>,
@@ -32,18 +33,23 @@ impl Suite {
         Self::create(name, None)
     }
 
+    /// Several at once.
+    pub(crate) fn open_all(names: &[&str]) -> Result<Self> {
+        Self::create(&names.join(" "), None)
+    }
+
     /// The system's own release for another architecture.
     pub(crate) fn of_the_system(architecture: &str) -> Result<Self> {
         Self::create(&codename(Path::new("/"))?, Some(architecture))
     }
 
     fn create(name: &str, architecture: Option<&str>) -> Result<Self> {
-        let dir = match architecture {
-            None => name.to_owned(),
-            Some(architecture) => format!("{name}-{architecture}"),
-        };
+        let mut dir = name.replace(' ', "+");
+        if let Some(architecture) = architecture {
+            dir += &format!("-{architecture}");
+        }
         let dir = cache::shared("apt")?.join(dir);
-        for below in ["lists/partial", "cache/archives/partial"] {
+        for below in ["lists/partial", "cache/archives/partial", "none"] {
             fs::create_dir_all(dir.join(below))?;
         }
         let Mirror { uri, key } = Mirror::of_the_system(Path::new("/"))?;
@@ -72,6 +78,12 @@ impl Suite {
         Ok(version.trim().to_owned())
     }
 
+    /// The packages whose names begin with `prefix`.
+    pub(crate) fn names(&self, prefix: &str) -> Result<Vec<String>> {
+        let text = command::stdout(&mut self.command("apt-cache", &["pkgnames", prefix]))?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
     /// Downloads the newest `package` into `dir`; returns the path of the `.deb`.
     pub(crate) fn download(&self, package: &str, dir: &Path) -> Result<PathBuf> {
         say::step(format_args!("downloading {package} of {}", self.name));
@@ -80,14 +92,31 @@ impl Suite {
         find_deb(package, dir)
     }
 
+    /// Downloads packages and all that they depend on into `dir`, as for a system that has nothing;
+    /// returns the paths of the `.deb`s.
+    pub(crate) fn download_all(&self, packages: &[&str], dir: &Path) -> Result<Vec<PathBuf>> {
+        fs::create_dir_all(dir.join("partial"))?;
+        let words = ["-q", "-y", "--download-only", "--no-install-recommends"];
+        let mut fetch = self.command("apt-get", &words);
+        fetch.args(["-o", "Dir::State::status=/dev/null", "-o"]);
+        fetch.arg(format!("Dir::Cache::archives={}", dir.display())).arg("install").args(packages);
+        command::run(fetch.stdout(Stdio::null()))?;
+        let mut debs = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            debs.extend(path.extension().is_some_and(|one| one == "deb").then_some(path));
+        }
+        Ok(debs)
+    }
+
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let at = |below: &str| self.dir.join(below).display().to_string();
         let options = [
             format!("Dir::Etc::sourcelist={}", at("suite.sources")),
-            "Dir::Etc::sourceparts=-".to_owned(),
+            format!("Dir::Etc::sourceparts={}", at("none")),
             // Pins are about the system's own releases.
             "Dir::Etc::preferences=-".to_owned(),
-            "Dir::Etc::preferencesparts=-".to_owned(),
+            format!("Dir::Etc::preferencesparts={}", at("none")),
             format!("Dir::State::lists={}", at("lists")),
             format!("Dir::Cache={}", at("cache")),
             // The cache may lie where another user cannot write.

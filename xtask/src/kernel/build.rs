@@ -33,7 +33,7 @@ use crate::{cache, command, say};
 pub(crate) struct Flavour {
     pub(crate) linux: Linux,
     pub(crate) arch: Arch,
-    /// `default`, or a fragment that is merged over it.
+    /// `default`, or fragments that are merged over it: `debug`, `debug+module`.
     pub(crate) config: String,
     pub(crate) patched: bool,
 }
@@ -51,11 +51,7 @@ impl fmt::Display for Flavour {
 
 /// Builds the image, or finds it in the cache; returns its path.
 pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
-    let fragments = fragments(flavour)?;
-    let source = Source::get(flavour.linux)?;
-    let series = if flavour.patched { Series::read(flavour.linux)? } else { Series::default() };
-    let files = series.result(&source)?;
-
+    let (source, fragments, files) = parts(flavour)?;
     flavour.arch.need_compiler()?;
     let key = key(&source, flavour.arch, &fragments, &files)?;
     let done = cache::shared("kernel/images")?.join(key);
@@ -78,6 +74,32 @@ pub(crate) fn image(flavour: &Flavour) -> Result<PathBuf> {
         renamed => renamed.with_context(|| format!("cannot create {}", done.display()))?,
     }
     Ok(image)
+}
+
+/// What names the image in the cache.
+pub(crate) fn key_of(flavour: &Flavour) -> Result<String> {
+    let (source, fragments, files) = parts(flavour)?;
+    key(&source, flavour.arch, &fragments, &files)
+}
+
+/// Builds the module whose Makefile is in `dir` against the flavour's tree.
+pub(crate) fn make_module(flavour: &Flavour, dir: &Path) -> Result<()> {
+    let (source, fragments, files) = parts(flavour)?;
+    let tree = configured(flavour, &source, &fragments, &files)?;
+    tree.make(&["modules_prepare"])?;
+    let mut make = command::new(dir, "make", ["-s"]);
+    // Which symbols there are is known where the whole image was built, which may be long ago.
+    make.arg(format!("KDIR={}", tree.dir.display())).env("KBUILD_MODPOST_WARN", "1");
+    command::run(&mut make)
+}
+
+/// What an image is made from.
+fn parts(flavour: &Flavour) -> Result<(Source, Vec<String>, Files)> {
+    let fragments = fragments(flavour)?;
+    let source = Source::get(flavour.linux)?;
+    let series = if flavour.patched { Series::read(flavour.linux)? } else { Series::default() };
+    let files = series.result(&source)?;
+    Ok((source, fragments, files))
 }
 
 /// The tree that the image is built in, configured and prepared for single objects.
@@ -127,9 +149,7 @@ fn key(source: &Source, arch: Arch, fragments: &[String], files: &Files) -> Resu
 /// The config fragments of a flavour, in the order in which they are merged.
 pub(super) fn fragments(flavour: &Flavour) -> Result<Vec<String>> {
     let mut names = vec!["default".to_owned()];
-    if flavour.config != "default" {
-        names.push(flavour.config.clone());
-    }
+    names.extend(flavour.config.split('+').filter(|&name| name != "default").map(str::to_owned));
     // Symbols that only the series knows, and those of them for this configuration.
     let ours = format!("series-{}", flavour.config);
     if flavour.patched {

@@ -28,7 +28,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 
 pub(crate) use arch::Arch;
-pub(crate) use build::{Flavour, image as build};
+pub(crate) use build::{Flavour, image as build, key_of, make_module};
 pub(crate) use linux::Linux;
 pub(crate) use overlay::Overlay;
 pub(crate) use selftest::build as selftest;

@@ -15,7 +15,8 @@ use crate::{apt, cache, command, say, tap, vm::Initramfs};
 
 /// Emulation is slow; what hangs is ended by the machine itself after 20 minutes.
 const LIMIT: &str = "1200";
-const MEMORY: &str = "2560M";
+/// Besides the root file system, which is in memory twice while the kernel unpacks it.
+const MEMORY_MIB: u64 = 1536;
 
 /// Runs `script` of tests/package with the packages, by their names, beside it.
 pub(super) fn test(
@@ -48,13 +49,14 @@ pub(super) fn test(
     let mut whole = fs::read(root).context("the Debian is gone from the cache")?;
     whole.resize(whole.len().next_multiple_of(512), 0);
     whole.extend(fs::read(&overlay)?);
+    let memory = MEMORY_MIB + 2 * (whole.len() as u64 >> 20);
     fs::write(&archive, whole)?;
 
     let console = logs.join("console.log");
     let mut qemu = Command::new("timeout");
     qemu.args([LIMIT, "qemu-system-x86_64", "-nodefaults", "-no-reboot", "-display", "none"])
         .args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"])
-        .args(["-m", MEMORY, "-serial"])
+        .args(["-m", &format!("{memory}M"), "-serial"])
         .arg(format!("file:{}", console.display()))
         .args(["-serial", "stdio", "-kernel"])
         .arg(kernel)
@@ -85,13 +87,13 @@ pub(super) fn test(
 
 /// Reads TAP.
 #[derive(Debug, Default)]
-struct Tally {
+pub(super) struct Tally {
     planned: Option<u64>,
     count: crate::vm::Count,
 }
 
 impl Tally {
-    fn see(&mut self, line: &str) {
+    pub(super) fn see(&mut self, line: &str) {
         match line.into() {
             tap::Line::Plan { results, .. } => {
                 self.planned = results;
@@ -105,7 +107,7 @@ impl Tally {
     }
 
     /// A machine that ended before its test was through has failed once more.
-    fn count(&self) -> crate::vm::Count {
+    pub(super) fn count(&self) -> crate::vm::Count {
         let crate::vm::Count { passed, failed, skipped } = self.count;
         let through = self.planned == Some(passed + failed + skipped);
         crate::vm::Count { failed: failed + u64::from(!through), ..self.count }

@@ -108,6 +108,13 @@ pub(super) fn kernel() -> Result<PathBuf> {
     Ok(vm::image_of(&Kernel::Stock, Linux::default(), Arch::default())?.kernel)
 }
 
+/// Its release, by which Debian names it.
+pub(super) fn release(kernel: &Path) -> Result<String> {
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy();
+    let release = name.strip_prefix("vmlinuz-");
+    release.map(str::to_owned).with_context(|| format!("{name} is not vmlinuz-RELEASE"))
+}
+
 /// Fails if a file names a place of this machine.
 pub(super) fn holds_no_place(file: &Path) -> Result<()> {
     let content = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;

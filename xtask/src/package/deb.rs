@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Debian packages, by cargo-deb from the tables of crates/cli and crates/lab.
+//! The Debian packages, by cargo-deb from the tables of crates/cli and crates/lab; the module's is
+//! in `dkms`.
 
 use std::{
     fs,
@@ -8,19 +9,20 @@ use std::{
 
 use anyhow::Result;
 
-use super::{Tree, built::Built};
+use super::{Tree, built::Built, dkms};
 use crate::{apt, cache, command, say};
 
 /// The version that the metadata in crates/cli/Cargo.toml was written for.
 const CARGO_DEB: &str = "3.8.0";
 
-/// What is built: prezero itself, and the laboratory.
+/// What is built: prezero itself, the laboratory, and the kernel module's sources.
 pub(super) struct Packages {
     pub(super) prezero: PathBuf,
     pub(super) lab: PathBuf,
+    pub(super) dkms: PathBuf,
 }
 
-/// Packs both under that version into `to`.
+/// Packs them under that version into `to`.
 pub(super) fn pack(built: &Built, tree: &Tree, version: &str, to: &Path) -> Result<Packages> {
     // What it depends on is read off its libraries by dpkg-shlibdeps.
     apt::need(&["dpkg-dev"])?;
@@ -43,11 +45,12 @@ pub(super) fn pack(built: &Built, tree: &Tree, version: &str, to: &Path) -> Resu
     Ok(Packages {
         prezero: pack("prezero-cli", "prezero")?,
         lab: pack("prezero-lab", "prezero-lab")?,
+        dkms: dkms::deb(tree, version, to)?,
     })
 }
 
 /// Writes `to.gz`, as Debian has its changelogs. What changed is in CHANGELOG.md beside it.
-fn changelog(name: &str, version: &str, time: u64, to: &Path) -> Result<()> {
+pub(super) fn changelog(name: &str, version: &str, time: u64, to: &Path) -> Result<()> {
     let words = ["-u", "-R", "-d", &format!("@{time}")];
     let date = command::stdout(&mut command::new(Path::new("/"), "date", words))?;
     let text = format!(

@@ -2,12 +2,17 @@
 //! `cargo xtask package`: the packages for Debian and for rpm, and tests of them on a machine of
 //! their own.
 //!
-//! `built` makes what they bring, `deb` and `rpm` pack it; `root` makes a Debian with systemd, and
-//! `boot` runs it under QEMU with packages in it and reads what the test reports.
+//! `built` makes what they bring, `deb`, `dkms` and `rpm` pack it; `root` makes a Debian with
+//! systemd, and `boot` runs it under QEMU with packages in it and reads what the test reports;
+//! `chroot` runs what compiles in such a root on this machine, and `headers` are of the kernel that
+//! DKMS builds for there besides the one that is booted.
 
 mod boot;
 mod built;
+mod chroot;
 mod deb;
+mod dkms;
+mod headers;
 mod root;
 mod rpm;
 mod sysroot;
@@ -35,7 +40,7 @@ pub(crate) enum Verb {
     Rpm(Made),
     /// Install, upgrade, remove and purge them on a Debian with systemd in a virtual machine.
     Test {
-        /// Which packages; both by default.
+        /// Which packages; all by default.
         #[arg(value_enum)]
         format: Option<Format>,
     },
@@ -52,6 +57,7 @@ pub(crate) struct Made {
 pub(crate) enum Format {
     Deb,
     Rpm,
+    Dkms,
 }
 
 pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
@@ -61,7 +67,7 @@ pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
         Verb::Build(Made { arch }) => {
             let (built, tree) = make(*arch)?;
             let made = deb::pack(&built, &tree, version, &tree.dir)?;
-            [made.prezero, made.lab]
+            [made.prezero, made.lab, made.dkms]
         }
         Verb::Rpm(Made { arch }) => {
             let (built, tree) = make(*arch)?;
@@ -141,7 +147,7 @@ fn documents_of(built: &Built) -> Result<PathBuf> {
 pub(crate) fn boot_kernel(kernel: &Path, image: &Path) -> Result<ExitCode> {
     let (built, tree) = make(Arch::default())?;
     let prezero = deb::pack(&built, &tree, env!("CARGO_PKG_VERSION"), &tree.dir)?;
-    let root = root::archive().context("no Debian to install the package on")?;
+    let root = root::archive(&[]).context("no Debian to install the package on")?;
     let debs = [("kernel.deb", image), ("prezero.deb", prezero.prezero.as_path())];
     boot::test("kernel-package", kernel, &root, "kernel", &debs)
 }
@@ -154,36 +160,74 @@ fn test(format: Option<Format>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (built, tree) = make(Arch::default())?;
-    let root = root::archive().context("no Debian to install the package on")?;
-    let kernel = built::kernel()?;
     // Not beside what is to be installed.
     let to = tree.dir.join("test");
-    let (old, new) = (env!("CARGO_PKG_VERSION"), "999.0");
+    let old = env!("CARGO_PKG_VERSION");
+    let is_wanted = |one| format.is_none_or(|format| format == one);
     let mut code = ExitCode::SUCCESS;
-    if format != Some(Format::Rpm) {
+    if is_wanted(Format::Deb) || is_wanted(Format::Dkms) {
         let old = deb::pack(&built, &tree, old, &to)?;
-        let new = deb::pack(&built, &tree, new, &to)?;
-        let debs = [
-            ("old.deb", old.prezero.as_path()),
-            ("old-lab.deb", old.lab.as_path()),
-            ("new.deb", new.prezero.as_path()),
-            ("new-lab.deb", new.lab.as_path()),
-        ];
-        code = boot::test("package", &kernel, &root, "run", &debs)?;
-    }
-    if format != Some(Format::Deb) {
-        let [old, old_lab] = rpm::pack(&built, &tree, old, &to)?;
-        let [new, new_lab] = rpm::pack(&built, &tree, new, &to)?;
-        let rpms = [
-            ("old.rpm", old.as_path()),
-            ("old-lab.rpm", old_lab.as_path()),
-            ("new.rpm", new.as_path()),
-            ("new-lab.rpm", new_lab.as_path()),
-        ];
-        let of_rpm = boot::test("package-rpm", &kernel, &root, "rpm", &rpms)?;
-        if code == ExitCode::SUCCESS {
-            code = of_rpm;
+        let new = deb::pack(&built, &tree, NEW, &to)?;
+        if is_wanted(Format::Deb) {
+            code = worse(code, test_debs(&old, &new)?);
+        }
+        if is_wanted(Format::Dkms) {
+            code = worse(code, test_dkms(&old, &new)?);
         }
     }
+    if is_wanted(Format::Rpm) {
+        let old = rpm::pack(&built, &tree, old, &to)?;
+        let new = rpm::pack(&built, &tree, NEW, &to)?;
+        code = worse(code, test_rpms(&old, &new)?);
+    }
     Ok(code)
+}
+
+/// What an upgrade leads to.
+const NEW: &str = "999.0";
+
+fn worse(one: ExitCode, other: ExitCode) -> ExitCode {
+    if one == ExitCode::SUCCESS { other } else { one }
+}
+
+fn test_debs(old: &deb::Packages, new: &deb::Packages) -> Result<ExitCode> {
+    let root = root::archive(&[]).context("no Debian to install the package on")?;
+    let debs = [
+        ("old.deb", old.prezero.as_path()),
+        ("old-lab.deb", old.lab.as_path()),
+        ("new.deb", new.prezero.as_path()),
+        ("new-lab.deb", new.lab.as_path()),
+    ];
+    boot::test("package", &built::kernel()?, &root, "run", &debs)
+}
+
+fn test_rpms(
+    [old, old_lab, _]: &[PathBuf; 3],
+    [new, new_lab, _]: &[PathBuf; 3],
+) -> Result<ExitCode> {
+    let root = root::archive(&[]).context("no Debian to install the package on")?;
+    let rpms = [
+        ("old.rpm", old.as_path()),
+        ("old-lab.rpm", old_lab.as_path()),
+        ("new.rpm", new.as_path()),
+        ("new-lab.rpm", new_lab.as_path()),
+    ];
+    boot::test("package-rpm", &built::kernel()?, &root, "rpm", &rpms)
+}
+
+fn test_dkms(old: &deb::Packages, new: &deb::Packages) -> Result<ExitCode> {
+    let kernel = built::kernel()?;
+    let headers = format!("linux-headers-{}", built::release(&kernel)?);
+    let debian = root::archive(&["dkms", &headers]);
+    let debian = debian.context("no Debian to build the module on")?;
+    let mut debs = headers::of_another_kernel()?;
+    debs.push(("old-dkms.deb".to_owned(), old.dkms.clone()));
+    debs.push(("new-dkms.deb".to_owned(), new.dkms.clone()));
+    let scratch = tempfile::tempdir_in(cache::shared("package")?)?;
+    let root = scratch.path().join("built.cpio");
+    let built = chroot::test(&debian, "dkms-build", &debs, &root)?;
+    if built.failed > 0 {
+        return Ok(ExitCode::FAILURE);
+    }
+    boot::test("package-dkms", &kernel, &root, "dkms", &[("prezero.deb", old.prezero.as_path())])
 }

@@ -15,11 +15,13 @@ const SUITE: &str = "bookworm";
 /// Beyond what is essential: an init, what prezero's package depends on, and rpm for its other one.
 const PACKAGES: &str = "systemd,systemd-sysv,init-system-helpers,kmod,procps,libgcc-s1,rpm";
 
-/// The archive, from the cache if it is there. Delete `package/` of the cache for a newer Debian.
-pub(super) fn archive() -> Result<PathBuf> {
+/// The archive with `more` packages, from the cache if it is there. Delete `package/` of the cache
+/// for a newer Debian.
+pub(super) fn archive(more: &[&str]) -> Result<PathBuf> {
+    let packages = [&[PACKAGES], more].concat().join(",");
     let mut key = cache::Key::default();
     key.add("suite", SUITE.as_bytes());
-    key.add("packages", PACKAGES.as_bytes());
+    key.add("packages", packages.as_bytes());
     let archive = cache::shared("package")?.join(format!("{SUITE}-{}.cpio", key.name()));
     if archive.exists() {
         return Ok(archive);
@@ -29,11 +31,15 @@ pub(super) fn archive() -> Result<PathBuf> {
     let scratch = tempfile::tempdir_in(cache::shared("package")?)?;
     let root = scratch.path().join("root");
     let mut make = command::new(scratch.path(), "mmdebstrap", ["--mode=root", "--variant=minbase"]);
-    make.arg(format!("--include={PACKAGES}"))
+    make.arg(format!("--include={packages}"))
         // What nobody reads there would only be copied at every boot.
         .arg("--dpkgopt=path-exclude=/usr/share/locale/*")
         .arg("--dpkgopt=path-exclude=/usr/share/doc/*")
         .arg("--dpkgopt=path-exclude=/usr/share/man/*")
+        // Where a kernel was installed: the virtual machine is given another copy of it.
+        .arg("--customize-hook=rm -f \"$1\"/boot/initrd.img-* \"$1\"/boot/vmlinuz-*")
+        // What came with that kernel would ask each device of the machine again at boot.
+        .arg("--customize-hook=ln -sf /dev/null \"$1\"/etc/systemd/system/systemd-udev-trigger.service")
         // The package under test is to be installed with its documents.
         .arg("--customize-hook=rm -f \"$1\"/etc/dpkg/dpkg.cfg.d/99mmdebstrap")
         .args([SUITE, &root.display().to_string()]);
@@ -44,7 +50,15 @@ pub(super) fn archive() -> Result<PathBuf> {
     Ok(archive)
 }
 
-fn pack(root: &Path, to: &Path) -> Result<()> {
+/// Unpacks it into a directory that is made.
+pub(super) fn unpack(archive: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    let mut unpack = command::new(to, "cpio", ["--quiet", "-idm"]);
+    let from = File::open(archive).context("the Debian is gone from the cache")?;
+    command::run(unpack.stdin(from))
+}
+
+pub(super) fn pack(root: &Path, to: &Path) -> Result<()> {
     let out = File::create(to)?;
     let mut pack = command::new(root, "sh", ["-c"]);
     pack.arg("find . -xdev -not -path './dev/*' -print0 | cpio --null --quiet -o -H newc");

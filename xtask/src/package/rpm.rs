@@ -8,16 +8,17 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::{Tree, built::Built};
+use super::{Tree, built::Built, dkms};
 use crate::{apt, cache, command};
 
-/// Packs both under that version into `to`; returns prezero's and the laboratory's.
-pub(super) fn pack(built: &Built, tree: &Tree, version: &str, to: &Path) -> Result<[PathBuf; 2]> {
+/// Packs them under that version into `to`; returns prezero's, the laboratory's and the module's.
+pub(super) fn pack(built: &Built, tree: &Tree, version: &str, to: &Path) -> Result<[PathBuf; 3]> {
     apt::need(&["rpm"])?;
     fs::create_dir_all(to)?;
     // rpmbuild's own directories, and where its database would be: nothing of the host's.
     let scratch = tempfile::tempdir_in(to)?;
-    let made = scratch.path().join("RPMS").join(built.arch.rpm());
+    let made = scratch.path().join("RPMS");
+    let module = dkms::tree(tree, version)?;
     let mut make = command::new(&cache::repo(), "rpmbuild", ["-bb", "--quiet", "--nodeps"]);
     make.args(["--target", &format!("{}-linux", built.arch.rpm())]);
     let binaries = built.path("");
@@ -28,6 +29,7 @@ pub(super) fn pack(built: &Built, tree: &Tree, version: &str, to: &Path) -> Resu
         ("prezero_source", cache::repo().display().to_string()),
         ("prezero_binaries", binaries.display().to_string()),
         ("prezero_tree", tree.dir.display().to_string()),
+        ("prezero_module", module.display().to_string()),
         ("prezero_libraries", tree.libraries(built.arch).display().to_string()),
         // Debian's rpm looks for libraries elsewhere than those whose package this is.
         ("_libdir", "/usr/lib64".to_owned()),
@@ -42,10 +44,12 @@ pub(super) fn pack(built: &Built, tree: &Tree, version: &str, to: &Path) -> Resu
     }
     make.arg("dist/rpm/prezero.spec").env("SOURCE_DATE_EPOCH", tree.time.to_string());
     command::run(&mut make)?;
-    let take = |name: &str| {
-        let file = format!("{name}-{version}-1.{}.rpm", built.arch.rpm());
-        fs::rename(made.join(&file), to.join(&file)).with_context(|| format!("no {file}"))?;
+    let take = |name: &str, arch: &str| {
+        let file = format!("{name}-{version}-1.{arch}.rpm");
+        fs::rename(made.join(arch).join(&file), to.join(&file))
+            .with_context(|| format!("no {file}"))?;
         Ok::<_, anyhow::Error>(to.join(file))
     };
-    Ok([take("prezero")?, take("prezero-lab")?])
+    let arch = built.arch.rpm();
+    Ok([take("prezero", arch)?, take("prezero-lab", arch)?, take("prezero-dkms", "noarch")?])
 }

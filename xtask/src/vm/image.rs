@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result, bail};
 
 use super::requirements::Kernel;
 use crate::{
-    apt, cache, command,
+    command,
     kernel::{Arch, Flavour, Linux, build},
-    say,
+    stock::{Module, Stock},
 };
 
 /// A bootable image, and the modules that belong to it.
@@ -21,68 +21,51 @@ pub(crate) struct Image {
     pub(crate) kernel: PathBuf,
     /// `lib/modules/RELEASE/kernel`; absent when everything is built in.
     pub(crate) modules: Option<PathBuf>,
+    /// prezero's own, for a kernel that it can be compiled for.
+    pub(crate) prezero: Option<Module>,
 }
+
+/// The module that is compiled and not found.
+const PREZERO: &str = "prezero";
 
 /// Builds or downloads it, unless the cache has it.
 pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {
     let (config, patched) = match kernel {
-        Kernel::Stock => return stock(STOCK, linux, arch),
-        Kernel::Stock61 => return stock(STOCK_6_1, linux, arch),
+        Kernel::Stock => return debians(Stock::V6_12, linux, arch),
+        Kernel::Stock61 => return debians(Stock::V6_1, linux, arch),
+        Kernel::Stock73 => return debians(Stock::V7_3, linux, arch),
         Kernel::Patched => ("default", true),
         Kernel::PatchedDebug => ("debug", true),
         Kernel::PatchedRt => ("rt", true),
         Kernel::PatchedKcsan => ("kcsan", true),
         Kernel::Patched64k => ("64k", true),
         Kernel::Pristine => ("default", false),
+        Kernel::ModuleDebug => ("debug+module", false),
     };
-    let kernel = build(&Flavour { linux, arch, config: config.to_owned(), patched })?;
-    Ok(Image { kernel, modules: None })
+    let flavour = Flavour { linux, arch, config: config.to_owned(), patched };
+    let kernel = build(&flavour)?;
+    Ok(Image { kernel, modules: None, prezero: Some(Module::Built(flavour)) })
 }
 
-/// A package that depends on the newest kernel of a version, and what the name of that begins with.
-type Newest = (&'static str, &'static str);
-
-/// What runs in clouds.
-const STOCK: Newest = ("linux-image-6.12-cloud-amd64", "linux-image-6.12");
-/// The one that Debian 12 came with.
-const STOCK_6_1: Newest = ("linux-image-cloud-amd64", "linux-image-6.1.");
-
-/// Downloads Debian's image and unpacks it; it is never installed.
-fn stock((newest, prefix): Newest, linux: Linux, arch: Arch) -> Result<Image> {
-    if (linux, arch) != (Linux::V6_12, Arch::X86_64) {
-        bail!("Debian's own kernels are booted for 6.12 on x86_64 only, not for {linux} on {arch}");
+/// Debian's own, for this machine's architecture. They are no tree's: their names say the version.
+fn debians(stock: Stock, linux: Linux, arch: Arch) -> Result<Image> {
+    if (linux, arch) != (Linux::default(), Arch::X86_64) {
+        bail!(
+            "Debian's own {} is booted on x86_64 only, and not for the tree {linux} on {arch}: \
+             stock, stock-6.1 and stock-7.3 are its kernels",
+            stock.version()
+        );
     }
-    let package = apt::dependency(newest, prefix)?;
-    let dir = cache::shared("kernel/stock")?.join(&package);
-    if !dir.join("boot").exists() {
-        say::step(format_args!("downloading {package}"));
-        let staging = tempfile::tempdir_in(cache::shared("kernel/stock")?)?;
-        let deb = apt::download(&package, &staging.path().join("deb"))?;
-        let mut unpack = command::new(staging.path(), "dpkg-deb", ["-x"]);
-        command::run(unpack.arg(&deb).arg("root"))?;
-        match fs::rename(staging.path().join("root"), &dir) {
-            Err(_) if dir.join("boot").exists() => {}
-            renamed => renamed.with_context(|| format!("cannot create {}", dir.display()))?,
-        }
-    }
-    let kernel = only_entry(&dir.join("boot"), "vmlinuz-")?;
-    let modules = only_entry(&dir.join("lib/modules"), "")?.join("kernel");
-    Ok(Image { kernel, modules: Some(modules) })
-}
-
-fn only_entry(dir: &Path, prefix: &str) -> Result<PathBuf> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(prefix) {
-            return Ok(entry.path());
-        }
-    }
-    bail!("there is no {prefix}* in {}", dir.display())
+    let (kernel, modules) = stock.image()?;
+    Ok(Image { kernel, modules: Some(modules), prezero: Some(Module::Stock(stock)) })
 }
 
 impl Image {
     /// The module and everything it depends on, in loading order.
     pub(crate) fn module(&self, name: &str) -> Result<Vec<PathBuf>> {
+        if let (PREZERO, Some(prezero)) = (name, &self.prezero) {
+            return Ok(vec![prezero.build()?]);
+        }
         let Some(modules) = &self.modules else { return Ok(Vec::new()) };
         let path = find_module(modules, name)?
             .with_context(|| format!("no module {name} in {}", modules.display()))?;

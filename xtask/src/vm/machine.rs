@@ -19,7 +19,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use vm_guest::{Event, PLAN, Plan};
+use vm_guest::{Event, Module, PLAN, Plan};
 
 use super::{
     hotplug::Slot, image::Image, initramfs::Initramfs, matrix::Cell, requirements::Requirements,
@@ -166,18 +166,20 @@ impl Vm {
         root.add_data(Path::new("/etc/group"), groups.into());
 
         let mut plan = Plan { settings: self.requirements.settings(), ..Plan::default() };
-        for name in &self.requirements.modules {
-            for module in kernel.module(name)? {
-                let stem = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let at = Path::new("/modules").join(stem.trim_end_matches(".xz"));
-                if root_has(&plan, &at) {
+        for entry in &self.requirements.modules {
+            let (name, parameters) = entry.split_once(' ').unwrap_or((entry, ""));
+            let all = add_modules(&mut root, kernel, name)?;
+            for (left, path) in (0..all.len()).rev().zip(all) {
+                if plan.modules.iter().any(|module| module.path == path) {
                     continue;
                 }
-                let mut unpack = command::new(Path::new("/"), "xz", ["-dcf"]);
-                let output = command::output(unpack.arg(&module))?;
-                plan.modules.push(at.to_string_lossy().into_owned());
-                root.add_data(&at, output.stdout);
+                // What it depends on comes before it, and has none.
+                let parameters = if left == 0 { parameters } else { "" };
+                plan.modules.push(Module { path, parameters: parameters.to_owned() });
             }
+        }
+        for name in &self.requirements.modules_at_hand {
+            add_modules(&mut root, kernel, name)?;
         }
         for made in &self.programs {
             plan.programs.push(made.program.clone());
@@ -256,8 +258,18 @@ fn busybox(arch: Arch) -> Result<PathBuf> {
     Ok(dir.join("bin/busybox"))
 }
 
-fn root_has(plan: &Plan, module: &Path) -> bool {
-    plan.modules.iter().any(|other| Path::new(other) == module)
+/// Adds a module and what it depends on to `/modules`; returns their paths in the order of loading.
+fn add_modules(root: &mut Initramfs, kernel: &Image, name: &str) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    for module in kernel.module(name)? {
+        let file = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let at = format!("/modules/{}", file.trim_end_matches(".xz"));
+        let mut unpack = command::new(Path::new("/"), "xz", ["-dcf"]);
+        let output = command::output(unpack.arg(&module))?;
+        root.add_data(Path::new(&at), output.stdout);
+        all.push(at);
+    }
+    Ok(all)
 }
 
 fn has_ended(child: &mut Child) -> bool {

@@ -178,7 +178,7 @@ impl Runner {
                     | Kernel::PatchedDebug
                     | Kernel::PatchedRt
                     | Kernel::PatchedKcsan,
-                ) => Image { kernel: path.clone(), modules: None },
+                ) => Image { kernel: path.clone(), modules: None, prezero: None },
                 _ => image::of(&kernel, linux, arch)?,
             }),
         };

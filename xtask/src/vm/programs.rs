@@ -242,17 +242,19 @@ fn with_args(name: &str, program: &Program) -> String {
         .join(" ")
 }
 
-/// `NAME.c` among the series' selftests or in `tests/c`.
+/// `NAME.c` among the series' selftests, in `tests/c`, or among the module's tests.
 fn find_c(linux: Linux, name: &str) -> Result<PathBuf> {
     let selftest = format!("{SELFTESTS}/{name}.c");
     if let Some(path) = Overlay::of(linux).find(&selftest) {
         return Ok(path);
     }
-    let path = cache::repo().join("tests/c").join(format!("{name}.c"));
-    if !path.exists() {
-        bail!("no {name}.c in tests/c, and no {selftest} in the series for {linux}");
+    for dir in ["tests/c", "kernel/module/tests"] {
+        let path = cache::repo().join(dir).join(format!("{name}.c"));
+        if path.exists() {
+            return Ok(path);
+        }
     }
-    Ok(path)
+    bail!("no {name}.c in tests/c or kernel/module/tests, no {selftest} in the series for {linux}")
 }
 
 /// The part of cargo's messages that names executables.

@@ -15,6 +15,10 @@ pub(crate) enum Kernel {
     #[serde(rename = "stock-6.1")]
     #[value(name = "stock-6.1")]
     Stock61,
+    /// Debian 13's own of its backports, 7.3 for cloud machines.
+    #[serde(rename = "stock-7.3")]
+    #[value(name = "stock-7.3")]
+    Stock73,
     /// Our series and our config.
     Patched,
     /// The same with KASAN, lockdep and the other checkers.
@@ -29,6 +33,20 @@ pub(crate) enum Kernel {
     Patched64k,
     /// Our config without the series: what a difference is measured against.
     Pristine,
+    /// The same with KASAN, lockdep and the other checkers, and with what prezero.ko builds on.
+    ModuleDebug,
+}
+
+impl Kernel {
+    /// The version of one of Debian's own.
+    pub(crate) fn of_debian(self) -> Option<&'static str> {
+        match self {
+            Self::Stock => Some("6.12"),
+            Self::Stock61 => Some("6.1"),
+            Self::Stock73 => Some("7.3"),
+            _ => None,
+        }
+    }
 }
 
 /// Preemption model, chosen on the command line of a dynamic kernel.
@@ -95,9 +113,13 @@ pub(crate) struct Requirements {
     /// CPU features that the machine shall not have, as QEMU calls them.
     #[serde(default)]
     pub(crate) cpu_without: Vec<String>,
-    /// Modules of the stock kernel to load, without their dependencies' names.
+    /// Modules to load, each followed by its parameters: of the stock kernel, without their
+    /// dependencies' names, or `prezero`, which is compiled for the kernel.
     #[serde(default)]
     pub(crate) modules: Vec<String>,
+    /// Modules that lie in the guest beside those, and that a program loads by itself.
+    #[serde(default)]
+    pub(crate) modules_at_hand: Vec<String>,
     /// Complaints of the kernel that contain one of these are no failure.
     #[serde(default)]
     pub(crate) expect_log: Vec<String>,
@@ -123,8 +145,10 @@ impl Requirements {
     pub(crate) fn command_line(&self) -> String {
         // panic=-1 with QEMU's -no-reboot ends the machine at once; without
         // address randomisation the gigabyte that a pool needs stays free.
+        // Where this host is busy, the kernel's look at the emulated timer may
+        // see no tick, and ends the boot.
         let mut line = match self.arch {
-            Arch::X86_64 => "console=ttyS0 reboot=t",
+            Arch::X86_64 => "console=ttyS0 reboot=t no_timer_check",
             Arch::Arm64 => "console=ttyAMA0",
         }
         .to_owned();

@@ -43,6 +43,10 @@ pub(crate) struct Case {
     /// the set of that name instead of its own.
     #[serde(default = "on_default")]
     pub(crate) on: Vec<Linux>,
+    /// Which kernels of Debian's it is for: its name ends with the version on each, and so do its
+    /// sets besides. The set `fast` is for 6.12 alone.
+    #[serde(default)]
+    pub(crate) on_stock: Vec<Kernel>,
     /// Run on arm64 as well, as `NAME-arm64`.
     #[serde(default)]
     pub(crate) on_arm64: bool,
@@ -129,6 +133,9 @@ impl TryFrom<String> for Origin {
     }
 }
 
+/// The set of `make test`.
+const FAST: &str = "fast";
+
 fn on_default() -> Vec<Linux> {
     vec![Linux::default()]
 }
@@ -152,6 +159,27 @@ impl Case {
             }
             case
         })
+    }
+
+    /// The case once for each kernel of Debian's that it is for; itself if it names none.
+    fn on_each_stock(self) -> Result<Vec<Self>> {
+        if self.on_stock.is_empty() {
+            return Ok(vec![self]);
+        }
+        let each = self.on_stock.iter().map(|&kernel| {
+            let mut case = self.clone();
+            let version = kernel.of_debian().context("on_stock names Debian's own kernels")?;
+            case.requirements.kernel = kernel;
+            case.name += &format!("-{version}");
+            case.sets.retain(|set| set != FAST || kernel == Kernel::Stock);
+            let with_version = |set: &String| (set != FAST).then(|| format!("{set}-{version}"));
+            case.sets.extend(self.sets.iter().filter_map(with_version));
+            for cell in case.programs.iter_mut().filter_map(|one| one.matrix.as_mut()) {
+                cell.provider += &format!("-{version}");
+            }
+            Ok(case)
+        });
+        each.collect()
     }
 
     /// The same on arm64, if it is for that: in no set, and without a word about features of
@@ -202,8 +230,13 @@ fn read_from(dir: &Path) -> Result<Vec<Case>> {
         let text = fs::read_to_string(&path)?;
         let file: File =
             toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
-        let each = |case: &Case| case.on_each_tree().chain(case.for_arm64()).collect::<Vec<_>>();
-        for case in file.vm.iter().flat_map(each) {
+        let mut each = Vec::new();
+        for case in file.vm.iter().flat_map(|case| case.on_each_tree().chain(case.for_arm64())) {
+            each.extend(
+                case.on_each_stock().with_context(|| format!("cannot use {}", path.display()))?,
+            );
+        }
+        for case in each {
             if cases.iter().any(|other| other.name == case.name) {
                 bail!("{}: a second test named {}", path.display(), case.name);
             }
@@ -217,7 +250,7 @@ fn read_from(dir: &Path) -> Result<Vec<Case>> {
 mod tests {
     use std::{collections::BTreeSet, fs};
 
-    use super::{Case, Kernel, cache};
+    use super::{Case, FAST, Kernel, cache};
 
     #[test]
     fn the_table_in_the_repository_can_be_read() {
@@ -226,7 +259,22 @@ mod tests {
             assert!(!case.programs.is_empty(), "{} runs nothing", case.name);
             assert!(case.requirements.memory_mib() <= 4096, "{} is too large", case.name);
         }
-        assert!(cases.iter().any(|case| case.sets.iter().any(|set| set == "fast")));
+        assert!(cases.iter().any(|case| case.sets.iter().any(|set| set == FAST)));
+    }
+
+    #[test]
+    fn a_case_for_debians_kernels_is_one_for_each_and_fast_on_6_12_alone() {
+        let text = "name = 'a'\nwhy = 'b'\non_stock = ['stock-6.1', 'stock']\nsets = ['fast', 'm']\n\
+                    [needs]\nkernel = 'stock'\n";
+        let case: Case = toml::from_str(text).unwrap();
+        let each = case.clone().on_each_stock().unwrap();
+        let names: Vec<&str> = each.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names, ["a-6.1", "a-6.12"]);
+        assert_eq!(each[0].requirements.kernel, Kernel::Stock61);
+        assert_eq!(each[0].sets, ["m", "m-6.1"]);
+        assert_eq!(each[1].sets, ["fast", "m", "m-6.12"]);
+        let patched = Case { on_stock: vec![Kernel::Patched], ..case };
+        assert!(patched.on_each_stock().is_err());
     }
 
     /// The words in backticks of a line.
@@ -235,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn each_claim_about_the_series_names_a_machine_and_each_machine_a_claim() {
+    fn each_claim_about_our_kernels_names_a_machine_and_each_machine_a_claim() {
         let readme = fs::read_to_string(cache::repo().join("kernel/README.md")).unwrap();
         let (_, rest) = readme.split_once("\n## What is claimed, and what shows it\n").unwrap();
         let section = rest.split("\n##").next().unwrap();
@@ -252,8 +300,12 @@ mod tests {
                 named.insert(name);
             }
         }
-        let debians = [Kernel::Stock, Kernel::Stock61];
-        let ours = |case: &&Case| !debians.contains(&case.requirements.kernel);
+        let loads_ours = |case: &Case| {
+            let needs = &case.requirements;
+            needs.modules.iter().chain(&needs.modules_at_hand).any(|one| one.starts_with("prezero"))
+        };
+        let ours =
+            |case: &&Case| case.requirements.kernel.of_debian().is_none() || loads_ours(case);
         for case in cases.iter().filter(ours) {
             assert!(named.contains(case.name.as_str()), "{} shows no claim", case.name);
         }

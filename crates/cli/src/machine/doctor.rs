@@ -123,7 +123,8 @@ fn kernel(roots: &Roots) -> Result<Vec<Finding>> {
 fn provider(offer: &Offer) -> Finding {
     let subject = "provider";
     let query = offer.query_bytes.map(|bytes| format!(", query of {bytes} bytes"));
-    let kernel = format!("this kernel: {}{}", offer.kernel, query.unwrap_or_default());
+    let origin = offer.origin.as_ref().map(|origin| format!(" ({origin})")).unwrap_or_default();
+    let kernel = format!("this kernel: {}{}{origin}", offer.kernel, query.unwrap_or_default());
     if let Some(missing) = offer.missing {
         return Finding::new(Level::Warn, subject, format!("stock; {kernel}"))
             .change(format!("{missing}: look at the device's node and its rights"))

@@ -8,6 +8,7 @@ pub(crate) mod loans;
 pub(crate) mod log;
 pub(crate) mod pools;
 pub mod progress;
+pub(crate) mod provider;
 pub mod table;
 mod units;
 

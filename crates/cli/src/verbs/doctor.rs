@@ -6,10 +6,12 @@ use std::io::{self, Write};
 use clear::Method;
 use client::Client;
 use linux::Roots;
+use linux::kernel::offer;
 use serde::Serialize;
 
 use crate::exit::{Exit, Outcome};
 use crate::machine::doctor::{Finding, Level, examine};
+use crate::machine::ways::{self, Ways};
 use crate::machine::{self, Machine};
 use crate::output::{Form, Record};
 use crate::shared::Daemon;
@@ -20,10 +22,16 @@ use crate::shared::Daemon;
 /// changed before prezero can do its work), with what to change and the command for it. Changes
 /// nothing. As root it also tries whether write leases work on hugetlbfs. Exit code 1 if anything
 /// is bad.
+///
+/// `module` is whether the kernel's own pool can know its zeroed pages: by the module of the
+/// package prezero-dkms, or by a kernel with the series. With --json `ways` has the same: `uses` is
+/// stock, module or series, `module` how far the module is (loaded, needless, built, unbuilt,
+/// possible, impossible), `because` the reason, `command` what leads on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   prezero doctor
+  prezero doctor --json | jq .ways
   prezero doctor --json | jq -r '.findings[] | select(.level != \"ok\") | .command'")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -38,7 +46,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut findings = examine(&roots, scratch.path());
     findings.push(methods());
     findings.extend(answering(&args.daemon));
-    let report = Report { machine: machine::describe(&roots)?, findings };
+    let ways = offer::probe(&roots).and_then(|offer| ways::of(&roots, &offer));
+    let module = match &ways {
+        Ok(ways) => ways.finding(),
+        Err(error) => Finding::new(Level::Warn, "module", error.to_string()),
+    };
+    let provider = findings.iter().position(|finding| finding.subject == "provider");
+    findings.insert(provider.map_or(0, |at| at + 1), module);
+    let report = Report { machine: machine::describe(&roots)?, ways: ways.ok(), findings };
     args.form.print(&report)?;
     let worst = report.findings.iter().map(|finding| finding.level).max();
     Ok(if worst == Some(Level::Bad) { Exit::Failed } else { Exit::Done })
@@ -83,6 +98,8 @@ fn unknown(files: u64) -> Option<Finding> {
 #[derive(Debug, Serialize)]
 struct Report {
     machine: Machine,
+    /// Absent where the kernel's release could not be read.
+    ways: Option<Ways>,
     findings: Vec<Finding>,
 }
 
@@ -134,7 +151,7 @@ mod tests {
             Finding::new(Level::Bad, "huge pages", "none").change("reserve some").command("echo 1"),
         ];
         assert_eq!(
-            text(&Report { machine, findings }),
+            text(&Report { machine, ways: None, findings }),
             "\
 Model, 2 cpus, 24 GiB, virtual
 ok    kernel         6.18

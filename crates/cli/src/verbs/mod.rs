@@ -9,6 +9,7 @@ pub(crate) mod holders;
 pub(crate) mod lab;
 pub(crate) mod lend;
 pub(crate) mod loans;
+pub(crate) mod module;
 pub(crate) mod named;
 pub(crate) mod reserve;
 pub(crate) mod revoke;

@@ -11,7 +11,7 @@ use wire::{LoanStatus, PoolStatus, Status, UserStatus};
 
 use crate::exit::{Exit, Outcome};
 use crate::output::table::{self, Align};
-use crate::output::{Form, Record, count, loans, pools};
+use crate::output::{Form, Record, count, loans, pools, provider};
 use crate::shared::Daemon;
 
 /// Show the pools by state, the loans, and what happened since the daemon started
@@ -58,14 +58,15 @@ struct Named<'a, T> {
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Status { provider, version, pid, pools, levels, loans, users, .. } = &self.0;
+        let Status { provider, kernel, version, pid, pools, levels, loans, users, .. } = &self.0;
         let Status { workers, paused_by_pressure, fresh_because, drained, tree, .. } = &self.0;
         let Status { unknown_files, counters, .. } = &self.0;
         let name = loans::name_of;
         let loans: Vec<_> = loans.iter().map(|of| Named { user: name(of.uid), of }).collect();
         let users: Vec<_> = users.iter().map(|of| Named { user: name(of.uid), of }).collect();
-        let mut fields = serializer.serialize_struct("Status", 14)?;
+        let mut fields = serializer.serialize_struct("Status", 15)?;
         fields.serialize_field("provider", provider)?;
+        fields.serialize_field("kernel", kernel)?;
         fields.serialize_field("version", version)?;
         fields.serialize_field("pid", pid)?;
         fields.serialize_field("pools", pools)?;
@@ -85,7 +86,7 @@ impl Serialize for Report {
 
 impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Status { provider, version, pid, pools, loans, users, workers, .. } = &self.0;
+        let Status { version, pid, pools, loans, users, workers, .. } = &self.0;
         let Status { paused_by_pressure, fresh_because, unknown_files, counters, .. } = &self.0;
         let paused = match (self.0.drained, *paused_by_pressure) {
             (true, _) => ", drained",
@@ -94,7 +95,8 @@ impl Record for Report {
         };
         writeln!(
             out,
-            "prezero {version}, provider {provider}, pid {pid}, workers {workers}{paused}"
+            "prezero {version}, provider {}, pid {pid}, workers {workers}{paused}",
+            provider::of(&self.0)
         )?;
         writeln!(out)?;
         pool_table(out, pools)?;
@@ -283,6 +285,7 @@ mod tests {
     fn report() -> Report {
         Report(Status {
             provider: wire::Provider::Stock,
+            kernel: None,
             version: "0.1.0".into(),
             pid: 7,
             pools: vec![PoolStatus {

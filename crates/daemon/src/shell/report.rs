@@ -28,6 +28,7 @@ impl Shell {
         let users = self.users(&loans);
         Status {
             provider: self.provider.name(),
+            kernel: self.provider.kernel(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             pools: pools.collect(),

@@ -86,7 +86,10 @@ impl Device {
         let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .or_call(|| format!("open({path:?}, {name}|O_CLOEXEC|O_NONBLOCK)"))
-            .advise(Errno::NOENT, "a kernel without the series, or a container without the device")
+            .advise(
+                Errno::NOENT,
+                "a kernel with neither module nor series, or a container without the device",
+            )
             .advise(Errno::ACCESS, "its mode says who may ask (read) and who may zero (write)")?;
         Ok(Self { fd, path: path.to_owned() })
     }

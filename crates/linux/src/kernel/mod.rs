@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A kernel that knows which pages of its own hugetlb pool are zero: the series under `kernel/`.
+//! A kernel that knows which pages of its own hugetlb pool are zero: one with the series under
+//! `kernel/`, or a stock one with the module.
 //!
-//! [`offer::probe`] says whether this is one and what of it is there; [`Device`] is
+//! [`offer::probe`] says whether this is one and what of it is there, [`Origin`] which of the two,
+//! [`module`] what is to be known of the module alone; [`Device`] is
 //! `/dev/hugepagectl`, with every number of a pool at one instant, zeroing in the caller's context
 //! and a watch; [`files`] are the three files per node and page size, which wake whoever polls
 //! them. `docs/kernel-features.md` has one table of what each level gives.
 
 pub mod device;
 pub mod files;
+pub mod module;
 pub mod offer;
+mod origin;
 
 pub use device::{Device, Stepped, WatchFor};
+pub use module::LoadedModule;
 pub use offer::{Offer, Support};
+pub use origin::{Implementation, Origin};

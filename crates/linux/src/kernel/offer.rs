@@ -13,6 +13,7 @@ use units::{Domain, Pages};
 
 use super::device::{Device, WatchFor};
 use super::files;
+use super::origin::{self, Origin};
 use crate::error::Result;
 use crate::hugepagectl::{Argument, Query};
 use crate::hugetlb;
@@ -67,8 +68,10 @@ pub struct Offer {
     pub files: bool,
     /// Whether a watch can be told to wait for something to zero; `None` if that may not be tried.
     pub watch_zeroable: Option<bool>,
-    /// Why it is stock although part of the series is there.
+    /// Why it is stock although part of the interface is there.
     pub missing: Option<&'static str>,
+    /// The module or the series, where the kernel is not stock.
+    pub origin: Option<Origin>,
 }
 
 impl Offer {
@@ -79,14 +82,14 @@ impl Offer {
 
     fn stock(files: bool, missing: Option<&'static str>) -> Self {
         let kernel = Support::Stock;
-        Self { kernel, query_bytes: None, files, watch_zeroable: None, missing }
+        Self { kernel, query_bytes: None, files, watch_zeroable: None, missing, origin: None }
     }
 }
 
 /// Asks this kernel. Changes nothing.
 ///
 /// # Errors
-/// What cannot be read of nodes and page sizes; a kernel without the series is no error.
+/// What cannot be read of nodes and page sizes; that a kernel is stock is no error.
 pub fn probe(roots: &Roots) -> Result<Offer> {
     let nodes = numa::nodes(roots)?;
     let sizes = hugetlb::page_sizes(roots)?;
@@ -106,7 +109,12 @@ pub fn probe(roots: &Roots) -> Result<Offer> {
         }
         Err(_) => return Ok(Offer::stock(false, None)),
     };
-    Ok(ask(&device, domain, files))
+    let offer = ask(&device, domain, files);
+    let origin = match offer.kernel {
+        Support::Stock => None,
+        Support::Zeroed(_) => Some(origin::read(roots)?),
+    };
+    Ok(Offer { origin, ..offer })
 }
 
 /// The same of one device, which may be any file.
@@ -124,7 +132,7 @@ pub(super) fn ask(device: &Device, domain: Domain, files: bool) -> Offer {
         Err(error) if error.is_denied() => None,
         Err(_) => Some(false),
     };
-    Offer { kernel, query_bytes: Some(bytes), files, watch_zeroable, missing: None }
+    Offer { kernel, query_bytes: Some(bytes), files, watch_zeroable, missing: None, origin: None }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A literal directory tree in the place of `/sys`, `/proc` and the cgroup mount.
+//! A literal directory tree in the place of `/sys`, `/proc`, the cgroup mount and `/`.
 
 use std::fs;
 
@@ -37,6 +37,7 @@ impl Tree {
             proc: root.join("proc"),
             cgroup: root.join("cgroup"),
             dev: root.join("dev"),
+            root: root.to_owned(),
         }
     }
 

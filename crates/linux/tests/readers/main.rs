@@ -10,6 +10,7 @@ mod hugepagectl;
 mod hugetlb;
 mod kernel;
 mod meminfo;
+mod module;
 mod mount;
 mod numa;
 mod peer;

@@ -9,7 +9,7 @@ mod event;
 mod plan;
 
 pub use event::{Event, Node, Outcome, Pool};
-pub use plan::{Plan, Program, Setting};
+pub use plan::{Module, Plan, Program, Setting};
 
 /// Where the plan lies in the initramfs.
 pub const PLAN: &str = "/plan.json";

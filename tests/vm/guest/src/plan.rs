@@ -9,11 +9,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Plan {
     /// Kernel modules to load, uncompressed, in order of dependency.
-    pub modules: Vec<String>,
+    pub modules: Vec<Module>,
     /// Files to write: pool sizes, knobs of sysfs and procfs.
     pub settings: Vec<Setting>,
     /// Programs to run, one after another.
     pub programs: Vec<Program>,
+}
+
+/// One kernel module.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Module {
+    /// Absolute path.
+    pub path: String,
+    /// `NAME=VALUE`, by blanks.
+    pub parameters: String,
 }
 
 /// One value for one file.

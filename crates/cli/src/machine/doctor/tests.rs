@@ -15,6 +15,7 @@ fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
         proc: dir.path().join("proc"),
         cgroup: dir.path().join("cgroup"),
         dev: dir.path().join("dev"),
+        root: dir.path().to_owned(),
     };
     (dir, roots)
 }

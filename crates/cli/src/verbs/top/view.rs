@@ -151,6 +151,7 @@ pub(super) mod tests {
         };
         Status {
             provider: wire::Provider::Stock,
+            kernel: None,
             version: "0.1.0".into(),
             pid: 7,
             pools: vec![pool(0, 1 << 30, 8), pool(1, 1 << 30, 8), idle],

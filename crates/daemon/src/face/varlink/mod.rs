@@ -25,9 +25,9 @@ use futures_util::Stream;
 use futures_util::stream::once;
 use units::{JobId, LeaseId, Node, Pages};
 use wire::{
-    BlockHolder, Counters, Drained, Error, Finished, GivenBack, Held, Holders, Job, LendRequest,
-    Lent, LentPart, Level, LoanStatus, PoolChange, PoolStatus, Revoked, Status, UserStatus, Watch,
-    WatchReply, ZeroBy,
+    BlockHolder, Counters, Drained, Error, Finished, GivenBack, Held, Holders, Job, KernelStatus,
+    LendRequest, Lent, LentPart, Level, LoanStatus, PoolChange, PoolStatus, Revoked, Status,
+    UserStatus, Watch, WatchReply, ZeroBy,
 };
 use zlink::Reply;
 
@@ -51,7 +51,7 @@ struct Service {
 #[zlink::service(
     interface = "io.prezero",
     types = [
-        PoolStatus, LoanStatus, UserStatus, Counters, Status, Level, LentPart, ZeroBy, PoolChange, BlockHolder,
+        PoolStatus, LoanStatus, UserStatus, Counters, KernelStatus, Status, Level, LentPart, ZeroBy, PoolChange, BlockHolder,
         Held,
     ],
     vendor = "prezero",

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
-use vm_guest::{Outcome, Program};
+use vm_guest::{Module, Outcome, Program};
 
 /// Runs `program`, hands each line of its output to `line`, and returns how it
 /// ended and how long it took.
@@ -108,8 +108,9 @@ fn bury_the_rest() {
 }
 
 /// Loads an uncompressed module by the shell's own tools.
-pub(crate) fn load_module(path: &str) -> io::Result<()> {
-    let output = Command::new("/bin/busybox").args(["insmod", path]).output()?;
+pub(crate) fn load_module(Module { path, parameters }: &Module) -> io::Result<()> {
+    let mut insmod = Command::new("/bin/busybox");
+    let output = insmod.args(["insmod", path]).args(parameters.split_whitespace()).output()?;
     if output.status.success() {
         return Ok(());
     }

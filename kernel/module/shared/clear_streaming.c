@@ -1,0 +1,1 @@
+../../overlay/arch/x86/lib/clear_streaming.c

@@ -1,0 +1,1 @@
+../../overlay/mm/hugepagectl.c

@@ -1,0 +1,1 @@
+../../overlay/mm/hugetlb_zero_internal.h
