@@ -67,7 +67,7 @@ fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
         let again = daemon.agent().lend(&ask("team-a/db.0", page.times(1))).expect("the same");
         assert_eq!((again.found, &again.loan), (true, &lent.loan));
         let other = agent_refusal(daemon.agent().lend(&ask("team-a/db.0", page.times(2))));
-        assert_eq!(other, AgentError::NameTaken { loan: lent.loan });
+        assert_eq!(other, AgentError::NameTaken { loan: Box::new(lent.loan) });
         daemon.agent().give_back(named("team-a/db.0")).expect("it is lent");
         let gone = agent_refusal(daemon.agent().give_back(named("team-a/db.0")));
         assert_eq!(gone, AgentError::NoSuchName { name: "team-a/db.0".to_owned() });

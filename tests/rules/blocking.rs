@@ -103,13 +103,6 @@ const REVIEWED: &[(&str, &str, usize, By, &str)] = &[
     ("files.rs", "fs::remove_file", 1, Serving, "`drained`, and sizes of pools when they change"),
     ("files.rs", "fs::unlinkat", 1, Serving, "sockets: the start, a reload, and the end"),
     ("lanes.rs", "thread::sleep", 3, Thread, "a lane's rest; and the end of the daemon"),
-    (
-        "shell/returning.rs",
-        "meminfo::broken_bytes",
-        1,
-        Serving,
-        "once a second; an open in procfs waits for no reader",
-    ),
 ];
 
 /// Calls of other crates that name something, or sleep.

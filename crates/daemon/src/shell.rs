@@ -233,7 +233,7 @@ impl Shell {
             leases,
             held: Held::default(),
             looked_at: None,
-            errors: MemoryErrors::default(),
+            errors: MemoryErrors::open(&roots),
             waiting: Rc::default(),
             meters: Meters::new(roots.clone()),
             sizes: Sizes::of(run_dir, &roots),

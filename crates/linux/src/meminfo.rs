@@ -22,6 +22,9 @@ pub struct Memory {
     pub hugetlb_bytes: Option<u64>,
     /// The size that a hugetlb mapping gets when it names none; `None` without hugetlb.
     pub default_huge_page: Option<PageSize>,
+    /// Out of use for memory errors (`HardwareCorrupted`): grows with each error that the kernel
+    /// handles. `None` without `CONFIG_MEMORY_FAILURE`.
+    pub broken_bytes: Option<u64>,
 }
 
 /// The page size of plain memory on this machine, 4 KiB on x86-64.
@@ -71,18 +74,8 @@ fn memory_of(path: &Path, text: &str) -> Result<Memory> {
         available_bytes: required("MemAvailable")?,
         hugetlb_bytes: optional("Hugetlb")?,
         default_huge_page: optional("Hugepagesize")?.and_then(PageSize::new),
+        broken_bytes: optional("HardwareCorrupted")?,
     })
-}
-
-/// Memory that the kernel has taken out of use for its errors (`HardwareCorrupted`), in bytes;
-/// `None` without `CONFIG_MEMORY_FAILURE`. 20 us; it grows with each error that the kernel handles.
-pub fn broken_bytes(roots: &Roots) -> Result<Option<u64>> {
-    let path = roots.proc.join("meminfo");
-    let text = files::read(&path)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("HardwareCorrupted:"));
-    let kib =
-        |value: &str| files::parse::<u64>(&path, "N kB", value.trim().trim_end_matches(" kB"));
-    line.map(|value| Ok(kib(value)?.saturating_mul(1024))).transpose()
 }
 
 /// The memory of one node, in bytes.

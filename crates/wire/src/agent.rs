@@ -214,7 +214,7 @@ pub enum AgentError {
     /// There is a loan by that name, and it is another one than was asked for.
     NameTaken {
         /// The loan there is.
-        loan: NamedLoan,
+        loan: Box<NamedLoan>,
     },
     /// A loan by that name is being made.
     NameBusy {

@@ -79,7 +79,12 @@ fn errors_of_agents_carry_their_name_and_the_value_at_fault() {
         asked_bytes: 3,
     };
     for (error, name, parameters, part) in [
-        (AgentError::NameTaken { loan }, "NameTaken", json!({ "loan": wire }), "`team-a/7`"),
+        (
+            AgentError::NameTaken { loan: Box::new(loan) },
+            "NameTaken",
+            json!({ "loan": wire }),
+            "`team-a/7`",
+        ),
         (AgentError::NameBusy { name: "x".into() }, "NameBusy", json!({ "name": "x" }), "`x`"),
         (AgentError::NoSuchName { name: "x".into() }, "NoSuchName", json!({ "name": "x" }), "`x`"),
         (AgentError::TooManyNames { most: 9 }, "TooManyNames", json!({ "most": 9 }), "9 loans"),

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use book::Book;
 use book::block::{Hold, Reach, Settled, State, StateName};
-use linux::meminfo;
+use linux::Roots;
+use linux::meminfo::MemoryMeter;
 use pins::Opened;
 use tokio::sync::watch;
 use units::{BlockId, Bytes, LeaseId, Uid};
@@ -21,13 +22,31 @@ use crate::store::Returned;
 const ERRORS_EVERY: Duration = Duration::from_secs(1);
 
 /// What the kernel had out of use for memory errors at the last look.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct MemoryErrors {
+    meter: Option<MemoryMeter>,
     broken: Option<u64>,
     looked: Option<Instant>,
 }
 
 impl MemoryErrors {
+    /// Opens the kernel's counts, which stay open.
+    pub(super) fn open(roots: &Roots) -> Self {
+        let meter = MemoryMeter::open(roots).inspect_err(
+            |error| tracing::warn!(%error, "memory errors of free blocks are not seen"),
+        );
+        Self { meter: meter.ok(), broken: None, looked: None }
+    }
+
+    /// Whether the kernel has met another error since the last look.
+    fn have_grown(&mut self) -> bool {
+        if !self.is_due() {
+            return false;
+        }
+        let memory = self.meter.as_ref().and_then(|meter| meter.read().ok());
+        memory.and_then(|memory| memory.broken_bytes).is_some_and(|broken| self.is_new(broken))
+    }
+
     /// Whether it is time for another look.
     fn is_due(&mut self) -> bool {
         let is_due = self.looked.is_none_or(|at| at.elapsed() >= ERRORS_EVERY);
@@ -267,10 +286,7 @@ impl Shell {
 
     /// Has the free blocks looked at when the kernel has met another memory error: within a second.
     fn see_errors(&mut self) {
-        if self.errors.is_due()
-            && let Ok(Some(broken)) = meminfo::broken_bytes(&self.roots)
-            && self.errors.is_new(broken)
-        {
+        if self.errors.have_grown() {
             self.store.look_for_errors();
         }
     }
@@ -315,7 +331,7 @@ mod tests {
 
     #[test]
     fn free_blocks_are_looked_at_once_for_each_memory_error() {
-        let mut errors = MemoryErrors::default();
+        let mut errors = MemoryErrors::open(&Roots::default());
         let looks = [0, 0, 2048, 2048, 4096, 2048].map(|broken| errors.is_new(broken));
         assert_eq!(looks, [false, false, true, false, true, false]);
         assert!(errors.is_due() && !errors.is_due(), "once a second");

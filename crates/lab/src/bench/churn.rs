@@ -349,7 +349,7 @@ fn timed_looks(
     let mut times = Vec::new();
     for _ in 0..rounds {
         let begin = Instant::now();
-        match probe.prove(&file, rest) {
+        match probe.prove(&file, rest, None, None) {
             Ok(pins::Holder::Nobody(_)) => times.push(begin.elapsed().as_secs_f64() * 1e6),
             Ok(other) => return Ok(Err(format!("a file of its own is held: {other:?}"))),
             Err(why) => return Ok(Err(why.to_string())),

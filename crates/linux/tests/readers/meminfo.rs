@@ -52,12 +52,14 @@ fn reads_memory_in_bytes() {
     let tree = tree(&[(
         "proc/meminfo",
         "MemTotal:       24684084 kB\nMemFree:        21000000 kB\nMemAvailable:   23000000 kB\n\
-         HugePages_Total:       4\nHugepagesize:       2048 kB\nHugetlb:         1056768 kB\n",
+         HugePages_Total:       4\nHugepagesize:       2048 kB\nHugetlb:         1056768 kB\n\
+         HardwareCorrupted:  2048 kB\n",
     )]);
     let memory = meminfo::memory(&tree.roots()).unwrap();
     assert_eq!(memory.total_bytes, 24_684_084 << 10);
     assert_eq!(memory.free_bytes, 21_000_000 << 10);
     assert_eq!(memory.available_bytes, 23_000_000 << 10);
+    assert_eq!(memory.broken_bytes, Some(2 << 20));
     assert_eq!(memory.hugetlb_bytes, Some(1_056_768 << 10));
     assert_eq!(memory.default_huge_page, Some(MIB_2));
 }

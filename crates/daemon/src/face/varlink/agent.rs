@@ -174,7 +174,9 @@ fn named(shell: &Shared, loan: &HeldByName) -> NamedLoan {
 fn refused(shell: &Shared, asked: &Asked, name: &LoanName, refusal: &Refusal) -> AgentError {
     let there = shell.borrow().loan_by_name(name);
     match (refusal, there) {
-        (Refusal::NameTaken, Some(there)) => AgentError::NameTaken { loan: named(shell, &there) },
+        (Refusal::NameTaken, Some(there)) => {
+            AgentError::NameTaken { loan: Box::new(named(shell, &there)) }
+        }
         // It has ended since.
         (Refusal::NameTaken, None) => AgentError::NameBusy { name: name.to_string() },
         (Refusal::TooManyNames, _) => {
