@@ -24,24 +24,32 @@ pub(super) fn archive() -> Result<PathBuf> {
     if archive.exists() {
         return Ok(archive);
     }
-    apt::need(&["mmdebstrap", "cpio"])?;
+    apt::need(&["cpio"])?;
     say::step(format_args!("making a Debian {SUITE} with systemd"));
     let scratch = tempfile::tempdir_in(cache::shared("package")?)?;
     let root = scratch.path().join("root");
-    let mut make = command::new(scratch.path(), "mmdebstrap", ["--mode=root", "--variant=minbase"]);
-    make.arg(format!("--include={PACKAGES}"))
-        // What nobody reads there would only be copied at every boot.
-        .arg("--dpkgopt=path-exclude=/usr/share/locale/*")
+    debian(PACKAGES, &root)?;
+    pack(&root, &scratch.path().join("archive"))?;
+    fs::rename(scratch.path().join("archive"), &archive)?;
+    Ok(archive)
+}
+
+/// Makes a Debian in `root`: what is essential, and `packages`, by commas.
+pub(crate) fn debian(packages: &str, root: &Path) -> Result<()> {
+    apt::need(&["mmdebstrap"])?;
+    let words = ["--mode=root", "--variant=minbase", &format!("--include={packages}")];
+    let mut make = command::new(Path::new("/"), "mmdebstrap", words);
+    // What nobody reads there would only be copied at every boot.
+    make.arg("--dpkgopt=path-exclude=/usr/share/locale/*")
         .arg("--dpkgopt=path-exclude=/usr/share/doc/*")
         .arg("--dpkgopt=path-exclude=/usr/share/man/*")
+        // Java links its pages there and fails without the directory.
+        .arg("--essential-hook=mkdir -p \"$1\"/usr/share/man/man1")
         // The package under test is to be installed with its documents.
         .arg("--customize-hook=rm -f \"$1\"/etc/dpkg/dpkg.cfg.d/99mmdebstrap")
         .args([SUITE, &root.display().to_string()]);
     command::run(make.stdout(Stdio::null()).stderr(Stdio::null()))
-        .context("cannot make a Debian; does apt reach a mirror?")?;
-    pack(&root, &scratch.path().join("archive"))?;
-    fs::rename(scratch.path().join("archive"), &archive)?;
-    Ok(archive)
+        .context("cannot make a Debian; does apt reach a mirror, and are we root?")
 }
 
 fn pack(root: &Path, to: &Path) -> Result<()> {
