@@ -6,6 +6,9 @@
 # How many pages it has, before a server gives them back.
 has() { pool used > /tmp/used; }
 
+# The same of one that maps pages and gives them back meanwhile, as many as its threads come to.
+has_at_least() { pool used > /tmp/least; }
+
 # until_said FILE TEXT: what was started last has written the text
 until_said() {
 	n=0
@@ -118,6 +121,7 @@ mariadb_pool() {
 		CREATE DATABASE d; USE d; CREATE TABLE t (n INT PRIMARY KEY, s VARCHAR(200)) ENGINE=InnoDB;
 		INSERT INTO t SELECT seq, REPEAT('x', 200) FROM seq_1_to_30000;
 		SELECT COUNT(*), SUM(n), SUM(LENGTH(s)) FROM t"
+	has_at_least
 	kill "$(cat /tmp/mariadb/pid)"
 	wait $!
 }
