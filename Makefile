@@ -10,7 +10,7 @@ DEMO_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static
 # What tests/consumers runs on lent memory, besides QEMU.
 CONSUMER_PACKAGES = postgresql openjdk-17-jdk-headless mariadb-server libmimalloc2.0 dpdk-dev \
   openvswitch-switch-dpdk libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients apparmor xz-utils make slurm-wlm \
-  python3-venv linux-source-6.12 fio ucx-utils libucx-dev
+  python3-venv linux-source-6.12 fio ucx-utils libucx-dev mmdebstrap musl-tools
 TEST_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static chromium python3 strace
 
 # In CI every skip that this machine could have run is a failure.
@@ -18,14 +18,15 @@ ifeq ($(CI),true)
 export PREZERO_TEST_NO_SKIP = 1
 endif
 
-.PHONY: all attacks deb rpm demo test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-consumers need-clear say-room
+.PHONY: all attacks deb rpm demo module test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear say-room
 
 all: build-bin
 
 need-demo: PACKAGES = $(DEMO_PACKAGES)
 need-test: PACKAGES = $(TEST_PACKAGES)
+need-module: PACKAGES = gcc make
 need-consumers: PACKAGES = $(CONSUMER_PACKAGES)
-need-demo need-test need-consumers need-clear:
+need-demo need-test need-module need-consumers need-clear:
 	@missing=; for p in $(PACKAGES); do \
 	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; \
 	done; \
@@ -48,6 +49,14 @@ build-bin: need-demo
 # A real virtual machine gets gigabytes of zeroed huge pages at once.
 demo: need-demo build-bin
 	target/release/prezero demo $(if $(SIZE),--size $(SIZE)) --guest-kernel "$$($(CARGO) xtask vm kernel)"
+
+# prezero.ko, in kernel/module, for the kernel that runs or whose headers KDIR names.
+KDIR ?= /lib/modules/$(shell uname -r)/build
+module: need-module
+	@[ -e $(KDIR)/Makefile ] || { \
+	  echo "no headers of a kernel in $(KDIR): install linux-headers-$$(uname -r), or name others with KDIR=DIRECTORY" >&2; \
+	  exit 1; }
+	$(MAKE) -C kernel/module KDIR=$(KDIR)
 
 # Formatting and lints.
 check: need-test

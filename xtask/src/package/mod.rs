@@ -18,6 +18,7 @@ mod rpm;
 mod sysroot;
 
 pub(crate) use built::as_shipped;
+pub(crate) use root::debian;
 pub(crate) use sysroot::link as link_libraries;
 
 use std::{

@@ -26,28 +26,36 @@ pub(super) fn archive(more: &[&str]) -> Result<PathBuf> {
     if archive.exists() {
         return Ok(archive);
     }
-    apt::need(&["mmdebstrap", "cpio"])?;
+    apt::need(&["cpio"])?;
     say::step(format_args!("making a Debian {SUITE} with systemd"));
     let scratch = tempfile::tempdir_in(cache::shared("package")?)?;
     let root = scratch.path().join("root");
-    let mut make = command::new(scratch.path(), "mmdebstrap", ["--mode=root", "--variant=minbase"]);
-    make.arg(format!("--include={packages}"))
-        // What nobody reads there would only be copied at every boot.
-        .arg("--dpkgopt=path-exclude=/usr/share/locale/*")
+    debian(&packages, &root)?;
+    pack(&root, &scratch.path().join("archive"))?;
+    fs::rename(scratch.path().join("archive"), &archive)?;
+    Ok(archive)
+}
+
+/// Makes a Debian in `root`: what is essential, and `packages`, by commas.
+pub(crate) fn debian(packages: &str, root: &Path) -> Result<()> {
+    apt::need(&["mmdebstrap"])?;
+    let words = ["--mode=root", "--variant=minbase", &format!("--include={packages}")];
+    let mut make = command::new(Path::new("/"), "mmdebstrap", words);
+    // What nobody reads there would only be copied at every boot.
+    make.arg("--dpkgopt=path-exclude=/usr/share/locale/*")
         .arg("--dpkgopt=path-exclude=/usr/share/doc/*")
         .arg("--dpkgopt=path-exclude=/usr/share/man/*")
+        // Java links its pages there and fails without the directory.
+        .arg("--essential-hook=mkdir -p \"$1\"/usr/share/man/man1")
         // Where a kernel was installed: the virtual machine is given another copy of it.
         .arg("--customize-hook=rm -f \"$1\"/boot/initrd.img-* \"$1\"/boot/vmlinuz-*")
         // What came with that kernel would ask each device of the machine again at boot.
-        .arg("--customize-hook=ln -sf /dev/null \"$1\"/etc/systemd/system/systemd-udev-trigger.service")
+        .arg("--customize-hook=d=\"$1\"/etc/systemd/system; mkdir -p \"$d\"; ln -sf /dev/null \"$d\"/systemd-udev-trigger.service")
         // The package under test is to be installed with its documents.
         .arg("--customize-hook=rm -f \"$1\"/etc/dpkg/dpkg.cfg.d/99mmdebstrap")
         .args([SUITE, &root.display().to_string()]);
     command::run(make.stdout(Stdio::null()).stderr(Stdio::null()))
-        .context("cannot make a Debian; does apt reach a mirror?")?;
-    pack(&root, &scratch.path().join("archive"))?;
-    fs::rename(scratch.path().join("archive"), &archive)?;
-    Ok(archive)
+        .context("cannot make a Debian; does apt reach a mirror, and are we root?")
 }
 
 /// Unpacks it into a directory that is made.

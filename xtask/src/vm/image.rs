@@ -26,7 +26,7 @@ pub(crate) struct Image {
 }
 
 /// The module that is compiled and not found.
-const PREZERO: &str = "prezero";
+pub(super) const PREZERO: &str = "prezero";
 
 /// Builds or downloads it, unless the cache has it.
 pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {

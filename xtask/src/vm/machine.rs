@@ -22,7 +22,8 @@ use anyhow::{Context as _, Result};
 use vm_guest::{Event, Module, PLAN, Plan};
 
 use super::{
-    hotplug::Slot, image::Image, initramfs::Initramfs, matrix::Cell, requirements::Requirements,
+    disk::Disk, hotplug::Slot, image::Image, initramfs::Initramfs, matrix::Cell,
+    requirements::Requirements,
 };
 use crate::{apt, cache, command, kernel::Arch};
 
@@ -91,6 +92,9 @@ impl Vm {
             Slot::new(&monitor, node, self.requirements.hotplug_mib)
         });
         let mut qemu = self.qemu(kernel, &archive, &socket);
+        if let Some(disk) = self.requirements.disk {
+            Disk::plug(&disk.image()?, &mut qemu);
+        }
         if slot.is_some() {
             qemu.args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())]);
         }
@@ -177,9 +181,6 @@ impl Vm {
                 let parameters = if left == 0 { parameters } else { "" };
                 plan.modules.push(Module { path, parameters: parameters.to_owned() });
             }
-        }
-        for name in &self.requirements.modules_at_hand {
-            add_modules(&mut root, kernel, name)?;
         }
         for made in &self.programs {
             plan.programs.push(made.program.clone());

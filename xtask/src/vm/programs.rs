@@ -53,6 +53,10 @@ enum Link {
         bits: u32,
     },
     Dynamic,
+    /// Statically, to another C library.
+    Musl,
+    /// To none, for a machine without a kernel, as QEMU loads it.
+    Guest,
 }
 
 impl Builder {
@@ -123,8 +127,18 @@ impl Builder {
         };
         let Some(first) = all.first_mut() else { return Ok(all) };
         for other in &program.with {
-            let host = self.compile(linux, arch, other, Link::Static { bits })?;
-            first.programs.insert(format!("/bin/{other}").into(), host);
+            let (at, host) = match other.split_once(':') {
+                None => (other.clone(), self.compile(linux, arch, other, Link::Static { bits })?),
+                Some(("musl", name)) => {
+                    (format!("{name}-musl"), self.compile(linux, arch, name, Link::Musl)?)
+                }
+                Some(("guest", name)) => {
+                    (name.to_owned(), self.compile(linux, arch, name, Link::Guest)?)
+                }
+                Some(("go", name)) => (format!("{name}-go"), self.compile_go(name)?),
+                Some(_) => bail!("`{other}` is neither NAME nor musl:, guest: or go:NAME"),
+            };
+            first.programs.insert(Path::new("/bin").join(at), host);
         }
         for other in &program.dynamic {
             let host = self.compile(linux, arch, other, Link::Dynamic)?;
@@ -140,9 +154,23 @@ impl Builder {
         let repo = cache::repo();
         let source = find_c(linux, name)?;
         let mut program = self.bin.join(format!("{name}-{linux}-{arch}"));
-        let gcc = format!("{}gcc", arch.prefix());
+        let gcc = match link {
+            Link::Musl => {
+                apt::need(&["musl-tools"])?;
+                "musl-gcc".to_owned()
+            }
+            _ => format!("{}gcc", arch.prefix()),
+        };
         let mut gcc = command::new(&repo, &gcc, ["-std=gnu11", "-O2", "-g", "-pthread"]);
         match link {
+            Link::Musl => {
+                program.as_mut_os_string().push("-musl");
+                gcc.arg("-static");
+            }
+            Link::Guest => {
+                gcc.args(["-m32", "-ffreestanding", "-nostdlib", "-static", "-fno-pic", "-no-pie"]);
+                gcc.arg("-Wl,-Ttext=0x100000,--build-id=none");
+            }
             Link::Static { bits: 32 } => {
                 apt::need(&["gcc-multilib"])?;
                 program.as_mut_os_string().push("-32");
@@ -162,6 +190,16 @@ impl Builder {
             .arg("-o")
             .arg(&program);
         command::run(&mut gcc)?;
+        Ok(program)
+    }
+
+    /// A program from one file of Go, which needs no library.
+    fn compile_go(&self, name: &str) -> Result<PathBuf> {
+        let program = self.bin.join(format!("{name}-go"));
+        let mut go = command::new(&cache::repo(), "go", ["build", "-trimpath", "-o"]);
+        go.arg(&program).arg(format!("tests/vm/programs/{name}.go")).env("CGO_ENABLED", "0");
+        command::run(&mut go)
+            .context("cannot build with Go 1.26; see https://go.dev/doc/install")?;
         Ok(program)
     }
 
@@ -242,19 +280,17 @@ fn with_args(name: &str, program: &Program) -> String {
         .join(" ")
 }
 
-/// `NAME.c` among the series' selftests, in `tests/c`, or among the module's tests.
+/// `NAME.c` among the series' selftests or in `tests/c`.
 fn find_c(linux: Linux, name: &str) -> Result<PathBuf> {
     let selftest = format!("{SELFTESTS}/{name}.c");
     if let Some(path) = Overlay::of(linux).find(&selftest) {
         return Ok(path);
     }
-    for dir in ["tests/c", "kernel/module/tests"] {
-        let path = cache::repo().join(dir).join(format!("{name}.c"));
-        if path.exists() {
-            return Ok(path);
-        }
+    let path = cache::repo().join("tests/c").join(format!("{name}.c"));
+    if !path.exists() {
+        bail!("no {name}.c in tests/c, and no {selftest} in the series for {linux}");
     }
-    bail!("no {name}.c in tests/c or kernel/module/tests, no {selftest} in the series for {linux}")
+    Ok(path)
 }
 
 /// The part of cargo's messages that names executables.

@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 
+use super::disk::Disk;
 use crate::kernel::{Arch, Linux};
 
 /// Which kernel boots.
@@ -117,9 +118,9 @@ pub(crate) struct Requirements {
     /// dependencies' names, or `prezero`, which is compiled for the kernel.
     #[serde(default)]
     pub(crate) modules: Vec<String>,
-    /// Modules that lie in the guest beside those, and that a program loads by itself.
+    /// A disk to read, as `/dev/vda`; its driver is a module.
     #[serde(default)]
-    pub(crate) modules_at_hand: Vec<String>,
+    pub(crate) disk: Option<Disk>,
     /// Complaints of the kernel that contain one of these are no failure.
     #[serde(default)]
     pub(crate) expect_log: Vec<String>,

@@ -212,6 +212,18 @@ static inline void need_mount(const char *type, const char *path,
 		undo_at_end(undo_mount, path, type);
 }
 
+/* Whether @text has the word @name: "cpu" is not in "cpuset". */
+static inline bool has_word(const char *text, const char *name)
+{
+	size_t len = strlen(name);
+
+	for (const char *at = text; (at = strstr(at, name)); at += len)
+		if ((at == text || at[-1] == ' ') &&
+		    (at[len] == ' ' || at[len] == '\n' || !at[len]))
+			return true;
+	return false;
+}
+
 /* Whether groups below the root of cgroup v2 have the controller @name. */
 static inline bool cgroup_controller(const char *name)
 {
@@ -224,7 +236,7 @@ static inline bool cgroup_controller(const char *name)
 	text = read_text(control);
 	if (!text)
 		return false;
-	if (strstr(text, name))
+	if (has_word(text, name))
 		return true;
 	if (write_text(control, word))
 		return false;
