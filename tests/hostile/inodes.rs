@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use client::{LendRequest, Mapping};
 use linux::BlockFile;
+use linux::testkit::child::fork;
 use linux::testkit::punch;
 use prezero_tests::Page;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -146,6 +147,70 @@ fn pages_outside_of_returned_files_are_no_more_than_the_quota() {
                 .run(&mut stage);
         }
     }
+}
+
+/// The page behind a file of one page.
+const BEHIND: std::ops::Range<usize> = 2 << 20..4 << 20;
+
+/// Writes to a page behind the end of a file of one page. `false` if the kernel did not let it.
+fn write_behind_the_end(file: &BlockFile) -> bool {
+    file.set_len(2 * PAGE).expect("its own file");
+    let memory = Mapping::map(file, 2 * PAGE, Page::Mib2.size()).expect("lent memory");
+    memory.fill(0..1, 0xF0);
+    file.set_len(PAGE).expect("its own file");
+    behind_the_end(file);
+    // A kernel that looks at the length has the writer die by SIGBUS.
+    let writer = fork(|_| {
+        memory.fill(BEHIND, 0xF0);
+        0
+    });
+    let has_written = writer.wait() == Some(0);
+    // As many pages as were lent.
+    punch(file, 0..PAGE).expect("its own file");
+    has_written
+}
+
+fn leave_behind_the_end(scene: &mut Scene<'_>) -> Got {
+    let (mut tries, mut written) = (0, 0);
+    scene.set_up();
+    while !scene.over() || tries == 0 {
+        let (lease, file) = scene.borrow_file(|_| {});
+        tries += 1;
+        written += usize::from(write_behind_the_end(&file));
+        drop((lease, file));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(format!("{written} of {tries} times a page behind the end"))
+}
+
+/// A loan of two pages, for which a block of one page is grown.
+fn grow(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
+    crate::victim::borrow_pages(daemon, 2)
+}
+
+#[test]
+fn pages_behind_the_end_never_reach_a_grown_loan_where_pins_are_not_seen() {
+    let grown = Victim { what: "Lend of a grown block", user: User::Victim, act: grow };
+    let pool = "[[pool]]\npage_size = \"2M\"\nmax = 1\nready_low = 1\nready_high = 1\n";
+    let config = format!("{pool}recycle = \"in-place\"\n{WORKERS}");
+    let Some(mut stage) = Stage::set(12, &config) else { return };
+    // Without types of the kernel there is no probe. The daemon sees so in a mount namespace.
+    let hide = "mount --bind /dev/null /sys/kernel/btf/vmlinux && exec \"$0\" \"$@\"";
+    stage.daemon.terminate();
+    stage.daemon.spawn_as(|command| {
+        let mut hidden = std::process::Command::new("unshare");
+        hidden.args(["-m", "sh", "-c", hide]).arg(command.get_program()).args(command.get_args());
+        hidden.env("RUST_LOG", "debug");
+        hidden
+    });
+    stage.daemon.wait_until_up();
+    Attack::new(
+        "a page behind the end, in-place without pins",
+        User::Borrower,
+        leave_behind_the_end,
+    )
+    .only(grown)
+    .run(&mut stage);
 }
 
 fn watch(watcher: &OwnedFd, file: &impl AsRawFd) {

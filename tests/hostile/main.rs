@@ -21,6 +21,8 @@ mod many_groups;
 mod memory;
 mod names;
 mod paths;
+#[cfg(target_arch = "x86_64")]
+mod programs;
 mod quota;
 mod raw;
 mod removed;
@@ -51,6 +53,8 @@ const RECYCLING: &[Subject] = &[
     inodes::watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody,
     memory::changing_the_mode_between_return_and_proof_opens_nothing,
     memory::no_reference_reaches_the_next_borrower,
+    #[cfg(target_arch = "x86_64")]
+    programs::programs_in_returned_blocks_hold_up_nobody_and_fill_no_log,
     strange::borrowers_that_die_at_every_step_leave_nothing,
     strange::notices_and_faults_of_returned_blocks_hold_up_nobody,
 ];

@@ -84,9 +84,14 @@ impl Clock {
 }
 
 fn borrow(daemon: &Daemon) -> Result<Duration, String> {
+    borrow_pages(daemon, 1)
+}
+
+/// Borrows a block of so many pages of 2 MiB, looks at all of it, and returns it.
+pub(crate) fn borrow_pages(daemon: &Daemon, pages: u64) -> Result<Duration, String> {
     let clock = Clock::start(daemon);
     let connected = Client::connect(daemon.socket());
-    let request = LendRequest { single: true, ..LendRequest::new(Page::Mib2.times(1)) };
+    let request = LendRequest { single: true, ..LendRequest::new(Page::Mib2.times(pages)) };
     let loan = connected.and_then(|mut client| client.lend(&request));
     let took = clock.stop();
     let loan = loan.map_err(|error| format!("connect and Lend: {error}"))?;
