@@ -356,8 +356,7 @@ fn a_daemon_that_stops_ends_its_writers_keeps_their_work_and_unmounts() {
 fn a_daemon_without_fuse_says_so_in_one_line_unless_it_must_have_it() {
     let _alone = alone();
     let (dir, tree) = public_tree();
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    fs::set_permissions(dir.path(), open).expect("our own directory");
+    std::os::unix::fs::chown(dir.path(), Some(NOBODY), None).expect("our own directory");
     let serve = |tree: &[&str]| {
         let log = dir.path().join("log");
         let mut command = Command::new(prezero_tests::daemon::binary());

@@ -25,6 +25,7 @@ pub(crate) const FAILING: &[(&str, &[&str])] = &[
     ("fchmod", &["EIO", "EINTR"]),
     ("fchmodat", &["EIO", "ENOMEM"]),
     ("fchown", &["EIO", "EINTR"]),
+    ("fchownat", &["EIO", "ENOMEM"]),
     ("fcntl", &["EMFILE", "ENOMEM", "EAGAIN"]),
     ("flock", &["EINTR", "ENOMEM"]),
     ("fstat", &["ENOMEM"]),

@@ -103,6 +103,7 @@ const REVIEWED: &[(&str, &str, usize, By, &str)] = &[
     ("files.rs", "fs::remove_file", 1, Serving, "`drained`, and sizes of pools when they change"),
     ("files.rs", "fs::unlinkat", 1, Serving, "sockets: the start, a reload, and the end"),
     ("lanes.rs", "thread::sleep", 3, Thread, "a lane's rest; and the end of the daemon"),
+    ("shell/returning.rs", "MemoryMeter::open", 1, Start, "reads memory errors from then on"),
 ];
 
 /// Calls of other crates that name something, or sleep.

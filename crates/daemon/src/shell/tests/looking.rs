@@ -24,6 +24,8 @@ fn unwatched(bed: &Bed) -> (LeaseId, BlockId) {
     let (lease, block) = (lease_of(&granted), block_of(&granted));
     drop(granted);
     bed.shell.borrow_mut().store.unwatch(block);
+    // A lane closes the description.
+    bed.wait_for_lanes();
     (lease, block)
 }
 
