@@ -2,6 +2,7 @@
 //! A program that runs from lent memory after its loan was returned: while it runs, the kernel lets
 //! no process open the file for writing.
 
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ fn start_from_a_loan(scene: &Scene<'_>) -> std::io::Result<Child> {
     }
     drop(memory);
     fchmod(&file, Mode::RWXU).expect("its own file");
-    let name = path_only(&file);
+    let name = path_only(&file.as_fd());
     // A file that is open for writing is not executed.
     drop(file);
     let started = Command::new(path_of(&name)).stdin(Stdio::null()).spawn();
@@ -86,8 +87,10 @@ fn run_programs(scene: &mut Scene<'_>) -> Got {
     scene.wait();
     // The daemon looks at a returned block several times a second.
     std::thread::sleep(Duration::from_millis(500));
-    let running = programs.iter_mut().filter(|program| matches!(program.try_wait(), Ok(None)));
-    let running = running.count();
+    let mut running = 0;
+    for program in &mut programs {
+        running += usize::from(matches!(program.try_wait(), Ok(None)));
+    }
     let warned = warnings(scene.daemon) - before;
     for mut program in programs {
         program.kill().ok();
