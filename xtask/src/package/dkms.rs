@@ -31,7 +31,7 @@ fn write(root: &Path, version: &str) -> Result<()> {
     // What is committed: a build leaves its objects beside the sources.
     let listed = ["ls-files", "kernel/module"];
     let listed = command::stdout(&mut command::new(&repo, "git", listed))?;
-    let of_repository = ["/.gitignore", "/DESIGN.md"];
+    let of_repository = ["/.gitignore", "/DESIGN.md", "/COSTS.md"];
     let is_source = |file: &&str| !of_repository.iter().any(|name| file.ends_with(name));
     for file in listed.lines().filter(is_source) {
         let below = Path::new(file).strip_prefix("kernel/module")?;

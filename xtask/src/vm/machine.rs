@@ -209,7 +209,8 @@ impl Vm {
         }
         let mut qemu = Command::new(program);
         qemu.args(["-nodefaults", "-no-reboot", "-display", "none"])
-            .args(["-machine", machine, "-accel", "tcg,thread=multi"])
+            .args(["-machine", machine])
+            .args(needs.accelerator())
             .args(["-cpu", &cpu, "-m", &needs.memory_argument()]);
         // A socket per node: CPUs that share a cache must not span nodes.
         let nodes = u32::try_from(needs.nodes_mib.len()).unwrap_or(1);

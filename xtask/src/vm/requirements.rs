@@ -97,6 +97,10 @@ pub(crate) struct Requirements {
     /// Spread evenly over the nodes. Default: 2.
     #[serde(default = "two_cpus")]
     pub(crate) cpus: u32,
+    /// One nanosecond of the machine's time for each instruction, so that its time stamp counter
+    /// counts them.
+    #[serde(default)]
+    pub(crate) icount: bool,
     /// Memory of each node. Default: two of 640 MiB. The first 512 MiB lie
     /// below 4 GiB, the rest above in one piece: node 0 needs 512, then 1024 for
     /// each 1 GiB page, then 128 for what the kernel takes from a node's end.
@@ -189,6 +193,16 @@ impl Requirements {
             }
         }
         settings
+    }
+
+    /// QEMU's options for its emulator: a thread for each CPU, or one that counts instructions and
+    /// does not wait while the machine is idle.
+    pub(crate) fn accelerator(&self) -> &'static [&'static str] {
+        if self.icount {
+            &["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]
+        } else {
+            &["-accel", "tcg,thread=multi"]
+        }
     }
 
     /// QEMU's `-m`: with a slot and addresses for the memory that comes later.
