@@ -28,6 +28,8 @@ use crate::victim::{Clock, Victim};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// ... beside a flood of connections.
+const MAX_SCRAPE: Duration = Duration::from_secs(1);
 
 /// Where metrics are served. One place of each kind for all: only one test at a time has a daemon.
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +101,24 @@ fn scrape(daemon: &Daemon, at: At) -> Result<Duration, String> {
         Ok(text) => Err(format!("a scrape got {text:?}")),
         Err(error) => Err(format!("a scrape: {error}")),
     }
+}
+
+/// A scraper that others' connections delay: it counts how long that takes against the second that
+/// it may take, and waits ten times as long by default.
+fn whole_scrape(daemon: &Daemon, at: At) -> Result<Duration, String> {
+    let took = scrape(daemon, at)?;
+    if took > MAX_SCRAPE {
+        return Err(format!("a scrape took {took:?}"));
+    }
+    Ok(Duration::ZERO)
+}
+
+fn whole_scrape_by_path(daemon: &Daemon) -> Result<Duration, String> {
+    whole_scrape(daemon, At::Path)
+}
+
+fn whole_scrape_by_port(daemon: &Daemon) -> Result<Duration, String> {
+    whole_scrape(daemon, At::Port)
 }
 
 fn scrape_by_path(daemon: &Daemon) -> Result<Duration, String> {
@@ -234,18 +254,24 @@ fn scrapers(act: crate::victim::Act) -> [Victim; 2] {
     who.map(|(what, user)| Victim { what, user, act })
 }
 
-fn attacks(stage: &mut Stage, at: At, scrapers: &[Victim]) {
+/// The same beside thousands of connections a second, each of which is accepted before the next:
+/// what is asked is whether they are served.
+fn served(act: crate::victim::Act) -> [Victim; 2] {
+    let (root, other) = (User::Root, User::Victim);
+    let who = [("scrape within 1 s", root), ("a user's scrape within 1 s", other)];
+    who.map(|(what, user)| Victim { what, user, act })
+}
+
+fn attacks(stage: &mut Stage, at: At, scrapers: &[Victim], served: &[Victim]) {
     let attack = |name: &str, act: fn(&mut Scene<'_>, At) -> Got| {
         Attack::new(format!("{name}, {at:?}"), User::Stranger, move |scene| act(scene, at))
     };
-    let also = |attack| scrapers.iter().copied().fold(attack, Attack::also);
-    for (name, act) in [
-        ("half scrapes", hold_scrapes as fn(&mut Scene<'_>, At) -> Got),
-        ("scrapes without end", scrape_for_ever),
-        ("connections without end", |scene, at| churn(scene, at, |_, _| Ok(()))),
-    ] {
-        also(attack(name, act)).run(stage);
-    }
+    let also = |attack, victims: &[Victim]| victims.iter().copied().fold(attack, Attack::also);
+    also(attack("half scrapes", hold_scrapes), scrapers).run(stage);
+    also(attack("scrapes without end", scrape_for_ever), scrapers).run(stage);
+    let connections =
+        attack("connections without end", |scene, at| churn(scene, at, |_, _| Ok(())));
+    also(connections, served).run(stage);
     // That one holds up whoever scrapes, and nobody who borrows.
     attack("epoll watchers of a scrape", wake_many).run(stage);
 }
@@ -255,13 +281,13 @@ fn those_who_scrape_by_a_path_hold_up_nobody() {
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", At::Path.text());
     let Some(mut stage) = Stage::set(16, &config) else { return };
     // Every user may connect there, and who may connect may read.
-    let scrapers = scrapers(scrape_by_path);
-    attacks(&mut stage, At::Path, &scrapers);
+    let served = served(whole_scrape_by_path);
+    attacks(&mut stage, At::Path, &scrapers(scrape_by_path), &served);
     // So many users as there are places, and more: root keeps its own.
     Attack::new("connections of 60,000 users, Path", User::Root, |scene| {
         churn(scene, At::Path, come_as)
     })
-    .also(scrapers[0])
+    .also(served[0])
     .run(&mut stage);
     drop(stage);
     let _ = std::fs::remove_dir_all(place());
@@ -271,13 +297,13 @@ fn those_who_scrape_by_a_path_hold_up_nobody() {
 fn those_who_scrape_by_an_address_hold_up_nobody() {
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", At::Port.text());
     let Some(mut stage) = Stage::set(16, &config) else { return };
-    let scrapers = scrapers(scrape_by_port);
-    attacks(&mut stage, At::Port, &scrapers);
+    let served = served(whole_scrape_by_port);
+    attacks(&mut stage, At::Port, &scrapers(scrape_by_port), &served);
     let addresses =
         Attack::new("connections from 50,000 addresses, Port", User::Stranger, |scene| {
             churn(scene, At::Port, come_from)
         });
-    scrapers.into_iter().fold(addresses, Attack::also).run(&mut stage);
+    served.into_iter().fold(addresses, Attack::also).run(&mut stage);
     Attack::new("requests by another site's name, Port", User::Stranger, |scene| {
         ask_by_other_names(scene, At::Port)
     })

@@ -179,7 +179,14 @@ fn names(dir: &OwnedFd, path: &Path, kind: FileType) -> Result<Vec<String>> {
 impl DaemonEnd {
     /// Whether the client's last copy is closed. Does not block.
     pub fn has_ended(&self) -> Result<bool> {
-        self.poll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+        // A signal that is pending fails even a look.
+        let look = || self.poll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        loop {
+            match look() {
+                Err(error) if error.errno() == Some(Errno::INTR) => {}
+                looked => return looked,
+            }
+        }
     }
 
     /// Waits until the lease ends (true) or `timeout` is over (false). A signal ends it with EINTR.

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -154,8 +154,15 @@ pub(crate) fn process(socket: BorrowedFd<'_>, pid: u32) -> Result<OwnedFd> {
 /// Whether a process ends so soon. Blocks for `patience`.
 pub(crate) fn ends_within(process: &OwnedFd, patience: Duration) -> Result<bool> {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
-    let patience = Timespec::try_from(patience)
-        .map_err(|_| Error::invalid("patience", format!("{patience:?}"), "is too long"))?;
-    let ready = poll(&mut fds, Some(&patience));
-    ready.map(|count| count > 0).or_call(|| "poll(pidfd)".to_owned())
+    let begin = Instant::now();
+    loop {
+        let left = patience.saturating_sub(begin.elapsed());
+        let timeout = Timespec::try_from(left)
+            .map_err(|_| Error::invalid("patience", format!("{patience:?}"), "is too long"))?;
+        match poll(&mut fds, Some(&timeout)) {
+            // A signal to this process says nothing of the other.
+            Err(Errno::INTR) => {}
+            ready => return ready.map(|count| count > 0).or_call(|| "poll(pidfd)".to_owned()),
+        }
+    }
 }

@@ -247,7 +247,9 @@ impl socket::WriteHalf for WriteHalf {
 fn is_ready(stream: &UnixStream, flags: PollFlags) -> io::Result<()> {
     let mut fds = [PollFd::new(stream, flags)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    if poll(&mut fds, Some(&now))? == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    // A signal that is pending fails even a look.
+    let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&now)))?;
+    if ready == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(()) }
 }
 
 /// Reads once, without room for descriptors.
