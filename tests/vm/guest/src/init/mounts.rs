@@ -41,7 +41,7 @@ const MOUNTS: [Mount; 12] = [
 
 /// Mounts the table; the first failure of a needed one ends it.
 pub(crate) fn mount_all() -> io::Result<()> {
-    // An initramfs begins as a tmpfs, to whose root every user can add names. On a machine none can.
+    // An initramfs begins as a tmpfs, to whose root every user can add names.
     fs::set_permissions("/", std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     for Mount { kind, at, options, optional } in MOUNTS {
         // sysfs and debugfs make their own mount points, and refuse others.
