@@ -28,7 +28,7 @@ use crate::victim::{Clock, Victim};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// ... beside a flood of connections.
+/// How long an answer may take beside a flood of connections.
 const MAX_SCRAPE: Duration = Duration::from_secs(1);
 
 /// Where metrics are served. One place of each kind for all: only one test at a time has a daemon.
@@ -103,8 +103,8 @@ fn scrape(daemon: &Daemon, at: At) -> Result<Duration, String> {
     }
 }
 
-/// A scraper that others' connections delay: it counts how long that takes against the second that
-/// it may take, and waits ten times as long by default.
+/// A scrape beside a flood of connections: whole, and within [`MAX_SCRAPE`]. Prometheus waits 10 s
+/// by default. Its time is not compared with that of a quiet machine.
 fn whole_scrape(daemon: &Daemon, at: At) -> Result<Duration, String> {
     let took = scrape(daemon, at)?;
     if took > MAX_SCRAPE {

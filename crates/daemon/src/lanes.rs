@@ -43,8 +43,8 @@ const REST: u32 = 9;
 /// The longest rest.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
-/// Does in a lane what is an event on a file (inotify(7)) that its user may watch, and rests after
-/// one that woke many: whoever has them woken waits for that, and the machine has its CPUs.
+/// Does in a lane what is an event (inotify(7)) on a file that its user may watch. After an event
+/// that woke many waiters the lane rests: the user who has them woken waits, other users have CPUs.
 pub(crate) fn event<T>(act: impl FnOnce() -> T) -> T {
     let begin = cpu_time();
     let done = act();

@@ -224,7 +224,7 @@ impl Shell {
         }
     }
 
-    /// A loan that could not be made ready is nobody's: what was zeroed for it goes back.
+    /// Ends a loan that could not be made ready, and gives back what was zeroed for it.
     pub(crate) fn drop_pending(&mut self, pending: Pending) {
         drop(pending.file);
         self.end_lease(pending.lease);
