@@ -8,6 +8,7 @@ mod daemon;
 mod floors;
 mod machines;
 mod manual;
+mod methods;
 mod providers;
 mod purpose;
 mod sources;

@@ -8,8 +8,67 @@
 //! address of the failed store and the signal's code into the two result registers and going on at
 //! the section's own `ret`, the function `landing`. No jump buffer, no unwinding and no state per
 //! thread: the interrupted program counter says all. The handler is in module `guard`.
+//!
+//! # Safety
+//!
+//! [`units`] gives a loop whole aligned units only.
 
+#![expect(unsafe_code, reason = "calls the store loops on memory that the caller vouches for")]
+
+#[cfg(target_arch = "aarch64")]
+use super::aarch64::leaf::bytes as ends;
+#[cfg(target_arch = "x86_64")]
+use super::x86_64::leaf::rep_stosb as ends;
 use crate::{Cause, Fault};
+
+/// The cache line of every x86-64 CPU, the unit of `clzero`, and that of the loops over pairs on
+/// aarch64.
+pub(crate) const LINE_BYTES: usize = 64;
+
+/// A store loop: start, length, unit.
+#[cfg(target_arch = "aarch64")]
+pub(crate) type Loop = unsafe extern "C" fn(*mut u8, usize, usize) -> Trap;
+/// A store loop: start, length, unit.
+#[cfg(target_arch = "x86_64")]
+pub(crate) type Loop = unsafe extern "sysv64" fn(*mut u8, usize, usize) -> Trap;
+
+/// Clears the unaligned head and tail byte by byte, and the whole units between them with `body`.
+///
+/// Always inlined, so that `unit` is a constant.
+///
+/// # Safety
+///
+/// As for [`Store::store`](super::Store::store); and the CPU can execute `body`, which clears any
+/// positive multiple of `unit` bytes at a multiple of `unit`, a power of two.
+#[inline(always)]
+pub(crate) unsafe fn units(
+    start: *mut u8,
+    len: usize,
+    unit: usize,
+    body: Loop,
+) -> Result<(), Fault> {
+    let head = start.align_offset(unit).min(len);
+    let middle = (len - head) / unit * unit;
+    let tail = len - head - middle;
+    if head > 0 {
+        // SAFETY: the first `head` of the caller's `len` bytes.
+        unsafe { ends(start, head, 1) }.into_result()?;
+    }
+    if middle > 0 {
+        // SAFETY: `head` is at most `len`: inside the caller's bytes.
+        let aligned = unsafe { start.add(head) };
+        // SAFETY: `head + middle` is at most `len`; address and length are multiples of `unit`;
+        // the caller has the instruction.
+        unsafe { body(aligned, middle, unit) }.into_result()?;
+    }
+    if tail > 0 {
+        // SAFETY: `head + middle` is at most `len`: inside the caller's bytes.
+        let rest = unsafe { start.add(head + middle) };
+        // SAFETY: the last `tail` of the caller's `len` bytes.
+        unsafe { ends(rest, tail, 1) }.into_result()?;
+    }
+    Ok(())
+}
 
 /// What a store loop returns, in two registers.
 #[repr(C)]

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The instructions, one directory per instruction set.
 //!
-//! Each method is a type with the face [`Store`]: `is_available`, `new`, and a raw entry. Holding a
-//! value is the proof that the CPU can execute it. Each directory has one dispatch file, its
-//! `mod.rs`, which maps a [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a
-//! function. Under Miri, which executes no assembly, only the portable method exists.
+//! `table` lists every method and every scan, one row each. Each method is a type that implements
+//! [`Store`]: `is_available`, `new`, and a raw entry. Holding a value proves that the CPU can
+//! execute it. `engine` makes the types and the dispatch of one instruction set from its rows: the
+//! dispatch maps a [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a function.
+//! Under Miri, which executes no assembly, only the portable method exists.
 //!
 //! # Safety
 //!
@@ -13,9 +14,11 @@
 
 use crate::{Fault, Method};
 
+mod engine;
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 pub(crate) mod leaf;
 pub mod portable;
+pub(crate) mod table;
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 pub mod aarch64;

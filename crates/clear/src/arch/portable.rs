@@ -59,43 +59,18 @@ pub(crate) use only::{Engine, scanner};
 /// The dispatch of an architecture without a directory of its own.
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 mod only {
-    use super::{Portable, Store};
+    use super::{Portable, Store, first_nonzero_block};
+    use crate::arch::engine::{engine, scanner};
     use crate::scan::{BlockScan, ScanMethod};
     use crate::{Fault, Method};
 
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Engine(Portable);
-
-    impl Engine {
-        pub(crate) fn new(method: Method) -> Option<Self> {
-            (method == Method::Portable).then_some(Self::first())
-        }
-
-        pub(crate) const fn first() -> Self {
-            Self(Portable::always())
-        }
-
-        pub(crate) const fn method(self) -> Method {
-            Portable::METHOD
-        }
-
-        /// # Safety
-        ///
-        /// As for [`Store::store`].
-        pub(crate) unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
-            // SAFETY: the caller keeps the obligations of the raw entry, which are the same.
-            unsafe { self.0.store(start, len) }
-        }
-    }
+    engine! {}
+    scanner! {}
 
     /// Orders earlier stores before later ones: whoever sees a later one sees the zeros. `memset`
     /// may use non-temporal stores itself, but fences them.
     #[inline]
     pub fn fence() {
         core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
-    }
-
-    pub(crate) fn scanner(method: ScanMethod) -> Option<BlockScan> {
-        (method == ScanMethod::Portable).then_some(super::first_nonzero_block)
     }
 }
