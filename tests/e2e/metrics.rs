@@ -336,28 +336,3 @@ fn documented() -> BTreeSet<String> {
     let first = |line: &str| line.strip_prefix("| `")?.split('`').next().map(str::to_owned);
     text.lines().filter_map(first).collect()
 }
-
-#[test]
-fn every_expression_of_the_dashboard_asks_for_metrics_that_there_are() {
-    let text = std::fs::read_to_string("../dist/grafana/prezero.json").expect("the dashboard");
-    let board: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let known = documented();
-    let mut asked = BTreeSet::new();
-    for panel in board["panels"].as_array().expect("panels") {
-        let targets = panel["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
-        assert!(panel["type"] == "row" || !targets.is_empty(), "{panel}");
-        for target in targets {
-            let expr = target["expr"].as_str().expect("an expression");
-            let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-            let mut names: Vec<_> = words.filter(|word| word.starts_with("prezero_")).collect();
-            assert!(!names.is_empty(), "{expr}");
-            for name in &mut names {
-                let base = name.strip_suffix("_bucket").unwrap_or(name);
-                assert!(known.contains(base), "{name} in {expr}");
-                asked.insert(base.to_owned());
-            }
-        }
-    }
-    let unseen: Vec<_> = known.difference(&asked).filter(|name| !name.ends_with("_info")).collect();
-    assert!(unseen.is_empty(), "the dashboard does not show {unseen:?}");
-}
