@@ -66,9 +66,9 @@ impl Method {
         Self::ALL.into_iter().filter(|method| method.is_available())
     }
 
-    /// Whether a page that cannot be written ends the clear with
+    /// Whether an unwritable page ends the clear with
     /// [`Outcome::Poisoned`](crate::Outcome::Poisoned) once the guard is installed. All but the
-    /// portable one, whose stores are the compiler's.
+    /// portable one, because the compiler makes its stores.
     #[must_use]
     pub const fn recovers(self) -> bool {
         !matches!(self, Self::Portable)
@@ -89,7 +89,7 @@ impl FromStr for Method {
     }
 }
 
-/// A text that names no method.
+/// An unknown method's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownMethod;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Is it zero? And if not, where?
+//! Is it zero? And where is it nonzero?
 
 use core::fmt;
 use core::str::FromStr;
@@ -8,7 +8,7 @@ use crate::arch;
 use crate::arch::portable::first_nonzero_block;
 use crate::arch::table::scans;
 
-/// Finds a block that is not all zero: the offset of its first byte. Blocks lie back to back from
+/// Finds a block with a nonzero byte: the offset of its first byte. Blocks lie back to back from
 /// offset 0.
 pub(crate) type BlockScan = fn(&[u8]) -> Option<usize>;
 
@@ -18,7 +18,7 @@ pub fn is_zero(bytes: &[u8]) -> bool {
     Scanner::best().is_zero(bytes)
 }
 
-/// The offset of the first byte that is not zero, by the widest loads of this CPU.
+/// The offset of the first nonzero byte, by the widest loads of this CPU.
 #[must_use]
 pub fn first_nonzero(bytes: &[u8]) -> Option<usize> {
     Scanner::best().first_nonzero(bytes)
@@ -26,7 +26,7 @@ pub fn first_nonzero(bytes: &[u8]) -> Option<usize> {
 
 macro_rules! declare {
     ($($isa:ident { $($(#[$doc:meta])* $method:ident $name:literal $search:ident;)* })*) => {
-        /// Which loads look for a byte that is not zero. Every name exists on every architecture.
+        /// Which loads look for a nonzero byte. Every name exists on every architecture.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum ScanMethod {
@@ -75,7 +75,7 @@ impl FromStr for ScanMethod {
     }
 }
 
-/// A text that names no scan method.
+/// An unknown scan method's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownScanMethod;
 
@@ -115,7 +115,7 @@ impl Scanner {
         self.method
     }
 
-    /// The offset of the first byte that is not zero.
+    /// The offset of the first nonzero byte.
     #[must_use]
     pub fn first_nonzero(&self, bytes: &[u8]) -> Option<usize> {
         let block = (self.blocks)(bytes)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Quantities that must not be mixed up: page sizes, page counts, byte counts, nodes.
+//! Quantities as distinct types: page sizes, page counts, byte counts, nodes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ pub enum ParseError {
     Size(String),
     /// A size that no huge page can have.
     PageSize(String),
-    /// A byte count that is not whole pages.
+    /// A byte count with a remainder of a page.
     NotWholePages {
         /// The size asked for.
         bytes: Bytes,
@@ -55,7 +55,7 @@ impl fmt::Display for ParseError {
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// A count of huge pages; of which size is said by the context's [`PageSize`].
+/// A count of huge pages; their size is the context's [`PageSize`].
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -71,13 +71,13 @@ pub struct Node(pub u32);
 
 /// The size of one page in bytes: a power of two, at least 4 KiB.
 ///
-/// 4 KiB is no huge page; it is allowed because the fallback without huge pages uses it.
+/// 4 KiB is allowed for the fallback without huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct PageSize(u64);
 
 impl Bytes {
-    /// The whole pages of `size` that fit into so many bytes; what is left over is cut off, see
+    /// The whole pages of `size` that fit into these bytes. A remainder is cut off; see
     /// [`PageSize::pages_in`] for when there may be nothing left over.
     #[must_use]
     pub const fn whole_pages(self, size: PageSize) -> Pages {
@@ -108,7 +108,7 @@ impl Pages {
     /// No pages.
     pub const ZERO: Self = Self(0);
 
-    /// The bytes of so many pages of `size`; saturates, which no machine's memory can reach.
+    /// The bytes of these pages of `size`; saturates far above the memory of any machine.
     #[must_use]
     pub fn bytes(self, size: PageSize) -> Bytes {
         Bytes(self.0.saturating_mul(size.bytes()))
@@ -234,7 +234,7 @@ impl fmt::Display for Bytes {
             if rest == 0 {
                 return f.pad(&format!("{whole}{unit}"));
             }
-            // Tenths by integer arithmetic: a u64 does not fit a float.
+            // Tenths by integer arithmetic: a float is too short for a u64.
             let tenths = (u128::from(rest) * 10) >> shift;
             return f.pad(&format!("{whole}.{tenths}{unit}"));
         }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_is_read_in_any_case_and_with_or_without_its_i_and_b() {
+    fn units_are_read_in_any_case_with_or_without_i_and_b() {
         for (unit, shift) in [("", 0), ("k", 10), ("m", 20), ("g", 30), ("t", 40)] {
             for suffix in ["", "b", "ib"] {
                 let text = format!("3{unit}{suffix}");

@@ -27,7 +27,7 @@ macro_rules! engine {
                 #[inline]
                 unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
                     // SAFETY: the caller's obligations; `self` proves that the CPU executes the
-                    // loop, whose unit is the row's.
+                    // loop, and the unit is the row's.
                     unsafe { units(start, len, $unit, leaf::$leaf) }
                 }
             }

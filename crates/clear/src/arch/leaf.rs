@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What all store loops have in common: the section they live in, and how they report a page that
-//! cannot be written.
+//! What all store loops have in common: the section they live in, and how they report an unwritable
+//! page.
 //!
-//! The loops are naked leaf functions: they touch no stack and no register that a callee must keep,
-//! and they all lie in the section `prezero_leaf` of the executable. So *at any instruction of any
-//! of them* returning to the caller is legal, and a handler of SIGBUS can end one by putting the
-//! address of the failed store and the signal's code into the two result registers and going on at
-//! the section's own `ret`, the function `landing`. No jump buffer, no unwinding and no state per
-//! thread: the interrupted program counter says all. The handler is in module `guard`.
+//! The loops are naked leaf functions in the section `prezero_leaf` of the executable. They leave
+//! the stack and the registers that a callee must keep alone. So *at any instruction of any of
+//! them* returning to the caller is legal. A handler of SIGBUS ends one: it puts the address of the
+//! failed store and the signal's code into the two result registers and goes on at the section's
+//! own `ret`, the function `landing`. The interrupted program counter says all: there is no jump
+//! buffer, unwinding or state per thread. The handler is in module `guard`.
 //!
 //! # Safety
 //!
@@ -74,9 +74,9 @@ pub(crate) unsafe fn units(
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trap {
-    /// Address of the store that failed. Some hardware cannot tell it; then 0.
+    /// Address of the store that failed. 0 where the hardware hides it.
     pub(crate) address: usize,
-    /// `si_code` of the signal; 0: none came.
+    /// `si_code` of the signal; 0 without one.
     pub(crate) code: usize,
 }
 

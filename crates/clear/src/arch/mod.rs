@@ -5,11 +5,11 @@
 //! [`Store`]: `is_available`, `new`, and a raw entry. Holding a value proves that the CPU can
 //! execute it. `engine` makes the types and the dispatch of one instruction set from its rows: the
 //! dispatch maps a [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a function.
-//! Under Miri, which executes no assembly, only the portable method exists.
+//! Miri cannot execute assembly: there only the portable method exists.
 //!
 //! # Safety
 //!
-//! Declares the raw entry and its obligations; calls nothing.
+//! Declares the raw entry and its obligations.
 #![expect(unsafe_code, reason = "declares the raw entry")]
 
 use crate::{Fault, Method};
@@ -62,7 +62,7 @@ pub trait Store: Copy + Sized {
     /// # Safety
     ///
     /// - `start` is valid for writes of `len` bytes, within one allocation or mapping;
-    /// - nobody else reads or writes these bytes during the call;
+    /// - no other code reads or writes these bytes during the call;
     /// - `start + len` does not wrap and `len` is at most `isize::MAX`;
     /// - before another thread, process or device is told of the zeros, the caller calls [`fence`].
     unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault>;

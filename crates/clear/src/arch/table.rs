@@ -9,37 +9,37 @@
 
 /// Calls `$receiver` with all clearing methods but the portable one.
 ///
-/// A row is: documentation, type, name, the condition under which this CPU executes it, the unit
-/// of its loop in bytes, the loop in `leaf`, and whether its lines bypass the cache.
+/// A row is: documentation, type, name, the condition under which this CPU executes it, the unit of
+/// its loop in bytes, the loop in `leaf`, and `bypass` if its lines bypass the cache.
 macro_rules! methods {
     ($receiver:ident) => {
         $receiver! {
             x86_64 {
-                /// x86-64: 64-byte non-temporal stores (AVX-512F).
+                /// On x86-64: 64-byte non-temporal stores (AVX-512F).
                 Avx512Nt "avx512-nt" [detected!("avx512f")] LINE_BYTES, avx512_nt, bypass;
-                /// x86-64: 32-byte non-temporal stores (AVX). Named after AVX2, the level at which
-                /// CPUs are usually bought.
+                /// On x86-64: 32-byte non-temporal stores (AVX). Named after AVX2, the level at
+                /// which CPUs are usually bought.
                 Avx2Nt "avx2-nt" [detected!("avx2")] LINE_BYTES, avx_nt, bypass;
-                /// x86-64: 16-byte non-temporal stores (SSE2, every x86-64).
+                /// On x86-64: 16-byte non-temporal stores (SSE2, every x86-64).
                 Sse2Nt "sse2-nt" [true] LINE_BYTES, sse2_nt, bypass;
-                /// x86-64, AMD: one cache line per instruction, without reading it first.
+                /// On x86-64, AMD: one cache line per instruction, without reading it first.
                 Clzero "clzero" [has_clzero()] LINE_BYTES, clzero, bypass;
-                /// x86-64: the string instruction on bytes. Microcode picks the protocol by length:
-                /// on Zen 4 it stops reading the lines first only above the size of the last-level
-                /// cache.
+                /// On x86-64: the string instruction on bytes. Microcode picks the protocol by
+                /// length: on Zen 4 it stops reading the lines first only above the size of the
+                /// last-level cache.
                 RepStosb "rep-stosb" [true] 1, rep_stosb, keep;
-                /// x86-64: the string instruction on 8-byte words.
+                /// On x86-64: the string instruction on 8-byte words.
                 RepStosq "rep-stosq" [true] 8, rep_stosq, keep;
-                /// x86-64: 32-byte cached stores (AVX).
+                /// On x86-64: 32-byte cached stores (AVX).
                 Avx2 "avx2" [detected!("avx2")] LINE_BYTES, avx_cached, keep;
             }
             aarch64 {
-                /// aarch64: one block (64 bytes on most CPUs) per instruction, without reading it
-                /// first.
+                /// On aarch64: one block (64 bytes on most CPUs) per instruction, without reading
+                /// it first.
                 DcZva "dc-zva" [zva_bytes().is_some()] zva_bytes().unwrap_or(LINE_BYTES), dc_zva, keep;
-                /// aarch64: pairs of 16-byte stores with a non-temporal hint.
+                /// On aarch64: pairs of 16-byte stores with a non-temporal hint.
                 Stnp "stnp" [true] LINE_BYTES, stnp, bypass;
-                /// aarch64: pairs of 16-byte cached stores.
+                /// On aarch64: pairs of 16-byte cached stores.
                 Stp "stp" [true] LINE_BYTES, stp, keep;
             }
         }
@@ -55,15 +55,15 @@ macro_rules! scans {
     ($receiver:ident) => {
         $receiver! {
             x86_64 {
-                /// x86-64: 64 bytes at a time (AVX-512F).
+                /// On x86-64: 64 bytes at a time (AVX-512F).
                 Avx512 "avx512" avx512;
-                /// x86-64: 32 bytes at a time (AVX2).
+                /// On x86-64: 32 bytes at a time (AVX2).
                 Avx2 "avx2" avx2;
-                /// x86-64: 16 bytes at a time.
+                /// On x86-64: 16 bytes at a time.
                 Sse2 "sse2" sse2;
             }
             aarch64 {
-                /// aarch64: 16 bytes at a time.
+                /// On aarch64: 16 bytes at a time.
                 Neon "neon" neon;
             }
         }

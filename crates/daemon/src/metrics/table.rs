@@ -27,6 +27,7 @@ pub(super) struct Metric {
 #[derive(Debug)]
 pub(super) struct Label {
     pub(super) name: &'static str,
+    #[cfg_attr(not(test), expect(dead_code, reason = "the documentation's table has them"))]
     pub(super) values: &'static [&'static str],
 }
 
@@ -41,7 +42,6 @@ pub(super) enum Source {
     Seconds(fn(&Scrape<'_>) -> Duration),
     Histogram(fn(&Metrics) -> &Histogram),
 }
-use Source::{Counter, Gauge, Seconds};
 
 const NODE: Label = label("node", &[]);
 const PAGE_SIZE: Label = label("page_size", &[]);
@@ -51,153 +51,56 @@ const NONE: &[Label] = &[];
 const POOL: &[Label] = &[NODE, PAGE_SIZE, PAGES_PER_BLOCK];
 const KERNEL_POOL: &[Label] = &[NODE, PAGE_SIZE];
 
-/// In the order of the documentation: what is, then what happened.
-pub(super) static TABLE: [Metric; 23] = [
-    row(
-        "pages",
-        &[NODE, PAGE_SIZE, PAGES_PER_BLOCK, label("state", STATES)],
-        "Pages of a pool by state; zeroable counts pages that the pool may still take from the kernel",
-        Gauge(pages),
-    ),
-    row("blocks", POOL, "Blocks of a pool in all states", Gauge(|s| pools(s, |p| p.blocks))),
-    row(
-        "ready_low_pages",
-        POOL,
-        "Background zeroing starts below",
-        Gauge(|s| pools(s, |p| p.ready_low)),
-    ),
-    row(
-        "ready_high_pages",
-        POOL,
-        "Background zeroing stops at",
-        Gauge(|s| pools(s, |p| p.ready_high)),
-    ),
-    row(
-        "kernel_free_pages",
-        KERNEL_POOL,
-        "Pages of the kernel's pool that are free and not promised to any process",
-        Gauge(|s| kernel_pools(s, |p| Some(p.kernel_free_pages))),
-    ),
-    row(
-        "reserve_pages",
-        KERNEL_POOL,
-        "Pages of the kernel's pool, in use or not, where reserve_max lets the daemon change its size",
-        Gauge(|s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.total_pages))),
-    ),
-    row(
-        "reserve_grown_pages",
-        KERNEL_POOL,
-        "Pages that the daemon has added to the kernel's pool and not yet removed",
-        Gauge(|s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.grown_pages))),
-    ),
-    row(
-        "user_held_bytes",
-        &[label("uid", &[])],
-        "Bytes that count against a user's quota: lent, lingering and kept, and what its files have beyond that",
-        Gauge(|s| {
-            s.status
-                .users
-                .iter()
-                .map(|user| (vec![user.uid.to_string()], user.held_bytes))
-                .collect()
-        }),
-    ),
-    row(
-        "page_size_bytes",
-        &[PAGE_SIZE],
-        "Bytes of one page, to multiply by",
-        Gauge(|s| {
-            s.status.pools.iter().map(|pool| (vec![page_size(pool)], pool.page_bytes)).collect()
-        }),
-    ),
-    row("leases", NONE, "Loans that are out", Gauge(|s| one(s.status.loans.len() as u64))),
-    row(
-        "workers",
-        NONE,
-        "The daemon's own workers that run now",
-        Gauge(|s| one(s.status.workers.into())),
-    ),
-    row(
-        "paused",
-        NONE,
-        "1 while background zeroing waits for CPU pressure to fall",
-        Gauge(|s| one(s.status.paused_by_pressure.into())),
-    ),
-    row(
-        "build_info",
-        &[label("version", &[]), label("provider", &[])],
-        "Version and provider of the daemon; always 1",
-        Gauge(|s| [(vec![s.status.version.clone(), s.status.provider.to_string()], 1)].into()),
-    ),
-    row(
-        "loans",
-        &[label("outcome", Outcome::WORDS)],
-        "Loans granted, by what they found: all pages ready, some, none, or content kept for their owner",
-        Counter(|s| s.metrics.loans.samples()),
-    ),
-    row(
-        "refusals",
-        &[label("reason", Reason::WORDS)],
-        "Loans refused, by reason; the last three concern loans by name",
-        Counter(|s| s.metrics.refusals.samples()),
-    ),
-    row(
-        "lend_seconds",
-        NONE,
-        "Time from a request for a loan to its answer, refusals included",
-        Source::Histogram(|m| &m.lend),
-    ),
-    row(
-        "lent_ready_bytes",
-        NONE,
-        "Bytes lent that were ready",
-        Counter(|s| one(s.status.counters.hit_bytes)),
-    ),
-    row(
-        "lent_hole_bytes",
-        NONE,
-        "Bytes lent that the borrower's own faults fill",
-        Counter(|s| one(s.status.counters.miss_bytes)),
-    ),
-    row(
-        "zeroed_bytes",
-        NONE,
-        "Bytes that workers zeroed, those of prezero zero included",
-        Counter(|s| one(s.status.counters.zeroed_bytes)),
-    ),
-    row(
-        "worker_cpu_seconds",
-        NONE,
-        "CPU time of the daemon's own workers, to 10 ms while they run, and of delegated workers once they have ended",
-        Seconds(|s| s.worker_cpu),
-    ),
-    row(
-        "lost_workers",
-        NONE,
-        "Workers that ended without a report",
-        Counter(|s| one(s.status.counters.lost_workers)),
-    ),
-    row(
-        "given_back_bytes",
-        NONE,
-        "Bytes given back to the kernel's pool, for others or by prezero give-back",
-        Counter(|s| one(s.status.counters.given_back_bytes)),
-    ),
-    row(
-        "reloads",
-        &[label("result", Reload::WORDS)],
-        "Configurations read again: taken, or refused with nothing changed",
-        Counter(|s| s.metrics.reloads.samples()),
-    ),
-];
+const STATE: &[Label] = &[NODE, PAGE_SIZE, PAGES_PER_BLOCK, label("state", STATES)];
+const SIZE: &[Label] = &[PAGE_SIZE];
+const UID: &[Label] = &[label("uid", &[])];
+const BUILD: &[Label] = &[label("version", &[]), label("provider", &[])];
+const OUTCOME: &[Label] = &[label("outcome", Outcome::WORDS)];
+const REASON: &[Label] = &[label("reason", Reason::WORDS)];
+const RESULT: &[Label] = &[label("result", Reload::WORDS)];
 
-const fn row(
-    name: &'static str,
-    labels: &'static [Label],
-    help: &'static str,
-    source: Source,
-) -> Metric {
-    Metric { name, labels, help, source }
+macro_rules! metrics {
+    ($($kind:ident $name:literal $labels:ident $help:literal => $source:expr;)*) => {
+        pub(super) static TABLE: &[Metric] = &[$(
+            Metric { name: $name, labels: $labels, help: $help, source: Source::$kind($source) },
+        )*];
+    };
+}
+
+// In the order of the documentation: what is, then what happened.
+metrics! {
+    Gauge "pages" STATE "Pages of a pool by state; zeroable counts pages that the pool may still take from the kernel" => pages;
+    Gauge "blocks" POOL "Blocks of a pool in all states" => |s| pools(s, |p| p.blocks);
+    Gauge "ready_low_pages" POOL "Background zeroing starts below" => |s| pools(s, |p| p.ready_low);
+    Gauge "ready_high_pages" POOL "Background zeroing stops at" => |s| pools(s, |p| p.ready_high);
+    Gauge "kernel_free_pages" KERNEL_POOL "Pages of the kernel's pool that are free and not promised to any process"
+        => |s| kernel_pools(s, |p| Some(p.kernel_free_pages));
+    Gauge "reserve_pages" KERNEL_POOL "Pages of the kernel's pool, in use or not, where reserve_max lets the daemon change its size"
+        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.total_pages));
+    Gauge "reserve_grown_pages" KERNEL_POOL "Pages that the daemon has added to the kernel's pool and not yet removed"
+        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.grown_pages));
+    Gauge "user_held_bytes" UID "Bytes that count against a user's quota: lent, lingering and kept, and what its files have beyond that"
+        => |s| s.status.users.iter().map(|user| (vec![user.uid.to_string()], user.held_bytes)).collect();
+    Gauge "page_size_bytes" SIZE "Bytes of one page, to multiply by"
+        => |s| s.status.pools.iter().map(|pool| (vec![page_size(pool)], pool.page_bytes)).collect();
+    Gauge "leases" NONE "Loans that are out" => |s| one(s.status.loans.len() as u64);
+    Gauge "workers" NONE "The daemon's own workers that run now" => |s| one(s.status.workers.into());
+    Gauge "paused" NONE "1 while background zeroing waits for CPU pressure to fall" => |s| one(s.status.paused_by_pressure.into());
+    Gauge "build_info" BUILD "Version and provider of the daemon; always 1"
+        => |s| [(vec![s.status.version.clone(), s.status.provider.to_string()], 1)].into();
+    Counter "loans" OUTCOME "Loans granted, by what they found: all pages ready, some, none, or content kept for their owner"
+        => |s| s.metrics.loans.samples();
+    Counter "refusals" REASON "Loans refused, by reason; the last three concern loans by name" => |s| s.metrics.refusals.samples();
+    Histogram "lend_seconds" NONE "Time from a request for a loan to its answer, refusals included" => |metrics| &metrics.lend;
+    Counter "lent_ready_bytes" NONE "Bytes lent that were ready" => |s| one(s.status.counters.hit_bytes);
+    Counter "lent_hole_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.miss_bytes);
+    Counter "zeroed_bytes" NONE "Bytes that workers zeroed, those of prezero zero included" => |s| one(s.status.counters.zeroed_bytes);
+    Seconds "worker_cpu_seconds" NONE "CPU time of the daemon's own workers, to 10 ms while they run, and of delegated workers once they have ended"
+        => |s| s.worker_cpu;
+    Counter "lost_workers" NONE "Workers that ended without a report" => |s| one(s.status.counters.lost_workers);
+    Counter "given_back_bytes" NONE "Bytes given back to the kernel's pool, for others or by prezero give-back"
+        => |s| one(s.status.counters.given_back_bytes);
+    Counter "reloads" RESULT "Configurations read again: taken, or refused with nothing changed" => |s| s.metrics.reloads.samples();
 }
 
 const fn label(name: &'static str, values: &'static [&'static str]) -> Label {

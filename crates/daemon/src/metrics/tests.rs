@@ -90,7 +90,7 @@ fn dashboard_shows_every_metric_and_no_other() {
 fn every_label_value_is_there_from_the_start() {
     let status = Status { pools: vec![wire::PoolStatus::default()], ..empty() };
     let text = Metrics::new().text(&status, Duration::ZERO);
-    for metric in &TABLE {
+    for metric in TABLE {
         for label in metric.labels {
             for value in label.values {
                 let (name, pair) = (full_name(metric), format!("{}=\"{value}\"", label.name));

@@ -2,9 +2,8 @@
 //! The store loops of aarch64.
 //!
 //! Each is `extern "C" fn(start: x0, len: x1, unit: x2) -> (address: x0, code: x1)` and keeps the
-//! rules of [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf` that never
-//! moves `sp`, leaves the return address in `x30`, and writes only registers that a callee may
-//! spoil.
+//! rules of [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf`. It leaves `sp`
+//! and the return address in `x30` alone, and writes only registers that a callee may spoil.
 //!
 //! # Safety
 //!
@@ -25,7 +24,7 @@ pub(crate) unsafe extern "C" fn landing() {
     naked_asm!("ret")
 }
 
-/// Single bytes: the ends of an extent that is not aligned. Unit: 1.
+/// Single bytes: the unaligned ends of an extent. Unit: 1.
 #[unsafe(naked)]
 #[unsafe(link_section = "prezero_leaf")]
 pub(crate) unsafe extern "C" fn bytes(start: *mut u8, len: usize, _unit: usize) -> Trap {

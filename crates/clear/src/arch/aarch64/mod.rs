@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! aarch64: the one place where a [`Method`] becomes instructions.
 //!
-//! The store loops are in `leaf`, the search for a byte that is not zero in `scan`, the list of
-//! both in `arch::table`.
+//! The store loops are in `leaf`, the search for a nonzero byte in `scan`, the list of both in
+//! `arch::table`.
 //!
 //! # Safety
 //!
@@ -36,7 +36,7 @@ scans!(scans_of_aarch64);
 /// The block that `dc zva` zeroes, where the CPU allows the instruction.
 fn zva_bytes() -> Option<usize> {
     let id: u64;
-    // SAFETY: reads a register that every exception level may read, and touches nothing else.
+    // SAFETY: reads a register that every exception level may read, and only that.
     unsafe {
         asm!("mrs {id}, dczid_el0", id = out(reg) id, options(nomem, nostack, preserves_flags, pure))
     };
@@ -45,8 +45,8 @@ fn zva_bytes() -> Option<usize> {
     (id & 0x10 == 0).then_some(4 << (id & 0xf))
 }
 
-/// `dmb ishst`: stores of this thread, `stnp` and `dc zva` among them, before later stores, so that
-/// whoever sees one of these sees the zeros.
+/// `dmb ishst`: stores of this thread, `stnp` and `dc zva` among them, before later stores: a
+/// thread that sees a later one sees the zeros.
 #[inline]
 pub fn fence() {
     // SAFETY: a barrier; it touches no register and no memory.

@@ -2,12 +2,12 @@
 //! The store loops of x86-64.
 //!
 //! Each is `extern "sysv64" fn(start: rdi, len: rsi, unit: rdx) -> (address: rax, code: rdx)` and
-//! keeps the rules of [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf` that
-//! never moves `rsp` and writes only registers that a callee may spoil. The direction flag is clear
-//! on entry, by the ABI.
+//! keeps the rules of [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf`. It
+//! leaves `rsp` alone and writes only registers that a callee may spoil. The direction flag is
+//! clear on entry, by the ABI.
 //!
-//! One cache line per turn is as fast as four or eight (Zen 4, 1 GiB, AVX-512: within 2 %), since
-//! the stores wait for memory and not for the loop. Two streams at once are slower by 20 %, four by
+//! One cache line per turn is as fast as four or eight (Zen 4, 1 GiB, AVX-512: within 2 %): the
+//! stores wait for memory, and the loop is faster. Two streams at once are slower by 20 %, four by
 //! 37 %.
 //!
 //! # Safety

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! x86-64: the one place where a [`Method`] becomes instructions.
 //!
-//! The store loops are in `leaf`, the searches for a byte that is not zero in `scan`, the list of
-//! both in `arch::table`.
+//! The store loops are in `leaf`, the searches for a nonzero byte in `scan`, the list of both in
+//! `arch::table`.
 //!
 //! # Safety
 //!
@@ -44,7 +44,7 @@ macro_rules! scans_of_x86_64 {
 }
 scans!(scans_of_x86_64);
 
-/// CPUID 8000_0008:EBX bit 0, which neither the language nor its library knows by name.
+/// CPUID 8000_0008:EBX bit 0, which has a name in neither the language nor its library.
 #[allow(unused_unsafe, reason = "CPUID became a safe call after the oldest supported compiler")]
 fn has_clzero() -> bool {
     use core::arch::x86_64::__cpuid;
@@ -56,8 +56,8 @@ fn has_clzero() -> bool {
     highest >= SIZES && unsafe { __cpuid(SIZES) }.ebx & 1 != 0
 }
 
-/// `sfence`, so that whoever sees a later store of this thread sees the zeros: non-temporal stores
-/// and `clzero` are weakly ordered, even against a release store of this same thread.
+/// `sfence`, so that a thread that sees a later store of this one sees the zeros. Non-temporal
+/// stores and `clzero` are weakly ordered, even against a release store of the same thread.
 #[inline]
 pub fn fence() {
     // SAFETY: SSE is part of x86-64.
