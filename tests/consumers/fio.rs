@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use linux::testkit::hugepages;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{assert_returned, is_wanted, run, served, succeeded};
 

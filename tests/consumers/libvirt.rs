@@ -9,11 +9,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page, c};
+use testkit::hugepages;
 
 use super::{Program, assert_returned, assert_served, installed, is_wanted, succeeded, until};
 

@@ -30,11 +30,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::testkit::{skip, skip_for_ever};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::{PATIENCE, binary};
 use prezero_tests::{Daemon, Page};
+use testkit::{skip, skip_for_ever};
 
 /// Set to `1` to run all of them.
 const ALL: &str = "PREZERO_TEST_CONSUMERS";

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::postgres::{self, Cluster};
 use super::qemu::{self, Stage};

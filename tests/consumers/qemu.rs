@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
 use prezero_tests::memory::at;
 use prezero_tests::{Daemon, Page, c};
 use tempfile::TempDir;
+use testkit::hugepages;
 
 use super::{
     Program, assert_returned, assert_served, installed, is_wanted, measured, run, served, until,

@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use linux::testkit::hugepages;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page, c};
+use testkit::hugepages;
 
 use super::{is_wanted, succeeded};
 

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use linux::testkit::{hugepages, skip};
 use prezero_tests::{Daemon, Page};
+use testkit::{hugepages, skip};
 use units::Node;
 
 use super::{ALL, run, served, skip_for_ever};

@@ -248,7 +248,7 @@ fn pressure_pauses_own_workers_and_a_metric_says_so() {
     let page = Page::Mib2;
     let config = |limit: &str| format!("[workers]\n{limit}\n{}", page.pool("ready_high = 4"));
     if !std::path::Path::new("/proc/pressure/cpu").exists() {
-        linux::testkit::skip_for_ever("this kernel tells no pressure (CONFIG_PSI)");
+        testkit::skip_for_ever("this kernel tells no pressure (CONFIG_PSI)");
         return;
     }
     let Some(daemon) = start(page, 4, &config("pause_above_pressure = 1")) else { return };

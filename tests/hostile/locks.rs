@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::fork;
+use testkit::child::fork;
 
 use crate::attack::{Attack, say};
 use crate::raw;

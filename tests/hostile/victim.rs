@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
-use linux::testkit::child::{Child, fork};
 use prezero_tests::{Daemon, Page};
+use testkit::child::{Child, fork};
 
 use crate::users::User;
 

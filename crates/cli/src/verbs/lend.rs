@@ -14,12 +14,11 @@ use std::time::Duration;
 use client::LendRequest;
 use units::Bytes;
 use units::Owner;
-use worker::Which;
 
 use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
 use crate::output;
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 use crate::verbs::named::NamedArgs;
 
 /// Run a command on borrowed memory
@@ -77,13 +76,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     if let Some(name) = &args.named.name {
         let kept = (args.owner.as_ref(), args.keep);
-        return args.named.lend(&args.daemon, &args.which, name, args.size, kept);
+        return args.named.lend(&args.daemon, &args.which.get(), name, args.size, kept);
     }
     let mut client = args.daemon.connect()?;
     let request = LendRequest {
         bytes: args.size,
-        page_size: args.which.page_size,
-        node: args.which.node(),
+        page_size: args.which.get().page_size,
+        node: args.which.get().node(),
         owner: args.owner.clone(),
         keep: args.keep,
         single: true,

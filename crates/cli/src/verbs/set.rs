@@ -6,11 +6,10 @@ use std::str::FromStr;
 use book::config::Amount;
 use units::{Bytes, PageSize};
 use wire::{PoolChange, PoolStatus, Recycle};
-use worker::Which;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::pools;
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 
 /// Change a pool's thresholds, or add a pool
 ///
@@ -130,10 +129,10 @@ fn shape(args: &Args, pools: &[PoolStatus]) -> Result<PoolChange, String> {
     };
     let meant: Vec<_> = pools
         .iter()
-        .filter(|pool| args.which.fits(pool.node, pool.page_bytes))
+        .filter(|pool| args.which.get().fits(pool.node, pool.page_bytes))
         .filter(|pool| has_blocks(pool))
         .collect();
-    match (&meant[..], args.which.page_size) {
+    match (&meant[..], args.which.get().page_size) {
         ([pool], _) => Ok(PoolChange {
             node: pool.node,
             page_bytes: pool.page_bytes,
@@ -147,7 +146,7 @@ fn shape(args: &Args, pools: &[PoolStatus]) -> Result<PoolChange, String> {
                 None => u64::from(!is_mixed),
             };
             Ok(PoolChange {
-                node: args.which.node().map_or(0, |node| node.0),
+                node: args.which.get().node().map_or(0, |node| node.0),
                 page_bytes: page_size.bytes(),
                 pages_per_block,
                 ..PoolChange::default()
