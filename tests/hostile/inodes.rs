@@ -300,7 +300,7 @@ fn watch_its_own(scene: &mut Scene<'_>) -> Got {
         let file = memfd_create("watched", MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, PAGE).expect("its own file");
         watch(&watcher, &file.as_fd());
-        let memory = Mapping::map(&BlockFile::from(file), PAGE, PageSize::KIB_4);
+        let memory = Mapping::map(BlockFile::from(file), PAGE, PageSize::KIB_4);
         std::thread::sleep(Duration::from_millis(4));
         drop(memory.expect("its own memory"));
         events(&watcher);
