@@ -25,7 +25,7 @@ use crate::victim::{LEND, STATUS, Victim};
 /// How long one look lasts, without the attack and with it.
 const WINDOW: Duration = Duration::from_millis(250);
 /// With an attack a call may take so many times as long as without.
-const TIMES: u32 = 5;
+const TIMES: f64 = 5.0;
 /// Below this nothing is judged: what the kernel does for attackers, it does in its own time.
 const NOISE: Duration = Duration::from_millis(20);
 /// What is slow is looked at again: an attack is slow each time, the machine's other work is not.
@@ -39,6 +39,9 @@ pub(crate) const POOL: &str =
 /// ... so that a busy machine does not decide what is ready.
 pub(crate) const WORKERS: &str = "[workers]\nsched_idle = false\nnice = 0\n";
 
+/// What an attacker does.
+type Act<'a> = dyn Fn(&mut Scene<'_>) -> Got + 'a;
+
 /// One attack; [`Attack::run`] runs it.
 pub(crate) struct Attack<'a> {
     name: String,
@@ -47,7 +50,8 @@ pub(crate) struct Attack<'a> {
     victims: Vec<Victim>,
     window: Duration,
     throttled: Option<&'a Throttled>,
-    act: Box<dyn Fn(&mut Scene<'_>) -> Got + 'a>,
+    act: Box<Act<'a>>,
+    control: Option<(f64, Box<Act<'a>>)>,
     /// Where it is made.
     place: &'static Location<'static>,
 }
@@ -63,7 +67,8 @@ impl<'a> Attack<'a> {
     ) -> Self {
         let victims = vec![LEND, STATUS];
         let (name, act, place) = (name.into(), Box::new(act), Location::caller());
-        Self { name, by, attackers: 1, victims, window: WINDOW, throttled: None, act, place }
+        let (throttled, control) = (None, None);
+        Self { name, by, attackers: 1, victims, window: WINDOW, throttled, act, control, place }
     }
 
     /// By so many processes.
@@ -90,6 +95,13 @@ impl<'a> Attack<'a> {
     /// Each window so long.
     pub(crate) fn windows_of(self, window: Duration) -> Self {
         Self { window, ..self }
+    }
+
+    /// Judged by calls beside a process of the same user that does this: the harmless part of the
+    /// attack, or the harm that a user can do to every process of the machine without a daemon.
+    /// A call may take `times` as long as beside that.
+    pub(crate) fn beside(self, times: f64, control: impl Fn(&mut Scene<'_>) -> Got + 'a) -> Self {
+        Self { control: Some((times, Box::new(control))), ..self }
     }
 
     /// Runs it, prints its line of the table, and notes any harm that it did.
@@ -150,7 +162,18 @@ impl<'a> Attack<'a> {
                 stage.set_quiet(victim, &took);
             }
         }
-        let attackers: Vec<_> = (0..self.attackers).map(|_| self.attack(&stage.daemon)).collect();
+        let control = match &self.control {
+            None => None,
+            Some((times, control)) => {
+                let process = self.attack(&stage.daemon, control);
+                process.wait_until_set_up();
+                let watched = self.watch(&stage.daemon);
+                process.got().map_err(|harm| format!("the control: {harm}"))?;
+                Some((*times, watched.into_iter().collect::<Result<Vec<_>, _>>()?))
+            }
+        };
+        let attackers: Vec<_> =
+            (0..self.attackers).map(|_| self.attack(&stage.daemon, &self.act)).collect();
         attackers.iter().for_each(Attacker::wait_until_set_up);
         let free = |free| self.throttled.iter().for_each(|group| group.release(free));
         free(false);
@@ -164,9 +187,15 @@ impl<'a> Attack<'a> {
             }
         }
         let attacked = attacked.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let quiet = |victim| stage.quiet(victim).unwrap_or_default().to_vec();
-        let times = self.victims.iter().zip(attacked);
-        Ok(times.map(|(victim, attacked)| Times { quiet: quiet(victim), attacked }).collect())
+        let quiet = |victim: &Victim| stage.quiet(victim).unwrap_or_default().to_vec();
+        let times = self.victims.iter().zip(attacked).enumerate();
+        let of = |(place, (victim, attacked)): (usize, (&Victim, Vec<Duration>))| match &control {
+            None => Times { quiet: quiet(victim), attacked, times: TIMES },
+            Some((times, beside)) => {
+                Times { quiet: beside[place].clone(), attacked, times: *times }
+            }
+        };
+        Ok(times.map(of).collect())
     }
 
     fn watch(&self, daemon: &Daemon) -> Vec<Result<Vec<Duration>, String>> {
@@ -175,14 +204,14 @@ impl<'a> Attack<'a> {
         watched.into_iter().map(crate::victim::Watched::took).collect()
     }
 
-    fn attack(&self, daemon: &Daemon) -> Attacker {
+    fn attack(&self, daemon: &Daemon, act: &Act<'_>) -> Attacker {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (report, answer) = rustix::pipe::pipe_with(flags).expect("a pipe");
         let child = fork(|ready| {
             self.throttled.iter().for_each(|group| group.join());
             self.by.become_it();
             let mut scene = Scene::new(daemon, ready, self.window);
-            let (mark, text) = match (self.act)(&mut scene) {
+            let (mark, text) = match act(&mut scene) {
                 Ok(got) => ('+', got),
                 Err(harm) => ('-', harm),
             };
@@ -241,6 +270,7 @@ impl Attacker {
 struct Times {
     quiet: Vec<Duration>,
     attacked: Vec<Duration>,
+    times: f64,
 }
 
 impl Times {
@@ -251,7 +281,7 @@ impl Times {
     }
 
     fn is_fair(&self) -> bool {
-        Self::p99(&self.attacked) <= (Self::p99(&self.quiet) * TIMES).max(NOISE)
+        Self::p99(&self.attacked) <= Self::p99(&self.quiet).mul_f64(self.times).max(NOISE)
     }
 
     fn text(&self) -> String {

@@ -9,9 +9,10 @@ use client::{LendRequest, Mapping};
 use linux::BlockFile;
 use prezero_tests::Page;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use testkit::child::fork;
 use testkit::punch;
+use units::PageSize;
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::raw;
@@ -19,7 +20,7 @@ use crate::scene::{Got, Scene, path_of, path_only};
 use crate::socket::{copies, watchers};
 use crate::stage::Stage;
 use crate::users::User;
-use crate::victim::Victim;
+use crate::victim::{SERVING_THREAD, Victim};
 
 const PAGE: u64 = 2 << 20;
 /// Pages that an attacker may hold.
@@ -262,6 +263,70 @@ fn watch_returned(scene: &mut Scene<'_>) -> Got {
         return Err(format!("{told} events of others' loans"));
     }
     Ok(format!("{} watchers of nothing", copies.len() * 8))
+}
+
+/// Loans that are held by their memory, of blocks for which a hundred thousand wait: the daemon has
+/// a description of each, which it closes when the loan has ended.
+fn watch_while_it_borrows(scene: &mut Scene<'_>, pause: Duration, sets: usize) -> Got {
+    let watcher = watcher();
+    let copies = copies(&watcher);
+    let sleepers = watchers(&copies, sets);
+    let mut loans = 0;
+    scene.set_up();
+    while !scene.over() || loans == 0 {
+        let (lease, file) = scene.borrow_file(|request| request.held_by_memory = true);
+        watch(&watcher, &file.as_fd());
+        let memory = Mapping::map(&file, PAGE, Page::Mib2.size()).expect("lent memory");
+        drop((lease, file));
+        memory.fill(0..1, 0xA7);
+        std::thread::sleep(Duration::from_millis(4));
+        drop(memory);
+        loans += 1;
+        events(&watcher);
+        std::thread::sleep(pause);
+    }
+    drop(sleepers);
+    Ok(format!("its own events, {} watchers", copies.len() * sets))
+}
+
+/// The same watchers, woken by closing files that the daemon has never seen: the end of the mapping
+/// and of the descriptor are as many events as those of a loan.
+fn watch_its_own(scene: &mut Scene<'_>) -> Got {
+    let watcher = watcher();
+    let copies = copies(&watcher);
+    let sleepers = watchers(&copies, 8);
+    scene.set_up();
+    while !scene.over() {
+        let file = memfd_create("watched", MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, PAGE).expect("its own file");
+        watch(&watcher, &file.as_fd());
+        let memory = Mapping::map(BlockFile::from(file), PAGE, PageSize::KIB_4);
+        std::thread::sleep(Duration::from_millis(4));
+        drop(memory.expect("its own memory"));
+        events(&watcher);
+    }
+    drop(sleepers);
+    Ok(format!("{} watchers of its own", copies.len() * 8))
+}
+
+/// Two attacks: as many loans as one process can make, and ten a second, by which each wake-up on
+/// the serving thread shows: 120,000 watchers take it 10 ms.
+pub(crate) fn watches_of_loans_hold_up_nobody_more_than_watches_of_any_file(stage: &mut Stage) {
+    let name = format!("inotify over loans held by memory, {}", stage.recycle);
+    let often = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, Duration::ZERO, 8);
+    Attack::new(name, User::Borrower, often)
+        .beside(2.0, watch_its_own)
+        .windows_of(Duration::from_secs(1))
+        .run(stage);
+    let name = format!("inotify over ten loans a second, {}", stage.recycle);
+    let pause = Duration::from_millis(100);
+    let seldom = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, pause, 8);
+    let unwatched = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, pause, 0);
+    Attack::new(name, User::Borrower, seldom)
+        .only(SERVING_THREAD)
+        .beside(1.5, unwatched)
+        .windows_of(Duration::from_secs(3))
+        .run(stage);
 }
 
 pub(crate) fn watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody(stage: &mut Stage) {

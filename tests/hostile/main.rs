@@ -51,6 +51,7 @@ const RECYCLING: &[Subject] = &[
     files::a_lease_on_a_returned_file_holds_up_nobody,
     files::locks_on_returned_files_hold_up_nobody,
     inodes::watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody,
+    inodes::watches_of_loans_hold_up_nobody_more_than_watches_of_any_file,
     memory::changing_the_mode_between_return_and_proof_opens_nothing,
     memory::no_reference_reaches_the_next_borrower,
     #[cfg(target_arch = "x86_64")]

@@ -41,6 +41,27 @@ pub(crate) const LEND: Victim = Victim { what: "Lend", user: User::Victim, act: 
 /// Root that looks.
 pub(crate) const STATUS: Victim = Victim { what: "GetStatus", user: User::Root, act: status };
 
+/// The daemon's one thread that serves calls, for [`SERVED`].
+pub(crate) const SERVING_THREAD: Victim =
+    Victim { what: "CPU time of the serving thread", user: User::Root, act: serving_thread };
+
+/// How long one look at the serving thread lasts.
+const SERVED: Duration = Duration::from_secs(1);
+
+/// What the serving thread has had of a CPU meanwhile: the first number of its `schedstat`.
+fn serving_thread(daemon: &Daemon) -> Result<Duration, String> {
+    let pid = daemon.pid();
+    let path = format!("/proc/{pid}/task/{pid}/schedstat");
+    let used = || {
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let nanos = text.split(' ').next().and_then(|number| number.parse().ok());
+        nanos.map(Duration::from_nanos).ok_or_else(|| format!("{path}: {text}"))
+    };
+    let before = used()?;
+    std::thread::sleep(SERVED);
+    Ok(used()?.saturating_sub(before))
+}
+
 /// Times a call, without the time for which its caller, or a thread of the daemon's that serves
 /// calls, was ready to run and had no CPU. That is the scheduler's doing, who gives every process
 /// its turn; what is left is what the daemon does and what it waits for: locks, leases, queues,
