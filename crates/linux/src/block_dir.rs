@@ -2,11 +2,11 @@
 //! A directory of blocks: one subdirectory is one state, in it one directory is one block, which
 //! holds the one file of its pages; one rename is one move.
 //!
-//! What is renamed is the block's directory, since a rename waits for the inode lock of what it
-//! moves: that of the file is held by whoever fills it, for as long as it takes; that of the
-//! directory by nobody, since no descriptor of a file leads to it. The same holds for opening a
-//! file and asking for its length and memory. Only [`BlockDir::unlink`], and what changes the
-//! file's length, owner or mode, waits for those who have the file open.
+//! A rename moves the block's directory, since it waits for the inode lock of the moved file. A
+//! process that fills a file holds the file's lock for the whole call. The directory's lock stays
+//! free, since no descriptor of a file leads to its directory. The same holds for opening a file
+//! and asking for its length and memory. Only [`BlockDir::unlink`], and calls that change the
+//! file's length, owner or mode, wait for processes that have the file open.
 //!
 //! The file system is the journal. A rename never replaces a file (`RENAME_NOREPLACE`), so a block
 //! cannot be lost to a name used twice. All calls are relative to directories held open, so that a
@@ -78,7 +78,7 @@ impl BlockDir {
         Ok(Self { path: path.to_owned(), root, page, states })
     }
 
-    /// The directory itself: who has it open keeps its file system, mounted or not.
+    /// The directory itself: an open descriptor of it keeps its file system, mounted or not.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -96,7 +96,7 @@ impl BlockDir {
     /// The names in `state`, sorted.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that is not UTF-8: prezero makes none, so somebody else did.
+    /// [`Error::Invalid`] for a name that is not UTF-8: prezero makes none, so another program did.
     pub fn list(&self, state: &str) -> Result<Vec<String>> {
         let dir = self.state(state)?;
         let call = || format!("getdents64({:?})", self.path.join(state));
@@ -120,8 +120,8 @@ impl BlockDir {
         Ok(names)
     }
 
-    /// How many blocks are in `state`, whatever they are called: a directory's number of links, so
-    /// that it costs the same for one and a million.
+    /// The number of blocks in `state`, under any name: a directory's number of links, at the same
+    /// cost for one and a million.
     pub fn count(&self, state: &str) -> Result<u64> {
         let flags = AtFlags::EMPTY_PATH;
         let stat = rustix::fs::statx(self.state(state)?, "", flags, StatxFlags::NLINK)
@@ -130,7 +130,7 @@ impl BlockDir {
         Ok(u64::from(stat.stx_nlink).saturating_sub(2))
     }
 
-    /// Makes an empty file that is not there yet, mode 0600 whatever the umask.
+    /// Makes a new empty file with mode 0600 under any umask.
     ///
     /// # Errors
     /// EEXIST if the name is taken.
@@ -159,7 +159,7 @@ impl BlockDir {
     /// nobody.
     ///
     /// # Errors
-    /// [`Error::is_in_use`] while somebody has a lease on the file, or runs the program in it, as
+    /// [`Error::is_in_use`] while a process has a lease on the file, or runs the program in it, as
     /// its owner may.
     pub fn open_block(&self, state: &str, name: &str) -> Result<BlockFile> {
         check_name(name)?;
@@ -217,7 +217,7 @@ impl BlockDir {
         Ok(self.list(state)?.into_iter().filter(is_bare).collect())
     }
 
-    /// Gives a bare file the directory of a block. Waits for those who have the file open.
+    /// Gives a bare file the directory of a block. Waits for processes that have the file open.
     pub fn wrap(&self, state: &str, name: &str) -> Result<()> {
         check_name(name)?;
         let (dir, half) = (self.state(state)?, format!("{name}{WRAPPING}"));
@@ -251,7 +251,7 @@ impl BlockDir {
         self.path.join(state).join(name).join(PAGES)
     }
 
-    /// A path of a block's file that is good for as long as this value, whatever is mounted where.
+    /// A path of a block's file, valid for the lifetime of this value under any mount.
     pub(crate) fn path_of(&self, state: &str, name: &str) -> Result<PathBuf> {
         check_name(name)?;
         let dir = self.state(state)?.as_raw_fd();
@@ -277,8 +277,8 @@ impl BlockDir {
             )
     }
 
-    /// Removes a block, or whatever else has that name; the pages go when the last description and
-    /// mapping does. Waits for those who have the file open.
+    /// Removes a block, or any other file of that name; the pages go with the last description and
+    /// mapping. Waits for processes that have the file open.
     pub fn unlink(&self, state: &str, name: &str) -> Result<()> {
         check_name(name)?;
         let dir = self.state(state)?;

@@ -4,7 +4,7 @@
 //! What the file systems promise, tested in `tests/real/block_file.rs` on both:
 //! - `fallocate` zeroes without mapping, and a signal ends it between two pages.
 //! - Making a file shorter or punching a hole gives the pages back before the call returns, unless
-//!   somebody else still has them pinned.
+//!   another process still has them pinned.
 //! - Making it longer leaves a hole, which takes no page until it is mapped (hugetlbfs: promised at
 //!   `mmap`) and touched.
 
@@ -138,8 +138,8 @@ impl BlockFile {
         Ok(None)
     }
 
-    /// Gives the file to one user, who alone may open it anew through `/proc/self/fd`: owner and
-    /// mode 0600. Waits while somebody else holds the file's inode lock.
+    /// Gives the file to one user, who alone may reopen it through `/proc/self/fd`: owner and mode
+    /// 0600. Waits while another process holds the file's inode lock.
     ///
     /// A caller that may not give files away keeps it: a descriptor that it passes on is as good,
     /// and opens nothing anew.
@@ -161,7 +161,7 @@ impl BlockFile {
         }
     }
 
-    /// Takes the file back: the caller's, mode 0600. Waits while somebody else holds the file's
+    /// Takes the file back: the caller's, mode 0600. Waits while another process holds the file's
     /// inode lock.
     ///
     /// A descriptor opened with `O_PATH` is invisible to the lease proof and can be opened for real
@@ -183,10 +183,10 @@ impl BlockFile {
         Err(Error::invalid("access", name_of(self.as_fd()), "was changed while it was taken away"))
     }
 
-    /// Whether nobody but the caller, and root, may open the file anew. Waits for nobody.
+    /// Whether only the caller and root may reopen the file. Returns at once.
     ///
-    /// An `open` that passed its permission check before access was taken away, and has yet to
-    /// return, is seen by no proof made meanwhile: so look, and prove, again before the next use.
+    /// An `open` may pass its permission check before access is taken away and return later. A
+    /// proof made in between misses it: so look, and prove, again before the next use.
     pub fn is_private(&self) -> Result<bool> {
         let stat = self.stat()?;
         let ours = stat.st_uid == rustix::process::geteuid().as_raw();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Control groups, v2 and v1, where they are mounted: whose group this is, joining one, its CPU
-//! time.
+//! Control groups, v2 and v1, where they are mounted: a process's group, joining one, its CPU time.
 //!
 //! Mounts are found by the conventional places below [`Roots::cgroup`]: v2 at the root itself or,
 //! on hybrid hosts, in `unified`; each v1 controller in the directory of its name (`cpu` and
@@ -199,9 +198,9 @@ impl Group {
             .advise(Errno::OPNOTSUPP, "the group is threaded: use a domain group")
     }
 
-    /// Lets it have `quota` of CPU time in each `period`, for all its threads together: `cpu.max`,
-    /// or `cpu.cfs_quota_us` with v1. `false` for hierarchies that do not limit CPU time, and for
-    /// v2 groups whose parent does not pass the controller on.
+    /// Gives the group `quota` of CPU time in each `period`, for all its threads together:
+    /// `cpu.max`, or `cpu.cfs_quota_us` with v1. `false` for hierarchies that do not limit CPU
+    /// time, and for v2 groups without the controller in their parent.
     ///
     /// # Errors
     /// EINVAL for a period outside 1 ms to 1 s, or a quota below 1 ms.

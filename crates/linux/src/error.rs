@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one error type: what was asked, what the kernel said, and what to do where that is known.
+//! The one error type: the request, the kernel's answer, and advice where there is some.
 //!
 //! A failed call prints as `strace` would print it, so that a user can search for it and a
 //! developer can repeat it: `fallocate(7</run/prezero/huge/zeroable/3>, 0, 0, 2097152) = ENOSPC (no
@@ -13,7 +13,7 @@ pub use rustix::io::Errno;
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the kernel did not do what was asked, or why it was not asked at all.
+/// The reason why the kernel refused a request, or why it was never asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -90,7 +90,7 @@ impl Error {
         matches!(self.errno(), Some(Errno::PERM | Errno::ACCESS))
     }
 
-    /// Somebody has a lease on the file (fcntl(2), F_SETLEASE): it is open elsewhere.
+    /// A process has a lease on the file (fcntl(2), F_SETLEASE): it is open elsewhere.
     pub fn is_leased(&self) -> bool {
         self.errno() == Some(Errno::AGAIN)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of this process that nobody uses any more.
+//! Unused memory of this process.
 //!
 //! # Safety
 //!
@@ -7,7 +7,7 @@
 //! (MT-Safe), and gives back only what no allocation is in.
 #![cfg_attr(target_env = "gnu", expect(unsafe_code, reason = "glibc's malloc_trim"))]
 
-/// Gives the kernel back what was freed and the allocator keeps. Returns whether it had anything.
+/// Gives freed memory that the allocator keeps back to the kernel. Returns whether there was any.
 ///
 /// glibc keeps freed memory that lies below memory in use, for ever. Costs milliseconds per 100 MiB
 /// of heap. Other C libraries give memory back by themselves: a no-op there.

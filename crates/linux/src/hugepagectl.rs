@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The structs and numbers of `kernel/uapi/hugepagectl.h`, once for everybody who speaks them:
-//! callers of `/dev/hugepagectl`, and the provider of the same file on a stock kernel.
+//! The structs and numbers of `kernel/uapi/hugepagectl.h`, once for both sides: callers of
+//! `/dev/hugepagectl`, and the provider of the same file on a stock kernel.
 //!
 //! A struct only ever grows at its end. [`Argument::read`] and [`Argument::written`] are the
 //! provider's side of the rules by which different ages of it understand each other.
@@ -36,7 +36,7 @@ pub struct Query {
     pub flags: u32,
     /// Pages of the pool on this node, in use or not.
     pub total: u64,
-    /// Pages nobody uses: dirty, being zeroed, and zeroed.
+    /// Unused pages: dirty, being zeroed, and zeroed.
     pub free: u64,
     /// Free pages promised to mappings that have not touched them, on all nodes together.
     pub reserved: u64,
@@ -50,11 +50,11 @@ pub struct Query {
     pub hits: u64,
     /// Allocations that wanted a zero page and had to clear it themselves.
     pub misses: u64,
-    /// Those of `misses` that took the last page from whoever was zeroing it.
+    /// Those of `misses` that took the last page from a zeroer.
     pub waits: u64,
     /// Base pages of the node, in use or not, huge ones included.
     pub node_total: u64,
-    /// Base pages of the node that nobody uses and that are in no pool.
+    /// Unused base pages of the node outside all pools.
     pub node_free: u64,
 }
 
@@ -110,7 +110,7 @@ pub struct Zero {
     pub page_shift: u32,
     /// In: 0.
     pub flags: u32,
-    /// In: zero at most so many pages; [`ALL`]: until none is zeroable.
+    /// In: zero at most this number of pages; [`ALL`]: until none is zeroable.
     pub pages: u64,
     /// Out: pages that this call has zeroed.
     pub zeroed: u64,
@@ -130,13 +130,13 @@ pub struct Watch {
     pub page_shift: u32,
     /// In: 0 or [`WATCH_ZEROABLE`].
     pub flags: u32,
-    /// In: readable below so many zeroed pages. Both thresholds 0 end watching.
+    /// In: readable below this number of zeroed pages. Both thresholds 0 end watching.
     pub min_zeroed: u64,
     /// In: no two wake-ups closer than this; 0: [`WATCH_INTERVAL_DEFAULT_MS`].
     pub min_interval_ms: u32,
     /// In: 0.
     pub reserved: u32,
-    /// In: readable below so many free pages, too.
+    /// In: readable below this number of free pages, too.
     pub min_free: u64,
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Named leases: a FIFO whose read end is the client's, so that its last copy closing is the end.
+//! Named leases: a FIFO with the read end at the client, so the close of its last copy is the end.
 //!
-//! Each in a directory of its own: to unlink a name the kernel locks its directory and then, with
-//! that lock held, waits for the FIFO's, which whoever has kept an `O_PATH` descriptor of it holds
-//! for as long as it likes (chmod(2) in threads that get no CPU time: 28 ms and more). No
-//! descriptor of the FIFO leads to its directory, so that nobody but who ends that lease waits
-//! for it.
+//! Each has a directory of its own. To unlink a name the kernel locks its directory and then waits,
+//! with that lock held, for the FIFO's lock. A process with an `O_PATH` descriptor of the FIFO can
+//! hold that one for any time (chmod(2) in threads that get no CPU time: 28 ms and more). No
+//! descriptor of the FIFO leads to its directory, so only the call that ends this lease waits for
+//! it.
 //!
-//! The client holds the only read end; whoever inherits or receives a copy holds it too. The daemon
-//! holds a write end and never writes. What a FIFO promises (fifo(7), pipe(7)), tested in
+//! The client and every process that inherits or receives a copy hold the only read end. The daemon
+//! holds a write end and never writes. The promises of a FIFO (fifo(7), pipe(7)), tested in
 //! `tests/real/lease.rs`:
 //! - While no read end is open, the write end polls as `POLLERR`: the lease ended. `exit`, a crash
 //!   and SIGKILL close as `close` does.
@@ -118,8 +118,8 @@ impl LeaseDir {
         }
     }
 
-    /// Forgets a lease. Both ends stay what they are, but it cannot be found again. Waits for
-    /// whoever changes the FIFO by a descriptor that it has kept.
+    /// Forgets a lease. Both ends live on, but it cannot be found again. Waits for processes that
+    /// change the FIFO by a descriptor of it.
     pub fn remove(&self, id: &str) -> Result<()> {
         check_name(id)?;
         let call = || format!("unlinkat({:?}, {id:?})", self.path);

@@ -3,13 +3,13 @@
 //!
 //! Mapping a file that has its pages costs page tables only. For 2 GiB on a Zen 4, one core, as
 //! `examples/costs.rs` prints: map and unmap 12 to 19 us; with every page populated 14 us for 1 GiB
-//! pages and 0.55 ms for 2 MiB pages; against 240 ms and 430 ms for having the kernel zero them. A
-//! hole in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the pool is short of them) and
-//! filled at the first touch.
+//! pages and 0.55 ms for 2 MiB pages; against 240 ms and 430 ms for zeroing by the kernel. A hole
+//! in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the pool is short of them) and filled
+//! at the first touch.
 //!
 //! The kernel lets mappings of one file share page tables of 2 MiB pages, a whole GiB at a time,
-//! where each lies at a GiB's boundary: a second mapping of what is populated takes one fault per
-//! GiB. So a mapping of 1 GiB or more begins at such a boundary.
+//! where each begins at a GiB's boundary: a second mapping of a populated file takes one fault per
+//! GiB. So a mapping of 1 GiB or more begins at such boundaries.
 //!
 //! A mapping holds the file's open description as a descriptor does: closing the descriptor does
 //! not end it, for [`crate::exclusive::prove`] least of all. A writable mapping that is longer than
@@ -18,11 +18,11 @@
 //! # Safety
 //!
 //! The file maps and unmaps memory. Fixed-address mappings go only into an address range that the
-//! same value reserved, so nothing of anybody else's is ever replaced, and the range is unmapped
-//! only when the value is dropped. The memory is shared with other processes and may change at any
-//! time, so no reference into it is ever made here: callers get a raw pointer. Touching a page that
-//! the file lost (truncation) or that the pool could not give raises SIGBUS, which ends the process
-//! but corrupts nothing.
+//! same value reserved, so they replace no other mapping, and the range is unmapped only when the
+//! value is dropped. The memory is shared with other processes and may change at any time, so no
+//! reference into it is ever made here: callers get a raw pointer. Touching a page that the file
+//! lost (truncation) or that the pool could not give raises SIGBUS, which ends the process but
+//! corrupts nothing.
 #![expect(unsafe_code, reason = "maps, fills and unmaps memory")]
 
 use std::ffi::c_void;
@@ -45,8 +45,8 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: the value owns an address range, not thread-local state; it hands out raw pointers only,
-// so whoever dereferences them answers for the synchronisation.
+// SAFETY: the value owns an address range, not thread-local state. It hands out raw pointers only,
+// so code that dereferences them answers for the synchronisation.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; no method changes the value through a shared reference.
 unsafe impl Sync for Mapping {}
@@ -110,7 +110,8 @@ impl Mapping {
     fn trim(&mut self, head: usize, tail: usize) -> Result<()> {
         if tail > 0 {
             let end = self.start.wrapping_byte_add(self.len - tail);
-            // SAFETY: the last `tail` bytes of a range that this value owns and nobody points into.
+            // SAFETY: the last `tail` bytes of a range that this value owns, without a pointer into
+            // them.
             unsafe { rustix::mm::munmap(end, tail) }
                 .or_call(|| format!("munmap({end:?}, {tail})"))?;
             self.len -= tail;
@@ -222,9 +223,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this value's own, and raw pointers into it end with it by contract.
         let result = unsafe { rustix::mm::munmap(self.start, self.len) };
-        // Where the kernel has merged it with its neighbours it has to be cut out of them, for
-        // which there may be no memory: it stays until the process ends then. EINVAL would be a
-        // file of larger pages than `place` accepted, which mmap refuses.
+        // If the kernel has merged it with its neighbours, it must be cut out of them, and memory
+        // for that may be missing: then it stays until the process ends. EINVAL would be a file of
+        // larger pages than `place` accepted, which mmap refuses.
         debug_assert!(
             matches!(result, Ok(()) | Err(Errno::NOMEM)),
             "munmap({:?}, {}): {result:?}",

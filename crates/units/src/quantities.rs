@@ -55,7 +55,7 @@ impl fmt::Display for ParseError {
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// A count of huge pages; of which size is said by the context's [`PageSize`].
+/// A count of huge pages; the context's [`PageSize`] gives their size.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -77,8 +77,8 @@ pub struct Node(pub u32);
 pub struct PageSize(u64);
 
 impl Bytes {
-    /// The whole pages of `size` that fit into so many bytes; what is left over is cut off, see
-    /// [`PageSize::pages_in`] for when there may be nothing left over.
+    /// The whole pages of `size` that fit into the bytes; the rest is cut off, see
+    /// [`PageSize::pages_in`] for exact division.
     #[must_use]
     pub const fn whole_pages(self, size: PageSize) -> Pages {
         Pages(self.0 / size.0)
@@ -108,7 +108,7 @@ impl Pages {
     /// No pages.
     pub const ZERO: Self = Self(0);
 
-    /// The bytes of so many pages of `size`; saturates, which no machine's memory can reach.
+    /// The bytes of the pages of `size`; saturates, which no machine's memory can reach.
     #[must_use]
     pub fn bytes(self, size: PageSize) -> Bytes {
         Bytes(self.0.saturating_mul(size.bytes()))

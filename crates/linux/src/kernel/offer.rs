@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What this kernel offers, found out by asking it, not by its version.
 //!
-//! Support is a promise with a number: whoever knows n knows all below it. The kernel's is what it
-//! answers, ours is [`Support::OURS`], and what is used is the lesser of the two, so that an old
+//! Support is a promise with a number: a program at level n knows all levels below it. The kernel's
+//! level is its answer, ours is [`Support::OURS`], and both use the lesser of the two. So an old
 //! prezero on a new kernel and a new one on an old kernel both work. `docs/kernel-features.md` is
 //! the table.
 
@@ -25,9 +25,8 @@ use crate::roots::Roots;
 pub enum Support {
     /// It knows free pages, not zero ones: the daemon owns what it keeps ready.
     Stock,
-    /// It knows which of its pages are zero. The number is the version of the uapi: the query's
-    /// struct has 88 bytes in version 0, 104 in version 1, and every version after it is larger by
-    /// what it adds.
+    /// The kernel knows its zero pages. The number is the version of the uapi: the query's struct
+    /// has 88 bytes in version 0 and 104 in version 1, and every later version adds its fields.
     Zeroed(u32),
 }
 
@@ -35,7 +34,7 @@ impl Support {
     /// What this prezero knows how to use.
     pub const OURS: Self = Self::Zeroed(1);
 
-    /// The version that has a query of so many bytes; `None` if none has.
+    /// The version with a query of `bytes` bytes, if there is one.
     ///
     /// What we do not know is larger than what we do, and counts as the version after ours.
     fn of_query_size(bytes: u32) -> Option<Self> {
@@ -57,7 +56,7 @@ impl fmt::Display for Support {
     }
 }
 
-/// What was found, part by part.
+/// The findings, part by part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// What the kernel offers.
@@ -75,7 +74,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// What is used: the lesser of the kernel's level and ours.
+    /// The level in use: the lesser of the kernel's level and ours.
     pub fn effective(&self) -> Support {
         self.kernel.min(Support::OURS)
     }

@@ -26,8 +26,8 @@ pub struct Origin {
     pub release: String,
 }
 
-/// Reads which of the two it is, for a kernel whose device answers: a stock kernel without the
-/// module would be taken for one with the series.
+/// Reads which of the two it is, for a kernel with a device that answers: a stock kernel without
+/// the module would be taken for one with the series.
 ///
 /// # Errors
 /// What cannot be read below `/sys/module/prezero` and of the release.
