@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The screen, from 80 columns by 24 lines on. Every state has a sign of its own besides its
-//! colour, for those who see no colours and terminals that have none.
+//! colour, for people and terminals without colours.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
