@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a daemon has from whoever starts it: descriptors, signals, limits, a umask.
+//! The things a daemon inherits from its starter: descriptors, signals, limits, a umask.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -108,7 +108,7 @@ fn whatever_a_daemon_inherits_it_works() {
     }
 }
 
-/// What is below a directory, but for what is mounted there: its kind, mode and owner.
+/// The files below a directory, mounts excluded: kind, mode and owner.
 fn modes(dir: &Path) -> BTreeSet<String> {
     let device = fs::metadata(dir).expect("a directory").dev();
     let entries = fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nobody reads another's bytes: borrowers that die, hang, fork and cheat.
+//! Borrowers that die, hang, fork and cheat read only their own bytes.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -130,8 +130,8 @@ fn hidden(fd: &dyn AsRawFd) -> OwnedFd {
 }
 
 /// Tries to open a block for `time` by a descriptor kept over its return, changing its mode as its
-/// owner may. Returns whether it had a page of it after `is_gone` said that it must not any more:
-/// an open before that is of its own block, which lingers until it is closed.
+/// owner may. Returns whether it had a page of it after `is_gone` said that access has ended: an
+/// earlier open is of its own block, which lingers until it is closed.
 fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
     let end = Instant::now() + time;
     while Instant::now() < end {

@@ -30,7 +30,7 @@ fn ask(name: &str, bytes: Bytes) -> LendByName {
     LendByName::new(named(name), bytes)
 }
 
-/// Maps a loan as whoever gets its path does.
+/// Maps a loan like any program that gets its path.
 fn map(path: &str, page: Page) -> Mapping {
     let file = File::options().read(true).write(true).open(path).expect("root may open it");
     let bytes = file.metadata().expect("a file").len();
@@ -53,7 +53,7 @@ fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
         let memory = map(&path, page);
         assert_zero(&memory);
         soil(&memory, 0x42);
-        // Nobody has it open or mapped, and no caller is connected.
+        // The file is closed and unmapped, and no caller is connected.
         drop(memory);
         for stop in [Daemon::kill as fn(&mut Daemon), Daemon::terminate] {
             stop(&mut daemon);
@@ -212,7 +212,7 @@ fn the_agents_socket_is_roots_and_its_groups_and_the_other_knows_nothing_of_name
     let mode = |path: &Path| path.metadata().expect("a socket").permissions().mode() & 0o777;
     assert_eq!(mode(&daemon.agent_socket()), 0o600);
     as_nobody(|| AgentClient::connect(daemon.agent_socket()).is_err());
-    // Whoever is let to the socket is refused by its credentials all the same.
+    // The credentials refuse a user even if the socket's mode admits it.
     let open = std::fs::Permissions::from_mode(0o666);
     std::fs::set_permissions(daemon.agent_socket(), open).expect("root's");
     as_nobody(|| {
@@ -265,13 +265,13 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
             soil(&memory, 0x77);
             drop(memory);
             ready.signal();
-            // Until its memory is somebody else's.
+            // Until its memory has another user.
             let end = std::time::Instant::now() + PATIENCE;
             while !daemon.scratch().join("lent").exists() {
                 assert!(std::time::Instant::now() < end, "the next loan was never made");
                 std::thread::sleep(Duration::from_millis(2));
             }
-            // The file it was given: empty now, and nobody's.
+            // The file it was given: empty now, and unowned.
             let file = File::options().read(true).write(true).open(&inside).expect("uid 0 may");
             i32::try_from(file.metadata().expect("a file").len() / page.size().bytes()).unwrap_or(1)
         });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket against everybody: half messages, wrong descriptors, crowds.
+//! The socket against every peer: half messages, wrong descriptors, crowds.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a borrower leaves with a file that it returns, and that no descriptor, mapping or pin of
-//! the file's shows: pages where the file has ended, pages that have left it, watches of its inode.
+//! Things that a borrower leaves with a returned file, invisible as descriptors, mappings or pins:
+//! pages behind its end, pages that have left it, watches of its inode.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -27,11 +27,11 @@ const QUOTA: u64 = 2;
 /// More loans than there are pages.
 const LOANS: usize = 40;
 
-/// What is left of a loan, and how.
+/// The remains of a loan.
 type Hide = fn(BlockFile) -> Vec<OwnedFd>;
 
 fn behind_the_end(file: &BlockFile) {
-    // It fails once nobody has a page left, which is what the victims are asked about.
+    // It fails without free pages: the victims check that.
     fallocate(file, FallocateFlags::KEEP_SIZE, PAGE, PAGE).ok();
 }
 
@@ -106,7 +106,7 @@ fn hoard(scene: &mut Scene<'_>, hide: Hide, keeps_pages: bool) -> Got {
 
 /// Pages that neither the kernel has free nor the daemon has in any state.
 fn nobodys(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
-    // Four times in a row: what is on its way from one to the other is in neither for a moment.
+    // Four times in a row: a page on its way from one to the other is in neither for a moment.
     let mut missed = 0;
     for _ in 0..4 {
         let status = daemon.status();
@@ -253,7 +253,7 @@ fn watch_returned(scene: &mut Scene<'_>) -> Got {
     scene.set_up();
     let mut told = 0;
     while !scene.over() {
-        // What is read is told anew.
+        // A read event is reported again.
         told += events(&watcher).0;
         std::thread::sleep(Duration::from_millis(1));
     }

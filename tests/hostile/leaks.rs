@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is left in the kernel's books by programs and their ends: every page and every promise is
+//! The remains of programs and their ends in the kernel's counts: every page and every promise is
 //! counted before and after each.
 
 use std::os::unix::process::CommandExt;

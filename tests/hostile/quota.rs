@@ -125,7 +125,7 @@ fn numbers(scene: &mut Scene<'_>) -> Got {
             got.push(error);
         }
     }
-    // What has no meaning at all.
+    // Meaningless values.
     let mut stream = scene.socket().expect("everybody may connect");
     let _ = stream.write_all(&message("Lend", &json!({ "bytes": -1.5e308 })));
     scene.wait();
@@ -150,7 +150,7 @@ fn give_nothing(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
     given.map(|_| took).map_err(|error| format!("GiveBack: {error}"))
 }
 
-/// Loans of holes that nobody maps: each is a file, a lease and a descriptor of the daemon's.
+/// Loans of unmapped holes: each is a file, a lease and a descriptor of the daemon's.
 fn loans_of_nothing(scene: &mut Scene<'_>) -> Got {
     const WANTED: usize = 2000;
     as_many_as_can_be();
@@ -165,7 +165,7 @@ fn loans_of_nothing(scene: &mut Scene<'_>) -> Got {
         }
     }
     scene.set_up();
-    // A report of them is 100 kB, which somebody has to write.
+    // A report of them is 100 kB, which the daemon has to write.
     while !scene.over() {
         client.status().map_err(|error| format!("GetStatus: {error}"))?;
     }

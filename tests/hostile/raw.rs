@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! System calls that only somebody hostile makes, each behind a safe function.
+//! System calls that only a hostile program makes, each behind a safe function.
 //!
 //! # Safety
 //!
 //! Every buffer is a live local or slice, or a [`Mapping`] that outlives the call, and its length
 //! is passed from the same value. The kernel keeps a reference to the pages of a mapping after
-//! `vmsplice` and `register_buffers`, which is what these attacks are about, but it never writes
-//! through it to memory that is the test's own by then.
+//! `vmsplice` and `register_buffers`: the subject of these attacks. It never writes through it to
+//! memory that is the test's own by then.
 #![expect(unsafe_code, reason = "system calls of attackers")]
 
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) fn fcntl(fd: impl AsFd, command: c_int, argument: c_int) -> io::Resul
     check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, argument) }.into())
 }
 
-/// `open(path)` by a ring, in the hope that somebody else's rights apply there.
+/// `open(path)` by a ring, in the hope that another user's rights apply there.
 pub(crate) fn open_by_ring(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
     let mut ring = io_uring::IoUring::new(4)?;
     let at = io_uring::types::Fd(libc::AT_FDCWD);
@@ -51,7 +51,7 @@ pub(crate) fn advise(memory: &Mapping, advice: c_int) -> io::Result<()> {
 
 /// `mlock` of all of it.
 pub(crate) fn lock(memory: &Mapping) -> io::Result<()> {
-    // SAFETY: a live mapping, whose content does not change.
+    // SAFETY: a live mapping with unchanging content.
     check(unsafe { libc::mlock(memory.as_ptr().cast(), memory.len()) }.into()).map(drop)
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn page_out(pid: u32, at: usize) -> io::Result<()> {
     let process = unsafe { OwnedFd::from_raw_fd(process) };
     let piece = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 4096 };
     let (fd, call) = (process.as_raw_fd(), libc::SYS_process_madvise);
-    // SAFETY: one live iovec, whose address is another process's and is not followed here.
+    // SAFETY: one live iovec. Its address is another process's and is not followed here.
     let ret = unsafe { libc::syscall(call, fd, &raw const piece, 1, libc::MADV_PAGEOUT, 0) };
     check(ret).map(drop)
 }
@@ -111,13 +111,13 @@ pub(crate) fn userfaultfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(c_int::try_from(fd).map_err(io::Error::other)?) })
 }
 
-/// Registers a mapping there, so that nobody fills its holes: true if the kernel let it.
+/// Registers a mapping there, so that its holes stay unfilled: true if the kernel let it.
 pub(crate) fn watch_faults(fd: &OwnedFd, memory: &Mapping) -> io::Result<()> {
     // include/uapi/linux/userfaultfd.h
     const API: libc::c_ulong = 0xc018_aa3f;
     const REGISTER: libc::c_ulong = 0xc020_aa00;
     let mut api: [u64; 3] = [0xaa, 0, 0];
-    // SAFETY: struct uffdio_api is three u64, of which the kernel writes two.
+    // SAFETY: struct uffdio_api is three u64; the kernel writes two of them.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), API as _, api.as_mut_ptr()) }.into())?;
     let mut range: [u64; 4] = [memory.as_ptr().addr() as u64, memory.len() as u64, 1, 0];
     // SAFETY: struct uffdio_register is four u64; the range is a live mapping's.
@@ -157,7 +157,7 @@ pub(crate) fn openers(fd: &OwnedFd) -> impl Iterator<Item = u32> {
     found.into_iter()
 }
 
-/// The calling thread gets CPU time only when nobody else wants it.
+/// The calling thread gets CPU time only on an idle CPU.
 pub(crate) fn idle() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: a live parameter of the right type.

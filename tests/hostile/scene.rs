@@ -54,7 +54,7 @@ impl<'a> Scene<'a> {
         Client::connect(self.daemon.socket()).expect("everybody may connect")
     }
 
-    /// Borrows one block of so many pages of 2 MiB, again until the daemon has some.
+    /// Borrows one block of this number of 2 MiB pages, again until the daemon has some.
     ///
     /// # Panics
     /// If that does not happen in 5 s.

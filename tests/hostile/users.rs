@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kinds of users there are. Their numbers belong to nobody on a usual machine.
+//! The kinds of users. Their numbers are unused on a usual machine.
 
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 pub(crate) use prezero_tests::storm::LEND_GROUP;
@@ -22,11 +22,11 @@ pub(crate) enum User {
     Stranger,
     /// In the group that may borrow.
     Borrower,
-    /// The same with 65,536 supplementary groups, which are nobody's.
+    /// The same with 65,536 unused supplementary groups.
     StrangerOfManyGroups,
     /// In the group that may borrow by its primary group alone, with as many.
     BorrowerOfManyGroups,
-    /// In the group that may borrow, and nobody's accomplice.
+    /// In the group that may borrow, without accomplices.
     Victim,
     /// In the group that may zero, and in the one that may borrow.
     Zeroer,
@@ -34,7 +34,7 @@ pub(crate) enum User {
     Operator,
     /// In the group that may lend by name.
     Agent,
-    /// The same, and nobody's accomplice.
+    /// The same, without accomplices.
     Driver,
 }
 
