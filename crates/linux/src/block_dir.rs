@@ -14,8 +14,8 @@
 //!
 //! A move costs 3 us (`examples/costs.rs`).
 //!
-//! Works on every file system that can rename without replacing; on hugetlbfs the pages are huge,
-//! elsewhere (tmpfs) plain.
+//! Works on every file system with a rename that refuses to replace; on hugetlbfs the pages are
+//! huge, elsewhere (tmpfs) plain.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -144,7 +144,7 @@ impl BlockDir {
             .or_call(|| format!("mkdirat({:?}, {name:?}, 0700)", self.path.join(state)))?;
         let fd = rustix::fs::openat(dir, in_block(name), flags, mode)
             .inspect_err(|_| {
-                // The error that counts is the first; an empty directory is no block.
+                // The first error counts; an empty directory is ignored.
                 rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).ok();
             })
             .or_call(|| {
@@ -163,7 +163,7 @@ impl BlockDir {
     /// its owner may.
     pub fn open_block(&self, state: &str, name: &str) -> Result<BlockFile> {
         check_name(name)?;
-        // Without O_NONBLOCK it would wait for the lease's holder, for lease-break-time: 45 s.
+        // O_NONBLOCK avoids a wait for the lease's holder, for lease-break-time: 45 s.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Not openat2(2), which systemd's RestrictSUIDSGID= answers with ENOSYS. Only the daemon
         // can make a name here: the mount is its own, of mode 0700.
@@ -180,8 +180,8 @@ impl BlockDir {
         Ok(BlockFile::from(fd))
     }
 
-    /// A descriptor of a block's file that is no description of it (`O_PATH`): for a look, beside
-    /// which the file can be lent. Waits for nobody.
+    /// An `O_PATH` descriptor of a block's file, which is a reference of its name only: for a look,
+    /// beside which the file can be lent. Returns at once.
     pub fn name_block(&self, state: &str, name: &str) -> Result<OwnedFd> {
         check_name(name)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -189,7 +189,7 @@ impl BlockDir {
             .or_call(|| format!("openat({:?}, O_PATH|O_NOFOLLOW)", self.file_path(state, name)))
     }
 
-    /// Bytes of a block that have memory, without opening it. Waits for nobody.
+    /// Bytes of a block that have memory, by its path. Returns at once.
     pub fn allocated_bytes(&self, state: &str, name: &str) -> Result<u64> {
         crate::block_file::allocated(&self.stat(state, name)?)
     }
@@ -261,7 +261,8 @@ impl BlockDir {
     /// Moves a block to another state and name in one step; descriptors and mappings stay good.
     ///
     /// # Errors
-    /// EEXIST if `new_name` is taken in `to`, ENOENT if `name` is not in `from`; nothing moved.
+    /// EEXIST if `new_name` is taken in `to`, ENOENT if `name` is missing in `from`; then the block
+    /// stays where it is.
     pub fn rename(&self, name: &str, from: &str, new_name: &str, to: &str) -> Result<()> {
         check_name(name)?;
         check_name(new_name)?;
@@ -310,7 +311,7 @@ fn in_block(name: &str) -> String {
     format!("{name}/{PAGES}")
 }
 
-/// One path component, nothing that leads elsewhere.
+/// One path component, which stays in its directory.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_component = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
     if is_component && name.len() <= 255 {

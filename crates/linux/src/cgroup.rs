@@ -61,7 +61,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One group in one hierarchy; it need not exist yet.
+/// One group in one hierarchy; it may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     kind: Kind,
@@ -82,7 +82,7 @@ pub fn own(roots: &Roots) -> Result<Vec<Group>> {
 /// The same of any process or thread, by its number.
 ///
 /// # Errors
-/// [`Error::is_not_found`] if there is none of that number.
+/// [`Error::is_not_found`] if that number is unused.
 pub fn of(roots: &Roots, process: u32) -> Result<Vec<Group>> {
     listed(roots, &roots.proc.join(format!("{process}/cgroup")))
 }
@@ -118,7 +118,7 @@ pub fn everywhere(roots: &Roots, path: &str) -> Result<Vec<Group>> {
 }
 
 impl Group {
-    /// The group `path` of one hierarchy; `None` where that is not mounted.
+    /// The group `path` of one hierarchy; `None` if the hierarchy is unmounted.
     pub fn at(roots: &Roots, kind: Kind, path: &str) -> Result<Option<Self>> {
         let inside =
             path.strip_prefix('/').filter(|rest| !rest.split('/').any(|part| part == ".."));
@@ -222,7 +222,7 @@ impl Group {
     /// Moves the calling thread alone into the group, which becomes a threaded one with v2.
     ///
     /// # Errors
-    /// EOPNOTSUPP with v2 where the thread's process is not in the group's parent.
+    /// EOPNOTSUPP with v2 where the thread's process is outside the group's parent.
     pub fn join_thread(&self) -> Result<()> {
         if self.kind != Kind::V2 {
             return files::write(&self.dir.join("tasks"), "0");

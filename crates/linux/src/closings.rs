@@ -16,7 +16,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use crate::block_dir::BlockDir;
 use crate::error::{Advise, Context, Errno, Result};
 
-/// Room for 40 events of files, which have no name.
+/// Room for 40 events of files, which carry a name only for directories.
 const ROOM: usize = 1024;
 
 /// The watches. Dropping it ends all of them.
@@ -51,7 +51,7 @@ impl Closings {
     /// lock of the file's inode that is held while something sleeps.
     ///
     /// # Errors
-    /// ENOSPC if the user has no watch left.
+    /// ENOSPC if the user has used up its watches.
     pub fn watch(&self, dir: &BlockDir, state: &str, name: &str) -> Result<Watch> {
         let path = dir.path_of(state, name)?;
         inotify::add_watch(&self.0, path.as_path(), WatchFlags::CLOSE)

@@ -34,7 +34,7 @@ pub enum Error {
         path: Box<Path>,
         /// The form that was expected.
         expected: &'static str,
-        /// The part that does not fit, at most 80 characters of it.
+        /// The unexpected part, at most 80 characters of it.
         found: Box<str>,
     },
     /// Another user can change where a path leads.
@@ -75,17 +75,18 @@ impl Error {
         }
     }
 
-    /// No free page, or no room for the size: try again when pages came back, or with fewer.
+    /// The pool is exhausted, or lacks room for the size: try again when pages came back, or with
+    /// fewer.
     pub fn is_no_space(&self) -> bool {
         matches!(self.errno(), Some(Errno::NOSPC | Errno::NOMEM))
     }
 
-    /// The file, directory, process or group is not there (any more).
+    /// The file, directory, process or group is missing (by now).
     pub fn is_not_found(&self) -> bool {
         matches!(self.errno(), Some(Errno::NOENT | Errno::NODEV | Errno::SRCH))
     }
 
-    /// The caller's privileges are not enough.
+    /// The caller lacks privileges.
     pub fn is_denied(&self) -> bool {
         matches!(self.errno(), Some(Errno::PERM | Errno::ACCESS))
     }

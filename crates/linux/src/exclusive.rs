@@ -7,7 +7,7 @@
 //! Tested in `tests/real/exclusive.rs` on tmpfs and on hugetlbfs of both page sizes, with Linux
 //! 6.12 and 6.18. Costs 2 us.
 //!
-//! What it does not see:
+//! It misses:
 //! - a duplicate of the prover's own descriptor (the same description): never hand one out;
 //! - a descriptor opened with `O_PATH`, which can become a real one later if the file's mode lets
 //!   its holder: [`BlockFile::take_access`] first;
@@ -31,7 +31,7 @@ pub enum Exclusivity {
     /// Another process has it open or mapped. The answer may be a moment late: the kernel drops the
     /// last reference after it reports `close`, `munmap` or the process's end. So ask again.
     Shared,
-    /// This kernel or file system grants no leases: nothing is known.
+    /// This kernel or file system refuses leases: the state is unknown.
     Unsupported,
 }
 

@@ -23,7 +23,7 @@ pub struct FuseMount {
 }
 
 /// Opens the device for a new file system: non-blocking, close-on-exec. Where the kernel has FUSE
-/// as a module that is not loaded, the open loads it.
+/// as an unloaded module, the open loads it.
 ///
 /// # Errors
 /// ENOENT or ENODEV without FUSE in the kernel; [`Error::is_denied`] without the right to open it.

@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe operation is `malloc_trim`. It takes a number and no pointer, locks the arenas itself
-//! (MT-Safe), and gives back only what no allocation is in.
+//! The unsafe operation is `malloc_trim`. It takes a number instead of a pointer, locks the arenas
+//! itself (MT-Safe), and gives back only unallocated memory.
 #![cfg_attr(target_env = "gnu", expect(unsafe_code, reason = "glibc's malloc_trim"))]
 
 /// Gives freed memory that the allocator keeps back to the kernel. Returns whether there was any.
@@ -14,7 +14,7 @@
 pub fn give_back() -> bool {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: no pointer is passed, and nothing that is allocated is touched.
+        // SAFETY: the argument is a number, and allocated memory stays untouched.
         (unsafe { libc::malloc_trim(0) }) == 1
     }
     #[cfg(not(target_env = "gnu"))]

@@ -135,7 +135,7 @@ impl Look<'_> {
             if seen.mapless.contains(&self.pid) && self.mappings(&dir, seen) {
                 seen.mapless.remove(&self.pid);
             }
-            // Where the kernel does not tell, it is looked at.
+            // If the kernel hides it, it is looked at.
             let known = tables.binary_search_by(|table| {
                 raw::compare_descriptors(*table, thread).unwrap_or(Ordering::Less)
             });
@@ -170,7 +170,7 @@ fn numbers(dir: &Path) -> impl Iterator<Item = u32> {
 }
 
 /// The files that a thread maps: `start-end rights offset major:minor inode path` each. `None` if
-/// it maps nothing at all.
+/// its list is empty.
 fn mapped(
     dir: &Path,
     files: &[Identity],

@@ -34,11 +34,11 @@ pub struct Query {
     pub page_shift: u32,
     /// In: 0.
     pub flags: u32,
-    /// Pages of the pool on this node, in use or not.
+    /// Pages of the pool on this node, used and unused.
     pub total: u64,
     /// Unused pages: dirty, being zeroed, and zeroed.
     pub free: u64,
-    /// Free pages promised to mappings that have not touched them, on all nodes together.
+    /// Free pages promised to mappings that have yet to touch them, on all nodes together.
     pub reserved: u64,
     /// Free pages known to be zero.
     pub zeroed: u64,
@@ -52,14 +52,14 @@ pub struct Query {
     pub misses: u64,
     /// Those of `misses` that took the last page from a zeroer.
     pub waits: u64,
-    /// Base pages of the node, in use or not, huge ones included.
+    /// Base pages of the node, used and unused, huge ones included.
     pub node_total: u64,
     /// Unused base pages of the node outside all pools.
     pub node_free: u64,
 }
 
 impl Query {
-    /// What it says; `lent` and `surplus` are not among it.
+    /// Its text, `lent` and `surplus` left out.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -192,7 +192,7 @@ impl Request {
 pub trait Argument: FromBytes + IntoBytes + Immutable + KnownLayout + Default + Copy {
     /// The number of its call.
     const NR: u8;
-    /// The size of its first version in bytes; none is shorter.
+    /// The size of its first version in bytes, the minimum.
     const SIZE_VER0: usize;
 
     /// Its first field.
@@ -204,8 +204,8 @@ pub trait Argument: FromBytes + IntoBytes + Immutable + KnownLayout + Default + 
     /// The result says in `size` how much of it caller and provider both know.
     ///
     /// # Errors
-    /// EINVAL for a size below the first version's or above the number's; E2BIG for a byte that
-    /// this provider does not know and that is not zero.
+    /// EINVAL for a size below the first version's or above the number's; E2BIG for an unknown byte
+    /// other than zero.
     fn read(bytes: &[u8]) -> Result<Self, Errno> {
         let claimed = match bytes.first_chunk() {
             Some(size) if bytes.len() >= Self::SIZE_VER0 => u32::from_ne_bytes(*size) as usize,

@@ -20,7 +20,7 @@ use crate::roots::Roots;
 pub struct HugetlbCounters {
     /// All pages of the pool, lent, mapped, reserved or free; surplus pages included.
     pub total: u64,
-    /// Pages that no file and no mapping has; some may be promised, see `reserved`.
+    /// Pages outside all files and mappings; some may be promised, see `reserved`.
     pub free: u64,
     /// Pages beyond the configured size, which vanish when freed.
     pub surplus: u64,
@@ -34,7 +34,7 @@ impl HugetlbCounters {
         self.free.saturating_sub(self.reserved.unwrap_or(0))
     }
 
-    /// The size that the pool is configured to have, without surplus pages.
+    /// The configured size of the pool, surplus pages excluded.
     pub fn configured(&self) -> u64 {
         self.total.saturating_sub(self.surplus)
     }
@@ -65,7 +65,7 @@ pub fn page_sizes(roots: &Roots) -> Result<Vec<PageSize>> {
 /// The counters of one page size, of `node` or of the whole machine.
 ///
 /// # Errors
-/// [`Error::is_not_found`] where the kernel has no such page size or node.
+/// [`Error::is_not_found`] where the kernel lacks this page size or node.
 pub fn counters(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<HugetlbCounters> {
     Meter::open(roots, page, node)?.read()
 }
@@ -97,7 +97,7 @@ impl Meter {
     /// Of `node`, or of the whole machine.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] where the kernel has no such page size or node.
+    /// [`Error::is_not_found`] where the kernel lacks this page size or node.
     pub fn open(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<Self> {
         let dir = pool_dir(roots, page, node);
         Ok(Self {
@@ -111,7 +111,7 @@ impl Meter {
         })
     }
 
-    /// As they are now. Takes no lock that others hold.
+    /// The present values. Takes no lock that others hold.
     ///
     /// # Errors
     /// Those of `pread`: ENODEV once the node is gone.
@@ -184,7 +184,7 @@ pub fn make_room(roots: &Roots) -> Result<()> {
     files::write(&roots.proc.join("sys/vm/compact_memory"), "1")
 }
 
-/// A kernel without NUMA has no node directories; its node 0 is the whole machine.
+/// A kernel built without NUMA lacks node directories; its node 0 is the whole machine.
 pub(crate) fn pool_dir(roots: &Roots, page: PageSize, node: Option<Node>) -> PathBuf {
     let nodes = roots.sys.join("devices/system/node");
     let parent = match node {

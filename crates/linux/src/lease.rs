@@ -14,7 +14,7 @@
 //!   and SIGKILL close as `close` does.
 //! - Opening the write end with `O_NONBLOCK` fails with ENXIO if no read end is open. So a
 //!   restarted daemon learns which leases outlived it, by name, with no help from the client.
-//! - The client sees nothing of the daemon's restart but an end-of-file if it reads meanwhile.
+//! - The client sees only an end-of-file of the daemon's restart, if it reads meanwhile.
 //!
 //! Creating a lease, finding it again and removing it cost 20 us together (`examples/costs.rs`).
 //!
@@ -42,7 +42,7 @@ pub struct LeaseDir {
     former: Option<OwnedFd>,
 }
 
-/// The daemon's end of one lease. Dropping it does not end the lease.
+/// The daemon's end of one lease. Dropping it leaves the lease alive.
 #[derive(Debug)]
 pub struct DaemonEnd(OwnedFd);
 
@@ -100,8 +100,7 @@ impl LeaseDir {
         })
     }
 
-    /// Finds a lease again, after a restart: `None` if no client holds it any more, or none was
-    /// ever made by that id.
+    /// Finds a lease again, after a restart: `None` if its client is gone, or that id is unused.
     pub fn reopen(&self, id: &str) -> Result<Option<DaemonEnd>> {
         check_name(id)?;
         let opened = match open_end(&self.fd, &self.path, &in_lease(id), OFlags::WRONLY) {
@@ -191,7 +190,7 @@ impl DaemonEnd {
 
     /// Waits until the lease ends (true) or `timeout` is over (false). A signal ends it with EINTR.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        // A timeout that does not fit is 292 billion years: for ever.
+        // A timeout out of range is 292 billion years: for ever.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         self.poll(timeout.as_ref())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everything prezero asks of the Linux kernel, and nothing it decides.
+//! Everything prezero asks of the Linux kernel, free of policy.
 //!
 //! Each module is one subject and stands alone; none knows another crate of the workspace but
 //! `units`. Files below `/sys`, `/proc` and the cgroup mount are reached through [`Roots`], so that

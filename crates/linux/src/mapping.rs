@@ -48,7 +48,7 @@ pub struct Mapping {
 // SAFETY: the value owns an address range, not thread-local state. It hands out raw pointers only,
 // so code that dereferences them answers for the synchronisation.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method changes the value through a shared reference.
+// SAFETY: as above; methods behind a shared reference leave the value alone.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -56,15 +56,15 @@ impl Mapping {
     /// if `len` is at least that.
     ///
     /// # Errors
-    /// EINVAL if `len` is not whole pages of the file; ENOMEM if the file has a hole and the pool
-    /// too few free pages for it.
+    /// EINVAL if `len` is a fraction of pages of the file; ENOMEM if the file has a hole and the
+    /// pool too few free pages for it.
     pub fn map(fd: impl AsFd, len: u64, page: PageSize) -> Result<Self> {
         Self::map_row(&[(fd.as_fd(), len)], page)
     }
 
-    /// Maps the first `len` bytes of each file, one behind the other without a gap.
+    /// Maps the first `len` bytes of each file, directly one behind the other.
     ///
-    /// All or nothing: if one cannot be mapped, none is.
+    /// All or nothing: one failure unmaps the others.
     pub fn map_row(files: &[(BorrowedFd<'_>, u64)], page: PageSize) -> Result<Self> {
         let mut total: u64 = 0;
         for &(_, len) in files {
@@ -83,7 +83,7 @@ impl Mapping {
         Ok(row)
     }
 
-    /// Address space alone: nothing can be read or written there yet.
+    /// Address space alone: reads and writes fault there.
     fn reserve(len: u64, page: PageSize) -> Result<Self> {
         let fits = |bytes: u64| usize::try_from(bytes).map_err(|_| too_long(len));
         if len == 0 {
@@ -154,7 +154,7 @@ impl Mapping {
         self.start.cast()
     }
 
-    /// Its length in bytes, never 0.
+    /// Its length in bytes, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
         self.len
@@ -163,7 +163,7 @@ impl Mapping {
     /// Puts every page into the page tables, allocating (and zeroing) those that are holes.
     ///
     /// # Errors
-    /// EFAULT or ENOMEM if a hole could not be filled, EHWPOISON for a broken page; the rest may be
+    /// EFAULT or ENOMEM if a hole stays unfilled, EHWPOISON for a broken page; the rest may be
     /// populated.
     pub fn populate(&self) -> Result<()> {
         self.populate_range(0..self.len)
@@ -208,7 +208,7 @@ impl Mapping {
     /// seen in part.
     ///
     /// # Panics
-    /// If the range is not inside the mapping.
+    /// If the range leaves the mapping.
     pub fn read(&self, offset: usize, buffer: &mut [u8]) {
         let end = offset.checked_add(buffer.len());
         assert!(end.is_some_and(|end| end <= self.len), "{offset} is outside the mapping");

@@ -16,9 +16,9 @@ pub struct Memory {
     pub total_bytes: u64,
     /// Entirely unused.
     pub free_bytes: u64,
-    /// Could be had without swapping; huge pages of the pool are not in it.
+    /// Available by dropping caches; huge pages of the pool are excluded.
     pub available_bytes: u64,
-    /// All hugetlb pages of all sizes, used or not; `None` without hugetlb.
+    /// All hugetlb pages of all sizes, used and unused; `None` if hugetlb is missing.
     pub hugetlb_bytes: Option<u64>,
     /// The size that a hugetlb mapping gets when it names none; `None` without hugetlb.
     pub default_huge_page: Option<PageSize>,
@@ -83,7 +83,7 @@ fn memory_of(path: &Path, text: &str) -> Result<Memory> {
 pub struct NodeMemory {
     /// All of it, huge pages included.
     pub total_bytes: u64,
-    /// Entirely unused, in no pool of huge pages.
+    /// Entirely unused, outside the pools of huge pages.
     pub free_bytes: u64,
 }
 
@@ -115,7 +115,7 @@ impl NodeMeter {
         }))
     }
 
-    /// What it says now. Waits for no other reader.
+    /// The present text. Other readers never delay it.
     ///
     /// # Errors
     /// Those of `pread`: ENODEV once the node is gone.
@@ -141,7 +141,7 @@ pub fn available_on(roots: &Roots, node: Node) -> Result<Bytes> {
     let path = roots.sys.join(format!("devices/system/node/node{node}/meminfo"));
     let Some(text) = files::read_if_there(&path)? else { return Ok(Bytes(available)) };
     let bytes = |name| node_field(&path, &text, name);
-    // Shared memory is in the cache and cannot be dropped.
+    // Shared memory is in the cache and must stay there.
     let cache = bytes(" FilePages")?.saturating_sub(bytes(" Shmem")?);
     let here = bytes(" MemFree")?.saturating_add(cache).saturating_add(bytes(" SReclaimable")?);
     Ok(Bytes(available.min(here)))

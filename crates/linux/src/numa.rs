@@ -54,7 +54,7 @@ impl CpuMeter {
         KeptFile::open(path).map(Self)
     }
 
-    /// What it says now. Waits for no other reader.
+    /// The present text. Other readers never delay it.
     pub fn read(&self) -> Result<CpuSet> {
         let text = self.0.read()?;
         text.parse().map_err(|_| Error::malformed(&self.0.path, "a list like 0-3,8", &text))
@@ -86,7 +86,7 @@ pub fn reset_policy() -> Result<()> {
 /// file, so call it for files that have all their pages.
 ///
 /// # Errors
-/// EFAULT if a hole could not be filled.
+/// EFAULT if a hole stays unfilled.
 pub fn nodes_of(mapping: &Mapping, page: PageSize) -> Result<Vec<Node>> {
     let step = usize::try_from(page.bytes())
         .map_err(|_| Error::invalid("page size", page, "is larger than the address space"))?;

@@ -50,7 +50,7 @@ impl Peer {
 pub enum Groups {
     /// All of them.
     Known(Vec<u32>),
-    /// More than [`MOST_GROUPS`]: which ones was not looked at.
+    /// More than [`MOST_GROUPS`]: the list was left unread.
     TooMany,
 }
 
@@ -73,7 +73,7 @@ impl Groups {
     /// but the kernel writes them all down first: up to 50 ms of the calling thread.
     ///
     /// # Errors
-    /// A `Groups:` line that is none.
+    /// A malformed `Groups:` line.
     pub fn of_request(roots: &Roots, thread: u32) -> Result<Self> {
         let path = roots.proc.join(format!("{thread}/status"));
         let mut status = match File::open(&path).or_call(|| format!("open({path:?})")) {

@@ -49,7 +49,7 @@ pub struct Process {
     pub began: Duration,
 }
 
-/// Describes a process. `None` if there is none of that number.
+/// Describes a process. `None` if that number is unused.
 #[must_use]
 pub fn describe(roots: &Roots, pid: u32) -> Option<Process> {
     let dir = roots.proc.join(pid.to_string());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The system calls that rustix does not have, each behind a safe function of the same name.
+//! The system calls that rustix lacks, each behind a safe function of the same name.
 //!
 //! # Safety
 //!
@@ -148,7 +148,7 @@ pub(crate) fn sched_setscheduler(policy: c_int) -> Result<()> {
 
 /// `sched_getscheduler(0)` of the calling thread.
 pub(crate) fn sched_getscheduler() -> Result<c_int> {
-    // SAFETY: takes no pointer.
+    // SAFETY: takes a number only.
     let ret = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0 as c_int) };
     check(ret).and_then(|policy| c_int::try_from(policy).map_err(|_| Errno::OVERFLOW))
 }

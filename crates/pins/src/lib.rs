@@ -18,7 +18,7 @@
 //! it itself, and must see exactly that.
 //!
 //! Why a crate of its own: libbpf is linked here, and programs that link prezero's library, or run
-//! under its shim, need none of it.
+//! under its shim, can do without it.
 
 mod measure;
 mod probe;

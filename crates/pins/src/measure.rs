@@ -191,7 +191,7 @@ struct Pin {
 }
 
 impl Pin {
-    /// Pins the second page of `file`; nothing maps it afterwards.
+    /// Pins the second page of `file`; the mapping is gone afterwards.
     fn of_second_page(file: &BlockFile, page: PageSize) -> Result<Self> {
         let failed = |call: &str| {
             let call = call.to_owned();

@@ -25,12 +25,12 @@ struct Aligned<T: ?Sized>(T);
 
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/pins.bpf.o")));
 
-/// Why pins cannot be seen here.
+/// The reason why pins are invisible here.
 #[derive(Debug, thiserror::Error)]
 #[error("pins cannot be seen: {0}")]
 pub struct Unavailable(pub(crate) String);
 
-/// Why one look gave no answer.
+/// The reason why one look failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -45,7 +45,7 @@ pub enum Error {
     /// Mapping a page of the measured file failed.
     #[error(transparent)]
     Linux(#[from] linux::Error),
-    /// The program did not run.
+    /// The program failed to run.
     #[error("bpf(BPF_PROG_RUN) of the pin probe = {0}")]
     Run(rustix::io::Errno),
     /// It ran, and looked at something else.
@@ -56,7 +56,7 @@ pub enum Error {
         /// The obstacle.
         why: &'static str,
     },
-    /// A page size, length or count that is none.
+    /// An invalid page size, length or count.
     #[error("{what} {value} {why}")]
     Value {
         /// What it is.
@@ -120,7 +120,7 @@ const KEPT: usize = 4096;
 const OVER: u64 = u64::MAX;
 /// Slots of the index that one run looks at: 40 ms. A file may have few pages far apart.
 const STEPS: u32 = 1 << 18;
-/// No descriptor has this number.
+/// An unused descriptor number.
 const NO_WATCHER: u32 = u32::MAX;
 
 const DONE: u32 = 1;
@@ -160,7 +160,7 @@ pub struct References {
     pub inode: Inode,
 }
 
-/// What hangs on a file's inode, and on no description of it.
+/// Things that hang on a file's inode, apart from its descriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inode {
     /// References of the inode itself: its directory entry has one, all watches together another.
@@ -236,7 +236,7 @@ impl PinProbe {
     /// pin: see [`prove`](Self::prove).
     ///
     /// # Errors
-    /// [`Error::NotLooked`] if `file` is not of hugetlbfs; the kernel's for the program.
+    /// [`Error::NotLooked`] if `file` is outside hugetlbfs; the kernel's for the program.
     pub fn look(
         &self,
         file: BorrowedFd<'_>,
@@ -253,7 +253,7 @@ impl PinProbe {
         Ok(query.seen(rest))
     }
 
-    /// The same without a look at any page: 1 us.
+    /// The same for descriptions only, pages left alone: 1 us.
     pub(crate) fn look_at_name(
         &self,
         file: BorrowedFd<'_>,
@@ -315,7 +315,7 @@ impl PinProbe {
 }
 
 impl Query {
-    /// A question that is about no page.
+    /// A question apart from pages.
     fn new(file: BorrowedFd<'_>, rest: Rest, watcher: Option<BorrowedFd<'_>>) -> Result<Self> {
         let fd = file.as_raw_fd();
         let stat = rustix::fs::fstat(file)

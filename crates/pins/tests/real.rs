@@ -197,7 +197,7 @@ fn pages_behind_the_end_are_seen_and_no_length_hides_them() {
         // Pinned, it is in use.
         file.set_len(2 * page).unwrap();
         let pipe = spliced(rig, &file, rig.bytes());
-        // A file that is cut keeps nothing behind its end.
+        // A file that is cut is empty behind its end.
         assert!(matches!(prove(), Holder::Pinned(1)));
         drop(pipe);
         assert!(matches!(prove(), Holder::Nobody(_)));

@@ -9,13 +9,13 @@ use crate::Pages;
 /// kernel without the series no zeroed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Pages of the pool, in use or not.
+    /// Pages of the pool, used and unused.
     pub total: Pages,
     /// Those of them that are beyond its configured size, and vanish when they are freed.
     pub surplus: Pages,
     /// Unused pages: dirty, being zeroed, and ready.
     pub free: Pages,
-    /// Free pages promised to mappings that have not touched them, of all nodes together.
+    /// Free pages promised to mappings that have yet to touch them, of all nodes together.
     pub reserved: Pages,
     /// Free and unpromised pages.
     pub available: Pages,

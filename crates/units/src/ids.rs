@@ -120,7 +120,7 @@ impl fmt::Display for PoolKey {
 #[serde(try_from = "String", into = "String")]
 pub struct Owner(String);
 
-/// A name that no owner can have.
+/// An invalid name of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadOwner(pub String);
 
@@ -172,7 +172,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// The name of a loan that no descriptor holds.
+/// The name of a loan that lasts by it.
 ///
 /// 1 to 118 characters of `A-Z a-z 0-9 . _ -` in parts separated by `/`, each beginning with a
 /// letter or digit: the name is the end of a file name, which has room for 118. The scope may be
@@ -187,7 +187,7 @@ pub fn tenant_of(scope: &str) -> &str {
     scope.split_once('@').map_or(scope, |(tenant, _)| tenant)
 }
 
-/// A text that no loan can be named.
+/// An invalid name of a loan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadLoanName(pub String);
 

@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a quantity could not be read from text.
+/// The reason why a text is no quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParseError {
     /// Not `NUMBER[K|M|G|T][iB]`.
     Size(String),
     /// A size that no huge page can have.
     PageSize(String),
-    /// A byte count that is not whole pages.
+    /// A byte count with a fraction of a page.
     NotWholePages {
         /// The size asked for.
         bytes: Bytes,
@@ -114,7 +114,7 @@ impl Pages {
         Bytes(self.0.saturating_mul(size.bytes()))
     }
 
-    /// `self - other`, never below zero.
+    /// `self - other`, at least zero.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))

@@ -51,7 +51,7 @@ impl Device {
     /// Opens it to ask and to watch. [`Device::zero`] needs more.
     ///
     /// # Errors
-    /// [`Error::is_not_found`](crate::Error::is_not_found) on a kernel without it.
+    /// [`Error::is_not_found`](crate::Error::is_not_found) on a kernel that lacks it.
     pub fn open(roots: &Roots) -> Result<Self> {
         Self::open_at(&roots.dev.join("hugepagectl"))
     }
@@ -82,7 +82,7 @@ impl Device {
     }
 
     fn open_as(path: &Path, access: OFlags, name: &str) -> Result<Self> {
-        // Without blocking: a file that is none may be a FIFO.
+        // Opened non-blocking: another file in its place may be a FIFO.
         let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .or_call(|| format!("open({path:?}, {name}|O_CLOEXEC|O_NONBLOCK)"))
@@ -94,10 +94,10 @@ impl Device {
         Ok(Self { fd, path: path.to_owned() })
     }
 
-    /// Every count of one domain but `lent`, which the kernel does not know.
+    /// Every count of one domain except `lent`, which is unknown to the kernel.
     ///
     /// # Errors
-    /// ENODEV: no such node, or no pages of that size. ENOTTY: the file is something else.
+    /// ENODEV: the node or its pages of that size are missing. ENOTTY: the file is something else.
     pub fn query(&self, domain: Domain) -> Result<Counts> {
         let (node, page_shift) = numbers(domain)?;
         let mut query = Query { node, page_shift, ..Query::default() };
@@ -121,7 +121,7 @@ impl Device {
     }
 
     /// Zeroes up to `pages` free pages of one pool in the calling thread: on its CPUs, charged to
-    /// its cgroup. Several callers share the pages, none is zeroed twice.
+    /// its cgroup. Several callers share the pages, and each page is zeroed once.
     ///
     /// Blocks until they are done, or until other callers work on every dirty page that is left. A
     /// signal ends it within 64 KiB, and so does throttling by a cgroup. Fewer pages than asked for

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this kernel offers, found out by asking it, not by its version.
+//! The offer of this kernel, found out by asking it instead of by its version.
 //!
 //! Support is a promise with a number: a program at level n knows all levels below it. The kernel's
 //! level is its answer, ours is [`Support::OURS`], and both use the lesser of the two. So an old
@@ -23,7 +23,7 @@ use crate::roots::Roots;
 /// What a kernel's pool can do, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Support {
-    /// It knows free pages, not zero ones: the daemon owns what it keeps ready.
+    /// It knows free pages only: the daemon owns the ready ones.
     Stock,
     /// The kernel knows its zero pages. The number is the version of the uapi: the query's struct
     /// has 88 bytes in version 0 and 104 in version 1, and every later version adds its fields.
@@ -36,7 +36,7 @@ impl Support {
 
     /// The version with a query of `bytes` bytes, if there is one.
     ///
-    /// What we do not know is larger than what we do, and counts as the version after ours.
+    /// An unknown version is larger than ours, and counts as the version after ours.
     fn of_query_size(bytes: u32) -> Option<Self> {
         let bytes = bytes as usize;
         match bytes.cmp(&size_of::<Query>()) {
@@ -69,7 +69,7 @@ pub struct Offer {
     pub watch_zeroable: Option<bool>,
     /// Why it is stock although part of the interface is there.
     pub missing: Option<&'static str>,
-    /// The module or the series, where the kernel is not stock.
+    /// The module or the series, for any kernel but stock.
     pub origin: Option<Origin>,
 }
 
@@ -88,7 +88,7 @@ impl Offer {
 /// Asks this kernel. Changes nothing.
 ///
 /// # Errors
-/// What cannot be read of nodes and page sizes; that a kernel is stock is no error.
+/// Unreadable nodes and page sizes; a stock kernel is no error.
 pub fn probe(roots: &Roots) -> Result<Offer> {
     let nodes = numa::nodes(roots)?;
     let sizes = hugetlb::page_sizes(roots)?;
@@ -124,7 +124,7 @@ pub(super) fn ask(device: &Device, domain: Domain, files: bool) -> Offer {
     let Some(kernel) = Support::of_query_size(bytes) else {
         return Offer::stock(files, Some("/dev/hugepagectl answers with less than version 0 has"));
     };
-    // Watches nothing, but an unknown flag is refused all the same.
+    // Watches nothing, and an unknown flag is still refused.
     let nothing = WatchFor { min_zeroed: Pages::ZERO, only_if_zeroable: true, min_interval_ms: 0 };
     let watch_zeroable = match device.watch(domain, nothing) {
         Ok(()) => Some(true),

@@ -30,7 +30,7 @@ pub struct Origin {
 /// the module would be taken for one with the series.
 ///
 /// # Errors
-/// What cannot be read below `/sys/module/prezero` and of the release.
+/// Unreadable files below `/sys/module/prezero`, or an unreadable release.
 pub(super) fn read(roots: &Roots) -> Result<Origin> {
     let implementation = match module::loaded(roots)? {
         Some(LoadedModule { version, .. }) => Implementation::Module(version),

@@ -134,14 +134,14 @@ impl Child {
     /// Waits for its end without reaping it, so that its number stays reserved.
     ///
     /// # Panics
-    /// If there is no such child.
+    /// If the child is missing.
     pub fn wait_exited(&self) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let wait = || rustix::process::waitid(WaitId::Pid(self.pid), options);
         rustix::io::retry_on_intr(wait).expect("a child that was not waited for");
     }
 
-    /// Whether it has not ended yet.
+    /// Whether it still runs.
     pub fn is_running(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         matches!(rustix::process::waitid(WaitId::Pid(self.pid), options), Ok(None))

@@ -47,7 +47,7 @@ pub struct Guard {
     before: Vec<Before>,
     /// What others had of every size when the lock was taken.
     held: Vec<Held>,
-    /// Free pages that are not this test's but stay in their pool, how many of each size.
+    /// Free pages of other owners that stay in their pool, how many of each size.
     excess: Vec<(PageSize, u64, Mapping)>,
     lock: Lock,
 }
@@ -63,7 +63,7 @@ pub fn reserve(page: PageSize, pages: u64) -> Option<Guard> {
 /// The same for several sizes, each on a node of its own choice or anywhere.
 ///
 /// # Panics
-/// If they are not to be had and skipping is a failure.
+/// If they are unavailable and skipping is a failure.
 pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
     if !rustix::process::geteuid().is_root() {
         skip("changing the hugetlb pool needs root");
@@ -151,7 +151,7 @@ impl Guard {
     /// Unused pages of this test of that size; promised ones are among them.
     ///
     /// # Panics
-    /// If the kernel has no such size.
+    /// If the kernel lacks the size.
     pub fn free(&self, page: PageSize) -> u64 {
         let aside: u64 = self.excess.iter().filter(|e| e.0 == page).map(|e| e.1).sum();
         // Promises of other programs, or leaked ones: some kernels lose count of promises now and
@@ -300,7 +300,7 @@ pub struct Mounted {
 /// Mounts a hugetlbfs of that page size on a new directory, or skips the test.
 ///
 /// # Panics
-/// If it cannot be mounted and skipping is a failure.
+/// If the mount fails and skipping is a failure.
 pub fn mounted(page: PageSize) -> Option<Mounted> {
     let dir = tempfile::Builder::new().prefix(MOUNTS_PREFIX).tempdir();
     let dir = dir.expect("a temporary directory");

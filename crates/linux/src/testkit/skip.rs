@@ -27,7 +27,7 @@ static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 /// have, and counts it; the test then returns.
 ///
 /// # Panics
-/// If [`NO_SKIP`] is set, or the log cannot be written.
+/// If [`NO_SKIP`] is set, or writing the log fails.
 pub fn skip(reason: &str) {
     assert!(env::var(NO_SKIP).as_deref() != Ok("1"), "{NO_SKIP}=1, but would skip: {reason}");
     skip_for_ever(reason);
@@ -37,7 +37,7 @@ pub fn skip(reason: &str) {
 /// The virtual machines have it.
 ///
 /// # Panics
-/// If the log cannot be written.
+/// If writing the log fails.
 pub fn skip_for_ever(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("?");

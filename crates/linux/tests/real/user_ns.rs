@@ -8,7 +8,7 @@ use linux::{Peer, Roots, user_ns};
 use rustix::fs::Uid;
 use rustix::thread::set_thread_uid;
 
-/// Users that no account of this machine has.
+/// Users that are unknown to this machine.
 const MAKER: u32 = 60_001;
 const SUBORDINATES: u32 = 3_000_000;
 
