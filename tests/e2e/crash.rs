@@ -67,7 +67,7 @@ fn no_number_of_a_block_lease_or_job_comes_again_after_a_restart() {
         }
         drop(job);
         daemon.wait_for("nobody's", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == 0);
-        // Nothing is left that would show a number.
+        // All that would show a number is gone.
         client.give_back(None, None, None).expect("root may");
         daemon.kill();
         daemon.launch();

@@ -55,7 +55,7 @@ fn crowd(daemon: &Daemon, user: u32, connections: usize) -> Vec<UnixStream> {
     on_a_thread_of(user, || (0..connections).map(|_| connect(daemon)).collect())
 }
 
-/// The next message, or nothing if the daemon has hung up.
+/// The next message, or `None` after the daemon has hung up.
 fn hear(stream: &mut UnixStream) -> Option<Value> {
     let mut message = Vec::new();
     let mut byte = [0];
@@ -364,7 +364,7 @@ fn without_descriptors_no_page_is_lost() {
     limit(before.current);
     daemon.wait_for("all returned", |pool| pool.lingering_pages == 0);
     let deadline = Instant::now() + PATIENCE;
-    // Blocks that wait to be cleared where they lie are no loss.
+    // Blocks that wait to be cleared where they lie still count.
     while daemon.kernel_free(page) < PAGES && daemon.pool().zeroable_pages < PAGES {
         assert!(Instant::now() < deadline, "pages are lost:\n{}", daemon.log());
         std::thread::sleep(Duration::from_millis(5));

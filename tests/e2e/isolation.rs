@@ -124,7 +124,7 @@ fn path_of(fd: &dyn AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// What neither the lease proof nor the daemon sees.
+/// References that the lease proof and the daemon miss.
 fn hidden(fd: &dyn AsRawFd) -> OwnedFd {
     rustix::fs::open(path_of(fd), OFlags::PATH, Mode::empty()).expect("a path to the block")
 }
@@ -139,7 +139,7 @@ fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
         rustix::fs::chmod(path_of(kept), Mode::from_raw_mode(0o666)).ok();
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         if let Ok(fd) = rustix::fs::open(path_of(kept), flags, Mode::empty())
-            // The old file of a fresh pool has no pages any more.
+            // The old file of a fresh pool is empty now.
             && linux::BlockFile::from(fd).allocated_bytes().is_ok_and(|bytes| bytes > 0)
             && gone
         {

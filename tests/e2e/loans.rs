@@ -10,7 +10,7 @@ use units::{Bytes, Pages};
 
 #[test]
 fn a_ready_block_is_lent_whole_zero_and_comes_back() {
-    // The odd page is no block, and stays the kernel's.
+    // The odd page is outside all blocks, and stays the kernel's.
     for (page, pages) in [(Page::Mib2, 3), (Page::Gib1, 2)] {
         let Some(daemon) = Daemon::start(page, pages, &page.pool("pages_per_block = 2")) else {
             return;
@@ -59,7 +59,7 @@ fn a_loan_of_more_blocks_than_one_message_carries_is_ready_as_a_whole() {
     drop((memory, loan));
     daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
     daemon.zero("max");
-    // A client that says nothing gets one message.
+    // A client that stays silent gets one message.
     let request = LendRequest { most_blocks: Some(252), ..request };
     let loan = daemon.client().lend(&request).expect("the daemon lends");
     assert_eq!((loan.ready_bytes(), loan.parts().len()), (page.times(251), 252));

@@ -207,7 +207,7 @@ fn every_metric_moves_when_what_it_counts_happens() {
         ],
     );
 
-    // A user that holds nothing has no line.
+    // A user without loans has no line.
     let _held = daemon.lend(page, 1);
     // Metrics of the present state, and metrics that only a longer wait moves.
     let is: BTreeSet<_> = scrape(&daemon).into_keys().map(|name| family(&name)).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name: what agents hand on to others, who hold nothing but a path.
+//! Loans by name: agents hand them on to others, which hold only a path.
 
 mod owners;
 mod storm;
@@ -105,7 +105,7 @@ fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
     let ready: Vec<_> =
         supply.ready_blocks.iter().map(|of| (of.block_bytes, of.ready_bytes)).collect();
     assert_eq!(ready, [(page.times(2).0, supply.ready_bytes)]);
-    // More than there is, and more than the daemon may zero: refused with nothing left behind.
+    // More than there is, and more than the daemon may zero: refused and left as before.
     let refused = agent_refusal(daemon.agent().lend(&whole("much", 3)));
     assert!(matches!(refused, AgentError::NotEnough { .. }), "{refused}");
     daemon.agent().give_back(named("none")).expect("it is lent");
@@ -162,7 +162,7 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     drop(memory);
     daemon.wait_for("let go of", |p| p.lingering_pages == 0);
     agent.lend(&ask("team-a/3", page.times(1))).expect("again 4 of 4 MiB");
-    // What no type of the client's lets through.
+    // Values that the client's types exclude.
     agent.give_back(named("team-b/1")).expect("it is lent");
     let call =
         |method: &str, parameters: &str| raw_call(&daemon.agent_socket(), method, parameters);

@@ -453,7 +453,7 @@ fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
     assert!(people.lines().next().is_some_and(|line| line.ends_with(", drained")), "{people}");
     json(daemon.command(&["drain", "--end"]));
     daemon.wait_for("filled again", |pool| pool.ready_pages == 4);
-    // Without a daemon, too.
+    // After the end of the daemon, too.
     let while_it_runs = drain_without(&daemon, "elsewhere");
     assert!(text(&while_it_runs.stderr).contains("another daemon works in"), "it lives");
     daemon.terminate();

@@ -126,7 +126,7 @@ fn read_directly(daemon: &Daemon, page: Page) -> Option<Kept> {
         let at = memory.as_ptr().expose_provenance();
         let reader = std::thread::spawn(move || read_into(&source, at).expect("a read"));
         ready.signal();
-        // Once the kernel has the page, neither mapping nor loan is needed.
+        // Once the kernel has the page, mapping and loan may go.
         rustix::io::read(&from, &mut [0]).expect("a word");
         drop((memory, loan));
         i32::from(reader.join().expect("the thread") != PINNED)
@@ -179,7 +179,7 @@ fn one_block(page: Page, recycle: &str) -> Option<Daemon> {
     Some(daemon)
 }
 
-/// Whether this kernel shows pins; where it does not, that is said.
+/// Whether this kernel shows pins; otherwise it says so.
 fn shows_pins(daemon: &Daemon) -> bool {
     let reason = daemon.status().fresh_because;
     if let Some(reason) = &reason {

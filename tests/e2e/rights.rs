@@ -76,7 +76,7 @@ fn a_quota_counts_what_is_lent_and_what_is_kept() {
 
 #[test]
 fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
-    /// Groups that no account of this machine has.
+    /// Groups unknown to this machine.
     const SMALL: u32 = 3_000_001;
     const LARGE: u32 = 3_000_002;
     /// A user of its own quota.
@@ -173,7 +173,7 @@ fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
 
 #[test]
 fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
-    /// Users that no account of this machine has.
+    /// Users unknown to this machine.
     const SUBORDINATES: u32 = 3_000_000;
     let _alone = alone();
     let page = Page::Mib2;

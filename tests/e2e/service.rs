@@ -87,7 +87,7 @@ fn with_descriptors(command: &Command, fds: Vec<(&str, OwnedFd)>, log: &Path) ->
     shell
 }
 
-/// A daemon that was not started yet.
+/// A daemon before its start.
 fn unstarted(page: Page, pages: u64, config: &str) -> Option<Daemon> {
     let mut daemon = Daemon::start(page, pages, config)?;
     daemon.terminate();
@@ -156,7 +156,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
         assert_eq!(status(&daemon), before, "{why}");
     }
 
-    // A good one holds; the pool that is not in it any more gives its unlent blocks back.
+    // A good one holds; the removed pool gives its unlent blocks back.
     daemon.write_config(&page.pool("leave_free = 1\nmax = 7"));
     daemon.signal(Signal::SIGHUP);
     let pool = daemon.wait_for("changed", |pool| pool.leave_free == 1);

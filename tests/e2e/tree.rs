@@ -24,7 +24,7 @@ use prezero_tests::{Daemon, Page};
 /// 512 MiB: long enough to be stopped in the middle of.
 const MANY: u64 = 256;
 
-/// A daemon with a tree, or `None` where the kernel has no FUSE.
+/// A daemon with a tree, or `None` where the kernel lacks FUSE.
 pub(crate) fn daemon(pages: u64, config: &str) -> Option<Daemon> {
     if fuse::open_device().is_err() {
         skip("no FUSE here");
@@ -189,7 +189,7 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
     writer.kill().expect("our own child");
     let begun = Instant::now();
     wait_until("gone", || {
-        // Not `wait`: it would hang with the writer.
+        // A poll, since `wait` would hang with the writer.
         let stat = fs::read_to_string(format!("/proc/{}/stat", writer.id())).unwrap_or_default();
         stat.contains(") Z ")
     });

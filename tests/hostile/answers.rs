@@ -118,7 +118,7 @@ pub(crate) fn watches_of_one_user_hold_up_nobody(stage: &mut Stage) {
         .run(stage);
 }
 
-/// Watches with odd times and names of what there is not.
+/// Watches with odd times and invalid names.
 fn watch_oddly(scene: &mut Scene<'_>) -> Got {
     let odd = [
         json!({ "interval_ms": u64::MAX }),

@@ -22,7 +22,7 @@ use crate::table;
 use crate::users::User;
 use crate::victim::{LEND, STATUS, Victim};
 
-/// How long one look lasts, without the attack and with it.
+/// How long one look lasts, quiet or attacked.
 const WINDOW: Duration = Duration::from_millis(250);
 /// The bound for a call with an attack, as a multiple of the time without.
 const TIMES: u32 = 5;
@@ -83,7 +83,7 @@ impl<'a> Attack<'a> {
         Self { victims: vec![victim], ..self }
     }
 
-    /// From a control group that gets no CPU time while it attacks.
+    /// From a control group that is frozen while it attacks.
     pub(crate) fn throttled(self, group: &'a Throttled) -> Self {
         Self { throttled: Some(group), ..self }
     }

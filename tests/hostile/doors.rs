@@ -111,7 +111,7 @@ fn ask_oddly(scene: &mut Scene<'_>) -> Got {
         }
         got.push(error);
     }
-    // Calls of the other interface are none here.
+    // Calls of the other interface are unknown here.
     for method in ["GetStatus", "Revoke", "FindHolders", "Drain", "Configure"] {
         let error = ask(scene, method, &json!({ "lease": 1, "on": true }));
         if error.starts_with("granted") {
@@ -207,7 +207,7 @@ fn count_scope(daemon: &Daemon) -> Result<Duration, String> {
     Ok(Duration::ZERO)
 }
 
-/// Connections that say nothing.
+/// Silent connections.
 fn idle_agents(scene: &mut Scene<'_>) -> Got {
     let crowd: Vec<_> = (0..200).filter_map(|_| knock(scene).ok()).collect();
     scene.set_up();

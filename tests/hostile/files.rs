@@ -191,7 +191,7 @@ fn hold_inode_locks(scene: &mut Scene<'_>, owner: bool) -> Got {
         }
     });
     let copy: OwnedFd = file.as_fd().try_clone_to_owned().expect("a copy");
-    // Threads: a child would hold the lease, too, and the loan would not end.
+    // Threads: a child would hold the lease, too, and keep the loan alive.
     let filler = std::thread::spawn(move || {
         raw::idle();
         let _ = BlockFile::from(copy).allocate(PAGE, FILL);

@@ -21,7 +21,7 @@ use crate::stage::Kernel;
 /// What tests/c/shim.c needs at most, with its copies.
 const PAGES: u64 = 360;
 
-/// Waits until the daemon has nothing, and the kernel's counts are as they were.
+/// Waits until the daemon is empty, and the kernel's counts are as before.
 fn settles(daemon: &Daemon, before: Kernel) -> Result<(), String> {
     let begun = Instant::now();
     loop {

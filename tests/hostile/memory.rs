@@ -113,7 +113,7 @@ fn keep_fork(_: &BlockFile, memory: Mapping) -> Reference {
     }))
 }
 
-/// Access mode 3 (open(2)): neither readable nor writable, for ioctl.
+/// Access mode 3 (open(2)): for ioctl only.
 fn keep_mode_3(file: &BlockFile, _: Mapping) -> Reference {
     let flags = OFlags::from_bits_retain(3);
     let opened = rustix::fs::open(path_of(&file.as_fd()), flags, Mode::empty());

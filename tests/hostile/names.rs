@@ -19,7 +19,7 @@ use crate::socket::receive;
 
 /// The pages are small, so that there are many: each is a call, after which the daemon may stop.
 const PAGE: u64 = 4 << 10;
-/// 4 GiB, which takes seconds. No test lets it come to that.
+/// 4 GiB, which takes seconds. Every test ends before.
 const LARGE: u64 = 1 << 20;
 /// What takes a fraction of a second.
 const SMALL: u64 = 4 << 10;

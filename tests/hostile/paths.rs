@@ -54,7 +54,7 @@ impl Trap {
         self.place.path().join(name)
     }
 
-    /// What lies where root puts nothing by itself.
+    /// A place that root leaves empty by itself.
     fn made(&self) -> Vec<String> {
         let names = [&self.roots, &self.theirs].map(|dir| fs::read_dir(dir).expect("a directory"));
         let names = names.into_iter().flatten().map(|entry| entry.expect("an entry").file_name());
@@ -186,7 +186,7 @@ fn sockets_have_their_modes_without_a_change_by_name() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let modes = [&socket, &metrics, &at("socket.agent")].map(|path| mode(path).ok());
-    // It passes no signal on.
+    // It keeps signals to itself.
     for daemon in children(child.id()) {
         kill(daemon, Signal::SIGTERM).expect("it serves");
     }

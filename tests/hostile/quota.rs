@@ -77,7 +77,7 @@ fn keep_for_ever(scene: &mut Scene<'_>) -> Got {
         let error = error_of(&call(&mut stream, "Lend", &asked));
         got.push(if error.starts_with("granted") { "granted".to_owned() } else { error });
         drop(stream);
-        // Given back, so that nothing is kept at the end.
+        // Given back, so that the end finds it empty.
         let last = json!({ "bytes": 2 << 20, "owner": "ever", "keep_seconds": 0 });
         let mut stream = scene.socket().expect("everybody may connect");
         let _ = call(&mut stream, "Lend", &last);
@@ -138,7 +138,7 @@ pub(crate) fn numbers_without_bound_are_refused(stage: &mut Stage) {
     Attack::new("sizes up to 2^64", User::Borrower, numbers).run(stage);
 }
 
-/// A call that has nothing to do.
+/// An empty call.
 pub(crate) const NOTHING: Victim =
     Victim { what: "GiveBack of nothing", user: User::Root, act: give_nothing };
 

@@ -22,7 +22,7 @@ fn check(ret: i64) -> io::Result<i64> {
 
 /// `fcntl(fd, command, argument)` for the commands that take an int.
 pub(crate) fn fcntl(fd: impl AsFd, command: c_int, argument: c_int) -> io::Result<i64> {
-    // SAFETY: the descriptor is borrowed; the commands used take an int, no pointer.
+    // SAFETY: the descriptor is borrowed; the commands used take an int.
     check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, argument) }.into())
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn lock(memory: &Mapping) -> io::Result<()> {
 pub(crate) fn seize(pid: u32) -> io::Result<()> {
     let none = std::ptr::null_mut::<libc::c_void>();
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
-    // SAFETY: PTRACE_SEIZE takes no pointer.
+    // SAFETY: PTRACE_SEIZE takes numbers only.
     check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, none, none) }).map(drop)
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn watch_faults(fd: &OwnedFd, memory: &Mapping) -> io::Result<()> {
 
 /// `fanotify_init(class)`, and a mark on that path if it is granted.
 pub(crate) fn fanotify(class: u32, mask: u64, path: &std::ffi::CStr) -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointer.
+    // SAFETY: takes numbers only.
     let fd = check(unsafe { libc::fanotify_init(class, libc::O_RDONLY as u32) }.into())?;
     // SAFETY: a descriptor that the kernel has just made for this process.
     let fd = unsafe { OwnedFd::from_raw_fd(c_int::try_from(fd).map_err(io::Error::other)?) };
@@ -167,6 +167,6 @@ pub(crate) fn idle() {
 
 /// `unshare(flags)`.
 pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
-    // SAFETY: takes no pointer; the caller is a child of its own with one thread.
+    // SAFETY: takes numbers only; the caller is a child of its own with one thread.
     check(unsafe { libc::unshare(flags) }.into()).map(drop)
 }

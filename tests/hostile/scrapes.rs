@@ -49,7 +49,7 @@ impl At {
     fn text(self) -> String {
         static PORT: OnceLock<u16> = OnceLock::new();
         match self {
-            // A directory of root's: in another one the daemon serves nothing.
+            // A directory of root's: elsewhere the daemon refuses to serve.
             Self::Path => place().join("socket").display().to_string(),
             Self::Port => {
                 let port = PORT.get_or_init(|| {
@@ -61,7 +61,7 @@ impl At {
         }
     }
 
-    /// One that is not connected yet.
+    /// One before its connection.
     fn socket(self) -> OwnedFd {
         let family = match self {
             Self::Path => AddressFamily::UNIX,

@@ -166,13 +166,13 @@ pub(crate) fn half_messages_cost_no_memory_for_good(stage: &mut Stage) {
     }
 }
 
-/// Asks again and again and reads no answer, until the daemon stops reading.
+/// Asks again and again and leaves the answers, until the daemon stops reading.
 fn deaf_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
     let crowd = crowd(scene, wanted);
     Ok(ask_and_never_read(scene, &crowd, &message("GetStatus", &json!({})).repeat(600)))
 }
 
-/// Sends as much as each connection takes, again and again, and reads nothing.
+/// Sends as much as each connection takes, again and again, and leaves the answers.
 pub(crate) fn ask_and_never_read(
     scene: &mut Scene<'_>,
     crowd: &[UnixStream],
@@ -380,7 +380,7 @@ pub(crate) fn a_mapping_of_a_lease_is_refused(stage: &mut Stage) {
     Attack::new("mmap of the lease", User::Borrower, attack).run(stage);
 }
 
-/// Watches that are never read: each change is a report for each.
+/// Unread watches: each change is a report for each.
 fn watch_and_not_read(scene: &mut Scene<'_>) -> Got {
     let crowd = crowd(scene, 300);
     let asked = json!({

@@ -32,7 +32,7 @@ pub(crate) struct Left {
     pub descriptors: i64,
     /// Memory of the daemon's beyond that before, in KiB.
     pub memory_kib: i64,
-    /// Files on its mount that it does not know, after it was told to give back all.
+    /// Unknown files on its mount, after it was told to give back all.
     pub files: usize,
     /// Pages that the kernel misses.
     pub pages: i64,
@@ -232,7 +232,7 @@ impl Drop for Stage {
 }
 
 impl Left {
-    /// Whether that is nothing.
+    /// Whether that is empty.
     pub(crate) fn is_nothing(&self) -> bool {
         let Self { descriptors, memory_kib, files, pages } = *self;
         (descriptors, files, pages) == (0, 0, 0) && memory_kib <= LEFT_KIB

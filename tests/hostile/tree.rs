@@ -152,7 +152,7 @@ pub(crate) fn the_tree_is_written_by_its_group_only(stage: &mut Stage) {
         .run(stage);
 }
 
-/// Orders without end, from users that may: root's own order has a place all the same.
+/// Endless orders, from users that may: root's own order has a place all the same.
 fn hold_places(scene: &mut Scene<'_>) -> Got {
     let path = domain(scene.daemon).join("zeroable_hugepages");
     scene.set_up();

@@ -10,7 +10,7 @@ pub(crate) const ZERO_GROUP: u32 = 65_522;
 /// Members may lend by name.
 pub(crate) const AGENT_GROUP: u32 = 65_523;
 
-/// Groups from here on are in no configuration.
+/// Groups from here on are outside the configuration.
 const NOBODYS_GROUPS: u32 = 1_000_000;
 
 /// A user by what it may do.
@@ -18,7 +18,7 @@ const NOBODYS_GROUPS: u32 = 1_000_000;
 pub(crate) enum User {
     /// Root.
     Root,
-    /// In no group of the daemon's.
+    /// Outside the daemon's groups.
     Stranger,
     /// In the group that may borrow.
     Borrower,
@@ -30,7 +30,7 @@ pub(crate) enum User {
     Victim,
     /// In the group that may zero, and in the one that may borrow.
     Zeroer,
-    /// The same, and nobody's accomplice.
+    /// The same, alone.
     Operator,
     /// In the group that may lend by name.
     Agent,

@@ -41,10 +41,10 @@ impl Worker {
         Self(scene.socket().expect("everybody may connect"))
     }
 
-    /// A block to zero; `None` if there is none.
+    /// A block to zero, if there is one.
     ///
     /// # Errors
-    /// The name of the daemon's error if this user may not.
+    /// The name of the daemon's error if this user is refused.
     fn take(&mut self) -> Result<Option<Job>, String> {
         self.0.write_all(&message("TakeZeroing", &json!({}))).map_err(|e| e.to_string())?;
         let (answer, mut fds) = receive(&self.0);
@@ -198,7 +198,7 @@ pub(crate) fn only_root_says_how_blocks_are_recycled(stage: &mut Stage) {
     Attack::new("Configure recycle", User::Zeroer, configure_recycling).run(stage);
 }
 
-/// Takes all work and does none of it.
+/// Takes all work and leaves it undone.
 fn hoard_jobs(scene: &mut Scene<'_>) -> Got {
     let mut held = Vec::new();
     scene.set_up();

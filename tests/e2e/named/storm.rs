@@ -23,7 +23,7 @@ const KILLS: u64 = 40;
 #[derive(Debug, Default)]
 struct Agent {
     lent: BTreeMap<String, (NamedLoan, u8)>,
-    /// The name of a call without an answer.
+    /// The name of a call that lost its answer.
     unsure: Option<String>,
 }
 

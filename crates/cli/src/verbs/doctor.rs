@@ -85,7 +85,7 @@ fn answering(daemon: &Daemon) -> Vec<Finding> {
     vec![finding]
 }
 
-/// What to do about blocks on the daemon's mounts that it knows nothing of.
+/// Advice for unknown blocks on the daemon's mounts.
 fn unknown(files: u64) -> Option<Finding> {
     let found = format!("{files} on its mounts that the daemon knows nothing of");
     let finding = Finding::new(Level::Warn, "blocks", found)
@@ -97,7 +97,7 @@ fn unknown(files: u64) -> Option<Finding> {
 #[derive(Debug, Serialize)]
 struct Report {
     machine: Machine,
-    /// Absent where the kernel's release could not be read.
+    /// Absent if the kernel's release was unreadable.
     ways: Option<Ways>,
     findings: Vec<Finding>,
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero drain`: everything back to the kernel, and kept so; with a daemon or without.
+//! `prezero drain`: everything back to the kernel, and kept so; works while the daemon is stopped,
+//! too.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     let drained = match client::Client::connect(&args.daemon.socket) {
         Ok(mut client) => client.drain(!args.end)?,
-        // There is nothing to go on with.
+        // The input has ended.
         Err(error) if args.end => return Err(error.into()),
         Err(client::Error::NoDaemon { .. }) => daemon::drain(left_in(args)?, &Roots::default())?,
         Err(error) => return Err(error.into()),

@@ -27,7 +27,7 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
-    /// Of this loan, as `prezero status` numbers it; without it, of all
+    /// Of this loan, as `prezero status` numbers it; default: all
     #[arg(value_name = "LEASE")]
     lease: Option<u64>,
     #[command(flatten)]

@@ -26,7 +26,7 @@ enum Private {
     /// The child does not have it, and ends by SIGSEGV if it touches it: for programs that fork
     /// only to start others
     Drop,
-    /// Private memory is not served
+    /// Private memory is left to the kernel
     No,
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct Args {
     /// A key of the configuration, as in workers.max=4 or lend_group=kvm; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<Set>,
-    /// Plain memory instead of huge pages: for trying it out, without root
+    /// Plain memory instead of huge pages: for a trial as an ordinary user
     #[arg(long)]
     plain: bool,
     /// What to log: error, warn, info, debug or trace

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// The amount to wait for, as in 64G
     #[arg(long, value_name = "SIZE")]
     ready: Option<Bytes>,
-    /// How long to wait, as in 30s or 5min; for ever without it
+    /// How long to wait, as in 30s or 5min; default: for ever
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
     #[command(flatten)]

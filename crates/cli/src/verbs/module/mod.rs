@@ -62,8 +62,8 @@ fn need_root(doing: &str) -> Result<(), Failure> {
     Err(Failure::failed(format!("{doing} a kernel module needs root: use sudo")))
 }
 
-/// Runs `modprobe` or `modinfo` with words before and behind the module's name. Neither is in every
-/// user's PATH.
+/// Runs `modprobe` or `modinfo` with words before and behind the module's name. Both may be outside
+/// of a user's PATH.
 fn kmod(program: &str, before: &[&str], behind: &[String]) -> Result<Output, Failure> {
     let path = std::env::var("PATH").unwrap_or_default();
     Command::new(program)

@@ -75,7 +75,7 @@ impl Record for Line {
     }
 }
 
-/// The line while there is no daemon.
+/// The line while the daemon is away.
 #[derive(Debug, Serialize)]
 pub(super) struct NoDaemon {
     pub(super) error: String,
