@@ -207,9 +207,9 @@ fn every_metric_moves_when_what_it_counts_happens() {
         ],
     );
 
-    // A user that holds nothing has no line.
+    // A user without loans has no line.
     let _held = daemon.lend(page, 1);
-    // Those that say what is, and those that only a longer wait moves.
+    // Metrics of the present state, and metrics that only a longer wait moves.
     let is: BTreeSet<_> = scrape(&daemon).into_keys().map(|name| family(&name)).collect();
     let constant = ["prezero_build_info", "prezero_page_size_bytes"];
     let elsewhere = ["prezero_worker_cpu_seconds_total", "prezero_workers", "prezero_paused"];
@@ -294,7 +294,7 @@ fn metrics_move_with_the_configuration_and_only_reading_is_served() {
             "{head}\n{body}"
         );
     }
-    // Peers that say nothing, or no end of it, cost nobody anything.
+    // Peers that send nothing, or an endless request, cost other users nothing.
     let mut idle: Vec<_> =
         (0..8).map(|_| UnixStream::connect(&path).expect("a listener")).collect();
     let long = "x".repeat(1 << 20);

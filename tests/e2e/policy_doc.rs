@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::tree::{daemon, domain};
 
 const PAGES: u64 = 48;
-/// Not read when the test runs: virtual machines have no checkout.
+/// Compiled in: virtual machines lack a checkout.
 const DOCUMENT: &str = include_str!("../../docs/policy.md");
 
 fn repo() -> &'static Path {
