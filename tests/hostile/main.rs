@@ -5,8 +5,8 @@
 //! Every attack goes through [`attack::Attack::run`], which says what it measures. One file per
 //! subject; new attacks belong into the file of theirs. Those that need nothing of their own share
 //! a daemon, by the tables here; `PREZERO_HOSTILE_ONLY=WORDS` runs those whose name has the words.
-//! `make attacks` runs all of them and writes docs/attacks.md, a row for each attack; with
-//! `PREZERO_HOSTILE_TABLE=docs/attacks.md` any run replaces the rows of what it runs.
+//! `make attacks` runs all of them and writes docs/evidence/attacks.md, a row for each attack; with
+//! `PREZERO_HOSTILE_TABLE=docs/evidence/attacks.md` any run replaces the rows of what it runs.
 
 mod answers;
 mod attack;

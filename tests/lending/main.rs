@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the daemon does when it lends, waits, keeps, takes back and revokes, over plain memory: it
 //! needs no huge page, waits for nobody who has some, and what e2e shows with real ones is the same
-//! code. Mutants of that code are caught by it (docs/reliability.md).
+//! code. Mutants of that code are caught by it (docs/evidence/mutants.md).
 //!
 //! One test at a time: a daemon that another one just starts has all descriptors for a moment, and
 //! whatever is reached by somebody is not what it would be.

@@ -6,7 +6,7 @@
 //! [`module`] what is to be known of the module alone; [`Device`] is
 //! `/dev/hugepagectl`, with every number of a pool at one instant, zeroing in the caller's context
 //! and a watch; [`files`] are the three files per node and page size, which wake whoever polls
-//! them. `docs/kernel-features.md` has one table of what each level gives.
+//! them. `docs/reference/kernels.md` has one table of what each level gives.
 
 pub mod device;
 pub mod files;

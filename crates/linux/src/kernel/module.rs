@@ -3,7 +3,7 @@
 //! it is loaded, how, and which processes keep it loaded.
 //!
 //! Its device and files are those of the series, so that nothing else here has to ask which of the
-//! two is there. `docs/kernel-module.md` is for operators.
+//! two is there. `docs/guides/kernel-module.md` is for operators.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -3,7 +3,7 @@
 //!
 //! Support is a promise with a number: whoever knows n knows all below it. The kernel's is what it
 //! answers, ours is [`Support::OURS`], and what is used is the lesser of the two, so that an old
-//! prezero on a new kernel and a new one on an old kernel both work. `docs/kernel-features.md` is
+//! prezero on a new kernel and a new one on an old kernel both work. `docs/reference/kernels.md` is
 //! the table.
 
 use std::cmp::Ordering;
