@@ -221,7 +221,7 @@ fn every_metric_moves_when_what_it_counts_happens() {
     assert!(still.is_empty(), "nothing moved {still:?}");
     let samples = scrape(&daemon);
     assert!((samples[r#"prezero_page_size_bytes{page_size="2M"}"#] - bytes(1)).abs() < 1.0);
-    assert_eq!(documented(), is, "docs/metrics.md names exactly these");
+    assert_eq!(documented(), is, "docs/reference/metrics.md names exactly these");
 }
 
 #[test]
@@ -330,9 +330,9 @@ fn family(sample: &str) -> String {
     if histogram { "prezero_lend_seconds".to_owned() } else { name.to_owned() }
 }
 
-/// The metrics in the tables of docs/metrics.md.
+/// The metrics in the tables of docs/reference/metrics.md.
 fn documented() -> BTreeSet<String> {
-    let text = std::fs::read_to_string("../docs/metrics.md").expect("the document");
+    let text = std::fs::read_to_string("../docs/reference/metrics.md").expect("the document");
     let first = |line: &str| line.strip_prefix("| `")?.split('`').next().map(str::to_owned);
     text.lines().filter_map(first).collect()
 }

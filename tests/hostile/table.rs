@@ -19,7 +19,7 @@ const HEAD: &str = "\
 
 <!-- `make attacks` writes this page: change tests/hostile/ and run it. -->
 
-[reliability.md](reliability.md) says how each attack is made and judged, and what the columns mean.
+[How attacks are judged](attacks-method.md) says how each is made, and what the columns mean.
 
 | attack | by | it gets | p99 without / with | left | code | measured |
 |---|---|---|---|---|---|---|

@@ -82,7 +82,7 @@ impl Bed {
         })
     }
 
-    /// The chart, as docs/kubernetes.md says, with values.
+    /// The chart, as docs/guides/kubernetes.md says, with values.
     pub(super) fn install(&self, values: &[&str]) -> Result<()> {
         let chart = cache::repo().join("kubernetes/chart").display().to_string();
         let mut helm = Command::new("helm");

@@ -45,7 +45,7 @@ fn write(root: &Path, version: &str) -> Result<()> {
     put(&sources.join("dkms.conf"), conf.as_bytes(), 0o644)?;
     put(&root.join("usr/lib/prezero-dkms/unload"), &fs::read(dist.join("unload"))?, 0o755)?;
     let documents = root.join("usr/share/doc").join(NAME);
-    let page = fs::read(repo.join("docs/kernel-module.md"))?;
+    let page = fs::read(repo.join("docs/guides/kernel-module.md"))?;
     put(&documents.join("kernel-module.md"), &page, 0o644)?;
     // Directories are as the umask has made them.
     command::run(&mut command::new(root, "chmod", ["-R", "go+rX", "."]))

@@ -113,7 +113,7 @@ fn of_stock(facts: &Facts, installer: Installer) -> Ways {
             }
             Ways { because: signed, ..Ways::new(Way::Stock, Stage::Possible, facts) }
                 .change(
-                    "with it ready pages are free pages, for every program: docs/kernel-module.md",
+                    "with it ready pages are free pages, for every program: docs/guides/kernel-module.md",
                 )
                 .command(format!("{} && sudo prezero module load", installer.command(&packages)))
         }
