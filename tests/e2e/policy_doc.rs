@@ -11,13 +11,8 @@ use tempfile::TempDir;
 use crate::tree::{daemon, domain};
 
 const PAGES: u64 = 48;
-<<<<<<< HEAD
 /// Compiled in: virtual machines lack a checkout.
-const DOCUMENT: &str = include_str!("../../docs/policy.md");
-=======
-/// Not read when the test runs: virtual machines have no checkout.
 const DOCUMENT: &str = include_str!("../../docs/guides/write-a-policy.md");
->>>>>>> docs
 
 fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in it")

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-<<<<<<< HEAD
 //! How the daemon lends, waits, keeps, takes back and revokes, over plain memory: it needs no huge
 //! page, runs beside tests that hold some, and e2e shows the same code with real ones. It catches
-//! mutants of that code (docs/reliability.md).
-=======
-//! What the daemon does when it lends, waits, keeps, takes back and revokes, over plain memory: it
-//! needs no huge page, waits for nobody who has some, and what e2e shows with real ones is the same
-//! code. Mutants of that code are caught by it (docs/evidence/mutants.md).
->>>>>>> docs
+//! mutants of that code (docs/evidence/mutants.md).
 //!
 //! One test at a time: a daemon that another one just starts has all descriptors for a moment, and
 //! files would seem to have more users.

@@ -2,13 +2,8 @@
 //! `prezero.ko`, the module that teaches a stock kernel which of its huge pages are zero: whether
 //! it is loaded, how, and which processes keep it loaded.
 //!
-<<<<<<< HEAD
 //! Its device and files are those of the series, so all other code here serves both.
-//! `docs/kernel-module.md` is for operators.
-=======
-//! Its device and files are those of the series, so that nothing else here has to ask which of the
-//! two is there. `docs/guides/kernel-module.md` is for operators.
->>>>>>> docs
+//! `docs/guides/kernel-module.md` is for operators.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The offer of this kernel, found out by asking it instead of by its version.
 //!
-<<<<<<< HEAD
 //! Support is a promise with a number: a program at level n knows all levels below it. The kernel's
 //! level is its answer, ours is [`Support::OURS`], and both use the lesser of the two. So an old
-//! prezero on a new kernel and a new one on an old kernel both work. `docs/kernel-features.md` is
-=======
-//! Support is a promise with a number: whoever knows n knows all below it. The kernel's is what it
-//! answers, ours is [`Support::OURS`], and what is used is the lesser of the two, so that an old
 //! prezero on a new kernel and a new one on an old kernel both work. `docs/reference/kernels.md` is
->>>>>>> docs
 //! the table.
 
 use std::cmp::Ordering;
