@@ -81,21 +81,13 @@ const UNMEASURED: &[&str] =
 
 /// Rooms with comments that are not translated yet.
 const COMMENTS_TO_TRANSLATE: &[&str] = &[
-    "crates/book",
     "crates/clear",
-    "crates/cli",
     "crates/client",
     "crates/daemon",
     "crates/lab",
-    "crates/linux",
-    "crates/pins",
     "crates/preload",
-    "crates/python",
-    "crates/units",
     "crates/wire",
     "crates/worker",
-    "tests",
-    "xtask",
 ];
 
 /// Rooms with names of tests beyond the bound, and how many at most.

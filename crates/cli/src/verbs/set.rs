@@ -16,7 +16,7 @@ use crate::shared::Daemon;
 ///
 /// Keys, as in the configuration file: ready (bytes wanted ready, in blocks of all sizes), or of a
 /// pool with blocks of one size ready_low (background zeroing starts below it) and ready_high (and
-/// stops at it); max (the most that the pool may own), leave_free (pages that stay free in the
+/// stops at it). Also max (the most that the pool may own), leave_free (pages that stay free in the
 /// kernel's pool), recycle (auto, fresh, in-place). Amounts are sizes, as 16G, or numbers of pages.
 /// Unnamed keys stay as they are; if one value is refused, all stay. The configuration file is left
 /// alone. The limits of an elastic pool (reserve_min, reserve_max and the like) are set there

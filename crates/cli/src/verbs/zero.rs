@@ -24,8 +24,8 @@ use crate::shared::Daemon;
 /// Takes blocks from the daemon and zeroes them, PAGES pages of the selected sizes: a number above
 /// the zeroable pages zeroes all of them. --node and --page-size select; other pages are left
 /// alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256 KiB
-/// where memory is cleared in place, within some 10 ms where the kernel zeroes its own pool, and
-/// finished work is kept; a second Ctrl-C ends it at once.
+/// where memory is cleared in place, within some 10 ms where the kernel zeroes its own pool.
+/// Finished work is kept. A second Ctrl-C ends it at once.
 ///
 /// Members of zero_group that root does not trust with lent memory get no blocks in their hands:
 /// theirs is done by the control tree, in one thread.
