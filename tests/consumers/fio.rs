@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! fio, whose buffers are huge pages when it is told so.
+//! fio with buffers of huge pages, on request.
 
 use std::process::Command;
 

@@ -142,7 +142,7 @@ impl Host {
         server
     }
 
-    /// All four on lent memory, from nothing but what is ready; the share of bytes that were.
+    /// All four on lent memory, from ready memory only; the ready share of bytes.
     fn lend(&self) -> (Running, f64) {
         let daemon = &self.stage.daemon;
         daemon.wait_for("the pool is full", |pool| pool.ready_high - pool.ready_pages < 64);

@@ -87,8 +87,8 @@ fn the_wheel_is_built_installed_typed_and_lends() {
     assert_returned(&daemon);
 }
 
-/// Mooncake's master with its metadata server, on ports that nobody has, and the arguments by which
-/// the store finds both.
+/// Mooncake's master with its metadata server, on unused ports, and the arguments by which the
+/// store finds both.
 fn master(python: &Python, dir: &Path) -> (Program, [String; 2]) {
     let [rpc, http, metrics] = [(); 3].map(|()| free_port());
     let mut command = Command::new(python.program("mooncake_master"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a borrower leaves with a file that it returns, and that no descriptor, mapping or pin of
-//! the file's shows: pages where the file has ended, pages that have left it, watches of its inode.
+//! Things that a borrower leaves with a returned file, invisible as descriptors, mappings or pins:
+//! pages behind its end, pages that have left it, watches of its inode.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -28,11 +28,11 @@ const QUOTA: u64 = 2;
 /// More loans than there are pages.
 const LOANS: usize = 40;
 
-/// What is left of a loan, and how.
+/// The remains of a loan.
 type Hide = fn(BlockFile) -> Vec<OwnedFd>;
 
 fn behind_the_end(file: &BlockFile) {
-    // It fails once nobody has a page left, which is what the victims are asked about.
+    // It fails without free pages: the victims check that.
     fallocate(file, FallocateFlags::KEEP_SIZE, PAGE, PAGE).ok();
 }
 
@@ -105,9 +105,9 @@ fn hoard(scene: &mut Scene<'_>, hide: Hide, keeps_pages: bool) -> Got {
     Ok(if keeps_pages { "QuotaExceeded beyond it" } else { "nothing" }.to_owned())
 }
 
-/// Pages that neither the kernel has free nor the daemon has in any state.
+/// Pages outside of the kernel's free ones and of the daemon's states.
 fn nobodys(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
-    // Four times in a row: what is on its way from one to the other is in neither for a moment.
+    // Four times in a row: a page on its way from one to the other is in neither for a moment.
     let mut missed = 0;
     for _ in 0..4 {
         let status = daemon.status();
@@ -153,7 +153,7 @@ fn pages_outside_of_returned_files_are_no_more_than_the_quota() {
 /// The page behind a file of one page.
 const BEHIND: std::ops::Range<usize> = 2 << 20..4 << 20;
 
-/// Writes to a page behind the end of a file of one page. `false` if the kernel did not let it.
+/// Writes to a page behind the end of a file of one page. `false` if the kernel refused.
 fn write_behind_the_end(file: &BlockFile) -> bool {
     file.set_len(2 * PAGE).expect("its own file");
     let memory = Mapping::map(file, 2 * PAGE, Page::Mib2.size()).expect("lent memory");
@@ -222,12 +222,12 @@ fn watcher() -> OwnedFd {
     inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a watcher")
 }
 
-/// How many events there are, and how many of them say that a file is gone; none are left.
+/// The number of events, and of those for a removed file; all are read.
 fn events(watcher: &OwnedFd) -> (usize, usize) {
     let mut room = [0_u8; 1 << 16];
     let (mut all, mut gone) = (0, 0);
     while let Ok(some @ 1..) = rustix::io::read(watcher, &mut room) {
-        // Of files, which have no name: a number, a mask, a cookie and a length.
+        // Of files, which are unnamed: a number, a mask, a cookie and a length.
         for event in room[..some].chunks_exact(16) {
             let mask = u32::from_ne_bytes([event[4], event[5], event[6], event[7]]);
             all += 1;
@@ -254,7 +254,7 @@ fn watch_returned(scene: &mut Scene<'_>) -> Got {
     scene.set_up();
     let mut told = 0;
     while !scene.over() {
-        // What is read is told anew.
+        // A read event is reported again.
         told += events(&watcher).0;
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -3,21 +3,21 @@
 
 use crate::Pages;
 
-/// The pages of one domain by state, all read at one instant.
+/// The pages of one domain by state, all numbers of one instant.
 ///
-/// A provider that lacks a count leaves it 0 and says so: the kernel's pool has no loans, and a
-/// kernel with neither module nor series no zeroed pages.
+/// A source that cannot know a count leaves it 0 and says so: the kernel's pool knows no loans, a
+/// kernel without the series no zeroed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Pages of the pool, in use or not.
+    /// Pages of the pool, used and unused.
     pub total: Pages,
     /// Those of them that are beyond its configured size, and vanish when they are freed.
     pub surplus: Pages,
     /// Unused pages: dirty, being zeroed, and ready.
     pub free: Pages,
-    /// Free pages promised to mappings before their first touch, of all nodes together.
+    /// Free pages promised to mappings that have yet to touch them, of all nodes together.
     pub reserved: Pages,
-    /// Free pages minus promised ones.
+    /// Free and unpromised pages.
     pub available: Pages,
     /// Known to be zero.
     pub ready: Pages,
@@ -29,8 +29,8 @@ pub struct Counts {
     pub lent: Pages,
     /// Pages that were wanted zero, and were.
     pub hits: Pages,
-    /// Pages that a taker wanted zeroed and had to clear itself.
+    /// Pages that were wanted zero, and that the requester had to clear.
     pub misses: Pages,
-    /// The misses that a taker took over from a zeroer.
+    /// Misses that were taken from a zeroer.
     pub waits: Pages,
 }

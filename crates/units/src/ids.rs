@@ -114,13 +114,13 @@ impl fmt::Display for PoolKey {
 
 /// A named owner, for which returned content may be kept.
 ///
-/// 1 to 64 characters of `A-Z a-z 0-9 . _`: the name is part of a file name, and its fields are
-/// separated by `-`.
+/// 1 to 64 characters of `A-Z a-z 0-9 . _`: the name is part of a file name with fields separated
+/// by `-`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Owner(String);
 
-/// A name that no owner can have.
+/// An invalid name of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadOwner(pub String);
 
@@ -172,10 +172,10 @@ impl fmt::Display for Owner {
     }
 }
 
-/// The name of a loan that no descriptor holds.
+/// The name of a loan that lasts by it.
 ///
-/// 1 to 118 characters of `A-Z a-z 0-9 . _ -` in parts that `/` separates. Each part begins with a
-/// letter or digit. The name is the end of a file name, which has room for 118. The scope may be
+/// 1 to 118 characters of `A-Z a-z 0-9 . _ -` in parts separated by `/`, each beginning with a
+/// letter or digit: the name is the end of a file name, which has room for 118. The scope may be
 /// two such parts with `@` between them, as `TENANT@INCARNATION`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -187,7 +187,7 @@ pub fn tenant_of(scope: &str) -> &str {
     scope.split_once('@').map_or(scope, |(tenant, _)| tenant)
 }
 
-/// A text that no loan can be named.
+/// An invalid name of a loan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadLoanName(pub String);
 
@@ -217,14 +217,14 @@ impl LoanName {
         &self.0
     }
 
-    /// What stands before the first `/`: the tenant, where several have quotas of their own.
+    /// The part before the first `/`: the tenant, where several have quotas of their own.
     #[must_use]
     pub fn scope(&self) -> Option<&str> {
         self.0.split_once('/').map(|(scope, _)| scope)
     }
 
-    /// The tenant that has the quota: the scope up to its `@`. A tenant that is deleted and made
-    /// anew, as a namespace of a cluster, is another scope of the same quota.
+    /// The tenant that pays for the loan: the scope up to its `@`. A tenant that is deleted and
+    /// made anew, as a namespace of a cluster, is another scope of the same quota.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
         self.scope().map(tenant_of)
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_shows_its_domain_and_its_block_size_if_any() {
+    fn a_pool_is_of_its_domain_and_says_the_size_of_its_blocks_if_it_has_one() {
         let domain = Domain { node: Node(1), page_size: PageSize::MIB_2 };
         let mixed = PoolKey::mixed(domain);
         let plain = PoolKey { pages_per_block: Pages(3), ..mixed };

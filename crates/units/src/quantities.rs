@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Quantities as distinct types: page sizes, page counts, byte counts, nodes.
+//! Quantities that must not be mixed up: page sizes, page counts, byte counts, nodes.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a quantity could not be read from text.
+/// The reason why a text is no quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParseError {
     /// Not `NUMBER[K|M|G|T][iB]`.
     Size(String),
     /// A size that no huge page can have.
     PageSize(String),
-    /// A byte count with a remainder of a page.
+    /// A byte count with a fraction of a page.
     NotWholePages {
         /// The size asked for.
         bytes: Bytes,
@@ -55,7 +55,7 @@ impl fmt::Display for ParseError {
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// A count of huge pages; their size is the context's [`PageSize`].
+/// A count of huge pages; the context's [`PageSize`] gives their size.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -71,14 +71,14 @@ pub struct Node(pub u32);
 
 /// The size of one page in bytes: a power of two, at least 4 KiB.
 ///
-/// 4 KiB is allowed for the fallback without huge pages.
+/// 4 KiB is no huge page; it is allowed because the fallback without huge pages uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct PageSize(u64);
 
 impl Bytes {
-    /// The whole pages of `size` that fit into these bytes. A remainder is cut off; see
-    /// [`PageSize::pages_in`] for when there may be nothing left over.
+    /// The whole pages of `size` that fit into the bytes; the rest is cut off, see
+    /// [`PageSize::pages_in`] for exact division.
     #[must_use]
     pub const fn whole_pages(self, size: PageSize) -> Pages {
         Pages(self.0 / size.0)
@@ -108,13 +108,13 @@ impl Pages {
     /// No pages.
     pub const ZERO: Self = Self(0);
 
-    /// The bytes of these pages of `size`; saturates far above the memory of any machine.
+    /// The bytes of the pages of `size`; saturates, which no machine's memory can reach.
     #[must_use]
     pub fn bytes(self, size: PageSize) -> Bytes {
         Bytes(self.0.saturating_mul(size.bytes()))
     }
 
-    /// `self - other`, never below zero.
+    /// `self - other`, at least zero.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -234,7 +234,7 @@ impl fmt::Display for Bytes {
             if rest == 0 {
                 return f.pad(&format!("{whole}{unit}"));
             }
-            // Tenths by integer arithmetic: a float is too short for a u64.
+            // Tenths by integer arithmetic: a u64 does not fit a float.
             let tenths = (u128::from(rest) * 10) >> shift;
             return f.pad(&format!("{whole}.{tenths}{unit}"));
         }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_read_in_any_case_with_or_without_i_and_b() {
+    fn every_unit_is_read_in_any_case_and_with_or_without_its_i_and_b() {
         for (unit, shift) in [("", 0), ("k", 10), ("m", 20), ("g", 30), ("t", 40)] {
             for suffix in ["", "b", "ib"] {
                 let text = format!("3{unit}{suffix}");

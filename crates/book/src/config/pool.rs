@@ -105,7 +105,7 @@ struct Written {
     /// As in `"2M"`.
     #[serde(with = "as_text")]
     page_size: PageSize,
-    /// So much ready, in blocks of whatever size is asked for.
+    /// Bytes wanted ready, in blocks of the requested sizes.
     ready: Option<Amount>,
     pages_per_block: Option<Amount>,
     ready_low: Option<Amount>,

@@ -48,7 +48,7 @@ fn place(text: &str, mark: &str) -> std::ops::Range<usize> {
 
 #[test]
 fn documentation_has_the_table_of_metrics() {
-    let path = file("docs/metrics.md");
+    let path = file("docs/reference/metrics.md");
     let text = fs::read_to_string(&path).expect("the document");
     let mut made = text.clone();
     for (mark, gauges) in [("gauges", true), ("counters", false)] {
