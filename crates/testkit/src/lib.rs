@@ -27,10 +27,14 @@ pub use tree::{Tree, tree};
 ///
 /// # Errors
 /// Those of `fallocate`.
-pub fn punch(file: impl AsFd, range: Range<u64>) -> io::Result<()> {
+pub fn punch(file: impl AsFd, range: Range<u64>) -> linux::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let length = range.end.saturating_sub(range.start);
-    Ok(fallocate(file, flags, range.start, length)?)
+    let named = |errno| {
+        let call = format!("fallocate(PUNCH_HOLE, {}, {length})", range.start).into();
+        linux::Error::Call { call, errno, advice: None }
+    };
+    fallocate(file, flags, range.start, length).map_err(named)
 }
 
 /// Takes a write lease on a file and keeps it, deaf to the signal by which the kernel asks for it.

@@ -86,7 +86,6 @@ pub(super) struct Cancelling {
 
 /// What a neighbour loses.
 #[derive(Debug, Clone)]
-#[cfg_attr(not(feature = "developer"), expect(dead_code, reason = "no part measures it"))]
 pub(super) struct Slowdown {
     /// Percent, by the wall clock.
     pub(super) wall: Stats,

@@ -46,7 +46,6 @@ mod throttle;
 use std::path::PathBuf;
 
 use crate::machine;
-use ::clear::Method;
 use ::clear::calibrate::{Choice, Cpu};
 use clap::ValueEnum;
 use linux::Roots;
@@ -266,7 +265,9 @@ fn measured_choice(roots: &Roots) -> Result<Choice, Failure> {
 }
 
 /// What leaves the bytes in the cache, as the kernel and the C library do.
-fn cached() -> Method {
+#[cfg(feature = "developer")]
+fn cached() -> ::clear::Method {
+    use ::clear::Method;
     let usual = [Method::RepStosb, Method::Stp];
     usual.into_iter().find(|method| method.is_available()).unwrap_or(Method::Portable)
 }
