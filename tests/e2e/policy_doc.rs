@@ -5,15 +5,15 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use linux::testkit::skip;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
 use tempfile::TempDir;
+use testkit::skip;
 
 use crate::tree::{daemon, domain};
 
 const PAGES: u64 = 48;
-/// Not read when the test runs: virtual machines have no checkout.
+/// Compiled in: virtual machines lack a checkout.
 const DOCUMENT: &str = include_str!("../../docs/guides/write-a-policy.md");
 const FIRST_LOAN: &str = include_str!("../../docs/start/first-loan.md");
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is to hold under a real Kubernetes. Each test begins with a node that lends nothing and
-//! ends with one, which is looked at after it.
+//! The expectations under a real Kubernetes. Each test begins with a node without loans and ends
+//! with one; the node is checked after it.
 
 mod counts;
 mod failures;

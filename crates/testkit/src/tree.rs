@@ -3,9 +3,8 @@
 
 use std::fs;
 
+use linux::Roots;
 use tempfile::TempDir;
-
-use crate::roots::Roots;
 
 /// A tree on disk, removed when dropped.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub struct Tree {
 /// content.
 ///
 /// # Panics
-/// If it cannot be written.
+/// If writing it fails.
 pub fn tree(files: &[(&str, &str)]) -> Tree {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for (path, content) in files {
@@ -44,7 +43,7 @@ impl Tree {
     /// What a file of the tree holds now.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If it is missing.
     pub fn content(&self, path: &str) -> String {
         fs::read_to_string(self.dir.path().join(path)).expect("the file is there")
     }
