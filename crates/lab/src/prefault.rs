@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory touched the way programs do without prezero: mapped and populated by the kernel.
 //!
-//! For two purposes. As the other side of a comparison: `MAP_POPULATE` is what every parallel
-//! prefault comes down to. And as a warm-up: in a virtual machine, memory that was never touched
-//! has no memory of the host behind it yet, and the first touch of each page would measure the
-//! host.
+//! For two purposes. As the other side of a comparison: every parallel prefault comes down to
+//! `MAP_POPULATE`. And as a warm-up: in a virtual machine, untouched memory has no memory of the
+//! host behind it yet, and the first touch of each page would measure the host.
 //!
 //! # Safety
 //!

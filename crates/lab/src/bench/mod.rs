@@ -5,8 +5,8 @@
 //!
 //! 1. The machine is described, and prezero's choice of method and chunk measured ([`calibrate`]).
 //! 2. Each part is one file with one `measure`: it returns a [`Part`](crate::figure::Part), rows of
-//!    figures with their labels, and sets the [`evidence::Evidence`] that is its: what the ratios
-//!    are made of.
+//!    figures with their labels, and sets its fields of [`evidence::Evidence`], from which the
+//!    ratios are made.
 //! 3. [`clock`] has the two clocks and the rounds that take turns; [`crate::figure`] medians and
 //!    quartiles.
 //! 4. [`reach`] puts each ratio beside what memory and kernel made possible in the same run.

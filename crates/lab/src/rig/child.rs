@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! The one unsafe call runs a function in the child between `fork` and `execve`, where nothing may
-//! be called that is not async-signal-safe: it makes one system call and touches no memory of the
+//! The one unsafe call runs a function in the child between `fork` and `execve`, where only
+//! async-signal-safe functions may be called: it makes one system call and touches no memory of the
 //! parent's.
 #![expect(unsafe_code, reason = "a child that is ended with its parent")]
 

@@ -51,8 +51,8 @@ const RUN_DIR: &str = "/run/prezero-demo";
 const NOTE: &str = "/run/prezero-demo.reserved";
 /// How long the daemon may take to see that a loan is over.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
-/// How much is touched between two looks at the wish to stop: 1 GiB takes up to 2 s where the
-/// machine has yet to get the memory from its host.
+/// Bytes touched between two looks at the wish to stop: 1 GiB takes up to 2 s where the machine has
+/// yet to get the memory from its host.
 const TOUCH_BYTES: u64 = 256 << 20;
 
 /// How often room is made for pages that could not be reserved at once: the kernel's search for a
