@@ -80,12 +80,8 @@ const UNMEASURED: &[&str] =
     &["docs/evidence/attacks.md", "kernel/module/DESIGN.md", "kernel/module/COSTS.md"];
 
 /// Rooms with comments that are not translated yet.
-const COMMENTS_TO_TRANSLATE: &[&str] = &[
-    "crates/client",
-    "crates/daemon",
-    "crates/preload",
-    "crates/wire",
-];
+const COMMENTS_TO_TRANSLATE: &[&str] =
+    &["crates/client", "crates/daemon", "crates/preload", "crates/wire"];
 
 /// Rooms with names of tests beyond the bound, and how many at most.
 const LONG_TEST_NAMES: &[(&str, usize)] = &[
