@@ -134,7 +134,7 @@ fn first_loan_page_lends_zeros_as_printed() {
     let folder = program.parent().expect("it lies in a folder");
     let path = std::env::var("PATH").expect("a path");
     // A failure leaves no daemon behind, which would keep the output open.
-    let script = format!("trap '{ kill $daemon || :; rm -rf $dir; } 2>/dev/null' EXIT\n{script}");
+    let script = format!("trap '(kill $daemon || :; rm -rf $dir) 2>/dev/null' EXIT\n{script}");
     let mut shell = Command::new("sh");
     shell.args(["-e", "-c", &script]).env("PATH", format!("{}:{path}", folder.display()));
     let output = shell.stdin(Stdio::null()).output().expect("sh runs");
