@@ -321,37 +321,3 @@ fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
         assert_eq!(daemon.kernel_free(page), 24, "every page is back in the kernel's pool");
     }
 }
-
-#[test]
-fn blocks_of_the_layout_before_are_taken_over() {
-    use std::os::unix::fs::PermissionsExt;
-    let page = Page::Mib2;
-    let Some(mut daemon) = Daemon::start(page, 3, &page.pool("max = 3")) else { return };
-    daemon.zero("max");
-    let loan = daemon.lend(page, 1);
-    let memory = loan.map().expect("a mapping");
-    soil(&memory, 0x42);
-    daemon.kill();
-    // As it was: the file in place of the directory, open to everybody by its mode.
-    for state in ["ready", "lent"] {
-        for entry in
-            std::fs::read_dir(daemon.run_dir().join("pages-2048kB").join(state)).expect("a state")
-        {
-            let block = entry.expect("a block").path();
-            let aside = block.with_extension("aside");
-            std::fs::rename(block.join("pages"), &aside).expect("its file");
-            std::fs::remove_dir(&block).expect("empty");
-            std::fs::rename(&aside, &block).expect("nothing there");
-            let open = std::fs::Permissions::from_mode(0o666);
-            std::fs::set_permissions(&block, open).expect("root's");
-        }
-    }
-    daemon.launch();
-    let pool = daemon.pool();
-    assert_eq!((pool.ready_pages, pool.lent_pages), (2, 1), "{pool:?}\n{}", daemon.log());
-    assert_soiled(&memory, 0x42);
-    drop((memory, loan));
-    daemon.wait_for("returned", |p| p.lent_pages == 0 && p.lingering_pages == 0);
-    daemon.zero("max");
-    assert_zero(&daemon.lend(page, 3).map().expect("a mapping"));
-}

@@ -259,8 +259,7 @@ pub struct Status {
     #[serde(default)]
     pub tree: Option<String>,
     /// Blocks on its mounts that it knows nothing of: their pages are nobody's until its next
-    /// start. None in a daemon without faults. Absent in answers of a daemon from before.
-    #[serde(default)]
+    /// start. None in a daemon without faults.
     pub unknown_files: u64,
     /// What happened since it started.
     pub counters: Counters,

@@ -5,13 +5,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use book::config::{Config, PoolConfig, Set};
-use clap::builder::UnknownArgumentValueParser;
 use tracing_subscriber::filter::LevelFilter;
 use wire::DEFAULT_SOCKET;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::log;
-use crate::shared::{agent_socket, refuse_old_log};
+use crate::shared::agent_socket;
 
 /// Run the daemon: own huge pages, keep them zeroed, lend them
 ///
@@ -68,62 +67,9 @@ pub(crate) struct Args {
     /// What to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "PREZERO_LOG_LEVEL", default_value = "info")]
     log: LevelFilter,
-    #[command(flatten)]
-    gone: Gone,
-}
-
-/// Flags that said what a key of the configuration says, and the key.
-const GONE: [(&str, &str); 17] = [
-    ("provider", "provider"),
-    ("workers", "workers.max"),
-    ("worker-cpus", "workers.cpus"),
-    ("worker-nice", "workers.nice"),
-    ("worker-sched-idle", "workers.sched_idle"),
-    ("worker-cgroup", "workers.cgroup"),
-    ("pause-above-pressure", "workers.pause_above_pressure"),
-    ("lend-group", "lend_group"),
-    ("zero-group", "zero_group"),
-    ("trust-zero-group", "trust_zero_group"),
-    ("tree", "tree.path"),
-    ("no-tree", "tree.enabled"),
-    ("tree-group", "tree.group"),
-    ("tree-mode", "tree.mode"),
-    ("quota", "quota"),
-    ("quota-of", "quota_of.UID"),
-    ("metrics", "metrics.listen"),
-];
-
-/// None of [`GONE`]: each is refused with the key that says the same.
-#[derive(Debug, Clone)]
-struct Gone;
-
-impl clap::Args for Gone {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        GONE.into_iter().fold(command, |command, (flag, key)| {
-            let tip = format!("it is a key of the configuration: --set {key}=VALUE");
-            let parser = UnknownArgumentValueParser::suggest(tip);
-            let flag = clap::Arg::new(flag).long(flag).num_args(0..=1).hide(true);
-            command.arg(flag.default_missing_value("").value_parser(parser))
-        })
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
-}
-
-impl clap::FromArgMatches for Gone {
-    fn from_arg_matches(_: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self)
-    }
-
-    fn update_from_arg_matches(&mut self, _: &clap::ArgMatches) -> Result<(), clap::Error> {
-        Ok(())
-    }
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    refuse_old_log()?;
     if args.check {
         // What is wrong with the file is a bad one's code, whatever the daemon would end with.
         daemon::check(&options(args)?).map_err(Failure::usage)?;
@@ -204,21 +150,5 @@ mod tests {
         assert_eq!(config.pools.len(), 2);
         assert_eq!(config.pools[1].ready_high.0, 5);
         assert_eq!(super::config(&args("")).unwrap(), Config::default());
-    }
-
-    #[test]
-    fn a_flag_that_is_a_key_now_names_it_and_the_key_exists() {
-        for (flag, key) in GONE {
-            for value in [vec![], vec!["4"]] {
-                let flag = format!("--{flag}");
-                let words = ["serve", &flag].into_iter().chain(value);
-                let error = Line::try_parse_from(words).unwrap_err().to_string();
-                assert!(error.contains(&format!("--set {key}=")), "{flag}: {error}");
-            }
-            let set = format!("{}=nonsense", key.replace("UID", "1")).parse().unwrap();
-            if let Err(error) = Config::from_toml_and("", &[set]) {
-                assert!(!error.to_string().contains("unknown field"), "{error}");
-            }
-        }
     }
 }
