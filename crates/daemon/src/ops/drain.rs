@@ -5,7 +5,6 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use units::{Bytes, Pages};
 use wire::{Drained, Error, PoolStatus};
@@ -44,7 +43,7 @@ impl Draining {
 
 impl Shell {
     /// Gives all back that nobody has and keeps it so, or goes on as configured. Pages are free
-    /// when [`freeing`](Self::freeing) says so.
+    /// when [`queues`](Self::queues) says so.
     ///
     /// # Errors
     /// Those of the file that says so to the next daemon; nothing is changed then.
@@ -56,7 +55,7 @@ impl Shell {
             tracing::info!("{}", if on { "is drained" } else { "is drained no more" });
         }
         let given_back_bytes = if on { self.give_all_back().0 } else { 0 };
-        self.wake();
+        self.changes.wake();
         let pools = self.status().pools;
         let sum = |of: fn(&PoolStatus) -> u64| {
             pools.iter().map(|pool| of(pool).saturating_mul(pool.page_bytes)).sum()
@@ -72,10 +71,5 @@ impl Shell {
     pub(super) fn give_all_back(&mut self) -> Bytes {
         let (bytes, _) = self.apply(|book| book.give_back(None, None, Pages(u64::MAX)));
         bytes
-    }
-
-    /// Waits until what was given back is the kernel's, on the caller's thread.
-    pub(crate) fn wait_until_freed(&self, patience: Duration) {
-        self.store.lanes().wait(patience);
     }
 }

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// however many ask, it is one look at a time and a fifth of one CPU. Goes on if whoever asked is
 /// gone.
 async fn look(shell: &Shared) {
-    let Some(pids) = shell.borrow_mut().borrowers().begin_look() else { return };
+    let Some(pids) = shell.borrow_mut().peers.borrowers.begin_look() else { return };
     let shell = Rc::clone(shell);
     let looked = spawn_local(async move {
         let (begin, roots) = (Instant::now(), shell.borrow().roots().clone());
@@ -44,7 +44,7 @@ async fn look(shell: &Shared) {
                 .collect()
         };
         let known = spawn_blocking(each).await.unwrap_or_default();
-        shell.borrow_mut().borrowers().end_look(known, begin.elapsed());
+        shell.borrow_mut().peers.borrowers.end_look(known, begin.elapsed());
     });
     drop(looked.await);
 }
@@ -60,9 +60,11 @@ pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status
     }
     if status.loans.iter().any(|loan| loan.pid.is_some()) {
         look(shell).await;
-        let mut shell = shell.borrow_mut();
+        let shell = shell.borrow();
         for loan in status.loans.iter_mut().filter(|loan| loan.pid.is_some()) {
-            let Some(process) = shell.borrowers().process(LeaseId(loan.lease)) else { continue };
+            let Some(process) = shell.peers.borrowers.process(LeaseId(loan.lease)) else {
+                continue;
+            };
             loan.command = Some(process.command.clone());
             loan.cgroup.clone_from(&process.cgroup);
         }
@@ -84,16 +86,16 @@ pub(crate) fn note(shell: &Shared, rights: &Rights, lent: &Lent) {
         sleep(SETTLED).await;
         let others = {
             let mut shell = shell.borrow_mut();
-            if shell.borrowers().pid(lease).is_none() {
+            if shell.peers.borrowers.pid(lease).is_none() {
                 return;
             }
-            let Some(others) = shell.borrowers().may_tell() else { return };
+            let Some(others) = shell.peers.borrowers.may_tell() else { return };
             others
         };
         look(&shell).await;
-        let mut shell = shell.borrow_mut();
-        let pid = shell.borrowers().pid(lease).unwrap_or_default();
-        let process = shell.borrowers().process(lease);
+        let shell = shell.borrow();
+        let pid = shell.peers.borrowers.pid(lease).unwrap_or_default();
+        let process = shell.peers.borrowers.process(lease);
         let command = process.as_ref().map_or("", |process| &process.command);
         let cgroup = process.as_ref().and_then(|process| process.cgroup.as_deref()).unwrap_or("");
         tracing::info!(%lease, %bytes, %page, %ready, %uid, pid, command, cgroup, others, "a large loan");

@@ -91,7 +91,7 @@ impl Log {
     pub(crate) fn tell(&mut self, shell: &Shared) {
         let (counters, filling) = {
             let shell = shell.borrow();
-            (shell.counters(), shell.filling())
+            (shell.book().counters(), shell.filling())
         };
         self.tell_filling(&filling);
         let lost = counters.lost_workers - self.told.lost_workers;
@@ -148,7 +148,7 @@ impl Log {
     pub(crate) fn status(&self, shell: &Shared) -> String {
         let shell = shell.borrow();
         let mut sums: BTreeMap<u64, [u64; 3]> = BTreeMap::new();
-        for level in shell.levels() {
+        for level in shell.book().levels() {
             let sum = sums.entry(level.page_bytes).or_default();
             sum[0] += level.ready_pages;
             sum[1] += level.zeroing_pages;

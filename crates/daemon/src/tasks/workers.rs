@@ -98,7 +98,7 @@ impl Workers {
             shell.borrow_mut().workers.running = self.running();
             return;
         }
-        let zeroed = shell.borrow().zeroed();
+        let zeroed = shell.borrow().book().counters().zeroed_bytes;
         // Workers that end without having zeroed anything, as when the kernel has no page left,
         // must not be started in a circle.
         self.pause = if zeroed > self.zeroed_before || self.zeroed_before == 0 {
@@ -110,7 +110,8 @@ impl Workers {
         for _ in self.running()..wanted {
             let node = nodes[self.next_node % nodes.len()];
             self.next_node = self.next_node.wrapping_add(1);
-            let cpus = self.settings.cpus.clone().or_else(|| shell.borrow_mut().cpus_of(node));
+            let cpus =
+                self.settings.cpus.clone().or_else(|| shell.borrow_mut().observed.cpus_of(node));
             match self.start(node, cpus) {
                 Ok(child) => self.look_after(child, shell),
                 Err(error) => {

@@ -98,7 +98,8 @@ impl AgentService {
         let after = after.map(|after| loan_name("after", &after)).transpose()?;
         let shell = self.shell.borrow();
         let prefix = prefix.unwrap_or_default();
-        let mut found = shell.loans_by_name(&prefix, after.as_ref(), MOST_LISTED + 1);
+        let found = shell.book().named_loans(&prefix, after.as_ref());
+        let mut found: Vec<_> = found.take(MOST_LISTED + 1).collect();
         let more = found.len() > MOST_LISTED;
         found.truncate(MOST_LISTED);
         let loans = found.iter().map(|loan| named(&self.shell, loan)).collect();
@@ -170,7 +171,7 @@ fn named(shell: &Shared, loan: &HeldByName) -> NamedLoan {
 
 /// Why a loan by name was refused.
 fn refused(shell: &Shared, asked: &Asked, name: &LoanName, refusal: &Refusal) -> AgentError {
-    let there = shell.borrow().loan_by_name(name);
+    let there = shell.borrow().book().named(name);
     match (refusal, there) {
         (Refusal::NameTaken, Some(there)) => {
             AgentError::NameTaken { loan: Box::new(named(shell, &there)) }
@@ -187,7 +188,7 @@ fn refused(shell: &Shared, asked: &Asked, name: &LoanName, refusal: &Refusal) ->
             quota_bytes: quota.0,
             asked_bytes: asked.request.bytes.0,
         },
-        (other, _) => error(translate::refusal(asked, other, &shell.borrow().pools())),
+        (other, _) => error(translate::refusal(asked, other, shell.borrow().book())),
     }
 }
 

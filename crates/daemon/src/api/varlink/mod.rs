@@ -206,7 +206,7 @@ impl Service {
                 holders::note(&self.shell, &self.rights, &lent);
                 Ok((self.answer.hands_over(lent), fds))
             }
-            Err(refusal) => Err(translate::refusal(&asked, &refusal, &self.shell.borrow().pools())),
+            Err(refusal) => Err(translate::refusal(&asked, &refusal, self.shell.borrow().book())),
         }
     }
 
@@ -219,7 +219,7 @@ impl Service {
         self.may_work()?;
         let page_size = page_size(page_bytes)?;
         let pid = self.rights.peer().pid;
-        if pid.is_some_and(|pid| self.shell.borrow().abandoned.contains(&pid)) {
+        if pid.is_some_and(|pid| self.shell.borrow().workers.is_abandoned(pid)) {
             return Err(Error::NothingToZero);
         }
         let taken = self.shell.borrow_mut().take_zeroing(who, node, page_size)?;
@@ -230,7 +230,7 @@ impl Service {
 
     /// Over a kernel that keeps the zeroed pages itself no worker gets hold of any.
     fn may_work(&self) -> Result<(), Error> {
-        if self.shell.borrow().hands_out_blocks() {
+        if self.shell.borrow().provider().hands_out_blocks() {
             self.rights.may_fill()
         } else {
             self.rights.may_zero("zero")

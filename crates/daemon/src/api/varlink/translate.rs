@@ -7,8 +7,8 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use book::{Asked, LoanPart, Refusal};
-use units::{Bytes, Node, Owner, PageSize, ParseError, PoolKey};
+use book::{Asked, Book, LoanPart, Refusal};
+use units::{Bytes, Node, Owner, PageSize, ParseError};
 use wire::{Error, Job, LendRequest, Lent, LentPart};
 
 use crate::ops::{Handover, Taken};
@@ -69,14 +69,14 @@ pub(super) fn lent(handover: Handover) -> (Lent, Vec<OwnedFd>) {
 }
 
 /// Why a loan was refused, to its borrower.
-pub(super) fn refusal(asked: &Asked, refusal: &Refusal, pools: &[PoolKey]) -> Error {
+pub(super) fn refusal(asked: &Asked, refusal: &Refusal, book: &Book) -> Error {
     let request = &asked.request;
     match refusal {
         Refusal::Size(error) => Error::bad_value("bytes", error),
         Refusal::NoSuchPool => {
             let size = request.page_size.map_or("any".to_owned(), |s| s.to_string());
             let node = request.node.map_or("any node".to_owned(), |n| format!("node {n}"));
-            let pools: Vec<_> = pools.iter().map(ToString::to_string).collect();
+            let pools: Vec<_> = book.pool_keys().map(|pool| pool.to_string()).collect();
             let configured = if pools.is_empty() { "none".to_owned() } else { pools.join(", ") };
             Error::NoSuchPool { wanted: format!("{size} pages on {node}"), configured }
         }

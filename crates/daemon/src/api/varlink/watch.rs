@@ -39,7 +39,7 @@ fn changed(watch: &Watch, before: &[Level], now: Vec<Level>) -> Vec<Level> {
 /// One report, of everything as it is.
 pub(super) fn once(shell: &Shared, watch: Watch) -> Reports {
     let all = Watch { below: None, ..watch };
-    let levels = changed(&all, &[], shell.borrow().levels());
+    let levels = changed(&all, &[], shell.borrow().book().levels());
     let report = Reply::new(Some(WatchReply { levels })).set_continues(Some(false));
     Box::pin(futures_util::stream::once(std::future::ready(Ok(report))))
 }
@@ -47,7 +47,7 @@ pub(super) fn once(shell: &Shared, watch: Watch) -> Reports {
 /// A report whenever there is one, until the client is gone.
 pub(super) fn reports(shell: &Shared, place: &Rc<Place>, watch: Watch) -> Reports {
     let interval = watch.interval_ms.map_or(INTERVAL, Duration::from_millis).max(INTERVAL);
-    let (changes, next) = (shell.borrow().changes(), Instant::now());
+    let (changes, next) = (shell.borrow().changes.subscribe(), Instant::now());
     let (shell, place) = (Rc::clone(shell), Rc::clone(place));
     let state = Watching { shell, place, changes, watch, before: Vec::new(), next, interval };
     Box::pin(unfold(state, async |mut state| {
@@ -76,7 +76,7 @@ impl Watching {
             sleep_until(self.next).await;
             self.place.turn().await;
             self.changes.mark_unchanged();
-            let now = self.shell.borrow().levels();
+            let now = self.shell.borrow().book().levels();
             let levels = changed(&self.watch, &self.before, now.clone());
             self.before = now;
             self.next = Instant::now() + self.interval;

@@ -95,9 +95,9 @@ fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
     assert!(matches!(begin(&bed, &request), Ok(Step::Busy)));
     let seen = |bed: &Bed| {
         let shell = bed.shell.borrow();
-        let names = shell.loans_by_name("", None, 9);
-        let one = shell.loan_by_name(&name("a/x"));
-        (names.len(), one.map(|loan| loan.is_pending))
+        let names = shell.book().named_loans("", None).count();
+        let one = shell.book().named(&name("a/x"));
+        (names, one.map(|loan| loan.is_pending))
     };
     assert_eq!(seen(&bed), (1, Some(true)), "who lists it sees that it is being made");
     let returned = bed.shell.borrow_mut().return_by_name(&name("a/x"), false);
@@ -115,7 +115,7 @@ fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
 #[test]
 fn a_hole_is_promised_until_it_is_filled() {
     let bed = Bed::with("[agent]\nfill_max = \"4M\"", "pages_per_block = 1");
-    let waiting = || bed.shell.borrow().holes.waiting(HERE);
+    let waiting = || bed.shell.borrow().observed.unbacked.waiting(HERE);
     let hole = hold(&bed, &named("a/hole", 2));
     assert_eq!(waiting(), Pages(2), "its borrower will take them");
     let fills = |pending: &Pending| bed.shell.borrow().fill_hole(pending);
@@ -139,7 +139,7 @@ fn a_hole_is_promised_until_it_is_filled() {
     let error = fills(&large).expect_err("more than it may");
     assert!(matches!(&error, wire::Error::BadValue { field, .. } if field == "whole"), "{error:?}");
     bed.shell.borrow_mut().drop_pending(large);
-    assert_eq!((waiting(), bed.shell.borrow().loan_by_name(&name("a/large"))), (Pages(2), None));
+    assert_eq!((waiting(), bed.shell.borrow().book().named(&name("a/large"))), (Pages(2), None));
     bed.zero(1);
     let ready = pending(&bed, &named("a/ready", 1));
     assert!(fills(&ready).expect("nothing to do").is_none());
@@ -158,7 +158,7 @@ fn a_file_that_no_path_reaches_is_not_lent() {
     let error = bed.shell.borrow_mut().hold_by_name(pending).expect_err("nobody could reach it");
     let says = |what: &str| what.contains("not to be reached by a path");
     assert!(matches!(&error, wire::Error::Failed { what } if says(what)), "{error:?}");
-    assert_eq!(bed.shell.borrow().loan_by_name(&name("a/x")), None);
+    assert_eq!(bed.shell.borrow().book().named(&name("a/x")), None);
     fs::rename(&aside, &pages).expect("room");
     bed.settle();
     assert_eq!(bed.count(StateName::Lent) + bed.count(StateName::Lingering), 0);
@@ -205,8 +205,9 @@ fn names_are_listed_in_their_order_by_their_beginning_and_from_one_on() {
     }
     let list = |prefix: &str, after: Option<&str>, most| {
         let after = after.map(name);
-        let loans = bed.shell.borrow().loans_by_name(prefix, after.as_ref(), most);
-        loans.into_iter().map(|loan| loan.name.to_string()).collect::<Vec<_>>()
+        let shell = bed.shell.borrow();
+        let loans = shell.book().named_loans(prefix, after.as_ref()).take(most);
+        loans.map(|loan| loan.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(list("", None, 9), ["a/1", "a/2", "b/1"]);
     assert_eq!(list("", None, 2), ["a/1", "a/2"]);

@@ -59,7 +59,7 @@ fn a_job_ends_with_its_workers_end_and_not_with_what_is_written_there() {
         assert_eq!(bed.count(StateName::Zeroing), 1, "its worker is there");
         drop(taken);
         until(|| bed.count(StateName::Zeroing) == 0).await;
-        assert_eq!(bed.shell.borrow().counters().lost_workers, 1);
+        assert_eq!(bed.shell.borrow().book().counters().lost_workers, 1);
     });
 }
 
