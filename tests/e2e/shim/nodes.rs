@@ -10,7 +10,7 @@ use std::time::Duration;
 use linux::testkit::{hugepages, skip_for_ever};
 use linux::{Roots, numa};
 use prezero_tests::{Daemon, c};
-use units::Node;
+use units::{Node, Pages};
 
 use super::{PAGE, assert_same, logged, served, shim, shimmed, text};
 
@@ -36,7 +36,7 @@ fn start(pages: hugepages::Guard) -> Daemon {
 fn make_ready(daemon: &Daemon, nodes: &[&str]) {
     daemon.wait_for("all is returned", |_| {
         let pools = daemon.status().pools;
-        pools.iter().all(|p| p.lent_pages + p.lingering_pages == 0)
+        pools.iter().all(|p| p.lent_pages + p.lingering_pages == Pages(0))
     });
     let back = daemon.command(&["give-back", "all"]).output();
     assert!(back.expect("prezero runs").status.success());

@@ -54,11 +54,11 @@ impl Shell {
             self.draining.set(on).map_err(failed)?;
             tracing::info!("{}", if on { "is drained" } else { "is drained no more" });
         }
-        let given_back_bytes = if on { self.give_all_back().0 } else { 0 };
+        let given_back_bytes = if on { self.give_all_back() } else { Bytes(0) };
         self.changes.wake();
         let pools = self.status().pools;
-        let sum = |of: fn(&PoolStatus) -> u64| {
-            pools.iter().map(|pool| of(pool).saturating_mul(pool.page_bytes)).sum()
+        let sum = |of: fn(&PoolStatus) -> Pages| {
+            pools.iter().map(|pool| of(pool).bytes(pool.page_size)).sum()
         };
         Ok(Drained {
             given_back_bytes,

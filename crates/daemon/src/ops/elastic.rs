@@ -316,16 +316,16 @@ impl Shell {
         let kernel = self.observed.counts(key.domain());
         let pool = self.sizes.pools.get(&key.domain());
         let growing = pool.and_then(|pool| match pool.resizing.as_ref()?.change {
-            Move::Grow(pages) => Some(pages.0),
+            Move::Grow(pages) => Some(pages),
             _ => None,
         });
         Some(ElasticStatus {
-            min_pages: limits.min.0,
-            max_pages: limits.max.0,
-            total_pages: kernel.total.saturating_sub(kernel.surplus).0,
-            grown_pages: pool.map_or(0, |pool| pool.sizing.ours().0),
-            growing_pages: growing.unwrap_or(0),
-            held_pages: pool.and_then(|pool| pool.sizing.held()).map(|pages| pages.0),
+            min_pages: limits.min,
+            max_pages: limits.max,
+            total_pages: kernel.total.saturating_sub(kernel.surplus),
+            grown_pages: pool.map_or(Pages::ZERO, |pool| pool.sizing.ours()),
+            growing_pages: growing.unwrap_or_default(),
+            held_pages: pool.and_then(|pool| pool.sizing.held()),
             short_because: pool.and_then(|pool| pool.short.clone()),
         })
     }

@@ -323,14 +323,14 @@ impl Shell {
 
     /// Changes a pool's thresholds, or adds a pool, which only root may.
     pub(crate) fn configure(&mut self, change: &PoolChange) -> Result<(), wire::Error> {
-        let key = self.book.canonical(change.pool()?);
+        let key = self.book.canonical(change.pool());
         let old = self.book.pool_config(key).cloned();
         let bad = |reason| wire::Error::bad_value("change", reason);
         if old.is_none() {
             let known = self.provider.has_node(key.node, &self.roots);
             known.map_err(|error| bad(error.to_string()))?;
         }
-        let pool = old.unwrap_or_else(|| PoolConfig::new(key)).with(change)?;
+        let pool = old.unwrap_or_else(|| PoolConfig::new(key)).with(change);
         if !self.store.has(pool.page_size) {
             let reason = format!("no pool of {} pages was configured at start", pool.page_size);
             return Err(bad(reason));
@@ -342,12 +342,9 @@ impl Shell {
     }
 
     /// Whether a change is of a pool that there is.
-    ///
-    /// # Errors
-    /// [`wire::Error::BadValue`] if it names none that could be.
-    pub(crate) fn has_pool(&self, change: &PoolChange) -> Result<bool, wire::Error> {
-        let key = self.book.canonical(change.pool()?);
-        Ok(self.book.pool_config(key).is_some())
+    pub(crate) fn has_pool(&self, change: &PoolChange) -> bool {
+        let key = self.book.canonical(change.pool());
+        self.book.pool_config(key).is_some()
     }
 
     /// Notes who has a loan that was just granted, unless it has ended meanwhile.

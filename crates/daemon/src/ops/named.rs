@@ -4,7 +4,6 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use book::journal::MOST_OWNED;
 use book::{Asked, HeldByName, Named, Refusal};
@@ -59,7 +58,7 @@ impl Shell {
         caller: Uid,
         account: Uid,
     ) -> Result<Asked, wire::Error> {
-        let keep = request.keep_seconds.map(Duration::from_secs);
+        let keep = request.keep;
         self.check_keep(request.owner.as_ref(), keep)?;
         if let Some(owner) = &request.owner {
             if request.name.scope().is_none() {
@@ -95,7 +94,7 @@ impl Shell {
                 single: true,
                 ..LendRequest::new(request.bytes)
             },
-            uid: request.uid.map_or(caller, Uid),
+            uid: request.uid.unwrap_or(caller),
             account,
             // Whoever hands memory on to others is bound by what each of those may have.
             quota: None,

@@ -51,10 +51,10 @@ impl Shell {
     /// Whoever holds anything.
     fn users(&self, loans: &[LoanStatus]) -> Vec<UserStatus> {
         let of = |account: Uid| UserStatus {
-            uid: account.0,
-            loans: loans.iter().filter(|loan| loan.account == account.0).count() as u64,
-            held_bytes: self.book.held_by(account).0,
-            quota_bytes: self.peers.quota(account, &self.config).map(|quota| quota.0),
+            uid: account,
+            loans: loans.iter().filter(|loan| loan.account == account).count() as u64,
+            held_bytes: self.book.held_by(account),
+            quota_bytes: self.peers.quota(account, &self.config),
         };
         self.book.accounts().map(of).collect()
     }

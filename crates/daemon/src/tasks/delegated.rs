@@ -232,7 +232,7 @@ fn report(status: ExitStatus, text: &str) -> Result<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::FutureExt;
+    use crate::base::now::NowOrNever as _;
     use linux::Roots;
     use std::os::unix::process::ExitStatusExt;
     use tokio::task::unconstrained;

@@ -4,7 +4,7 @@
 use book::HeldByName;
 use book::block::{Proof, Unheld};
 use book::journal::MOST_OWNED;
-use units::LoanName;
+use units::{Bytes, LoanName};
 use wire::agent::LendByName;
 
 use super::*;
@@ -26,7 +26,7 @@ fn owned(text: &str, owner: &str) -> LendByName {
     LendByName {
         whole: true,
         owner: Some(owner.parse().expect("a name")),
-        keep_seconds: Some(60),
+        keep: Some(Duration::from_secs(60)),
         ..named(text, 1)
     }
 }
@@ -72,7 +72,7 @@ fn all_that_an_agent_asks_for_is_asked_of_the_book() {
     let request = LendByName {
         page_size: Some(SIZE),
         node: Some(Node(0)),
-        uid: Some(9),
+        uid: Some(Uid(9)),
         ..owned("a/x", "guest")
     };
     let asked = ask(&bed, &request).expect("a request");
@@ -128,8 +128,8 @@ fn a_hole_is_promised_until_it_is_filled() {
     let full = bed.shell.borrow_mut().hold_by_name(full).expect("a file");
     let loans = bed.shell.borrow_mut().status().loans;
     let hole_pages = |held: &HeldByName| {
-        let loan = loans.iter().find(|loan| loan.lease == held.lease.0).expect("a loan");
-        (loan.ready_pages, loan.hole_pages)
+        let loan = loans.iter().find(|loan| loan.lease == held.lease).expect("a loan");
+        (loan.ready_pages.0, loan.hole_pages.0)
     };
     assert_eq!((hole_pages(&hole), hole_pages(&full)), ((0, 2), (2, 0)));
     let memory = |held: &HeldByName| bed.shell.borrow().memory_of(held.block, SIZE);
@@ -190,11 +190,11 @@ fn agents_are_told_what_there_is_now() {
     let supply = bed.shell.borrow_mut().supply();
     let [here] = &supply[..] else { panic!("{supply:?}") };
     let page = SIZE.bytes();
-    assert_eq!((here.node, here.page_bytes, here.named_bytes), (0, page, page));
-    assert_eq!((here.ready_bytes, here.total_bytes), (page, 7 * page));
+    assert_eq!((here.node, here.page_size.bytes(), here.named_bytes), (Node(0), page, Bytes(page)));
+    assert_eq!((here.ready_bytes, here.total_bytes), (Bytes(page), Bytes(7 * page)));
     // What is seen may not be a moment old.
     bed.has_free_unseen(3);
-    assert_eq!(bed.shell.borrow_mut().supply()[0].total_bytes, 5 * page);
+    assert_eq!(bed.shell.borrow_mut().supply()[0].total_bytes, Bytes(5 * page));
 }
 
 #[test]

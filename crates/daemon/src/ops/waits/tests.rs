@@ -4,8 +4,8 @@
 //! That clock knows nothing of the lanes' threads. So nothing here waits for those by it, but for
 //! what they are kept from doing.
 
+use crate::base::now::NowOrNever as _;
 use book::Who;
-use futures_util::FutureExt;
 use linux::Mapping;
 use rustix::fs::{FallocateFlags, fallocate};
 use tokio::time::advance;
@@ -214,7 +214,7 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
         let asked = bed.shell.borrow().ask_by_name(&request, Uid(0), Uid(0)).expect("a request");
         let begun = bed.shell.borrow_mut().begin_by_name(&asked, (0, 0));
         let Ok(Ok(Step::Begun(pending))) = begun else { panic!("{begun:?}") };
-        let request = LendByName { uid: Some(0), ..request };
+        let request = LendByName { uid: Some(Uid(0)), ..request };
 
         let begin = Instant::now();
         let busy = lend_by_name(&bed, &request).await;

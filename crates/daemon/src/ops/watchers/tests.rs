@@ -4,9 +4,9 @@
 
 use std::mem::replace;
 
+use crate::base::now::NowOrNever as _;
 use book::Who;
 use book::block::StateName;
-use futures_util::FutureExt;
 use linux::{Errno, Error};
 use rustix::fs::{FallocateFlags, fallocate};
 use tokio::sync::mpsc::unbounded_channel;

@@ -3,7 +3,6 @@
 
 use book::Refusal;
 use prometheus_client::encoding::EncodeLabelSet;
-use units::Bytes;
 use wire::{PoolStatus, Status};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -27,7 +26,7 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn of(pool: &PoolStatus) -> Self {
-        Self { node: pool.node, page_size: Bytes(pool.page_bytes).to_string() }
+        Self { node: pool.node.0, page_size: pool.page_size.to_string() }
     }
 }
 
@@ -52,8 +51,8 @@ pub(super) struct PoolLabels {
 
 impl PoolLabels {
     pub(super) fn of(pool: &PoolStatus) -> Self {
-        let page_size = Bytes(pool.page_bytes).to_string();
-        Self { node: pool.node, page_size, pages_per_block: pool.pages_per_block }
+        let page_size = pool.page_size.to_string();
+        Self { node: pool.node.0, page_size, pages_per_block: pool.pages_per_block.0 }
     }
 }
 

@@ -176,18 +176,18 @@ impl Metrics {
         self.build.get_or_create(&BuildInfo::of(status)).set(1);
         self.user_held.clear();
         for user in &status.users {
-            set(&self.user_held.get_or_create(&UserLabels { uid: user.uid }), user.held_bytes);
+            set(&self.user_held.get_or_create(&UserLabels { uid: user.uid.0 }), user.held_bytes.0);
         }
         set(&self.leases, status.loans.len() as u64);
         set(&self.workers, status.workers.into());
         set(&self.paused, status.paused_by_pressure.into());
         let counters = &status.counters;
         for (metric, value) in [
-            (&self.ready_bytes, counters.hit_bytes),
-            (&self.hole_bytes, counters.miss_bytes),
-            (&self.zeroed, counters.zeroed_bytes),
+            (&self.ready_bytes, counters.hit_bytes.0),
+            (&self.hole_bytes, counters.miss_bytes.0),
+            (&self.zeroed, counters.zeroed_bytes.0),
             (&self.lost, counters.lost_workers),
-            (&self.given_back, counters.given_back_bytes),
+            (&self.given_back, counters.given_back_bytes.0),
         ] {
             metric.inner().store(value, Ordering::Relaxed);
         }
@@ -219,18 +219,18 @@ impl Metrics {
                 ("kept", pool.kept_pages),
                 ("lingering", pool.lingering_pages),
             ] {
-                set(&self.pages.get_or_create(&StateLabels::of(pool, state)), pages);
+                set(&self.pages.get_or_create(&StateLabels::of(pool, state)), pages.0);
             }
             set(&self.blocks.get_or_create(&labels), pool.blocks);
-            set(&self.ready_low.get_or_create(&labels), pool.ready_low);
-            set(&self.ready_high.get_or_create(&labels), pool.ready_high);
-            set(&self.kernel_free.get_or_create(&Shape::of(pool)), pool.kernel_free_pages);
+            set(&self.ready_low.get_or_create(&labels), pool.ready_low.0);
+            set(&self.ready_high.get_or_create(&labels), pool.ready_high.0);
+            set(&self.kernel_free.get_or_create(&Shape::of(pool)), pool.kernel_free_pages.0);
             if let Some(elastic) = &pool.elastic {
-                set(&self.reserve.get_or_create(&Shape::of(pool)), elastic.total_pages);
-                set(&self.reserve_grown.get_or_create(&Shape::of(pool)), elastic.grown_pages);
+                set(&self.reserve.get_or_create(&Shape::of(pool)), elastic.total_pages.0);
+                set(&self.reserve_grown.get_or_create(&Shape::of(pool)), elastic.grown_pages.0);
             }
-            let size = PageSizeLabel { page_size: Bytes(pool.page_bytes).to_string() };
-            set(&self.page_bytes.get_or_create(&size), pool.page_bytes);
+            let size = PageSizeLabel { page_size: Bytes(pool.page_size.bytes()).to_string() };
+            set(&self.page_bytes.get_or_create(&size), pool.page_size.bytes());
         }
     }
 }
