@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use units::Pages;
 
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{
     Program, assert_returned, assert_served, is_wanted, measured, run, succeeded, until, warm,

@@ -9,10 +9,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use units::Pages;
 
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::postgres::{self, Cluster};
 use super::qemu::{self, Stage};
@@ -143,7 +143,7 @@ impl Host {
         server
     }
 
-    /// All four on lent memory, from nothing but what is ready; the share of bytes that were.
+    /// All four on lent memory, from ready memory only; the ready share of bytes.
     fn lend(&self) -> (Running, f64) {
         let daemon = &self.stage.daemon;
         daemon.wait_for("the pool is full", |pool| pool.ready_high.0 - pool.ready_pages.0 < 64);

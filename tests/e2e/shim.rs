@@ -8,11 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::{Daemon, Page, c};
-use units::{Node, Pages};
+use testkit::hugepages;
+use units::Node;
 
 mod answers;
 mod behind;

@@ -105,7 +105,7 @@ impl Connection {
 /// no thread that borrows memory may end inside it.
 pub(crate) fn connect(path: &Path, timeout: Duration) -> io::Result<Connection> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // A listener whose queue is full makes `connect` wait as long as a send would.
+    // A listener with a full queue makes `connect` wait as long as a send would.
     for which in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(&socket, which, Some(timeout))?;
     }
