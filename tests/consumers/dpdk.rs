@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use units::Pages;
 
 use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
@@ -80,7 +81,7 @@ fn testpmd_finds_ready_pages_when_it_looks_for_free_ones() {
     let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
     let daemon = Daemon::start_with(Some(reserved), &PAGE.pool(""), &[]);
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, PAGES, "none is left to the kernel");
+    assert_eq!(daemon.pool().ready_pages, Pages(PAGES), "none is left to the kernel");
     let at_once = ["-m", "512"];
     let without = try_to_forward(for_two_seconds().arg(&program), &at_once);
     assert!(!without.status.success(), "without the shim there are none: {without:?}");

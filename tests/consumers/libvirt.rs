@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use units::Uid;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -167,9 +168,9 @@ impl Stage {
         assert_eq!(verdict.trim(), "zero kept", "{}", log());
         assert_served(&self.dir.join("shim.log"));
         let lent = self.daemon.status().loans;
-        let pages: u64 = lent.iter().map(|loan| loan.ready_pages).sum();
+        let pages: u64 = lent.iter().map(|loan| loan.ready_pages.0).sum();
         assert_eq!((pages, lent.len()), (PAGES, loans), "{lent:?}\n{}", log());
-        assert!(lent.iter().all(|loan| loan.uid == LIBVIRT_QEMU), "{lent:?}");
+        assert!(lent.iter().all(|loan| loan.uid == Uid(LIBVIRT_QEMU)), "{lent:?}");
         let pid = lent[0].pid.expect("a loan of now");
         assert!(lent.iter().all(|loan| loan.pid == Some(pid)), "{lent:?}");
         Pid::from_raw(i32::try_from(pid).expect("a pid"))

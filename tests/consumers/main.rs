@@ -29,6 +29,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -85,7 +86,7 @@ fn assert_served(log: &Path) -> Vec<String> {
 
 /// Everything that was lent came back.
 fn assert_returned(daemon: &Daemon) {
-    daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
 }
 
 /// Waits for something.

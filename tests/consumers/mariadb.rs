@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use nix::sys::signal::Signal;
 use prezero_tests::{Daemon, Page};
@@ -67,7 +68,7 @@ fn a_buffer_pool_of_large_pages_is_lent_filled_and_returned() {
     measured("MariaDB, buffer pool of 512 MiB, to its first answer", cold, ready);
     assert_served(&log);
     let said = std::fs::read_to_string(&log);
-    assert!(daemon.pool().lent_pages >= 256, "{:?} {said:?}", daemon.pool());
+    assert!(daemon.pool().lent_pages >= Pages(256), "{:?} {said:?}", daemon.pool());
     let fill = "CREATE DATABASE d; USE d; CREATE TABLE d.t (n INT PRIMARY KEY, s VARCHAR(200)) ENGINE=InnoDB; \
                 INSERT INTO d.t SELECT seq, REPEAT('x', 200) FROM seq_1_to_300000; \
                 SELECT COUNT(*), SUM(n) FROM d.t";

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
@@ -145,7 +146,7 @@ impl Host {
     /// All four on lent memory, from ready memory only; the ready share of bytes.
     fn lend(&self) -> (Running, f64) {
         let daemon = &self.stage.daemon;
-        daemon.wait_for("the pool is full", |pool| pool.ready_high - pool.ready_pages < 64);
+        daemon.wait_for("the pool is full", |pool| pool.ready_high.0 - pool.ready_pages.0 < 64);
         let before = daemon.status().counters;
         let mut running = self.start(true);
         assert_eq!(self.stage.verdict(&mut running.guest), "zero kept");
@@ -154,12 +155,12 @@ impl Host {
         let [pool] = &status.pools[..] else { panic!("one table is one pool: {status:?}") };
         // A GiB each of guest and heap, half of one of buffers, and the packets'.
         let least = GUEST_PAGES + 512 + 256 + 100;
-        assert!(pool.lent_pages >= least, "{pool:?}");
+        assert!(pool.lent_pages >= Pages(least), "{pool:?}");
         for name in ["qemu-system-x86_64", "java", "postgres", "dpdk-testpmd"] {
             assert_served(&self.log(name));
         }
-        let hit = status.counters.hit_bytes - before.hit_bytes;
-        let miss = status.counters.miss_bytes - before.miss_bytes;
+        let hit = status.counters.hit_bytes.0 - before.hit_bytes.0;
+        let miss = status.counters.miss_bytes.0 - before.miss_bytes.0;
         (running, hit as f64 / (hit + miss) as f64)
     }
 }

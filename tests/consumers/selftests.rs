@@ -137,7 +137,7 @@ fn the_kernels_selftests_end_as_without_the_shim() {
     let daemon = Daemon::start_with(Some(pages), &pool, &[]);
     let (mut differ, mut said, mut calls) = (BTreeSet::new(), Vec::new(), 0);
     for ((name, program, words), native) in programs.iter().zip(native) {
-        daemon.wait_for("ready", |pool| pool.ready_pages >= 190);
+        daemon.wait_for("ready", |pool| pool.ready_pages >= Pages(190));
         let log = dir.path().join("log");
         let found = ends(run(&daemon, &log, &["--shm"]).arg(program).args(words));
         if found != native {

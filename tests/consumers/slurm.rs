@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use units::Pages;
 
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
@@ -148,7 +149,7 @@ fn a_prolog_lends_to_a_job_and_the_epilog_returns_it_though_the_job_is_killed() 
     until("the job has read zeros", || {
         fs::read_to_string(&log).is_ok_and(|said| said.contains("all zero")).then_some(())
     });
-    assert_eq!(daemon.pool().lent_pages, 8);
+    assert_eq!(daemon.pool().lent_pages, Pages(8));
     let cancel = slurm.ask("scancel", &["--user=root", "--signal=KILL"]).output();
     succeeded(&cancel.expect("scancel runs"));
     assert_returned(&daemon);

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use units::Pages;
 
 use prezero_tests::daemon::Daemon;
 use tempfile::TempDir;
@@ -60,7 +61,7 @@ fn programs_written_for_the_kernels_files_run_on_the_tree() {
     let Some(daemon) = daemon(160, "") else { return };
     run(dir.path().join("operators"), &daemon.tree());
     let pool = daemon.pool();
-    assert_eq!((pool.ready_pages, pool.zeroing_pages), (160, 0));
+    assert_eq!((pool.ready_pages, pool.zeroing_pages), (Pages(160), Pages(0)));
 }
 
 /// The results of seeded calls on a pool of dirty pages.

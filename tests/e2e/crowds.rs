@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
@@ -307,7 +308,7 @@ fn loans_that_wait_beside_lingering_blocks_slow_nobody_down() {
     let loans: Vec<_> = (0..LINGERING).map(|_| daemon.lend(page, 1)).collect();
     let mapped: Vec<_> = loans.iter().map(|loan| loan.map().expect("a mapping")).collect();
     drop(loans);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == LINGERING);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(LINGERING));
     // More than there is: each waits as long as pages are on their way, which they always are.
     let call = json!({ "method": "io.prezero.Lend", "parameters": { "bytes": 1_u64 << 40 } });
     let mut message = call.to_string().into_bytes();
@@ -321,7 +322,7 @@ fn loans_that_wait_beside_lingering_blocks_slow_nobody_down() {
         crowd
     });
     drop(mapped);
-    daemon.wait_for("returned", |pool| pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lingering_pages == Pages(0));
 }
 
 #[test]
@@ -362,7 +363,7 @@ fn without_descriptors_no_page_is_lost() {
         std::thread::sleep(Duration::from_millis(5));
     }
     limit(before.current);
-    daemon.wait_for("all returned", |pool| pool.lingering_pages == 0);
+    daemon.wait_for("all returned", |pool| pool.lingering_pages == Pages(0));
     let deadline = Instant::now() + PATIENCE;
     // Blocks that wait to be cleared where they lie still count.
     while daemon.kernel_free(page) < PAGES && daemon.pool().zeroable_pages < PAGES {
@@ -370,7 +371,7 @@ fn without_descriptors_no_page_is_lost() {
         std::thread::sleep(Duration::from_millis(5));
     }
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, PAGES);
+    assert_eq!(daemon.pool().ready_pages, Pages(PAGES));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::{Daemon, Page, process};
+use units::Pages;
 use wire::LendRequest;
 
 const PAGE: Page = Page::Mib2;
@@ -25,7 +26,7 @@ fn unstarted() -> Option<(Daemon, String)> {
 /// Sees a daemon that was just started do all that there is to do, and end as one does.
 fn lives(daemon: &mut Daemon, config: &str) {
     daemon.wait_until_up();
-    daemon.wait_for("filled", |pool| pool.ready_pages == 2);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(2));
     let loan = daemon.lend(PAGE, 1);
     for worker in process::children(daemon.pid()) {
         kill(worker, Signal::SIGKILL).ok();
@@ -35,10 +36,10 @@ fn lives(daemon: &mut Daemon, config: &str) {
     daemon.signal(Signal::SIGHUP);
     daemon.client().lend(&LendRequest::new(PAGE.times(3))).expect_err("there are two");
     drop(loan);
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 2);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(2));
     daemon.write_config(&format!("{config}leave_free = 1\n"));
     daemon.signal(Signal::SIGHUP);
-    daemon.wait_for("read again", |pool| pool.leave_free == 1);
+    daemon.wait_for("read again", |pool| pool.leave_free == Pages(1));
     daemon.write_config(config);
     daemon.terminate();
 }
@@ -134,7 +135,7 @@ fn what_a_daemon_makes_has_its_mode_whatever_the_umask() {
             by(&["sh", "-c", &format!("umask {umask}; exec \"$@\""), "sh"], &command)
         });
         daemon.wait_until_up();
-        daemon.wait_for("filled", |pool| pool.ready_pages == 2);
+        daemon.wait_for("filled", |pool| pool.ready_pages == Pages(2));
         let modes = modes(daemon.scratch());
         daemon.terminate();
         modes

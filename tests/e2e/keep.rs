@@ -25,7 +25,7 @@ fn the_same_owner_gets_its_content_back_and_others_get_zeros() {
         assert_zero(&memory);
         soil(&memory, 0x42);
         drop((memory, loan));
-        daemon.wait_for("kept", |p| p.kept_pages == 1);
+        daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
 
         let other = daemon.lend_to("guest2", LONG, page, 1);
         assert!(!other.is_kept());
@@ -47,7 +47,7 @@ fn the_same_name_of_another_user_is_another_owner() {
     let loan = daemon.lend_to("guest", LONG, page, 1);
     soil(&loan.map().expect("a mapping"), 0x42);
     drop(loan);
-    daemon.wait_for("kept", |p| p.kept_pages == 1);
+    daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
     let stranger = fork(|_| {
         nix::unistd::setgroups(&[]).expect("root");
         nix::unistd::setgid(65534.into()).expect("root");
@@ -79,21 +79,21 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     let returned = |loans| {
         let is_over = |pool: &PoolStatus| {
             let others = pool.lent_pages + pool.lingering_pages;
-            daemon.status().counters.loans == loans && others == 0
+            daemon.status().counters.loans == loans && others == Pages(0)
         };
         daemon.wait_for("the loan is over", is_over).kept_pages
     };
     let stream = ask();
-    assert_eq!(returned(1), 0, "it had nothing there");
+    assert_eq!(returned(1), Pages(0), "it had nothing there");
     drop(stream);
     let loan = daemon.lend_to("guest", LONG, page, 1);
     assert!(!loan.is_kept());
     soil(&loan.map().expect("a mapping"), 0x42);
     drop(loan);
-    assert_eq!(returned(2), 1);
+    assert_eq!(returned(2), Pages(1));
 
     let stream = ask();
-    assert_eq!(returned(3), 1, "its content stays where another answer is lost");
+    assert_eq!(returned(3), Pages(1), "its content stays where another answer is lost");
     drop(stream);
     let again = daemon.lend_to("guest", LONG, page, 1);
     assert!(again.is_kept());
@@ -110,8 +110,8 @@ fn kept_content_is_gone_when_its_time_is_over() {
         let loan = daemon.lend_to("guest", Duration::from_secs(1), page, 1);
         soil(&loan.map().expect("a mapping"), 0x42);
         drop(loan);
-        daemon.wait_for("kept", |p| p.kept_pages == 1);
-        daemon.wait_for("given up", |p| p.kept_pages == 0 && p.zeroable_pages == 1);
+        daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
+        daemon.wait_for("given up", |p| p.kept_pages == Pages(0) && p.zeroable_pages == Pages(1));
         daemon.zero("max");
         let loan = daemon.lend_to("guest", LONG, page, 1);
         assert!(!loan.is_kept());
@@ -128,7 +128,7 @@ fn kept_content_survives_the_daemon() {
     soil(&loan.map().expect("a mapping"), 0x42);
     drop(loan);
     // One file of one page, and a hole of another: both are content.
-    daemon.wait_for("kept", |p| p.kept_pages == 2);
+    daemon.wait_for("kept", |p| p.kept_pages == Pages(2));
     daemon.kill();
     daemon.launch();
     let again = daemon.lend_to("guest", LONG, page, 2);

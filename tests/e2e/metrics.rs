@@ -12,7 +12,7 @@ use client::{Client, LendRequest};
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::{Daemon, Page};
-use units::Bytes;
+use units::{Bytes, Pages};
 
 /// Every sample by its name and labels.
 type Samples = BTreeMap<String, f64>;
@@ -139,17 +139,19 @@ fn every_metric_moves_when_what_it_counts_happens() {
     let mapping = loans[0].map().expect("a mapping");
     let lingers = change(&daemon, || {
         loans.clear();
-        daemon.wait_for("lingering", |pool| pool.lent_pages == 0 && pool.lingering_pages == 1);
+        daemon.wait_for("lingering", |pool| {
+            pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(1)
+        });
     });
     check(lingers, &[(&state("lingering"), 1.0), ("prezero_leases", -3.0)]);
     drop(mapping);
-    daemon.wait_for("returned", |pool| pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lingering_pages == Pages(0));
 
     daemon.zero("1");
     let keep = || daemon.lend_to("db", Duration::from_secs(60), page, 1);
     let kept = change(&daemon, || {
         drop(keep());
-        daemon.wait_for("kept", |pool| pool.kept_pages == 1);
+        daemon.wait_for("kept", |pool| pool.kept_pages == Pages(1));
     });
     check(kept, &[(&state("kept"), 1.0)]);
     check(change(&daemon, || drop(keep())), &[(r#"prezero_loans_total{outcome="kept"}"#, 1.0)]);
@@ -158,7 +160,7 @@ fn every_metric_moves_when_what_it_counts_happens() {
     daemon.command(&["give-back", "all"]).output().expect("prezero runs");
     let thresholds = change(&daemon, || {
         set("ready_high=3");
-        daemon.wait_for("filled", |pool| pool.ready_pages == 3);
+        daemon.wait_for("filled", |pool| pool.ready_pages == Pages(3));
         daemon.wait_for("idle", |_| daemon.status().workers == 0);
     });
     let pool = r#"{node="0",page_size="2M",pages_per_block="1"}"#;
@@ -178,13 +180,13 @@ fn every_metric_moves_when_what_it_counts_happens() {
     check(given, &[("prezero_given_back_bytes_total", bytes(3))]);
     let lost = change(&daemon, || {
         drop(daemon.client().take_zeroing(None, None, false).expect("something to zero"));
-        daemon.wait_for("lost", |pool| pool.zeroing_pages == 0);
+        daemon.wait_for("lost", |pool| pool.zeroing_pages == Pages(0));
     });
     check(lost, &[("prezero_lost_workers_total", 1.0)]);
     let job = daemon.client().take_zeroing(None, None, false).expect("something to zero");
     let ended = change(&daemon, || {
         drop(job);
-        daemon.wait_for("lost", |pool| pool.zeroing_pages == 0);
+        daemon.wait_for("lost", |pool| pool.zeroing_pages == Pages(0));
     });
     check(ended, &[(&state("zeroing"), -1.0)]);
     let reloads = change(&daemon, || {
@@ -196,7 +198,8 @@ fn every_metric_moves_when_what_it_counts_happens() {
 
     let grown = change(&daemon, || {
         reload(&daemon, &page.pool("reserve_min = 10\nreserve_max = 10"));
-        let has_grown = |e: &wire::ElasticStatus| (e.total_pages, e.growing_pages) == (10, 0);
+        let has_grown =
+            |e: &wire::ElasticStatus| (e.total_pages, e.growing_pages) == (Pages(10), Pages(0));
         daemon.wait_for("grown", |pool| pool.elastic.as_ref().is_some_and(has_grown));
     });
     check(
@@ -235,7 +238,7 @@ fn the_cpu_time_and_number_of_own_workers_are_seen_while_they_run_and_after() {
         let samples = scrape(&daemon);
         running |= samples["prezero_workers"] > 0.0;
         let used = samples["prezero_worker_cpu_seconds_total"];
-        if running && used > 0.0 && daemon.pool().ready_pages == 128 {
+        if running && used > 0.0 && daemon.pool().ready_pages == Pages(128) {
             break;
         }
         assert!(Instant::now() < deadline, "{running} {used}\n{}", daemon.log());
@@ -270,7 +273,7 @@ fn pressure_pauses_own_workers_and_a_metric_says_so() {
     });
     assert!(scrape(&daemon)["prezero_paused"] > 0.0, "{}", daemon.log());
     reload(&daemon, &config("max = 1"));
-    daemon.wait_for("filled", |pool| pool.ready_pages == 4);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(4));
     assert!(scrape(&daemon)["prezero_paused"] < 1.0);
 }
 

@@ -125,7 +125,7 @@ fn a_loan_whose_process_has_ended_names_no_other_one() {
     let loan = json(daemon.command(&["status"]))["loans"][0].clone();
     assert_eq!(loan["pid"], pid, "{loan}");
     assert!(loan["command"].is_null(), "{loan}");
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
     drop(loan);
     let (lease, files) = daemon.lend(page, 1).into_fds();
     drop(lease);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == 2);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(2));
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     assert!(people.contains("1 mapped, 1 open: `prezero holders` says by whom"), "{people}");
     let found = json(daemon.command(&["holders"]));
@@ -176,7 +176,7 @@ fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
         assert_eq!(taken["bytes"], page.size().bytes(), "{taken}");
     }
     // Both are still mapped and open here.
-    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (0, free + 2));
+    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (Pages(0), free + 2));
     let again = daemon.command(&["revoke", "1"]).output().expect("prezero runs");
     assert_eq!(again.status.code(), Some(1));
     assert!(text(&again.stderr).contains("no loan has the number 1"), "{}", text(&again.stderr));
@@ -199,7 +199,7 @@ fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
         return;
     };
     drop((mapping, loan));
-    daemon.wait_for("pinned", |pool| pool.pinned_pages == 1);
+    daemon.wait_for("pinned", |pool| pool.pinned_pages == Pages(1));
     let found = json(daemon.command(&["holders"]));
     let own = |holder: &&Value| holder["pid"] == std::process::id();
     let holders = found["holders"].as_array().expect("a list");
@@ -210,7 +210,7 @@ fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
     // The kernel keeps pinned pages of any file.
     assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (0, 0));
     drop(ring);
-    daemon.wait_for("free again", |pool| pool.kernel_free_pages == 1);
+    daemon.wait_for("free again", |pool| pool.kernel_free_pages == Pages(1));
 }
 
 #[test]
@@ -235,8 +235,11 @@ fn a_revoked_loan_gives_its_pages_back_whatever_its_borrower_does() {
     assert_eq!(text(&people.stdout), format!("took 4M of loan {lease} away\n"));
     // It touched the memory, and no signal handler of its own caught that: no exit code.
     assert_eq!(child.wait(), None, "SIGBUS ends it");
-    let pool = daemon.wait_for("all of it back", |pool| pool.zeroable_pages == 2);
-    assert_eq!((pool.lent_pages, pool.lingering_pages, pool.kernel_free_pages), (0, 0, 2));
+    let pool = daemon.wait_for("all of it back", |pool| pool.zeroable_pages == Pages(2));
+    assert_eq!(
+        (pool.lent_pages, pool.lingering_pages, pool.kernel_free_pages),
+        (Pages(0), Pages(0), Pages(2))
+    );
     assert!(daemon.status().loans.is_empty());
     daemon.zero("max");
     prezero_tests::memory::assert_zero(&daemon.lend(page, 2).map().expect("a mapping"));
@@ -257,8 +260,8 @@ fn pages_that_are_promised_to_others_are_not_free_and_it_is_said() {
     let reserved = counters.expect("counts").free - 1;
     let daemon = Daemon::start_with(Some(guard), &page.pool(""), &[]);
     let pool = daemon.pool();
-    assert_eq!((pool.kernel_free_pages, pool.zeroable_pages), (1, 1), "{pool:?}");
-    assert_eq!(pool.kernel_reserved_pages, reserved, "{pool:?}");
+    assert_eq!((pool.kernel_free_pages, pool.zeroable_pages), (Pages(1), Pages(1)), "{pool:?}");
+    assert_eq!(pool.kernel_reserved_pages, Pages(reserved), "{pool:?}");
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     let line = format!("reserved, node 0, 2M: {reserved} pages free in the kernel, and promised");
     assert!(people.contains(&line), "{people}");
@@ -270,7 +273,9 @@ fn pages_that_are_promised_to_others_are_not_free_and_it_is_said() {
     let doctor = text(&daemon.command(&["doctor"]).output().expect("prezero runs").stdout);
     assert!(doctor.contains(&format!("{reserved} promised")), "{doctor}");
     drop((promised, memfd));
-    daemon.wait_for("free again", |pool| pool.kernel_free_pages == others && pool.ready_pages == 1);
+    daemon.wait_for("free again", |pool| {
+        pool.kernel_free_pages == Pages(others) && pool.ready_pages == Pages(1)
+    });
 }
 
 #[test]
@@ -288,7 +293,7 @@ fn a_member_of_the_zeroing_group_alone_zeroes_sets_watches_and_drains() {
     };
     if daemon.status().tree.is_some() {
         assert!(done(&["zero", "3"]).starts_with("zeroed 3 pages (6M)"));
-        assert_eq!(daemon.pool().ready_pages, 3);
+        assert_eq!(daemon.pool().ready_pages, Pages(3));
     } else {
         testkit::skip_for_ever("the control tree cannot be mounted here");
     }
@@ -296,7 +301,7 @@ fn a_member_of_the_zeroing_group_alone_zeroes_sets_watches_and_drains() {
     assert!(done(&["watch", "--once"]).contains("node 0 2M: "));
     assert!(done(&["status"]).contains("prezero"));
     done(&["drain"]);
-    assert_eq!(daemon.pool().ready_pages, 0);
+    assert_eq!(daemon.pool().ready_pages, Pages(0));
     let refused = as_nobody(&daemon, &["lend", "2M", "--", "true"]);
     let why = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(4), "{why}");
@@ -430,15 +435,15 @@ fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
     let page = Page::Mib2;
     let config = page.pool("ready_low = 4\nready_high = 4");
     let Some(mut daemon) = Daemon::start(page, 4, &config) else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 4);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(4));
     let loan = daemon.lend(page, 1);
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 3);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(3));
     let drained = json(daemon.command(&["drain"]));
     assert_eq!(drained["given_back_bytes"], page.times(3).0, "{drained}");
     assert_eq!(drained["lent_bytes"], page.times(1).0, "{drained}");
     assert_eq!(daemon.kernel_free(page), 3);
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((daemon.kernel_free(page), daemon.status().drained), (4, true));
     let zero = daemon.command(&["zero", "max"]).output().expect("prezero runs");
@@ -448,7 +453,7 @@ fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
     daemon.kill();
     daemon.launch();
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!((daemon.pool().ready_pages, daemon.status().drained), (0, true));
+    assert_eq!((daemon.pool().ready_pages, daemon.status().drained), (Pages(0), true));
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     assert!(people.lines().next().is_some_and(|line| line.ends_with(", drained")), "{people}");
     json(daemon.command(&["drain", "--end"]));

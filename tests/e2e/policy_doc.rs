@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use units::Pages;
 
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
@@ -79,7 +80,7 @@ fn run_each(name: &str, mut check: impl FnMut(&Daemon)) {
         let policy = Policy::start(command);
         check(&daemon);
         drop(policy);
-        daemon.wait_for("quiet", |p| p.zeroing_pages == 0 && p.lent_pages == 0);
+        daemon.wait_for("quiet", |p| p.zeroing_pages == Pages(0) && p.lent_pages == Pages(0));
         daemon.client().give_back(None, None, None).expect("root may");
         std::fs::write(tree.join("zeroed_low"), "0").expect("root may");
     };
@@ -107,22 +108,24 @@ fn run_each(name: &str, mut check: impl FnMut(&Daemon)) {
 #[test]
 fn the_printed_loops_zero_whatever_can_be_zeroed() {
     run_each("zero_all", |daemon| {
-        daemon.wait_for("all zeroed", |pool| pool.ready_pages == PAGES);
+        daemon.wait_for("all zeroed", |pool| pool.ready_pages == Pages(PAGES));
         drop(daemon.lend(Page::Mib2, 1));
         // What comes back dirty is zeroed, too.
-        daemon.wait_for("zeroed again", |p| p.ready_pages == PAGES && p.lent_pages == 0);
+        daemon.wait_for("zeroed again", |p| {
+            p.ready_pages == Pages(PAGES) && p.lent_pages == Pages(0)
+        });
     });
 }
 
 #[test]
 fn the_printed_loops_keep_so_many_ready_and_no_more() {
     run_each("keep_ready", |daemon| {
-        daemon.wait_for("filled", |pool| pool.ready_pages == 16);
+        daemon.wait_for("filled", |pool| pool.ready_pages == Pages(16));
         let loans = [daemon.lend(Page::Mib2, 1), daemon.lend(Page::Mib2, 1)];
-        daemon.wait_for("filled again", |p| p.ready_pages == 16 && p.lent_pages == 2);
+        daemon.wait_for("filled again", |p| p.ready_pages == Pages(16) && p.lent_pages == Pages(2));
         drop(loans);
-        let pool = daemon.wait_for("returned", |pool| pool.lent_pages == 0);
-        assert_eq!((pool.ready_pages, pool.zeroing_pages), (16, 0), "and no more");
+        let pool = daemon.wait_for("returned", |pool| pool.lent_pages == Pages(0));
+        assert_eq!((pool.ready_pages, pool.zeroing_pages), (Pages(16), Pages(0)), "and no more");
     });
 }
 

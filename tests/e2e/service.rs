@@ -115,7 +115,7 @@ fn the_service_manager_hears_of_readiness_reloads_and_the_end_and_is_told_that_a
         let (reloading, _) = ear.wait_for("RELOADING=1");
         assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
         ear.wait_for("READY=1");
-        assert_eq!(daemon.pool().leave_free, 1);
+        assert_eq!(daemon.pool().leave_free, Pages(1));
     }
     daemon.zero("max");
     // Pages of leave_free are not zeroed in blocks, and the kernel zeroes them in its pool.
@@ -133,7 +133,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     let Some(daemon) = Daemon::start(page, 8, &both("")) else { return };
     daemon.zero("max");
     let status = |daemon: &Daemon| -> Status { daemon.status() };
-    let ready: u64 = status(&daemon).pools.iter().map(|pool| pool.ready_pages).sum();
+    let ready: u64 = status(&daemon).pools.iter().map(|pool| pool.ready_pages.0).sum();
     assert_eq!(ready, 8);
     let loan = daemon.lend(page, 1);
     let mut watch = daemon
@@ -159,12 +159,12 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     // A good one holds; the removed pool gives its unlent blocks back.
     daemon.write_config(&page.pool("leave_free = 1\nmax = 7"));
     daemon.signal(Signal::SIGHUP);
-    let pool = daemon.wait_for("changed", |pool| pool.leave_free == 1);
-    assert_eq!((pool.max_pages, pool.lent_pages), (Some(7), 1));
+    let pool = daemon.wait_for("changed", |pool| pool.leave_free == Pages(1));
+    assert_eq!((pool.max_pages, pool.lent_pages), (Some(Pages(7)), Pages(1)));
     assert_eq!(status(&daemon).pools.len(), 1);
     let (left, free) = (pool.ready_pages, daemon.kernel_free(page));
-    let held = if daemon.has_blocks() { left } else { 0 };
-    assert_eq!(held + free, 7, "{left} ready and {free} free: no page is lost");
+    let held = if daemon.has_blocks() { left } else { Pages(0) };
+    assert_eq!(held + Pages(free), Pages(7), "{left} ready and {free} free: no page is lost");
     assert_zero(&loan.map().expect("the loan goes on"));
     drop(loan);
     watch.next().expect("the watch goes on").expect("a good report");
@@ -176,10 +176,10 @@ fn workers_of_a_changed_configuration_are_started_and_stopped() {
     let off = format!("[workers]\nmax = 0\n{}", page.pool("ready_high = 4"));
     let Some(daemon) = Daemon::start(page, 8, &off) else { return };
     std::thread::sleep(Duration::from_millis(600));
-    assert_eq!(daemon.pool().ready_pages, 0);
+    assert_eq!(daemon.pool().ready_pages, Pages(0));
     daemon.write_config(&page.pool("ready_high = 4"));
     daemon.signal(Signal::SIGHUP);
-    daemon.wait_for("filled", |pool| pool.ready_pages == 4);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(4));
     daemon.wait_for_log("a pool is full");
 }
 
@@ -207,7 +207,7 @@ fn clients_wait_in_a_socket_that_is_handed_over_while_the_daemon_restarts() {
         }
         daemon.spawn_as(pass);
         let status = early.join().expect("no panic").expect("answered by the next daemon");
-        assert_eq!(status.pools[0].ready_pages, 2, "and with every ready page");
+        assert_eq!(status.pools[0].ready_pages, Pages(2), "and with every ready page");
     }
     daemon.kill();
     assert!(daemon.socket().exists());
@@ -249,7 +249,7 @@ fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     let returned = client::AgentClient::connect(&path)
         .and_then(|mut agent| agent.give_back("pod".parse().expect("a name")));
     returned.expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
 }
 
 /// Whether a connection waits to be accepted.
@@ -288,13 +288,15 @@ fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() 
     start_apart(&mut daemon, &ear, &kept);
     daemon.wait_until_up();
     let pool = daemon.pool();
-    assert_eq!((pool.ready_pages, pool.lent_pages), (3, 1));
+    assert_eq!((pool.ready_pages, pool.lent_pages), (Pages(3), Pages(1)));
     assert_zero(&loan.map().expect("the loan goes on"));
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages == 0 && pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| {
+        pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(0)
+    });
     assert_eq!(daemon.kernel_free(page), 1, "a returned block's page is the kernel's again");
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 4);
+    assert_eq!(daemon.pool().ready_pages, Pages(4));
     assert_zero(&daemon.lend(page, 1).map().expect("a mapping"));
     daemon.command(&["give-back", "all"]).output().expect("prezero runs");
     daemon.kill();
@@ -347,7 +349,7 @@ fn a_check_says_what_is_wrong_with_a_file_and_starts_nothing() {
 fn the_log_names_pools_fillings_refusals_and_what_is_missing() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("ready_high = 2")) else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 2);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(2));
     for line in ["a pool pool=node 0 2M x 1", "fills a pool", "a pool is full"] {
         daemon.wait_for_log(line);
     }

@@ -81,9 +81,9 @@ fn served(log: &Path) -> usize {
 /// In steps, since an emulated machine does not zero all of it in one wait's time.
 fn wait_until_filled(daemon: &Daemon) {
     for step in [60, 120, 180] {
-        daemon.wait_for("being filled", |pool| pool.ready_pages >= step);
+        daemon.wait_for("being filled", |pool| pool.ready_pages >= Pages(step));
     }
-    daemon.wait_for("ready", |pool| pool.ready_pages == 240);
+    daemon.wait_for("ready", |pool| pool.ready_pages == Pages(240));
 }
 
 fn assert_same(how: &str, found: &str, expected: &str) {
@@ -129,8 +129,8 @@ fn a_program_finds_under_the_shim_what_it_finds_without() {
     }
     // Of one page each, ready or about to be.
     daemon.wait_for("all is returned", |pool| {
-        let there = pool.kernel_free_pages + pool.blocks;
-        pool.lent_pages + pool.lingering_pages == 0 && there >= PAGES - 1
+        let there = pool.kernel_free_pages + Pages(pool.blocks);
+        pool.lent_pages + pool.lingering_pages == Pages(0) && there >= Pages(PAGES - 1)
     });
 
     let others =
@@ -224,14 +224,14 @@ fn one_page_is_the_same(page: Page) {
     let daemon = Daemon::start_with(Some(pages), &page.pool("pages_per_block = 1"), &[]);
     for (kind, expected) in kinds.into_iter().zip(expected) {
         daemon.zero("max");
-        daemon.wait_for("two ready pages", |pool| pool.ready_pages == 2);
+        daemon.wait_for("two ready pages", |pool| pool.ready_pages == Pages(2));
         let log = dir.path().join(kind);
         let found = shimmed(&daemon.socket(), &log, &[], &[program, &shift, kind]);
         assert_same(kind, &text(&found), &expected);
         let log_text = std::fs::read_to_string(&log).unwrap_or_default();
         let calls = if kind.ends_with("row") { 1 } else { 2 };
         assert_eq!(served(&log), calls, "{kind}: all calls are served: {log_text}");
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
     }
 }
 
@@ -306,8 +306,8 @@ fn children_have_private_memory_as_the_option_says() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut running = command.spawn().expect("prezero runs");
         // The child that lives on holds nothing of its parent's.
-        daemon.wait_for("lent", |p| p.lent_pages > 0);
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("lent", |p| p.lent_pages > Pages(0));
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
         assert!(running.try_wait().expect("our own child").is_none(), "it waits for us");
         drop(running.stdin.take());
         let found = running.wait_with_output().expect("our own child");

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::{Daemon, Page};
@@ -27,7 +28,7 @@ fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
     assert!(why.contains("another daemon works in") && why.contains("--run-dir"), "{why}");
     assert!(!daemon.scratch().join("second").exists(), "its socket is gone");
     let loan = daemon.lend(page, 1);
-    assert_eq!((loan.ready_bytes(), daemon.pool().ready_pages), (page.times(1), 1));
+    assert_eq!((loan.ready_bytes(), daemon.pool().ready_pages), (page.times(1), Pages(1)));
     drop(loan);
     // A killed daemon leaves everything unlocked.
     daemon.kill();
@@ -94,6 +95,6 @@ fn a_socket_that_a_dead_daemon_left_to_others_is_replaced_and_a_living_ones_is_n
     }
     daemon.wait_until_up();
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 2);
+    assert_eq!(daemon.pool().ready_pages, Pages(2));
     drop(listener);
 }

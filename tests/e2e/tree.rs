@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use client::Client;
 use linux::{Roots, fuse};
@@ -109,7 +110,7 @@ impl Held {
 fn busy_writer(daemon: &Daemon) -> (Child, Held) {
     let writer = writer(&domain(daemon).join("zeroable_hugepages"), "max");
     let deputy = Held::begun(daemon);
-    assert!(daemon.pool().zeroable_pages > 0, "it has more to do");
+    assert!(daemon.pool().zeroable_pages > Pages(0), "it has more to do");
     (writer, deputy)
 }
 
@@ -123,17 +124,17 @@ fn the_tree_shows_what_status_says() {
     let dir = domain(&daemon);
     let check = || {
         let pool = daemon.pool();
-        assert_eq!(read(&dir.join("zeroable_hugepages")), pool.zeroable_pages);
-        assert_eq!(read(&dir.join("zeroed_hugepages")), pool.ready_pages);
+        assert_eq!(read(&dir.join("zeroable_hugepages")), pool.zeroable_pages.0);
+        assert_eq!(read(&dir.join("zeroed_hugepages")), pool.ready_pages.0);
     };
     check();
     fs::write(dir.join("zeroable_hugepages"), "3\n").expect("three pages");
-    assert_eq!(daemon.pool().ready_pages, 3, "they are zero when the write returns");
+    assert_eq!(daemon.pool().ready_pages, Pages(3), "they are zero when the write returns");
     check();
     let loan = daemon.lend(Page::Mib2, 1);
     check();
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.zeroable_pages == 6);
+    daemon.wait_for("returned", |pool| pool.zeroable_pages == Pages(6));
     check();
 }
 
@@ -148,13 +149,13 @@ fn a_writer_that_is_interrupted_or_killed_ends_at_once_and_its_work_is_kept() {
         deputy.release();
         writer.wait().expect("our own child");
         let pool = daemon.pool();
-        assert_eq!(pool.zeroing_pages, 0, "{signal}: its deputy has ended before it");
-        let (zeroed, zeroable) = (pool.ready_pages, pool.zeroable_pages);
-        assert!(zeroed > 0 && zeroable > 0, "{signal}: {pool:?}");
-        assert_eq!(zeroed + zeroable, MANY, "{signal}: no page is lost");
+        assert_eq!(pool.zeroing_pages, Pages(0), "{signal}: its deputy has ended before it");
+        let (zeroed, zeroable) = (pool.ready_pages, pool.zeroable_pages.0);
+        assert!(zeroed > Pages(0) && zeroable > Pages(0).0, "{signal}: {pool:?}");
+        assert_eq!(zeroed + Pages(zeroable), Pages(MANY), "{signal}: no page is lost");
         // The rest is there for the next one.
         fs::write(dir.join("zeroable_hugepages"), "max").expect("the rest");
-        assert_eq!(daemon.pool().ready_pages, MANY);
+        assert_eq!(daemon.pool().ready_pages, Pages(MANY));
     }
 }
 
@@ -172,7 +173,10 @@ fn a_second_writer_can_be_killed_while_the_first_is_at_work() {
     deputy.release();
     first.wait().expect("our own child");
     let pool = daemon.pool();
-    assert_eq!((pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages), (0, MANY));
+    assert_eq!(
+        (pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages),
+        (Pages(0), Pages(MANY))
+    );
 }
 
 /// The daemon's child processes.
@@ -199,7 +203,10 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
     deputy.release();
     wait_until("ended", || deputies(&daemon).is_empty());
     let pool = daemon.pool();
-    assert_eq!((pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages), (0, MANY));
+    assert_eq!(
+        (pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages),
+        (Pages(0), Pages(MANY))
+    );
 }
 
 /// Writes "1" in a thread of nice value 7.
@@ -254,7 +261,7 @@ fn a_deputy_that_had_not_begun_when_its_writer_went_zeroes_nothing() {
         let writer = LivingWriter::new(&path);
         let deputy = writer.stopped_deputy(&daemon)?;
         let pool = daemon.pool();
-        if pool.zeroing_pages == 0 && writer.written.try_recv().is_err() {
+        if pool.zeroing_pages == Pages(0) && writer.written.try_recv().is_err() {
             return Some((writer, deputy, pool.ready_pages));
         }
         kill(deputy, Signal::SIGCONT).ok()?;
@@ -268,9 +275,9 @@ fn a_deputy_that_had_not_begun_when_its_writer_went_zeroes_nothing() {
     kill(deputy, Signal::SIGCONT).expect("it is stopped");
     wait_until("ended", || deputies(&daemon).is_empty());
     let pool = daemon.pool();
-    assert_eq!((pool.zeroing_pages, pool.ready_pages), (0, before), "in nobody's count");
+    assert_eq!((pool.zeroing_pages, pool.ready_pages), (Pages(0), before), "in nobody's count");
     fs::write(&path, "1\n").expect("a page");
-    assert_eq!(daemon.pool().ready_pages, before + 1, "other deputies do work");
+    assert_eq!(daemon.pool().ready_pages, before + Pages(1), "other deputies do work");
 }
 
 fn denied(result: io::Result<impl Sized>) -> bool {
@@ -346,7 +353,7 @@ fn a_daemon_that_stops_ends_its_writers_keeps_their_work_and_unmounts() {
     assert!(!daemon.tree().join("hugepagectl").exists());
     daemon.launch();
     let ready = daemon.pool().ready_pages;
-    assert!(ready > 0 && ready < MANY, "{ready}");
+    assert!(ready > Pages(0) && ready < Pages(MANY), "{ready}");
 }
 
 #[test]

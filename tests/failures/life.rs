@@ -333,16 +333,16 @@ fn for_owner(seconds: u64) -> LendRequest {
 
 /// Everything that a daemon does for its clients, once.
 fn serve(daemon: &Daemon) -> Result<(), Felt> {
-    soon(daemon, |pool| pool.ready_pages >= 4)?;
+    soon(daemon, |pool| pool.ready_pages >= Pages(4))?;
     let request = LendRequest::new(PAGE.times(3));
     use_it(&borrow(daemon, &request)?, 0x42)?;
-    soon(daemon, |pool| pool.lent_pages + pool.lingering_pages == 0)?;
+    soon(daemon, |pool| pool.lent_pages + pool.lingering_pages == Pages(0))?;
     use_it(&borrow(daemon, &for_owner(300))?, 0x17)?;
-    soon(daemon, |pool| pool.kept_pages == 1)?;
+    soon(daemon, |pool| pool.kept_pages == Pages(1))?;
     use_it(&borrow(daemon, &for_owner(300))?, 0x17)?;
     daemon.write_config(&config(2));
     daemon.signal(Signal::SIGHUP);
-    soon(daemon, |pool| pool.ready_high == 2)?;
+    soon(daemon, |pool| pool.ready_high == Pages(2))?;
     Client::connect(daemon.socket())?.give_back(None, None, None)?;
     let held = Client::connect(daemon.socket())?.lend(&request)?;
     use_it(&held, 0x23)?;
@@ -361,8 +361,9 @@ fn serve_again(daemon: &Daemon) -> Result<(), String> {
         }
     }
     use_it(&borrow(daemon, &LendRequest::new(PAGE.times(2))).map_err(told)?, 0x42).map_err(told)?;
-    let idle =
-        |p: &PoolStatus| p.lent_pages + p.lingering_pages + p.zeroing_pages + p.kept_pages == 0;
+    let idle = |p: &PoolStatus| {
+        p.lent_pages + p.lingering_pages + p.zeroing_pages + p.kept_pages == Pages(0)
+    };
     let begin = Instant::now();
     while !soon(daemon, idle).map_err(told)? {
         if begin.elapsed() > HUNG {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use client::Client;
-use units::Bytes;
+use units::{Bytes, Pages};
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn more_than_free(daemon: &Daemon, pages: u64) -> LendRequest {
     let all = LendRequest::new(PAGE.times(1 << 30));
     match refusal(daemon.client().lend(&all)) {
         wire::Error::NotEnough { free_bytes, .. } => {
-            LendRequest::new(Bytes(free_bytes) + PAGE.times(pages))
+            LendRequest::new(Bytes(free_bytes.0) + PAGE.times(pages))
         }
         other => panic!("{other:?}"),
     }
@@ -69,6 +69,6 @@ fn a_report_is_of_pages_that_have_arrived() {
         ready(&daemon, 8);
         daemon.client().give_back(None, None, None).expect("root may");
         let pool = daemon.pool();
-        assert_eq!((pool.ready_pages, pool.blocks), (0, 0), "{pool:?}");
+        assert_eq!((pool.ready_pages, pool.blocks), (Pages(0), 0), "{pool:?}");
     }
 }

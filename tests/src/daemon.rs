@@ -335,7 +335,7 @@ impl Daemon {
         what: &str,
         wanted: impl Fn(&PoolStatus) -> bool,
     ) -> PoolStatus {
-        self.wait_for_pool(|pool| pool.node == node, what, wanted)
+        self.wait_for_pool(|pool| pool.node == Node(node), what, wanted)
     }
 
     fn wait_for_pool(

@@ -215,6 +215,7 @@ impl From<io::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use units::{Bytes, JobId, Uid};
 
     #[test]
     fn the_help_names_every_code() {
@@ -256,13 +257,13 @@ mod tests {
             (wire::Error::NothingToZero, Exit::NotEnough),
             (pool(), Exit::Usage),
             (bad(), Exit::Usage),
-            (wire::Error::NoSuchJob { job: 1 }, Exit::Failed),
+            (wire::Error::NoSuchJob { job: JobId(1) }, Exit::Failed),
             (
                 wire::Error::QuotaExceeded {
-                    uid: 1,
-                    held_bytes: 1,
-                    quota_bytes: 1,
-                    asked_bytes: 1,
+                    uid: Uid(1),
+                    held_bytes: Bytes(1),
+                    quota_bytes: Bytes(1),
+                    asked_bytes: Bytes(1),
                 },
                 Exit::Refused,
             ),

@@ -10,22 +10,6 @@ use units::{Node, PageSize};
 
 use crate::exit::Failure;
 
-/// The variable that once was a level for `serve` and a file for `run`.
-const OLD_LOG: &str = "PREZERO_LOG";
-
-/// # Errors
-/// [`Failure::usage`] where the environment still has the variable of two meanings.
-pub(crate) fn refuse_old_log() -> Result<(), Failure> {
-    match std::env::var_os(OLD_LOG) {
-        None => Ok(()),
-        Some(value) => Err(Failure::usage(format!(
-            "{OLD_LOG}={} means nothing: the level of `serve` is PREZERO_LOG_LEVEL, and where the shim \
-             of `run` logs is PREZERO_SHIM_LOG",
-            value.display()
-        ))),
-    }
-}
-
 /// Which daemon.
 #[derive(Debug, Args)]
 pub(crate) struct Daemon {

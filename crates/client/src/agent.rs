@@ -9,11 +9,10 @@ use wire::Parameters;
 use wire::agent::{
     AgentError, GetSupply, LendByName, LentByName, ListLoans, NamedLoan, ReturnByName, Supply,
 };
-use zlink::Connection;
 
 use crate::connection::exchange;
 use crate::error::{Error, Result};
-use crate::socket::Blocking;
+use crate::socket::Connection;
 
 /// How long an answer may take: the daemon may zero what a whole loan lacks, at some GiB a second.
 pub const AGENT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +24,7 @@ pub const AGENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// it. A loan that is being made when the connection is dropped ends within a page.
 #[derive(Debug)]
 pub struct AgentClient {
-    connection: Connection<Blocking>,
+    connection: Connection,
 }
 
 impl AgentClient {
@@ -35,14 +34,13 @@ impl AgentClient {
     /// [`Error::NoDaemon`].
     pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
         let path = socket.as_ref();
-        let stream = crate::socket::connect(path, AGENT_TIMEOUT)
+        let connection = crate::socket::connect(path, AGENT_TIMEOUT)
             .map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
-        Ok(Self { connection: Connection::new(Blocking(stream)) })
+        Ok(Self { connection })
     }
 
     fn call<M: Parameters>(&mut self, parameters: &M) -> Result<M::Reply> {
-        let (reply, _) = exchange::<M, AgentError>(&mut self.connection, parameters)?;
-        Ok(reply?)
+        Ok(exchange::<M, AgentError>(&mut self.connection, parameters)?.0)
     }
 
     /// Lends by a name: one file, until the name is returned. The same name and size again are the

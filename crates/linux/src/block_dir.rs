@@ -20,7 +20,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, StatxFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, Stat, StatxFlags};
 use units::PageSize;
 
 use crate::block_file::BlockFile;
@@ -31,9 +31,6 @@ use crate::mount::hugetlb_page;
 
 /// The name of the file in a block's directory.
 const PAGES: &str = "pages";
-
-/// What a bare file becomes while it is given a directory.
-const WRAPPING: char = '~';
 
 /// An opened directory with its state subdirectories.
 #[derive(Debug)]

@@ -39,7 +39,6 @@ const FIFO: &str = "lease";
 pub struct LeaseDir {
     path: PathBuf,
     fd: OwnedFd,
-    former: Option<OwnedFd>,
 }
 
 /// The daemon's end of one lease. Dropping it leaves the lease alive.
@@ -51,30 +50,21 @@ impl LeaseDir {
     pub fn open(path: &Path) -> Result<Self> {
         let fd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .or_call(|| format!("open({path:?}, O_DIRECTORY)"))?;
-        Ok(Self { path: path.to_owned(), fd, former: None })
+        Ok(Self { path: path.to_owned(), fd })
     }
 
     /// Opens the directory `name` of the open directory `parent`, which `path` only names, and
-    /// makes it if it is missing, mode 0700. Leases of the layout before this one, bare FIFOs in
-    /// the directory `former`, are found as well; without any that directory is removed.
-    pub fn open_in(parent: BorrowedFd<'_>, path: &Path, name: &str, former: &str) -> Result<Self> {
+    /// makes it if it is missing, mode 0700.
+    pub fn open_in(parent: BorrowedFd<'_>, path: &Path, name: &str) -> Result<Self> {
         check_name(name)?;
-        check_name(former)?;
         match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno).or_call(|| format!("mkdir({path:?}, {name:?}, 0700)")),
         }
-        let open = |name: &str| {
-            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            rustix::fs::openat(parent, name, flags, Mode::empty())
-                .or_call(|| format!("openat({path:?}, {name:?}, O_DIRECTORY|O_NOFOLLOW)"))
-        };
-        let fd = open(name)?;
-        let former = match rustix::fs::unlinkat(parent, former, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => None,
-            Err(_) => Some(open(former)?),
-        };
-        Ok(Self { path: path.join(name), fd, former })
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(parent, name, flags, Mode::empty())
+            .or_call(|| format!("openat({path:?}, {name:?}, O_DIRECTORY|O_NOFOLLOW)"))?;
+        Ok(Self { path: path.join(name), fd })
     }
 
     /// Begins a lease: the client's end to send away, and the daemon's to watch.
@@ -103,14 +93,7 @@ impl LeaseDir {
     /// Finds a lease again, after a restart: `None` if its client is gone, or that id is unused.
     pub fn reopen(&self, id: &str) -> Result<Option<DaemonEnd>> {
         check_name(id)?;
-        let opened = match open_end(&self.fd, &self.path, &in_lease(id), OFlags::WRONLY) {
-            Err(error) if error.is_not_found() => match &self.former {
-                Some(former) => open_end(former, &self.path, id, OFlags::WRONLY),
-                None => return Ok(None),
-            },
-            opened => opened,
-        };
-        match opened {
+        match open_end(&self.fd, &self.path, &in_lease(id), OFlags::WRONLY) {
             Ok(fd) => Ok(Some(DaemonEnd(fd))),
             Err(error) if matches!(error.errno(), Some(Errno::NXIO | Errno::NOENT)) => Ok(None),
             Err(error) => Err(error),
@@ -127,20 +110,12 @@ impl LeaseDir {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno).or_call(call),
         }
-        match (rustix::fs::unlinkat(&self.fd, id, AtFlags::REMOVEDIR), &self.former) {
-            (Err(Errno::NOENT), Some(former)) => {
-                rustix::fs::unlinkat(former, id, AtFlags::empty()).or_call(call)
-            }
-            (removed, _) => removed.or_call(call),
-        }
+        rustix::fs::unlinkat(&self.fd, id, AtFlags::REMOVEDIR).or_call(call)
     }
 
     /// All ids, ended leases included, sorted.
     pub fn list(&self) -> Result<Vec<String>> {
-        let mut ids = names(&self.fd, &self.path, FileType::Directory)?;
-        if let Some(former) = &self.former {
-            ids.extend(names(former, &self.path, FileType::Fifo)?);
-        }
+        let mut ids = names(&self.fd, &self.path)?;
         ids.sort();
         Ok(ids)
     }
@@ -157,14 +132,14 @@ fn open_end(dir: &OwnedFd, path: &Path, name: &str, end: OFlags) -> Result<Owned
         .or_call(|| format!("openat({path:?}, {name:?}, {end:?}|O_NONBLOCK)"))
 }
 
-/// The names of one kind in a directory.
-fn names(dir: &OwnedFd, path: &Path, kind: FileType) -> Result<Vec<String>> {
+/// The names of the directories in a directory.
+fn names(dir: &OwnedFd, path: &Path) -> Result<Vec<String>> {
     let call = || format!("getdents64({path:?})");
     let mut names = Vec::new();
     for entry in Dir::read_from(dir).or_call(call)? {
         let entry = entry.or_call(call)?;
         let name = entry.file_name();
-        if entry.file_type() != kind || name == c"." || name == c".." {
+        if entry.file_type() != FileType::Directory || name == c"." || name == c".." {
             continue;
         }
         let name = name.to_str().map_err(|_| {

@@ -54,17 +54,6 @@ pub fn mount(dir: &Path, page: PageSize) -> Result<HugetlbMount> {
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 impl HugetlbMount {
-    /// Gives one that an earlier version mounted the flags that [`mount`] would give it now; files
-    /// that are open and mapped stay so.
-    ///
-    /// # Errors
-    /// [`Error::is_denied`] without `CAP_SYS_ADMIN`.
-    pub fn refresh(&self) -> Result<()> {
-        rustix::mount::mount_remount(&self.dir, MountFlags::BIND | FLAGS, "")
-            .or_call(|| format!("mount({:?}, remount|bind|nosuid|nodev)", self.dir))
-            .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
-    }
-
     /// Unmounts it; the pages of all files on it return to the kernel's pool.
     ///
     /// # Errors

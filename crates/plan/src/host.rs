@@ -116,7 +116,7 @@ impl Host {
     pub(crate) fn ready(&self) -> Bytes {
         let key = self.kind.pool().key();
         let pages =
-            self.book.pool_status(key, &Counts::default()).map_or(0, |pool| pool.ready_pages);
+            self.book.pool_status(key, &Counts::default()).map_or(0, |pool| pool.ready_pages.0);
         Pages(pages).bytes(self.kind.page_size)
     }
 

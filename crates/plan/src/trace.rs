@@ -199,13 +199,13 @@ fn watch(file: impl BufRead) -> Result<Vec<Ask>, String> {
         let line = line.map_err(|error| wrong(&error))?;
         let report: Report = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
         for level in report.levels {
-            let Some(page_size) = PageSize::new(level.page_bytes) else { continue };
-            let node = units::Node(level.node);
+            let Some(page_size) = PageSize::new(level.page_size.bytes()) else { continue };
+            let node = units::Node(level.node.0);
             if !nodes.contains(&node) {
                 nodes.push(node);
             }
             let place = nodes.iter().position(|known| *known == node);
-            let lent = Bytes(level.lent_pages.saturating_mul(page_size.bytes()));
+            let lent = level.lent_pages.bytes(page_size);
             let was = before.insert(Domain { node, page_size }, lent.0).unwrap_or(lent.0);
             let open = |ask: &Ask| ask.node == place && ask.lifetime.is_infinite();
             if lent.0 > was {

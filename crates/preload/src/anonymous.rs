@@ -176,7 +176,7 @@ pub(crate) fn remember(
 ) -> raw::Result<()> {
     places::make_room(loan.parts().len())?;
     for (fd, part) in loan.parts() {
-        let file = places::add(fd, part.node, page, private)?;
+        let file = places::add(fd, part.node.0, page, private)?;
         stays.is_new(file);
     }
     Ok(())
@@ -201,7 +201,7 @@ pub(crate) unsafe fn place(
     let mut at = start;
     let mut placed = Ok(0);
     for (fd, part) in loan.parts() {
-        let part_bytes = usize::try_from(part.bytes).map_err(|_| Errno(libc::ENOMEM))?;
+        let part_bytes = usize::try_from(part.bytes.0).map_err(|_| Errno(libc::ENOMEM))?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | (request.flags & KEPT);
         // SAFETY: the range was reserved above for all of the blocks.
         placed = unsafe { raw::mmap(at, part_bytes, request.prot, flags, fd.as_raw_fd(), 0) };

@@ -102,11 +102,11 @@ impl Lender {
 /// As far as its quota goes, where it is known.
 fn ready_in(status: &Status, page: u64, node: Option<u32>) -> u64 {
     let wanted = |pool: &&client::PoolStatus| {
-        pool.page_bytes == page && node.is_none_or(|node| pool.node == node)
+        pool.page_size.bytes() == page && node.is_none_or(|node| pool.node == Node(node))
     };
-    let ready: u64 = status.pools.iter().filter(wanted).map(|pool| pool.ready_pages).sum();
+    let ready = status.pools.iter().filter(wanted).map(|pool| pool.ready_pages.0).sum();
     let (me, _) = raw::effective_ids();
-    let mine = status.users.iter().find(|user| user.uid == me);
+    let mine = status.users.iter().find(|user| user.uid.0 == me);
     let left = mine.and_then(|user| Some(user.quota_bytes?.saturating_sub(user.held_bytes)));
-    left.map_or(ready, |left| ready.min(left / page))
+    left.map_or(ready, |left: Bytes| ready.min(left.0 / page))
 }

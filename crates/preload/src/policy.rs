@@ -118,7 +118,7 @@ impl Choice {
     /// # Errors
     /// The node at fault.
     pub(crate) fn check(&self, loan: &Loan) -> Result<(), String> {
-        match loan.parts().find(|(_, part)| !self.allowed.has(part.node)) {
+        match loan.parts().find(|(_, part)| !self.allowed.has(part.node.0)) {
             None => Ok(()),
             Some((_, part)) => {
                 Err(format!("node {} has pages, but the thread may not have them", part.node))

@@ -47,7 +47,7 @@ impl Loan {
             ready: lent.ready_bytes(),
             page: lent.page_size(),
             is_kept: lent.is_kept(),
-            number: lent.id(),
+            number: lent.id().0,
             memory: Mutex::new(Some(Memory::new(lent, mapping))),
         }
     }

@@ -85,6 +85,14 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// `self - other`, never below zero.
+    #[must_use]
+    pub fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
 impl std::ops::Add for Bytes {
     type Output = Self;
     fn add(self, other: Self) -> Self {
@@ -195,6 +203,13 @@ impl PageSize {
         }
         let next = Bytes((bytes.0 / self.0).saturating_add(1).saturating_mul(self.0));
         Err(ParseError::NotWholePages { bytes, page: self, next })
+    }
+}
+
+impl Default for PageSize {
+    /// The most common size: 2 MiB.
+    fn default() -> Self {
+        Self::MIB_2
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux::kernel::Device;
 use linux::{BlockFile, Mapping, Roots, numa};
-use units::{Domain, Node, PageSize, Pages};
+use units::{Bytes, Domain, JobId, Node, PageSize, Pages};
 use wire::{Finished, ZeroBy};
 
 use client::Client;
@@ -19,7 +19,6 @@ use crate::which::Which;
 #[derive(Debug)]
 pub struct Job {
     order: wire::Job,
-    page: PageSize,
     /// `None` where the kernel keeps the pages.
     file: Option<BlockFile>,
     /// Open for as long as the job runs: the daemon sees its end when the process dies.
@@ -29,7 +28,7 @@ pub struct Job {
 /// What a job came to, to be told by [`Done::report`].
 #[derive(Debug)]
 pub struct Done {
-    job: u64,
+    job: JobId,
     /// Until the report is answered: a job that ends silently counts as lost.
     _alive: OwnedFd,
     /// Pages from the block's start that are zero.
@@ -90,7 +89,6 @@ impl Job {
         let expected = if order.by == ZeroBy::Kernel { 1 } else { 2 };
         let wrong =
             || client::Error::Descriptors { method: "TakeZeroing", got: fds.len(), expected };
-        let page = PageSize::new(order.page_bytes).ok_or_else(wrong)?;
         let (block, job) = (order.block_fd.map(|fd| fd as usize), order.job_fd as usize);
         let last = block.map_or(job, |block| block.max(job));
         if block == Some(job) || last >= fds.len() || block.is_none() != (expected == 1) {
@@ -101,36 +99,36 @@ impl Job {
         let Some(alive) = fds[job].take() else {
             unreachable!("an index within the vector, not the block's");
         };
-        Ok(Self { order, page, file, alive })
+        Ok(Self { order, file, alive })
     }
 
     /// The block's pages, or how many of the kernel's pool to zero.
     #[must_use]
     pub fn pages(&self) -> Pages {
-        Pages(self.order.pages)
+        self.order.pages
     }
 
     /// Pages from the start that were done before.
     #[must_use]
     pub fn first(&self) -> Pages {
-        Pages(self.order.first_page)
+        self.order.first_page
     }
 
     /// The size of its pages.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
-        self.page
+        self.order.page_size
     }
 
     /// The node on which its pages must lie.
     #[must_use]
     pub fn node(&self) -> Node {
-        Node(self.order.node)
+        self.order.node
     }
 
     /// The job's number in the daemon's reports.
     #[must_use]
-    pub fn id(&self) -> u64 {
+    pub fn id(&self) -> JobId {
         self.order.job
     }
 
@@ -141,10 +139,14 @@ impl Job {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Maps `bytes` of the block.
-    fn map(&self, bytes: u64) -> Result<Mapping> {
+    /// Maps the block's first `pages`.
+    fn map(&self, pages: Pages) -> Result<Mapping> {
         let file = self.file.as_ref().expect("a job on a block has its file");
-        Ok(Mapping::map(file, bytes, self.page)?)
+        Ok(Mapping::map(file, self.bytes(pages), self.order.page_size)?)
+    }
+
+    fn bytes(&self, pages: Pages) -> u64 {
+        pages.bytes(self.order.page_size).0
     }
 
     /// How to do it. For clearing in place this maps the block, for pages of the kernel's own pool
@@ -156,7 +158,7 @@ impl Job {
         match self.order.by {
             ZeroBy::Allocate => Ok(Task::Allocate(Allocate(self))),
             ZeroBy::Clear => {
-                let mapping = self.map(self.order.pages * self.order.page_bytes)?;
+                let mapping = self.map(self.order.pages)?;
                 Ok(Task::InPlace(InPlace { job: self, mapping }))
             }
             ZeroBy::Kernel => {
@@ -169,19 +171,19 @@ impl Job {
     /// How many of the first `pages` lie on the job's node, up to the first on another one.
     fn check_nodes(&self, pages: Pages) -> Result<Pages> {
         let order = &self.order;
-        if pages == Pages::ZERO || order.page_bytes <= PageSize::KIB_4.bytes() {
+        if pages == Pages::ZERO || order.page_size <= PageSize::KIB_4 {
             return Ok(pages);
         }
-        let mapping = self.map(pages.0 * order.page_bytes)?;
-        let nodes = numa::nodes_of(&mapping, self.page)?;
-        let stray = nodes.iter().position(|n| n.0 != order.node);
+        let mapping = self.map(pages)?;
+        let nodes = numa::nodes_of(&mapping, order.page_size)?;
+        let stray = nodes.iter().position(|node| *node != order.node);
         Ok(stray.map_or(pages, |at| Pages(at as u64)))
     }
 
     fn done(self, pages: Pages) -> Done {
         // The file is closed before the report: the daemon proves that no process holds it.
         drop(self.file);
-        let all = pages.0 == self.order.pages;
+        let all = pages == self.order.pages;
         Done { job: self.order.job, _alive: self.alive, pages, all }
     }
 }
@@ -198,15 +200,15 @@ impl Allocate {
     /// job with nothing done by dropping the job.
     pub fn run(self, progress: &mut dyn FnMut(Pages) -> ControlFlow<()>) -> Result<Done> {
         let Self(job) = self;
-        let (page, order) = (job.page, &job.order);
-        let (from, to) = (order.first_page * order.page_bytes, order.pages * order.page_bytes);
-        numa::bind_thread_to(Node(order.node))?;
+        let (page, order) = (job.order.page_size, &job.order);
+        let (from, to) = (job.bytes(order.first_page), job.bytes(order.pages));
+        numa::bind_thread_to(order.node)?;
         let file = job.file.as_ref().expect("a job on a block has its file");
         let allocated = file.allocate_pages(from..to, page, &mut |bytes| {
-            progress(Pages(order.first_page + bytes / order.page_bytes))
+            progress(order.first_page + Bytes(bytes).whole_pages(page))
         });
         numa::reset_policy()?;
-        let pages = Pages(order.first_page + allocated? / order.page_bytes);
+        let pages = order.first_page + Bytes(allocated?).whole_pages(page);
         job.check_nodes(pages).map(|pages| job.done(pages))
     }
 
@@ -218,8 +220,7 @@ impl Allocate {
     /// takes what there is, and says what the kernel says.
     pub fn share(self) -> Result<Shared, Self> {
         let Self(job) = self;
-        let bytes = job.order.pages * job.order.page_bytes;
-        match job.map(bytes) {
+        match job.map(job.order.pages) {
             Ok(mapping) => Ok(Shared { job, mapping }),
             Err(_) => Err(Self(job)),
         }
@@ -242,11 +243,11 @@ impl Shared {
     /// # Panics
     /// If the pages are outside the block.
     pub fn fill(&self, pages: Range<u64>) -> Result<()> {
-        let offset = |page: u64| usize::try_from(page * self.job.order.page_bytes);
+        let offset = |page: u64| usize::try_from(self.job.bytes(Pages(page)));
         let (Ok(start), Ok(end)) = (offset(pages.start), offset(pages.end)) else {
             panic!("{pages:?} is outside the block");
         };
-        numa::bind_thread_to(Node(self.job.order.node))?;
+        numa::bind_thread_to(self.job.order.node)?;
         let filled = self.mapping.populate_range(start..end);
         numa::reset_policy()?;
         Ok(filled?)
@@ -262,10 +263,9 @@ impl Shared {
     pub fn finish(self, pages: Pages) -> Result<Done> {
         let Self { job, mapping } = self;
         drop(mapping);
-        if let Some(file) = job.file.as_ref().filter(|_| pages.0 < job.order.pages) {
-            let bytes = |pages: u64| pages * job.order.page_bytes;
-            file.set_len(bytes(pages.0))?;
-            file.set_len(bytes(job.order.pages))?;
+        if let Some(file) = job.file.as_ref().filter(|_| pages < job.order.pages) {
+            file.set_len(job.bytes(pages))?;
+            file.set_len(job.bytes(job.order.pages))?;
         }
         job.check_nodes(pages).map(|pages| job.done(pages))
     }
@@ -282,7 +282,7 @@ impl InPlace {
     /// no other thread or process has them.
     #[must_use]
     pub fn extent(&self) -> (*mut u8, usize) {
-        let skip = usize::try_from(self.job.order.first_page * self.job.order.page_bytes)
+        let skip = usize::try_from(self.job.bytes(self.job.order.first_page))
             .map_or(self.mapping.len(), |skip| skip.min(self.mapping.len()));
         (self.mapping.as_ptr().wrapping_add(skip), self.mapping.len() - skip)
     }
@@ -292,7 +292,7 @@ impl InPlace {
     pub fn finish(self, cleared: usize) -> Done {
         let Self { job, mapping } = self;
         drop(mapping);
-        let pages = Pages(job.order.first_page + cleared as u64 / job.order.page_bytes);
+        let pages = job.order.first_page + Bytes(cleared as u64).whole_pages(job.order.page_size);
         job.done(pages)
     }
 }
@@ -312,7 +312,7 @@ impl InKernel {
     /// # Errors
     /// [`crate::Error::Kernel`].
     pub fn zero(&self, pages: Pages) -> Result<ZeroedNow> {
-        let domain = Domain { node: self.job.node(), page_size: self.job.page };
+        let domain = Domain { node: self.job.node(), page_size: self.job.page_size() };
         let zeroed = self.device.zero(domain, pages)?;
         // Fewer pages than asked for without a signal: the pool was exhausted. After an
         // interruption the count is ambiguous, so the worker asks once more.

@@ -144,9 +144,9 @@ fn groups(worker: &Worker<'_>) -> Result<usize> {
         return Ok(1);
     }
     let pools = Client::connect(worker.socket)?.status()?.pools;
-    let fitting = || pools.iter().filter(|pool| worker.which.fits(pool.node, pool.page_bytes));
-    let size = |pool: &PoolStatus| pool.pages_per_block.max(1);
-    let blocks: u64 = fitting().map(|pool| pool.zeroable_pages / size(pool)).sum();
+    let fitting = || pools.iter().filter(|pool| worker.which.fits(pool.node, pool.page_size));
+    let size = |pool: &PoolStatus| pool.pages_per_block.0.max(1);
+    let blocks: u64 = fitting().map(|pool| pool.zeroable_pages.0 / size(pool)).sum();
     let least = fitting().map(size).min().unwrap_or(1);
     let most = worker.limit.map_or(u64::MAX, |limit| limit.div_ceil(least));
     Ok(usize::try_from(blocks.min(most)).unwrap_or(usize::MAX).clamp(1, worker.threads))

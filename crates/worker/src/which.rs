@@ -32,8 +32,8 @@ impl Which {
 
     /// Whether a pool of that node and page size is meant.
     #[must_use]
-    pub fn fits(&self, node: u32, page_bytes: u64) -> bool {
-        self.node.is_none_or(|wanted| wanted == node)
-            && self.page_size.is_none_or(|wanted| wanted.bytes() == page_bytes)
+    pub fn fits(&self, node: Node, page_size: PageSize) -> bool {
+        self.node.is_none_or(|wanted| wanted == node.0)
+            && self.page_size.is_none_or(|wanted| wanted == page_size)
     }
 }

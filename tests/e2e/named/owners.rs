@@ -19,7 +19,12 @@ use super::{ask, map, named, names, raw_call};
 /// With an owner and content kept for a minute.
 fn owned(name: &str, owner: &str, bytes: Bytes) -> LendByName {
     let owner = Some(owner.parse().expect("an owner"));
-    LendByName { owner, keep_seconds: Some(60), whole: true, ..ask(name, bytes) }
+    LendByName {
+        owner,
+        keep: Some(std::time::Duration::from_secs(60)),
+        whole: true,
+        ..ask(name, bytes)
+    }
 }
 
 /// Whether it is what its owner left, and its path.
@@ -35,7 +40,7 @@ fn back(daemon: &Daemon, name: &str) -> u64 {
 }
 
 fn kept(daemon: &Daemon) -> u64 {
-    daemon.wait_for("settled", |p| p.lingering_pages == 0).kept_pages
+    daemon.wait_for("settled", |p| p.lingering_pages == Pages(0)).kept_pages.0
 }
 
 #[test]
@@ -56,7 +61,7 @@ fn content_stays_for_an_owner_within_the_scope_of_names_and_for_nobody_else() {
         let leaves_nothing = |request| LendByName { keep_seconds: None, ..request };
         for request in [
             leaves_nothing(mine("team-b/one.0")),
-            leaves_nothing(LendByName { uid: Some(NOBODY), ..mine("team-a/user") }),
+            leaves_nothing(LendByName { uid: Some(Uid(NOBODY)), ..mine("team-a/user") }),
             leaves_nothing(owned("team-a/other", "Cache", page.times(1))),
             ask("team-a/plain", page.times(1)),
         ] {
@@ -139,7 +144,7 @@ fn an_owner_whose_content_somebody_still_maps_waits_a_while_and_has_new_memory()
     let (_, path) = lend(&daemon, &mine("team-a/one"));
     let memory = map(&path, page);
     daemon.agent().give_back(named("team-a/one")).expect("it is lent");
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == 1);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(1));
     let (is_kept, path) = lend(&daemon, &mine("team-a/two"));
     assert!(!is_kept);
     assert_zero(&map(&path, page));
@@ -159,7 +164,7 @@ fn what_is_kept_by_name_counts_against_its_scope_and_bad_owners_are_refused() {
     assert_eq!(back(&daemon, "team/one"), 1);
     let no = agent_refusal(ask_for(ask("team/two", page.times(1))));
     assert!(
-        matches!(no, AgentError::QuotaExceeded { held_bytes, .. } if held_bytes == page.times(1).0),
+        matches!(no, AgentError::QuotaExceeded { held_bytes, .. } if held_bytes == page.times(1)),
         "{no}"
     );
     let again = ask_for(owned("team/three", "a", page.times(1))).expect("it counts already");
@@ -172,7 +177,10 @@ fn what_is_kept_by_name_counts_against_its_scope_and_bad_owners_are_refused() {
     for (request, why) in [
         (one("noscope"), "scope"),
         (owned(&format!("s/{}", "n".repeat(80)), &long, page.times(1)), "file name"),
-        (LendByName { keep_seconds: Some(61), ..one("s/n") }, "keep_seconds_max"),
+        (
+            LendByName { keep: Some(std::time::Duration::from_secs(61)), ..one("s/n") },
+            "keep_seconds_max",
+        ),
         (LendByName { owner: None, ..one("s/n") }, "needs an owner"),
         (LendByName { whole: false, ..one("s/n") }, "whole"),
     ] {

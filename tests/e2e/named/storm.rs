@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use units::{PageSize, Pages};
 
 use client::{AgentClient, Error, LendByName, NamedLoan};
 use nix::sys::signal::Signal;
@@ -138,14 +139,14 @@ fn a_daemon_killed_among_loans_by_name_forgets_none_and_leaves_none_behind() {
         daemon.agent().give_back(named(&name)).expect("it is listed");
     }
     let change = wire::PoolChange {
-        page_bytes: page.size().bytes(),
-        pages_per_block: 2,
-        ready_low: Some(0),
-        ready_high: Some(0),
+        page_size: PageSize::new(page.size().bytes()).expect("a page size"),
+        pages_per_block: Pages(2),
+        ready_low: Some(Pages(0)),
+        ready_high: Some(Pages(0)),
         ..Default::default()
     };
     daemon.client().configure(change).expect("no more background zeroing");
-    daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == 0);
+    daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == Pages(0));
     daemon.client().give_back(None, None, None).expect("everything back");
     daemon.wait_for("empty", |p| p.blocks == 0);
     assert_eq!(daemon.kernel_free(page), 40, "every page is back in the kernel's pool");

@@ -167,7 +167,7 @@ fn a_storm_of_pins_mixes_up_no_byte_and_loses_no_page() {
         gather(&mut read, &mut sum);
         children.swap_remove(random.random_range(0..CLIENTS)).kill();
         children.retain(Child::is_running);
-        let pinned = daemon.status().pools.iter().map(|pool| pool.pinned_pages).sum();
+        let pinned = daemon.status().pools.iter().map(|pool| pool.pinned_pages.0).sum();
         most_pinned = u64::max(most_pinned, pinned);
     }
     children.clear();
@@ -184,9 +184,9 @@ fn a_storm_of_pins_mixes_up_no_byte_and_loses_no_page() {
     let end = Instant::now() + prezero_tests::daemon::PATIENCE;
     loop {
         let pools = daemon.status().pools;
-        let held = |p: &wire::PoolStatus| p.lent_pages + p.lingering_pages + p.zeroing_pages;
+        let held = |p: &wire::PoolStatus| (p.lent_pages + p.lingering_pages + p.zeroing_pages).0;
         let held: u64 = pools.iter().map(held).sum();
-        let owned: u64 = pools.iter().map(|p| p.blocks * p.pages_per_block).sum();
+        let owned: u64 = pools.iter().map(|p| p.blocks * p.pages_per_block.0).sum();
         let free = daemon.kernel_free(page);
         if (held, owned + free) == (0, PAGES) {
             break;

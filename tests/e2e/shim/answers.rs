@@ -4,6 +4,7 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use units::Pages;
 
 use prezero_tests::{Daemon, c};
 
@@ -18,13 +19,13 @@ fn compare(word: &str, least: usize, look: impl FnOnce(&std::path::Path)) {
     let expected = text(&Command::new(program).arg(word).output().expect("the program runs"));
     let pool = PAGE.pool("pages_per_block = 2\nready_high = 100\nleave_free = 40");
     let daemon = Daemon::start_with(Some(pages), &pool, &[]);
-    daemon.wait_for("ready", |pool| pool.ready_pages == 100);
+    daemon.wait_for("ready", |pool| pool.ready_pages == Pages(100));
     let log = dir.path().join("log");
     let found = shimmed(&daemon.socket(), &log, &[], &[program, word]);
     let why = std::fs::read_to_string(&log).unwrap_or_default();
     assert_same(&format!("{word}: {why}"), &text(&found), &expected);
     assert!(served(&log) >= least, "{word}: only {} calls were served", served(&log));
-    daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
     look(&log);
 }
 
@@ -93,7 +94,7 @@ fn a_segment_that_is_removed_and_attached_nowhere_is_returned() {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("prezero runs");
     for round in 1..=2 {
         daemon.wait_for("two loans", |_| daemon.status().counters.loans == round);
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
         assert!(running.try_wait().expect("our own child").is_none(), "it waits for us");
         running.stdin.as_mut().expect("a pipe").write_all(b"x").expect("it reads");
     }

@@ -3,6 +3,7 @@
 //! program maps, moves and unmaps they see without it, they see with it.
 
 use std::process::Command;
+use units::Pages;
 
 use prezero_tests::{Daemon, c};
 
@@ -34,7 +35,7 @@ fn who_stands_behind_the_shim_sees_a_programs_calls() {
         daemon.zero("max");
         let found = run(&format!("{}:{library}", shim.display()));
         assert_same(how, &found, &expected);
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
     }
     assert_eq!(served(&log), 2, "the huge pages of each were lent");
 }

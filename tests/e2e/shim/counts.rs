@@ -2,6 +2,7 @@
 //! How many huge pages are free, to programs that look before they ask.
 
 use std::process::Command;
+use units::Pages;
 
 use prezero_tests::Daemon;
 use testkit::child::alone;
@@ -62,7 +63,7 @@ fn who_looks_how_many_pages_are_free_finds_the_ready_ones_among_them() {
     let config = format!("quota_of = {{ 0 = \"6M\" }}\n{}", PAGE.pool("leave_free = 2"));
     let daemon = Daemon::start_with(Some(pages), &config, &[]);
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, READY);
+    assert_eq!(daemon.pool().ready_pages, Pages(READY));
     let logs = tempfile::tempdir().expect("a directory");
     let log = logs.path().join("log");
     let words = ["python3", "-c", SCRIPT];
@@ -80,7 +81,7 @@ fn who_looks_how_many_pages_are_free_finds_the_ready_ones_among_them() {
     let within = said(&text(&shimmed(&daemon.socket(), &log, &[], &words))).0;
     assert_eq!(within, kernels.iter().map(|count| count + 2).collect::<Vec<_>>());
     drop(loan);
-    daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
     // Where nothing is ready, and where nobody answers, the files are the kernel's.
     daemon.client().give_back(None, None, None).expect("all of them");
     let given_back = text(&shimmed(&daemon.socket(), &log, &[], &words));

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use units::Pages;
 
 use prezero_tests::{Daemon, c};
 
@@ -27,7 +28,7 @@ fn programs_by_seed_find_under_the_shim_what_they_find_without() {
     let program = c::compile("differ", dir.path(), &[]);
     let pool = PAGE.pool("pages_per_block = 2\nready_low = 70\nready_high = 80\nleave_free = 120");
     let daemon = Daemon::start_with(Some(pages), &pool, &[]);
-    daemon.wait_for("ready", |pool| pool.ready_pages == 80);
+    daemon.wait_for("ready", |pool| pool.ready_pages == Pages(80));
     let shim = prezero_tests::daemon::binary().with_file_name("libprezero_preload.so");
     let log = dir.path().join("log");
     let run = |seed: u64, shim: Option<&Path>| {
@@ -49,5 +50,5 @@ fn programs_by_seed_find_under_the_shim_what_they_find_without() {
         assert_eq!(found.lines().count(), untouched.lines().count(), "seed {seed}");
     }
     assert!(served(&log) > 100, "only {} calls were served", served(&log));
-    daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
 }

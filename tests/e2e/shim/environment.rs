@@ -120,22 +120,6 @@ fn nothing_in_the_environment_breaks_a_program() {
     }
 }
 
-/// It was a level for one verb and a file for another.
-#[test]
-fn the_variable_of_two_meanings_is_refused_with_the_two_names() {
-    let dir = tempfile::tempdir().expect("a directory");
-    for words in [&["run", "--", "true"][..], &["serve", "--check"]] {
-        let mut command = Command::new(binary());
-        let output = command.args(words).current_dir(&dir).env("PREZERO_LOG", "info").output();
-        let output = output.expect("prezero runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("PREZERO_LOG=info"), "{said}");
-        assert!(said.contains("PREZERO_LOG_LEVEL") && said.contains("PREZERO_SHIM_LOG"), "{said}");
-    }
-    assert_eq!(std::fs::read_dir(&dir).expect("our own").count(), 0, "no file of that name");
-}
-
 /// A shell that has closed its end, as `program 2>&1 | head -1` does.
 #[test]
 fn a_log_that_nobody_reads_ends_no_program() {

@@ -36,7 +36,7 @@ fn start(pages: hugepages::Guard) -> Daemon {
 fn make_ready(daemon: &Daemon, nodes: &[&str]) {
     daemon.wait_for("all is returned", |_| {
         let pools = daemon.status().pools;
-        pools.iter().all(|p| p.lent_pages + p.lingering_pages == 0)
+        pools.iter().all(|p| p.lent_pages + p.lingering_pages == Pages(0))
     });
     let back = daemon.command(&["give-back", "all"]).output();
     assert!(back.expect("prezero runs").status.success());

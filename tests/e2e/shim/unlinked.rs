@@ -2,6 +2,7 @@
 //! Files that a program makes in a directory of huge pages and unlinks before it maps them.
 
 use std::process::Command;
+use units::Pages;
 
 use prezero_tests::Daemon;
 
@@ -60,7 +61,7 @@ fn an_unlinked_file_in_a_directory_is_served_as_long_as_it_is_nobody_elses() {
     let expected = text(&Command::new(words[0]).args(&words[1..]).output().expect("it runs"));
     let pool = PAGE.pool("pages_per_block = 2\nready_high = 8\nleave_free = 12");
     let daemon = Daemon::start_with(Some(pages), &pool, &[]);
-    daemon.wait_for("ready", |pool| pool.ready_pages == 8);
+    daemon.wait_for("ready", |pool| pool.ready_pages == Pages(8));
     let logs = tempfile::tempdir().expect("a directory");
     let log = logs.path().join("log");
     let found = shimmed(&daemon.socket(), &log, &[], &words);
@@ -68,6 +69,6 @@ fn an_unlinked_file_in_a_directory_is_served_as_long_as_it_is_nobody_elses() {
     assert_eq!(served(&log), 2, "{:?}", std::fs::read_to_string(&log));
     // By each of two processes, and by the one with two descriptors twice.
     assert!(logged(&log, "others may have it") >= 3, "{:?}", std::fs::read_to_string(&log));
-    daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
     mounted.detach().expect("our own mount");
 }

@@ -42,8 +42,8 @@ impl Book {
 
     /// Counts a loan's pages.
     pub(super) fn count_loan(&mut self, domain: Domain, ready: Pages, hole: Pages) {
-        self.counters.hit_bytes += ready.bytes(domain.page_size).0;
-        self.counters.miss_bytes += hole.bytes(domain.page_size).0;
+        self.counters.hit_bytes += ready.bytes(domain.page_size);
+        self.counters.miss_bytes += hole.bytes(domain.page_size);
         let counts = self.lent_so_far.entry(domain).or_default();
         counts.hits += ready;
         counts.misses += hole;

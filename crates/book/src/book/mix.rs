@@ -306,7 +306,7 @@ impl Book {
             if let Some(available) = self.available.get_mut(&domain) {
                 *available += block.memory();
             }
-            self.counters.given_back_bytes += block.memory().bytes(domain.page_size).0;
+            self.counters.given_back_bytes += block.memory().bytes(domain.page_size);
             effects.push(Effect::Remove(block.id()));
         }
         effects
@@ -342,15 +342,12 @@ impl Book {
         let mut sizes = Vec::new();
         let mut parts = self.classes(key.domain()).map(|(class, pool)| {
             let status = self.status_of(class, &pool.config, kernel);
-            let size = class.pages_per_block.0;
-            let [wanted, ready] = [status.ready_high, status.ready_pages].map(|n| n / size);
-            if wanted + ready > 0 {
-                let pages_per_block = size;
-                sizes.push(BlockSize {
-                    pages_per_block,
-                    ready_blocks: ready,
-                    wanted_blocks: wanted,
-                });
+            let pages_per_block = class.pages_per_block;
+            let blocks = |pages: Pages| pages.0 / pages_per_block.0;
+            let (wanted_blocks, ready_blocks) =
+                (blocks(status.ready_high), blocks(status.ready_pages));
+            if wanted_blocks + ready_blocks > 0 {
+                sizes.push(BlockSize { pages_per_block, ready_blocks, wanted_blocks });
             }
             status
         });
@@ -366,10 +363,10 @@ impl Book {
             all.blocks += one.blocks;
         }
         Some(PoolStatus {
-            pages_per_block: 0,
-            zeroable_pages: self.zeroable(key).0,
-            ready_low: mix.config.low().0,
-            ready_high: mix.config.ready_high.0,
+            pages_per_block: Pages::ZERO,
+            zeroable_pages: self.zeroable(key),
+            ready_low: mix.config.low(),
+            ready_high: mix.config.ready_high,
             sizes,
             ..all
         })

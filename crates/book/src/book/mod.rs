@@ -399,27 +399,27 @@ impl Book {
     }
 
     fn status_of(&self, key: PoolKey, config: &PoolConfig, kernel: &Counts) -> PoolStatus {
-        let pages = |state| self.pages_in(key, state).0;
+        let pages = |state| self.pages_in(key, state);
         PoolStatus {
-            node: key.node.0,
-            page_bytes: key.page_size.bytes(),
-            pages_per_block: key.pages_per_block.0,
+            node: key.node,
+            page_size: key.page_size,
+            pages_per_block: key.pages_per_block,
             recycle: self.effective_recycling(key),
-            zeroable_pages: self.zeroable(key).0,
-            zeroing_pages: self.zeroing(key).0,
-            ready_pages: self.ready(key).0,
+            zeroable_pages: self.zeroable(key),
+            zeroing_pages: self.zeroing(key),
+            ready_pages: self.ready(key),
             lent_pages: pages(StateName::Lent),
             kept_pages: pages(StateName::Kept),
             lingering_pages: pages(StateName::Lingering),
-            mapped_pages: self.lingering_by(key, Hold::Mapped).0,
-            pinned_pages: self.lingering_by(key, Hold::Pinned).0,
+            mapped_pages: self.lingering_by(key, Hold::Mapped),
+            pinned_pages: self.lingering_by(key, Hold::Pinned),
             blocks: StateName::ALL.iter().map(|s| self.blocks.sum(key, *s).blocks).sum(),
-            ready_low: config.low().0,
-            ready_high: config.ready_high.0,
-            max_pages: config.max.map(|m| m.0),
-            leave_free: config.leave_free.0,
-            kernel_free_pages: kernel.available.0,
-            kernel_reserved_pages: kernel.free.saturating_sub(kernel.available).0,
+            ready_low: config.low(),
+            ready_high: config.ready_high,
+            max_pages: config.max,
+            leave_free: config.leave_free,
+            kernel_free_pages: kernel.available,
+            kernel_reserved_pages: kernel.free.saturating_sub(kernel.available),
             sizes: Vec::new(),
             elastic: None,
         }
@@ -439,21 +439,22 @@ impl Book {
                 State::Lent(Part { keep: Some(keep), .. }) => Some(keep.owner.to_string()),
                 _ => None,
             });
-            let nodes: BTreeSet<_> = blocks.clone().map(|b| b.pool().node.0).collect();
+            let first = blocks.clone().next();
+            let nodes: BTreeSet<_> = blocks.clone().map(|b| b.pool().node).collect();
             let sum = |pages: fn(&Block) -> Pages| blocks.clone().map(pages).sum::<Pages>();
             let (pages, hole) = (sum(Block::pages), sum(Block::missing));
             LoanStatus {
-                lease: id.0,
-                uid: lease.uid.0,
-                account: lease.account.0,
+                lease: *id,
+                uid: lease.uid,
+                account: lease.account,
                 owner,
-                page_bytes: blocks.clone().next().map_or(0, |b| b.pool().page_size.bytes()),
-                pages: pages.0,
-                grown_pages: sum(Block::grown).0,
+                page_size: first.map_or_else(PageSize::default, |b| b.pool().page_size),
+                pages,
+                grown_pages: sum(Block::grown),
                 blocks: lease.blocks.len() as u64,
                 nodes: nodes.into_iter().collect(),
-                ready_pages: pages.saturating_sub(hole).0,
-                hole_pages: hole.0,
+                ready_pages: pages.saturating_sub(hole),
+                hole_pages: hole,
                 ..LoanStatus::default()
             }
         };

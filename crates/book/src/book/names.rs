@@ -128,14 +128,14 @@ impl Book {
             let here =
                 |loan: &HeldByName| (loan.node, loan.page_size) == (domain.node, domain.page_size);
             let named: Pages = named.filter(here).map(|loan| loan.pages).sum();
-            let bytes = |pages: Pages| pages.bytes(domain.page_size).0;
+            let bytes = |pages: Pages| pages.bytes(domain.page_size);
             let in_blocks = |(block, ready)| ReadyBlocks {
                 block_bytes: bytes(block),
                 ready_bytes: bytes(ready),
             };
             Supply {
-                node: domain.node.0,
-                page_bytes: domain.page_size.bytes(),
+                node: domain.node,
+                page_size: domain.page_size,
                 block_bytes: bytes(block),
                 ready_bytes: bytes(self.lendable(domain)),
                 ready_blocks: self.lendable_by_size(domain).into_iter().map(in_blocks).collect(),

@@ -167,7 +167,7 @@ impl Book {
         pages: Pages,
         unlent: impl IntoIterator<Item = BlockId>,
     ) -> (Bytes, Vec<Effect>) {
-        let (mut given, mut bytes, mut effects) = (Pages::ZERO, 0, Vec::new());
+        let (mut given, mut bytes, mut effects) = (Pages::ZERO, Bytes(0), Vec::new());
         for id in unlent {
             if given >= pages {
                 break;
@@ -175,14 +175,14 @@ impl Book {
             let Some(block) = self.blocks.remove(id) else { continue };
             let (domain, size) = (block.pool().domain(), block.memory());
             given += size;
-            bytes += size.bytes(domain.page_size).0;
+            bytes += size.bytes(domain.page_size);
             if let Some(available) = self.available.get_mut(&domain) {
                 *available += size;
             }
             effects.push(Effect::Remove(id));
         }
         self.counters.given_back_bytes += bytes;
-        (Bytes(bytes), effects)
+        (bytes, effects)
     }
 
     /// Gives blocks back where the kernel's pool has fewer than `leave_free` pages, as others need

@@ -102,11 +102,11 @@ impl State {
         let of = |state| self.book.in_state(state).map(|b| b.pages()).sum::<Pages>().0;
         let pool = self.book.pool_status(pool_key(scene.pages_per_block), &Counts::default());
         if let Some(pool) = &pool {
-            assert_eq!(pool.ready_pages, of(StateName::Ready));
-            assert_eq!(pool.zeroing_pages, of(StateName::Zeroing));
-            assert_eq!(pool.lent_pages, of(StateName::Lent));
-            assert_eq!(pool.kept_pages, of(StateName::Kept));
-            assert_eq!(pool.lingering_pages, of(StateName::Lingering));
+            assert_eq!(pool.ready_pages, Pages(of(StateName::Ready)));
+            assert_eq!(pool.zeroing_pages, Pages(of(StateName::Zeroing)));
+            assert_eq!(pool.lent_pages, Pages(of(StateName::Lent)));
+            assert_eq!(pool.kept_pages, Pages(of(StateName::Kept)));
+            assert_eq!(pool.lingering_pages, Pages(of(StateName::Lingering)));
         }
         let blocks = || StateName::ALL.into_iter().flat_map(|state| self.book.in_state(state));
         assert_eq!(pool.map_or(0, |pool| pool.blocks), blocks().count() as u64);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans and users as people read them.
 
+use std::time::Duration;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -35,9 +37,9 @@ pub(crate) fn user(uid: u32) -> String {
 /// The user of a loan: `user of other` if the quota of `other` pays.
 pub(crate) fn borrower(loan: &LoanStatus) -> String {
     if loan.account == loan.uid {
-        user(loan.uid)
+        user(loan.uid.0)
     } else {
-        format!("{} of {}", user(loan.uid), user(loan.account))
+        format!("{} of {}", user(loan.uid.0), user(loan.account.0))
     }
 }
 
@@ -47,14 +49,14 @@ pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
 }
 
 /// `7s`, `3m`, `2h`, `5d`: the largest unit with at least one.
-pub(crate) fn age(seconds: Option<u64>) -> String {
+pub(crate) fn age(age: Option<Duration>) -> String {
     let text = |seconds| match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),
         3600..86_400 => format!("{}h", seconds / 3600),
         _ => format!("{}d", seconds / 86_400),
     };
-    or_dash(seconds.map(text))
+    or_dash(age.map(|age| text(age.as_secs())))
 }
 
 /// Of a control group's path the unit of systemd's, which may have groups below it (a virtual
@@ -78,6 +80,7 @@ mod tests {
     #[test]
     fn ages_and_units_are_short() {
         let ages = [Some(0), Some(59), Some(60), Some(7_199), Some(7_200), Some(200_000), None];
+        let age = |seconds: Option<u64>| age(seconds.map(Duration::from_secs));
         assert_eq!(ages.map(age), ["0s", "59s", "1m", "1h", "2h", "2d", "-"]);
         assert_eq!(unit(Some("/system.slice/a.service/")), "a.service");
         assert_eq!(unit(Some("/a.slice/vm.scope/libvirt/emulator")), "vm.scope");

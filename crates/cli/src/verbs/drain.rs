@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use linux::Roots;
 use serde::Serialize;
-use units::Bytes;
 use wire::Drained;
 
 use crate::exit::{Exit, Failure, Outcome};
@@ -86,10 +85,7 @@ impl Record for Report {
         writeln!(
             out,
             "gave {} back to the kernel; {} lent, {} kept and {} lingering go back when they are returned",
-            Bytes(given_back_bytes),
-            Bytes(lent_bytes),
-            Bytes(kept_bytes),
-            Bytes(lingering_bytes)
+            given_back_bytes, lent_bytes, kept_bytes, lingering_bytes
         )
     }
 }

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use units::{Bytes, LeaseId};
+use units::LeaseId;
 use wire::{BlockHolder, Held, Holders};
 
 use crate::exit::{Exit, Outcome};
@@ -72,11 +72,11 @@ impl Record for Report {
                 how.to_owned(),
                 holder.pid.to_string(),
                 holder.command.clone(),
-                loans::user(holder.uid),
+                loans::user(holder.uid.0),
                 holder.node.to_string(),
-                Bytes(holder.page_bytes).to_string(),
+                holder.page_size.to_string(),
                 holder.pages.to_string(),
-                loans::size(holder.pages, holder.page_bytes),
+                loans::size(holder.pages.0, holder.page_size.bytes()),
                 loans::unit(holder.cgroup.as_deref()),
             ]
         };

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 
 use client::NamedLoan;
 use serde::Serialize;
-use units::Bytes;
 
 use crate::exit::{Exit, Outcome};
 use crate::output::table::Align::{Left, Right};
@@ -55,8 +54,8 @@ impl Record for Loans {
         let row = |loan: &NamedLoan| {
             vec![
                 loan.name.clone(),
-                Bytes(loan.bytes).to_string(),
-                Bytes(loan.page_bytes).to_string(),
+                loan.bytes.to_string(),
+                loan.page_size.to_string(),
                 loan.node.to_string(),
                 loan.uid.to_string(),
                 if loan.pending { "(being made)".to_owned() } else { loan.path.clone() },

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::{LendByName, LentByName, LoanName};
 use serde::Serialize;
-use units::{Bytes, Owner};
+use units::{Bytes, Owner, Uid};
 use worker::Which;
 
 use crate::exit::{Exit, Outcome};
@@ -48,10 +48,10 @@ impl NamedArgs {
             page_size: which.page_size,
             node: which.node(),
             whole: self.whole,
-            uid: self.uid,
+            uid: self.uid.map(Uid),
             gid: self.gid,
             owner: owner.cloned(),
-            keep_seconds: keep.map(|keep| keep.as_secs()),
+            keep,
             ..LendByName::new(name.clone(), bytes)
         })?;
         self.form.print(&Lent(lent))?;

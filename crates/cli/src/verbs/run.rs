@@ -16,7 +16,7 @@ use crate::exit::Outcome;
 use crate::inherited::become_command;
 use crate::installed;
 use crate::program;
-use crate::shared::{Daemon, refuse_old_log};
+use crate::shared::Daemon;
 
 /// What becomes of private memory when the program forks
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -71,7 +71,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    refuse_old_log()?;
     let shim = match &args.preload {
         Some(path) => path.clone(),
         None => installed::shim()?,

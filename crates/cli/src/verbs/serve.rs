@@ -5,13 +5,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use book::config::{Config, PoolConfig, Set};
-use clap::builder::UnknownArgumentValueParser;
 use tracing_subscriber::filter::LevelFilter;
 use wire::DEFAULT_SOCKET;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::log;
-use crate::shared::{agent_socket, refuse_old_log};
+use crate::shared::agent_socket;
 
 /// Run the daemon: own huge pages, keep them zeroed, lend them
 ///
@@ -144,7 +143,6 @@ impl clap::FromArgMatches for Gone {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    refuse_old_log()?;
     if args.check {
         // An error in the file has the exit code of a bad file, whatever error the daemon would end
         // with.

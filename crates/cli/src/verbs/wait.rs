@@ -82,12 +82,12 @@ fn look(args: &Args, kept: &mut Option<Client>) -> Result<Vec<PoolStatus>, clien
     let mut pools = client.status()?.pools;
     *kept = Some(client);
     let which = args.which.get();
-    pools.retain(|pool| which.fits(pool.node, pool.page_bytes));
+    pools.retain(|pool| which.fits(pool.node, pool.page_size));
     Ok(pools)
 }
 
 fn ready(pools: &[PoolStatus]) -> Bytes {
-    pools.iter().map(|pool| Bytes(pool.ready_pages.saturating_mul(pool.page_bytes))).sum()
+    pools.iter().map(|pool| pool.ready_pages.bytes(pool.page_size)).sum()
 }
 
 /// The shortage.
@@ -97,10 +97,9 @@ fn missing(args: &Args, pools: &[PoolStatus]) -> Option<String> {
         return (ready < wanted).then(|| format!("{ready} of {wanted} are ready"));
     }
     let low = pools.iter().find(|pool| pool.ready_pages < pool.ready_low)?;
-    let PoolStatus { node, page_bytes, ready_pages, ready_low, .. } = low;
+    let PoolStatus { node, page_size, ready_pages, ready_low, .. } = low;
     let times = pools::times(low);
-    let page = Bytes(*page_bytes);
-    Some(format!("node {node} {page}{times} has {ready_pages} of {ready_low} pages ready"))
+    Some(format!("node {node} {page_size}{times} has {ready_pages} of {ready_low} pages ready"))
 }
 
 #[derive(Debug, Serialize)]

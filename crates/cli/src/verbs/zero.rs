@@ -203,15 +203,14 @@ fn by_tree(
     let begin = Instant::now();
     let device = Device::open_to_zero_at(&Path::new(tree).join("hugepagectl"))?;
     let mut work = Work { threads: 1, ..Work::default() };
-    let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes));
-    let domains: BTreeSet<_> = meant.map(|pool| (pool.node, pool.page_bytes)).collect();
-    for (node, page_bytes) in domains {
+    let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_size));
+    let domains: BTreeSet<_> = meant.map(|pool| (pool.node, pool.page_size)).collect();
+    for (node, page_size) in domains {
         let left = invocation.pages.pages().map_or(ALL, |pages| pages - work.pages);
         if left == 0 || stop.is_set() {
             break;
         }
-        let page_size = PageSize::try_from(page_bytes).map_err(Failure::failed)?;
-        let done = device.zero(Domain { node: Node(node), page_size }, Pages(left))?;
+        let done = device.zero(Domain { node, page_size }, Pages(left))?;
         work.pages += done.pages.0;
         work.bytes += done.pages.bytes(page_size).0;
     }
@@ -222,17 +221,19 @@ fn by_tree(
 /// Why there was nothing to zero: a line for each node and page size that is meant.
 fn why_nothing(pools: &[PoolStatus], invocation: &Invocation) -> Vec<String> {
     let mut told = BTreeMap::new();
-    for pool in pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes)) {
-        let sums: &mut [u64; 5] = told.entry((pool.node, pool.page_bytes)).or_default();
+    for pool in pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_size)) {
+        let sums: &mut [Pages; 5] = told.entry((pool.node, pool.page_size)).or_default();
         let (free, promised) = (pool.kernel_free_pages, pool.kernel_reserved_pages);
         let used = pool.lent_pages + pool.kept_pages + pool.lingering_pages;
         let leave = sums[2].max(pool.leave_free);
         *sums = [free, promised, leave, sums[3] + pool.ready_pages, sums[4] + used];
     }
-    let line = |((node, page), [free, promised, leave, ready, used]): ((u32, u64), [u64; 5])| {
-        let page = Bytes(page);
+    let line = |((node, page), [free, promised, leave, ready, used]): (
+        (Node, PageSize),
+        [Pages; 5],
+    )| {
         let promised = match promised {
-            0 => String::new(),
+            Pages::ZERO => String::new(),
             _ => format!("; {promised} free pages are promised to programs that have mapped them"),
         };
         format!(
@@ -248,15 +249,16 @@ fn why_nothing(pools: &[PoolStatus], invocation: &Invocation) -> Vec<String> {
 
 /// The bytes that the bar counts to: the zeroable ones, or the requested ones if they are fewer.
 fn total(pools: &[PoolStatus], invocation: &Invocation) -> u64 {
-    let mut left = invocation.pages.pages().unwrap_or(u64::MAX);
-    let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes));
+    let mut left = Pages(invocation.pages.pages().unwrap_or(u64::MAX));
+    let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_size));
     meant
         .map(|pool| {
             let pages = pool.zeroable_pages.min(left);
-            left -= pages;
-            pages.saturating_mul(pool.page_bytes)
+            left = left.saturating_sub(pages);
+            pages.bytes(pool.page_size)
         })
-        .sum()
+        .sum::<Bytes>()
+        .0
 }
 
 impl Record for Summary {

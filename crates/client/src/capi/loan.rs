@@ -273,9 +273,9 @@ pub unsafe extern "C" fn prezero_loan_part(
             .ok_or_else(|| Failure::invalid("the loan has fewer blocks"))?;
         let part = prezero_part {
             fd: fd.as_raw_fd(),
-            node: part.node,
-            bytes: part.bytes,
-            ready_bytes: part.ready_bytes,
+            node: part.node.0,
+            bytes: part.bytes.0,
+            ready_bytes: part.ready_bytes.0,
         };
         // SAFETY: the caller's contract.
         unsafe { give(out, part) }

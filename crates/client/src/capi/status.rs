@@ -34,12 +34,12 @@ pub struct prezero_level {
 impl From<&Level> for prezero_level {
     fn from(level: &Level) -> Self {
         Self {
-            page_bytes: level.page_bytes,
-            ready_pages: level.ready_pages,
-            zeroable_pages: level.zeroable_pages,
-            zeroing_pages: level.zeroing_pages,
-            lent_pages: level.lent_pages,
-            node: level.node,
+            page_bytes: level.page_size.bytes(),
+            ready_pages: level.ready_pages.0,
+            zeroable_pages: level.zeroable_pages.0,
+            zeroing_pages: level.zeroing_pages.0,
+            lent_pages: level.lent_pages.0,
+            node: level.node.0,
         }
     }
 }

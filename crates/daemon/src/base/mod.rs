@@ -4,4 +4,6 @@
 pub(crate) mod error;
 pub(crate) mod files;
 pub(crate) mod manager;
+#[cfg(test)]
+pub(crate) mod now;
 pub(crate) mod user_queues;

@@ -5,7 +5,6 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use units::{Bytes, Pages};
 use wire::{Drained, Error, PoolStatus};
@@ -44,7 +43,7 @@ impl Draining {
 
 impl Shell {
     /// Gives all back that nobody has and keeps it so, or goes on as configured. Pages are free
-    /// when [`freeing`](Self::freeing) says so.
+    /// when [`queues`](Self::queues) says so.
     ///
     /// # Errors
     /// Those of the file that says so to the next daemon; nothing is changed then.
@@ -55,11 +54,11 @@ impl Shell {
             self.draining.set(on).map_err(failed)?;
             tracing::info!("{}", if on { "is drained" } else { "is drained no more" });
         }
-        let given_back_bytes = if on { self.give_all_back().0 } else { 0 };
-        self.wake();
+        let given_back_bytes = if on { self.give_all_back() } else { Bytes(0) };
+        self.changes.wake();
         let pools = self.status().pools;
-        let sum = |of: fn(&PoolStatus) -> u64| {
-            pools.iter().map(|pool| of(pool).saturating_mul(pool.page_bytes)).sum()
+        let sum = |of: fn(&PoolStatus) -> Pages| {
+            pools.iter().map(|pool| of(pool).bytes(pool.page_size)).sum()
         };
         Ok(Drained {
             given_back_bytes,
@@ -72,10 +71,5 @@ impl Shell {
     pub(super) fn give_all_back(&mut self) -> Bytes {
         let (bytes, _) = self.apply(|book| book.give_back(None, None, Pages(u64::MAX)));
         bytes
-    }
-
-    /// Waits until what was given back is the kernel's, on the caller's thread.
-    pub(crate) fn wait_until_freed(&self, patience: Duration) {
-        self.store.lanes().wait(patience);
     }
 }

@@ -78,14 +78,14 @@ impl Shell {
         let (answer, effects) = decide(&mut self.book).split();
         let made = effects.iter().filter_map(|effect| self.carry_out(effect)).collect();
         if !effects.is_empty() {
-            self.wake();
+            self.changes.wake();
         }
         let pages = |effect: &Effect| {
             matches!(effect, Effect::Remove(_) | Effect::Unlink(_) | Effect::Resize { .. })
         };
         if effects.iter().any(pages) {
             // The kernel has more free pages than it was seen to have.
-            self.observed = None;
+            self.observed.expire();
         }
         (answer, made)
     }

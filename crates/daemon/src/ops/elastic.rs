@@ -51,7 +51,7 @@ struct Pool {
 
 /// The pools whose size may change, or might before the last reload.
 #[derive(Debug)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     path: PathBuf,
     written: Written,
     pools: BTreeMap<Domain, Pool>,
@@ -78,6 +78,14 @@ impl Sizes {
         };
         let pools = if read.boot == boot { read.pools } else { Vec::new() };
         Self { path, written: Written { boot, pools }, pools: BTreeMap::new(), looked: None }
+    }
+
+    /// The kernel's pools to which daemons before this one have added pages, or began to, with the
+    /// most that they made them.
+    pub(crate) fn enlarged(run_dir: &Path, roots: &Roots) -> Vec<(Domain, Pages)> {
+        let known = Self::of(run_dir, roots).written.pools.into_iter();
+        let ours = known.filter(|(_, of)| of.ours > Pages::ZERO || of.from != of.to);
+        ours.map(|(domain, of)| (domain, of.from.max(of.to))).collect()
     }
 
     fn pool(&mut self, domain: Domain, total: Pages) -> &mut Pool {
@@ -113,14 +121,6 @@ fn limits(of: &Elastic) -> Option<Limits> {
 }
 
 impl Shell {
-    /// The kernel's pools to which daemons before this one have added pages, or began to, with the
-    /// most that they made them.
-    pub(crate) fn enlarged(run_dir: &Path, roots: &Roots) -> Vec<(Domain, Pages)> {
-        let known = Sizes::of(run_dir, roots).written.pools.into_iter();
-        let ours = known.filter(|(_, of)| of.ours > Pages::ZERO || of.from != of.to);
-        ours.map(|(domain, of)| (domain, of.from.max(of.to))).collect()
-    }
-
     /// Looks whether the kernel's pools have the sizes that they should, begins what is to change,
     /// and tells what came of it.
     ///
@@ -136,7 +136,7 @@ impl Shell {
             return false;
         }
         self.sizes.looked = None;
-        self.tend_sizes() || *self.freeing().borrow() > 0
+        self.tend_sizes() || *self.queues().ours().borrow() > 0
     }
 
     fn look_at_sizes(&mut self) {
@@ -151,7 +151,7 @@ impl Shell {
         }
         let is_due = self.sizes.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
         // Pages on their way to the kernel are nobody's, and nowhere to be seen.
-        if !is_due && !ended || *self.freeing().borrow() > 0 {
+        if !is_due && !ended || *self.queues().ours().borrow() > 0 {
             return;
         }
         self.sizes.looked = Some(Instant::now());
@@ -166,7 +166,7 @@ impl Shell {
     /// What there is of a domain now, and what jobs have yet to take of it. Counts before promises:
     /// a page that a job has taken in between is counted as nobody's twice, and never as a demand.
     fn seen(&mut self, domain: Domain) -> Option<(Seen, Pages)> {
-        let kernel = self.provider.look(&mut self.meters, domain).ok()?;
+        let kernel = self.observed.read(&self.provider, domain).ok()?;
         let jobs = self.promised(domain);
         let missing = |b: &book::block::Block| {
             let taken = self.store.allocated(b.id(), domain.page_size).unwrap_or_default();
@@ -174,7 +174,7 @@ impl Shell {
         };
         // The kernel promises a hole's pages only once it is mapped.
         let holes: Pages = self.book.holes(domain).map(missing).sum();
-        let available = kernel.available.saturating_sub(self.holes.waiting(domain));
+        let available = kernel.available.saturating_sub(self.observed.unbacked.waiting(domain));
         let available = available.min(kernel.free.saturating_sub(holes)).saturating_sub(jobs);
         let is_drained = self.draining.is_on();
         let wanted = if is_drained { Pages::ZERO } else { self.book.wanted(domain) };
@@ -225,7 +225,7 @@ impl Shell {
         if let Move::Shrink(pages) = next {
             self.look_again();
             self.apply(|book| book.release(domain, pages));
-            if *self.freeing().borrow() > 0 {
+            if *self.queues().ours().borrow() > 0 {
                 // Taken away once they are there.
                 return;
             }
@@ -242,8 +242,8 @@ impl Shell {
         }
         let nice = self.config.workers.nice;
         let order = Order { domain, change: next, free: elastic.reserve_free, nice };
-        let changed = self.changed.clone();
-        let tell = move || changed.send_modify(|generation| *generation += 1);
+        let changes = self.changes.clone();
+        let tell = move || changes.wake();
         let begun = Resizing::begin(order, self.roots.clone(), tell);
         let pool = self.sizes.pools.entry(domain).or_default();
         match begun {
@@ -269,7 +269,7 @@ impl Shell {
             ended = true;
         }
         if ended {
-            self.observed = None;
+            self.observed.expire();
             self.observe();
             self.sizes.write();
         }
@@ -288,7 +288,7 @@ impl Shell {
             return;
         };
         self.sizes.pool(domain, seen.total).sizing.ask(&limits, &seen, pages);
-        self.wake();
+        self.changes.wake();
     }
 
     /// A loan was granted: what was refused for want of its pages has them.
@@ -313,19 +313,19 @@ impl Shell {
     /// What a status says of the kernel's pool, if it changes for this pool.
     pub(super) fn elastic_status(&self, key: PoolKey) -> Option<ElasticStatus> {
         let limits = limits(&self.book.pool_config(key)?.elastic)?;
-        let kernel = self.kernel.get(&key.domain()).copied().unwrap_or_default();
+        let kernel = self.observed.counts(key.domain());
         let pool = self.sizes.pools.get(&key.domain());
         let growing = pool.and_then(|pool| match pool.resizing.as_ref()?.change {
-            Move::Grow(pages) => Some(pages.0),
+            Move::Grow(pages) => Some(pages),
             _ => None,
         });
         Some(ElasticStatus {
-            min_pages: limits.min.0,
-            max_pages: limits.max.0,
-            total_pages: kernel.total.saturating_sub(kernel.surplus).0,
-            grown_pages: pool.map_or(0, |pool| pool.sizing.ours().0),
-            growing_pages: growing.unwrap_or(0),
-            held_pages: pool.and_then(|pool| pool.sizing.held()).map(|pages| pages.0),
+            min_pages: limits.min,
+            max_pages: limits.max,
+            total_pages: kernel.total.saturating_sub(kernel.surplus),
+            grown_pages: pool.map_or(Pages::ZERO, |pool| pool.sizing.ours()),
+            growing_pages: growing.unwrap_or_default(),
+            held_pages: pool.and_then(|pool| pool.sizing.held()),
             short_because: pool.and_then(|pool| pool.short.clone()),
         })
     }

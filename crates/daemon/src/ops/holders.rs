@@ -15,7 +15,7 @@ use linux::holders::{Search, search};
 use linux::process::{self, Process};
 use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::sleep;
-use units::{Bytes, Domain, LeaseId, Pages};
+use units::{Bytes, Domain, LeaseId, Pages, Uid};
 use wire::{BlockHolder, Error, Held, Holders, Lent, Status};
 
 use crate::ops::Shared;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// however many ask, it is one look at a time and a fifth of one CPU. Goes on if whoever asked is
 /// gone.
 async fn look(shell: &Shared) {
-    let Some(pids) = shell.borrow_mut().borrowers().begin_look() else { return };
+    let Some(pids) = shell.borrow_mut().peers.borrowers.begin_look() else { return };
     let shell = Rc::clone(shell);
     let looked = spawn_local(async move {
         let (begin, roots) = (Instant::now(), shell.borrow().roots().clone());
@@ -44,7 +44,7 @@ async fn look(shell: &Shared) {
                 .collect()
         };
         let known = spawn_blocking(each).await.unwrap_or_default();
-        shell.borrow_mut().borrowers().end_look(known, begin.elapsed());
+        shell.borrow_mut().peers.borrowers.end_look(known, begin.elapsed());
     });
     drop(looked.await);
 }
@@ -52,7 +52,7 @@ async fn look(shell: &Shared) {
 /// Fills in what `rights` may see of whoever has the loans of a report.
 pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status) -> Status {
     if !rights.may_see_others() {
-        let own = rights.account().0;
+        let own = rights.account();
         status.users.retain(|user| user.uid == own);
         for loan in status.loans.iter_mut().filter(|loan| loan.account != own) {
             loan.pid = None;
@@ -60,9 +60,11 @@ pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status
     }
     if status.loans.iter().any(|loan| loan.pid.is_some()) {
         look(shell).await;
-        let mut shell = shell.borrow_mut();
+        let shell = shell.borrow();
         for loan in status.loans.iter_mut().filter(|loan| loan.pid.is_some()) {
-            let Some(process) = shell.borrowers().process(LeaseId(loan.lease)) else { continue };
+            let Some(process) = shell.peers.borrowers.process(loan.lease) else {
+                continue;
+            };
             loan.command = Some(process.command.clone());
             loan.cgroup.clone_from(&process.cgroup);
         }
@@ -72,28 +74,28 @@ pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status
 
 /// Notes who asked for a loan, and writes a line about a large one, unless it is over in a moment.
 pub(crate) fn note(shell: &Shared, rights: &Rights, lent: &Lent) {
-    shell.borrow_mut().note_borrower(LeaseId(lent.lease), rights.peer().pid);
-    let bytes: Bytes = lent.parts.iter().map(|part| Bytes(part.bytes)).sum();
+    shell.borrow_mut().note_borrower(lent.lease, rights.peer().pid);
+    let bytes: Bytes = lent.parts.iter().map(|part| part.bytes).sum();
     if bytes < LARGE {
         return;
     }
-    let ready: Bytes = lent.parts.iter().map(|part| Bytes(part.ready_bytes)).sum();
-    let (shell, lease, uid) = (Rc::clone(shell), LeaseId(lent.lease), rights.uid());
-    let page = Bytes(lent.page_bytes);
+    let ready: Bytes = lent.parts.iter().map(|part| part.ready_bytes).sum();
+    let (shell, lease, uid) = (Rc::clone(shell), lent.lease, rights.uid());
+    let page = Bytes(lent.page_size.bytes());
     spawn_local(async move {
         sleep(SETTLED).await;
         let others = {
             let mut shell = shell.borrow_mut();
-            if shell.borrowers().pid(lease).is_none() {
+            if shell.peers.borrowers.pid(lease).is_none() {
                 return;
             }
-            let Some(others) = shell.borrowers().may_tell() else { return };
+            let Some(others) = shell.peers.borrowers.may_tell() else { return };
             others
         };
         look(&shell).await;
-        let mut shell = shell.borrow_mut();
-        let pid = shell.borrowers().pid(lease).unwrap_or_default();
-        let process = shell.borrowers().process(lease);
+        let shell = shell.borrow();
+        let pid = shell.peers.borrowers.pid(lease).unwrap_or_default();
+        let process = shell.peers.borrowers.process(lease);
         let command = process.as_ref().map_or("", |process| &process.command);
         let cgroup = process.as_ref().and_then(|process| process.cgroup.as_deref()).unwrap_or("");
         tracing::info!(%lease, %bytes, %page, %ready, %uid, pid, command, cgroup, others, "a large loan");
@@ -124,7 +126,7 @@ impl Drop for Searching {
 pub(crate) async fn find(shell: &Shared, lease: Option<LeaseId>) -> Result<Holders, Error> {
     let files = shell.borrow().lent_files(lease);
     if let Some(lease) = lease.filter(|_| files.is_empty()) {
-        return Err(Error::NoSuchLease { lease: lease.0 });
+        return Err(Error::NoSuchLease { lease });
     }
     let failed = |what: &str| Error::Failed { what: what.to_owned() };
     let searching = Searching::begin()
@@ -166,13 +168,13 @@ fn report(roots: &Roots, files: &[LentFile], found: &Search) -> Holders {
         // One that has ended since holds nothing.
         let process = know(pid)?;
         Some(BlockHolder {
-            lease: lease.map(|lease| lease.0),
+            lease,
             lingers,
-            node: domain.node.0,
-            page_bytes: domain.page_size.bytes(),
-            pages: pages.0,
+            node: domain.node,
+            page_size: domain.page_size,
+            pages,
             pid,
-            uid: process.uid,
+            uid: Uid(process.uid),
             command: process.command,
             cgroup: process.cgroup,
             how,

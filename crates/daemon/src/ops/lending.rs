@@ -15,10 +15,6 @@ use super::{Granted, Handover, Shell, failed};
 use crate::base::error::{Error, Result};
 use crate::storage::kernel::Fill;
 
-/// Looking up what a user's files have takes at most one part in so many of the daemon's time: with
-/// 4096 blocks, at 1 us each, it is done again after 80 ms.
-pub(super) const MEASURE_SHARE: u32 = 20;
-
 /// Of so many blocks of a loan a debug build looks whether they are zero where they begin and end.
 const VERIFIED: usize = 32;
 
@@ -42,7 +38,7 @@ impl Shell {
                 "this kernel does not tell who maps a block",
             ));
         }
-        self.by_groups.insert(account, by_groups);
+        self.peers.note_groups(account, by_groups);
         let quota = self.config.quota_for(account, by_groups);
         Ok(Asked { request, uid, account, quota, await_owner: true, named: None })
     }
@@ -72,7 +68,7 @@ impl Shell {
         borrower: (u32, u32),
     ) -> Result<Result<Granted, Refusal>, wire::Error> {
         if self.provider.shares_ready() {
-            self.observed = None;
+            self.observed.expire();
         }
         self.observe();
         if asked.quota.is_some() {
@@ -102,8 +98,7 @@ impl Shell {
     /// file's holder can make it larger by fallocate(2), and no call of the kernel's forbids it.
     pub(super) fn measure(&mut self, account: Uid) {
         let begin = Instant::now();
-        self.next_measure.retain(|_, next| *next > begin);
-        if self.next_measure.contains_key(&account) {
+        if !self.peers.is_measure_due(account) {
             return;
         }
         let blocks: Vec<_> =
@@ -114,7 +109,7 @@ impl Shell {
                 Err(error) => tracing::debug!(%error, %block, "cannot see what a file has"),
             }
         }
-        self.next_measure.insert(account, Instant::now() + begin.elapsed() * MEASURE_SHARE);
+        self.peers.note_measured(account, begin);
     }
 
     fn try_lend(
@@ -136,11 +131,11 @@ impl Shell {
                 for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
                     let domain = Domain { node: part.node, page_size: loan.page_size };
                     let hole = part.pages.saturating_sub(part.ready);
-                    self.holes.hand_out(part.block, domain, hole);
+                    self.observed.unbacked.hand_out(part.block, domain, hole);
                 }
                 // Before anybody waits for anything: its peer may go away there.
                 if asked.request.held_by_memory {
-                    self.held.insert(loan.lease);
+                    self.loans.memory_held.insert(loan.lease);
                 }
                 Ok(Ok(Granted { handover: Handover { loan, lease, blocks }, watch, fills }))
             }
@@ -218,7 +213,7 @@ impl Shell {
             match file.try_clone() {
                 Ok(file) => {
                     fills.extend(self.provider.fill(part.block, file.into(), domain, pages));
-                    self.filling.insert(part.block, pages);
+                    self.loans.begin_filling(part.block, pages);
                 }
                 Err(error) => tracing::warn!(%error, "a loan stays a hole"),
             }
@@ -228,11 +223,11 @@ impl Shell {
 
     /// A loan's file has as many of its pages as could be had zeroed.
     pub(crate) fn filled(&mut self, block: BlockId, filled: Pages) {
-        let Some(planned) = self.filling.remove(&block) else { return };
+        let Some(planned) = self.loans.end_filling(block) else { return };
         self.book.note_filled(block, planned, filled);
         self.store.note_filled(block);
-        self.observed = None;
-        self.wake();
+        self.observed.expire();
+        self.changes.wake();
     }
 
     /// What to wait for until the page tables of a job's block are made.
@@ -243,11 +238,11 @@ impl Shell {
     /// Whether pages are on their way from one hand to another, and enough of them for a request.
     pub(crate) fn may_come(&self, request: &LendRequest) -> bool {
         let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
-        let ending = self.held.closed();
+        let ending = self.loans.memory_held.closed();
         let is_anything_on_its_way = !ending.is_empty()
             || self.store.lanes().is_busy()
             // A page between the kernel's pool and a file that is being filled is in neither.
-            || !self.filling.is_empty()
+            || self.loans.filling().next().is_some()
             || states.any(|state| self.book.in_state(state).next().is_some());
         is_anything_on_its_way && self.book.may_be_served(request, &ending)
     }

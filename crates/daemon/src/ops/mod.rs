@@ -4,7 +4,8 @@
 //! Each one asks the book, carries its effects out in the file system, and tells the watchers.
 //! Everything runs on one thread and no operation waits, so that the book and the file system
 //! are never seen apart by anybody. [`lending`], [`returning`], [`zeroing`] and [`report`] are most
-//! of them; [`observing`] is what they know of the kernel's pool, [`effects`] how anything changes.
+//! of them; [`observing`] has the kernel's counts, [`peers`] the borrowers, [`loans`] what goes on
+//! with loans, and [`effects`] is how anything changes.
 //! Here are the state, starting, and what they share.
 
 mod drain;
@@ -13,8 +14,10 @@ mod elastic;
 pub(crate) mod holders;
 mod learning;
 mod lending;
+mod loans;
 mod named;
 mod observing;
+mod peers;
 mod report;
 mod returning;
 #[cfg(test)]
@@ -28,36 +31,35 @@ pub(crate) mod watchers;
 mod zeroing;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use book::config::{Config, PoolConfig};
 use book::{Book, JobOrder, Loan};
 use linux::Roots;
-use linux::meminfo::NodeMemory;
-use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
-use units::{BlockId, Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
-use wire::{Level, PoolChange};
+use tokio::sync::mpsc;
+use units::{Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
+use wire::PoolChange;
 
 use self::drain::Draining;
-use self::elastic::Sizes;
 use self::learning::Learning;
+use self::loans::Loans;
+use self::observing::{Changes, Observed};
+use self::peers::Peers;
 use self::returning::MemoryErrors;
-use self::unbacked::Holes;
+use self::zeroing::WorkerStates;
 use crate::base::error::{Error, Result};
-use crate::base::user_queues::NOBODYS;
-use crate::peers::borrowers::Borrowers;
+use crate::base::user_queues::{Lanes, NOBODYS};
 use crate::peers::metrics::Metrics;
 use crate::storage::kernel::Fill;
 use crate::storage::leases::{FoundLease, Leases};
-use crate::storage::memory_held::Held;
-use crate::storage::provider::{Meters, Provider};
+use crate::storage::provider::Provider;
 use crate::storage::store::{Returned, Store, directory_name};
 
+pub(crate) use elastic::Sizes;
 pub(crate) use named::{Pending, Step};
 pub(crate) use waiting::Waiting;
 
@@ -105,15 +107,6 @@ pub(crate) struct Taken {
     pub(crate) job: OwnedFd,
 }
 
-/// The daemon's own workers, as a status says it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct OwnWorkers {
-    /// Those that run.
-    pub(crate) running: u32,
-    /// Whether they wait for CPU pressure to fall.
-    pub(crate) paused: bool,
-}
-
 /// A shell that has taken over what an earlier daemon left.
 #[derive(Debug)]
 pub(crate) struct Started {
@@ -131,38 +124,22 @@ pub(crate) struct Shell {
     book: Book,
     store: Store,
     leases: Leases,
-    held: Held,
-    /// The lingering block that was looked at last.
-    looked_at: Option<BlockId>,
-    errors: MemoryErrors,
-    waiting: Rc<Waiting>,
-    roots: Roots,
-    meters: Meters,
-    config: Config,
     provider: Provider,
-    /// Files being filled, with the pages that they are to have.
-    filling: BTreeMap<BlockId, Pages>,
-    /// What ends the making of loans that their names do not hold yet.
-    being_made: BTreeMap<LeaseId, CancellationToken>,
-    holes: Holes,
-    /// What users may hold by their groups, as of their last requests.
-    by_groups: BTreeMap<Uid, Option<Bytes>>,
-    learning: Learning,
-    /// When what a user's files have is looked up again.
-    next_measure: BTreeMap<Uid, Instant>,
+    /// Whether this kernel grants leases on hugetlbfs.
     provable: bool,
+    config: Config,
+    roots: Roots,
     /// Where the control tree is mounted.
-    tree: Option<PathBuf>,
-    observed: Option<Instant>,
-    /// What the kernel's pools were seen to have.
-    kernel: BTreeMap<Domain, Counts>,
-    borrowers: Borrowers,
+    pub(crate) tree: Option<PathBuf>,
     draining: Draining,
+    learning: Learning,
+    errors: MemoryErrors,
+    loans: Loans,
     sizes: Sizes,
-    changed: watch::Sender<u64>,
-    pub(crate) workers: OwnWorkers,
-    /// Deputies that nobody waits for any more, by process: they get no more work.
-    pub(crate) abandoned: BTreeSet<u32>,
+    pub(crate) observed: Observed,
+    pub(crate) changes: Changes,
+    pub(crate) peers: Peers,
+    pub(crate) workers: WorkerStates,
     pub(crate) metrics: Metrics,
 }
 
@@ -203,10 +180,10 @@ impl Shell {
         config.check()?;
         let provider = Provider::choose(&config, plain, &roots)?;
         let sizes = provider.check(&config, &roots)?;
-        let changed = watch::Sender::new(0);
+        let changes = Changes::new();
         let freed = {
-            let changed = changed.clone();
-            move || changed.send_modify(|generation| *generation += 1)
+            let changes = changes.clone();
+            move || changes.wake()
         };
         let (tell, mut returned) = mpsc::unbounded_channel();
         let mut store = Store::open(run_dir, plain, config.share_page_tables, freed, tell)?;
@@ -234,30 +211,20 @@ impl Shell {
             book,
             store,
             leases,
-            held: Held::default(),
-            looked_at: None,
-            errors: MemoryErrors::open(&roots),
-            waiting: Rc::default(),
-            meters: Meters::new(roots.clone()),
-            sizes: Sizes::of(run_dir, &roots),
-            roots,
-            config,
             provider,
-            filling: BTreeMap::new(),
-            being_made: BTreeMap::new(),
-            holes: Holes::default(),
-            by_groups: BTreeMap::new(),
-            learning,
-            next_measure: BTreeMap::new(),
             provable,
-            tree: None,
-            observed: None,
-            kernel: BTreeMap::new(),
-            borrowers: Borrowers::default(),
             draining: Draining::of(run_dir),
-            changed,
-            workers: OwnWorkers::default(),
-            abandoned: BTreeSet::new(),
+            learning,
+            errors: MemoryErrors::open(&roots),
+            loans: Loans::default(),
+            sizes: Sizes::of(run_dir, &roots),
+            observed: Observed::new(roots.clone()),
+            changes,
+            peers: Peers::default(),
+            workers: WorkerStates::default(),
+            config,
+            roots,
+            tree: None,
             metrics: Metrics::new(),
         };
         shell.apply(|book| found.iter().flat_map(|f| book.adopt(f)).collect::<Vec<_>>());
@@ -302,23 +269,9 @@ impl Shell {
         }
         self.config = config;
         self.let_sizes_go();
-        self.observed = None;
-        self.wake();
+        self.observed.expire();
+        self.changes.wake();
         Ok(())
-    }
-
-    /// The control tree is mounted there.
-    pub(crate) fn has_tree(&mut self, path: PathBuf) {
-        self.tree = Some(path);
-    }
-
-    /// The loans that wait.
-    pub(crate) fn waiting(&self) -> Rc<Waiting> {
-        Rc::clone(&self.waiting)
-    }
-
-    pub(crate) fn counters(&self) -> wire::Counters {
-        self.book.counters()
     }
 
     /// The pools that are being filled, with what they have ready and want.
@@ -336,17 +289,24 @@ impl Shell {
         self.store.roots().map(|(size, root)| (directory_name(size), root))
     }
 
-    pub(crate) fn levels(&self) -> Vec<Level> {
-        self.book.levels()
-    }
-
-    /// Where the kernel tells of its pool: the low threshold of each domain.
-    pub(crate) fn told_below(&self) -> BTreeMap<Domain, Pages> {
-        self.book.told_below()
-    }
-
     pub(crate) fn roots(&self) -> &Roots {
         &self.roots
+    }
+
+    /// The book, to read counts and states. Only [`apply`](Self::apply) and the operations here
+    /// change it.
+    pub(crate) fn book(&self) -> &Book {
+        &self.book
+    }
+
+    pub(crate) fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    /// The work queues of users' files: how many files are on their way to the kernel, and of
+    /// those how many no user holds up.
+    pub(crate) fn queues(&self) -> &Lanes {
+        self.store.lanes()
     }
 
     pub(crate) fn give_back(
@@ -357,52 +317,41 @@ impl Shell {
     ) -> Bytes {
         let pages = pages.unwrap_or(Pages(u64::MAX));
         let (bytes, _) = self.apply(|book| book.give_back(node, page_size, pages));
-        self.observed = None;
+        self.observed.expire();
         bytes
     }
 
     /// Changes a pool's thresholds, or adds a pool, which only root may.
     pub(crate) fn configure(&mut self, change: &PoolChange) -> Result<(), wire::Error> {
-        let key = self.book.canonical(change.pool()?);
+        let key = self.book.canonical(change.pool());
         let old = self.book.pool_config(key).cloned();
         let bad = |reason| wire::Error::bad_value("change", reason);
         if old.is_none() {
             let known = self.provider.has_node(key.node, &self.roots);
             known.map_err(|error| bad(error.to_string()))?;
         }
-        let pool = old.unwrap_or_else(|| PoolConfig::new(key)).with(change)?;
+        let pool = old.unwrap_or_else(|| PoolConfig::new(key)).with(change);
         if !self.store.has(pool.page_size) {
             let reason = format!("no pool of {} pages was configured at start", pool.page_size);
             return Err(bad(reason));
         }
         self.book.configure(pool).map_err(|e| bad(e.to_string()))?;
         self.let_sizes_go();
-        self.wake();
+        self.changes.wake();
         Ok(())
     }
 
     /// Whether a change is of a pool that there is.
-    ///
-    /// # Errors
-    /// [`wire::Error::BadValue`] if it names none that could be.
-    pub(crate) fn has_pool(&self, change: &PoolChange) -> Result<bool, wire::Error> {
-        let key = self.book.canonical(change.pool()?);
-        Ok(self.book.pool_config(key).is_some())
+    pub(crate) fn has_pool(&self, change: &PoolChange) -> bool {
+        let key = self.book.canonical(change.pool());
+        self.book.pool_config(key).is_some()
     }
 
     /// Notes who has a loan that was just granted, unless it has ended meanwhile.
     pub(crate) fn note_borrower(&mut self, lease: LeaseId, pid: Option<u32>) {
         if self.book.has_lease(lease) {
-            self.borrowers.insert(lease, pid, since_boot());
+            self.peers.borrowers.insert(lease, pid, since_boot());
         }
-    }
-
-    pub(crate) fn borrowers(&mut self) -> &mut Borrowers {
-        &mut self.borrowers
-    }
-
-    pub(crate) fn pools(&self) -> Vec<PoolKey> {
-        self.book.pool_keys().collect()
     }
 
     /// How many of its own workers should run now, and on which nodes.
@@ -413,21 +362,6 @@ impl Shell {
         }
         let wanted = self.book.wanted_workers(self.config.workers.max);
         (wanted, self.book.refilling_nodes())
-    }
-
-    /// Bytes that workers have zeroed so far.
-    pub(crate) fn zeroed(&self) -> u64 {
-        self.book.counters().zeroed_bytes
-    }
-
-    /// The CPUs of a node, for workers that nobody placed.
-    pub(crate) fn cpus_of(&mut self, node: Node) -> Option<String> {
-        self.meters.cpus_of(node).ok()
-    }
-
-    /// A node's memory, as the kernel says it.
-    pub(crate) fn node_memory(&mut self, node: Node) -> Result<NodeMemory> {
-        self.meters.node_memory(node)
     }
 
     /// Removes every file and mount.

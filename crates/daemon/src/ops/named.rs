@@ -4,7 +4,6 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use book::journal::MOST_OWNED;
 use book::{Asked, HeldByName, Named, Refusal};
@@ -59,7 +58,7 @@ impl Shell {
         caller: Uid,
         account: Uid,
     ) -> Result<Asked, wire::Error> {
-        let keep = request.keep_seconds.map(Duration::from_secs);
+        let keep = request.keep;
         self.check_keep(request.owner.as_ref(), keep)?;
         if let Some(owner) = &request.owner {
             if request.name.scope().is_none() {
@@ -95,7 +94,7 @@ impl Shell {
                 single: true,
                 ..LendRequest::new(request.bytes)
             },
-            uid: request.uid.map_or(caller, Uid),
+            uid: request.uid.unwrap_or(caller),
             account,
             // Whoever hands memory on to others is bound by what each of those may have.
             quota: None,
@@ -119,7 +118,7 @@ impl Shell {
                 _ => Err(Refusal::NameTaken),
             });
         }
-        self.observed = None;
+        self.observed.expire();
         self.observe();
         self.measure(asked.account);
         let pending = self.tried(|shell| shell.try_begin(asked, borrower));
@@ -151,9 +150,8 @@ impl Shell {
             let [file] = files;
             let (block, pages, ready) = (part.block, part.pages, part.ready);
             // Its pages are promised until they are there.
-            self.holes.hand_out(block, domain, pages.saturating_sub(ready));
-            let (file, stop) = (file.into(), CancellationToken::new());
-            self.being_made.insert(lease, stop.clone());
+            self.observed.unbacked.hand_out(block, domain, pages.saturating_sub(ready));
+            let (file, stop) = (file.into(), self.loans.begin_making(lease));
             Ok(Pending { lease, kept, block, domain, pages, ready, file, fills, stop })
         });
         match pending {
@@ -194,10 +192,10 @@ impl Shell {
 
     /// A loan has all of its pages.
     pub(crate) fn note_whole(&mut self, pending: &Pending) {
-        self.holes.forget(&[pending.block]);
+        self.observed.unbacked.forget(&[pending.block]);
         self.book.note_whole(pending.lease);
         self.store.note_filled(pending.block);
-        self.observed = None;
+        self.observed.expire();
     }
 
     /// Puts its name on a loan: from now on it lasts.
@@ -212,7 +210,7 @@ impl Shell {
         let is_there = self.path_of(block).is_some_and(|path| path.symlink_metadata().is_ok());
         match held.filter(|held| !held.is_pending && is_there) {
             Some(held) => {
-                self.being_made.remove(&lease);
+                self.loans.end_making(lease);
                 Ok(held)
             }
             None => {
@@ -228,14 +226,12 @@ impl Shell {
     pub(crate) fn drop_pending(&mut self, pending: Pending) {
         drop(pending.file);
         self.end_lease(pending.lease);
-        self.wake();
+        self.changes.wake();
     }
 
     /// Has the making of a loan end within a page. No-op for one that its name holds.
     pub(crate) fn stop_making(&self, lease: LeaseId) {
-        if let Some(stop) = self.being_made.get(&lease) {
-            stop.cancel();
-        }
+        self.loans.stop_making(lease);
     }
 
     /// Ends a loan by its name; `discard` keeps nothing of it for its owner. `None`: there is none;
@@ -263,21 +259,6 @@ impl Shell {
         }
     }
 
-    /// The loans by name that begin with `prefix`, behind `after`.
-    pub(crate) fn loans_by_name(
-        &self,
-        prefix: &str,
-        after: Option<&LoanName>,
-        most: usize,
-    ) -> Vec<HeldByName> {
-        self.book.named_loans(prefix, after).take(most).collect()
-    }
-
-    /// The loan of that name, pending or not.
-    pub(crate) fn loan_by_name(&self, name: &LoanName) -> Option<HeldByName> {
-        self.book.named(name)
-    }
-
     /// The path of a block's file.
     pub(crate) fn path_of(&self, block: BlockId) -> Option<PathBuf> {
         self.store.path_of(block)
@@ -290,7 +271,7 @@ impl Shell {
 
     /// What there is to lend by name.
     pub(crate) fn supply(&mut self) -> Vec<Supply> {
-        self.observed = None;
+        self.observed.expire();
         self.observe();
         self.book.supply_by_domain()
     }

@@ -12,19 +12,19 @@ use crate::base::error::Result;
 
 impl Shell {
     pub(crate) fn status(&mut self) -> Status {
-        self.observed = None;
+        self.observed.expire();
         self.observe();
         let accounts: BTreeSet<_> = self.book.accounts().collect();
-        self.by_groups.retain(|account, _| accounts.contains(account));
+        self.peers.retain(&accounts);
         accounts.into_iter().for_each(|account| self.measure(account));
-        let kernel = |key: &PoolKey| self.kernel.get(&key.domain()).copied().unwrap_or_default();
+        let kernel = |key: &PoolKey| self.observed.counts(key.domain());
         let pool = |key| {
             let status = self.book.pool_status(key, &kernel(&key))?;
             Some(PoolStatus { elastic: self.elastic_status(key), ..status })
         };
         let pools = self.book.pool_keys().filter_map(pool);
         let mut loans = self.book.loans();
-        self.borrowers.tell(&mut loans, since_boot());
+        self.peers.borrowers.tell(&mut loans, since_boot());
         let users = self.users(&loans);
         Status {
             provider: self.provider.name(),
@@ -50,15 +50,11 @@ impl Shell {
 
     /// Whoever holds anything.
     fn users(&self, loans: &[LoanStatus]) -> Vec<UserStatus> {
-        let quota = |account| {
-            let by_groups = self.by_groups.get(&account).copied().unwrap_or(self.config.quota);
-            self.config.quota_for(account, by_groups)
-        };
         let of = |account: Uid| UserStatus {
-            uid: account.0,
-            loans: loans.iter().filter(|loan| loan.account == account.0).count() as u64,
-            held_bytes: self.book.held_by(account).0,
-            quota_bytes: quota(account).map(|quota| quota.0),
+            uid: account,
+            loans: loans.iter().filter(|loan| loan.account == account).count() as u64,
+            held_bytes: self.book.held_by(account),
+            quota_bytes: self.peers.quota(account, &self.config),
         };
         self.book.accounts().map(of).collect()
     }
@@ -77,16 +73,6 @@ impl Shell {
             .find_map(|size| self.store.proofs().why_not(size).map(|why| format!("{size}: {why}")))
     }
 
-    /// Whether the kernel itself has the tree's files, and tells when its pool changes.
-    pub(crate) fn is_told(&self) -> bool {
-        self.provider.is_told()
-    }
-
-    /// Whether workers get blocks into their hands.
-    pub(crate) fn hands_out_blocks(&self) -> bool {
-        self.provider.hands_out_blocks()
-    }
-
     /// The domains that have a pool.
     pub(crate) fn domains(&self) -> Vec<Domain> {
         self.book.domains().collect()
@@ -94,7 +80,7 @@ impl Shell {
 
     /// The counts of a domain that has a pool, looked up now.
     pub(crate) fn domain(&mut self, domain: Domain) -> Option<Counts> {
-        self.observed = None;
+        self.observed.expire();
         self.domain_lately(domain)
     }
 
@@ -108,7 +94,7 @@ impl Shell {
     /// ours among them.
     pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<Counts>> {
         let Some(ours) = self.domain(domain) else { return Ok(None) };
-        let seen = self.provider.look(&mut self.meters, domain)?;
+        let seen = self.observed.read(&self.provider, domain)?;
         let here = |b: &&book::block::Block| b.pool().domain() == domain;
         let taken = self.book.in_state(StateName::Zeroing).filter(here);
         let taken = taken.map(|b| self.store.allocated(b.id(), domain.page_size));

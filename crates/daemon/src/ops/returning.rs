@@ -9,12 +9,10 @@ use book::block::{Hold, Reach, Settled, State, StateName};
 use linux::Roots;
 use linux::meminfo::MemoryMeter;
 use pins::Opened;
-use tokio::sync::watch;
 use units::{BlockId, Bytes, LeaseId, Uid};
 
 use super::{HELD_AGE, Shell, boot_seconds};
 use crate::peers::borrowers::LentFile;
-use crate::storage::memory_held::turn_about;
 use crate::storage::store::Returned;
 use crate::storage::unmap_events::Watched;
 
@@ -72,7 +70,7 @@ impl Shell {
             let borrower = self.borrower_of(&self.book.lease_blocks(lease));
             self.store.lanes().submit(borrower, move || drop(end));
         }
-        if !self.held.close(lease) {
+        if !self.loans.memory_held.close(lease) {
             self.end_lease(lease);
             return;
         }
@@ -100,7 +98,7 @@ impl Shell {
     /// Looks at a block of which a description went. Returns whether it may be worth another look.
     pub(crate) fn look_at_closed(&mut self, block: BlockId) -> bool {
         match self.book.block(block).map(book::block::Block::state) {
-            Some(State::Lent(part)) if self.held.is_closed(part.lease) => {
+            Some(State::Lent(part)) if self.loans.memory_held.is_closed(part.lease) => {
                 let lease = part.lease;
                 !self.end_if_unheld(lease)
             }
@@ -125,7 +123,7 @@ impl Shell {
             }
         }
         if unknown.is_empty() {
-            self.held.remove(lease);
+            self.loans.memory_held.remove(lease);
             self.end_lease(lease);
             return true;
         }
@@ -136,7 +134,7 @@ impl Shell {
     /// Ends loans that their memory held and holds no longer, of those whose lease was closed so
     /// long ago. Looks at so many.
     fn end_unheld(&mut self, age: Duration, most: usize) {
-        for lease in self.held.due(age, most) {
+        for lease in self.loans.memory_held.due(age, most) {
             self.end_if_unheld(lease);
         }
     }
@@ -163,11 +161,9 @@ impl Shell {
 
     /// What is known of a loan besides what the book knows.
     fn forget_loan(&mut self, lease: LeaseId, blocks: &[BlockId]) {
-        self.stop_making(lease);
-        self.being_made.remove(&lease);
-        self.filling.retain(|block, _| !blocks.contains(block));
-        self.holes.forget(blocks);
-        self.borrowers.remove(lease);
+        self.loans.forget(lease, blocks);
+        self.observed.unbacked.forget(blocks);
+        self.peers.borrowers.remove(lease);
         let borrower = self.borrower_of(blocks);
         if let Some(forget) = self.leases.remove(lease) {
             self.store.lanes().submit(borrower, forget);
@@ -187,7 +183,7 @@ impl Shell {
     pub(crate) fn revoke(&mut self, lease: LeaseId) -> Option<Bytes> {
         let blocks = self.book.lease_blocks(lease);
         self.forget_loan(lease, &blocks);
-        self.held.remove(lease);
+        self.loans.memory_held.remove(lease);
         self.apply(|book| book.revoke(lease)).0
     }
 
@@ -235,8 +231,8 @@ impl Shell {
         if let Some(State::Lent(part)) = self.book.block(found.block).map(book::block::Block::state)
         {
             let lease = part.lease;
-            if found.reach != Reach::Shared && self.held.is_closed(lease) {
-                self.held.remove(lease);
+            if found.reach != Reach::Shared && self.loans.memory_held.is_closed(lease) {
+                self.loans.memory_held.remove(lease);
                 self.end_lease(lease);
             }
             return;
@@ -269,17 +265,16 @@ impl Shell {
     ///
     /// While a loan waits for pages those held by memory are looked at however young they are.
     pub(crate) fn settle_some(&mut self, most: usize) -> usize {
-        let age = if self.waiting.is_anybody() { Duration::ZERO } else { HELD_AGE };
+        let age = if self.peers.waiting.is_anybody() { Duration::ZERO } else { HELD_AGE };
         self.end_unheld(age, most);
         self.see_pins();
         self.see_errors();
         if self.store.remove_again(most) {
-            self.observed = None;
-            self.wake();
+            self.observed.expire();
+            self.changes.wake();
         }
         let lingering: Vec<_> = self.book.in_state(StateName::Lingering).map(|b| b.id()).collect();
-        let now = turn_about(&lingering, self.looked_at, most);
-        self.looked_at = now.last().copied();
+        let now = self.loans.next_to_look_at(&lingering, most);
         now.iter().for_each(|id| self.settle(*id));
         lingering.len()
     }
@@ -297,17 +292,6 @@ impl Shell {
         if self.provable && self.provider.recycles() {
             self.store.measure_again(self.book.misses_pins_of());
         }
-    }
-
-    /// Counts the files whose pages are on their way to the kernel, held up by nobody: wait until
-    /// there are none.
-    pub(crate) fn freeing(&self) -> watch::Receiver<usize> {
-        self.store.lanes().ours()
-    }
-
-    /// The same of all files, and of returned blocks: a user may hold up his own.
-    pub(crate) fn in_transit(&self) -> watch::Receiver<usize> {
-        self.store.lanes().all()
     }
 
     /// Gives up kept content whose time is over. Returns the second of the next such moment.

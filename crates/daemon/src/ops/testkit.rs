@@ -178,7 +178,7 @@ impl Bed {
 
     /// Waits until the lane that is nobody's has nothing to do.
     pub(crate) fn wait_for_ours(&self) {
-        let ours = self.shell.borrow().freeing();
+        let ours = self.shell.borrow().queues().ours();
         let end = Instant::now() + PATIENCE;
         while *ours.borrow() > 0 {
             assert!(Instant::now() < end, "something is held up");

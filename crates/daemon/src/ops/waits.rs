@@ -74,7 +74,7 @@ async fn granted(
     borrower: (u32, u32),
     begin: Instant,
 ) -> Result<Result<Granted, Refusal>, Error> {
-    let mut changes = shell.borrow().changes();
+    let mut changes = shell.borrow().changes.subscribe();
     let mut waits = None;
     loop {
         changes.mark_unchanged();
@@ -84,7 +84,7 @@ async fn granted(
         else {
             return Ok(granted);
         };
-        waits.get_or_insert_with(|| shell.borrow().waiting().begin());
+        waits.get_or_insert_with(|| shell.borrow().peers.waiting.begin());
         wait_until(until, &mut changes, place, asked, begin).await;
     }
 }
@@ -179,7 +179,7 @@ pub(crate) async fn lend_by_name(
     whole: bool,
 ) -> Result<Result<Lent, Refusal>, Error> {
     let begin = Instant::now();
-    let mut changes = shell.borrow().changes();
+    let mut changes = shell.borrow().changes.subscribe();
     let mut waits = None;
     let pending = loop {
         changes.mark_unchanged();
@@ -197,7 +197,7 @@ pub(crate) async fn lend_by_name(
                 }
             },
         };
-        waits.get_or_insert_with(|| shell.borrow().waiting().begin());
+        waits.get_or_insert_with(|| shell.borrow().peers.waiting.begin());
         wait_until(until, &mut changes, place, asked, begin).await;
     };
     drop(waits);
@@ -234,7 +234,7 @@ async fn made_ready(
     }
     let ready = pending.ready;
     let held = shell.borrow_mut().hold_by_name(pending)?;
-    shell.borrow().wake();
+    shell.borrow().changes.wake();
     Ok((held, ready))
 }
 
@@ -268,11 +268,11 @@ pub(crate) async fn return_by_name(
     discard: bool,
 ) -> Result<Option<bool>, Error> {
     let until = Instant::now() + FOR_OWNER;
-    let mut changes = shell.borrow().changes();
+    let mut changes = shell.borrow().changes.subscribe();
     let mut stopped: Option<LeaseId> = None;
     loop {
         changes.mark_unchanged();
-        let found = shell.borrow().loan_by_name(name);
+        let found = shell.borrow().book().named(name);
         match (found, stopped) {
             // Another call may have begun it anew since, which is not what was returned.
             (Some(found), Some(lease)) if found.lease != lease => return Ok(Some(true)),
@@ -292,20 +292,20 @@ pub(crate) async fn return_by_name(
 
 /// Waits until every page that was given back is free: milliseconds per GiB of 2 MiB pages.
 pub(crate) async fn all_freed(shell: &Shared) {
-    let mut freeing = shell.borrow().freeing();
+    let mut freeing = shell.borrow().queues().ours();
     // An error is the thread's end, after which nothing is waited for.
     drop(freeing.wait_for(|files| *files == 0).await);
 }
 
 /// Waits until pages that were taken away are free, unless their users hold that up.
 pub(crate) async fn revoked(shell: &Shared) {
-    let mut in_transit = shell.borrow().in_transit();
+    let mut in_transit = shell.borrow().queues().all();
     drop(timeout(FOR_REVOKED, in_transit.wait_for(|tasks| *tasks == 0)).await);
 }
 
 /// Everything there is to see, once no page is neither a block's nor free.
 pub(crate) async fn status(shell: &Shared, place: &Place) -> Status {
-    let mut in_transit = shell.borrow().in_transit();
+    let mut in_transit = shell.borrow().queues().all();
     if *in_transit.borrow() > 0 {
         drop(timeout(FOR_STATUS, all_freed(shell)).await);
         drop(timeout(FOR_USERS, in_transit.wait_for(|tasks| *tasks == 0)).await);

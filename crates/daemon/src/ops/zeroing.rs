@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Jobs: handing pages to workers and taking their reports.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use book::block::{Reach, StateName};
@@ -12,6 +13,33 @@ use wire::Error;
 
 use super::{Shell, Taken, failed};
 use crate::storage::store::Seen;
+
+/// Workers, as operations and reports see them.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerStates {
+    /// The daemon's own workers that run.
+    pub(crate) running: u32,
+    /// Whether the daemon's own workers wait for CPU pressure to fall.
+    pub(crate) paused: bool,
+    /// Delegated workers that their writers have left, by process: they get no more work.
+    abandoned: BTreeSet<u32>,
+}
+
+impl WorkerStates {
+    /// A delegated worker's writer has gone.
+    pub(crate) fn abandon(&mut self, pid: u32) {
+        self.abandoned.insert(pid);
+    }
+
+    /// An abandoned worker has ended.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.abandoned.remove(&pid);
+    }
+
+    pub(crate) fn is_abandoned(&self, pid: u32) -> bool {
+        self.abandoned.contains(&pid)
+    }
+}
 
 impl Shell {
     /// Hands work to a worker, with the daemon's end of the job to watch. `None` where there is

@@ -98,9 +98,9 @@ impl Borrowers {
     /// What is known without a look at anything.
     pub(crate) fn tell(&self, loans: &mut [LoanStatus], now: Duration) {
         for loan in loans {
-            let Some(borrower) = self.of.get(&LeaseId(loan.lease)) else { continue };
+            let Some(borrower) = self.of.get(&loan.lease) else { continue };
             loan.pid = borrower.pid;
-            loan.age_seconds = Some(now.saturating_sub(borrower.since).as_secs());
+            loan.age = Some(now.saturating_sub(borrower.since));
         }
     }
 
@@ -154,9 +154,9 @@ mod tests {
         borrowers.insert(LeaseId(2), None, Duration::from_secs(30));
         let loan = |lease| LoanStatus { lease, ..LoanStatus::default() };
         let told = |borrowers: &Borrowers| {
-            let mut loans = [loan(1), loan(2), loan(3)];
+            let mut loans = [loan(LeaseId(1)), loan(LeaseId(2)), loan(LeaseId(3))];
             borrowers.tell(&mut loans, Duration::from_secs(31));
-            loans.map(|loan| (loan.pid, loan.age_seconds))
+            loans.map(|loan| (loan.pid, loan.age.map(|age| age.as_secs())))
         };
         assert_eq!(told(&borrowers), [(Some(7), Some(21)), (None, Some(1)), (None, None)]);
         assert_eq!([1, 2].map(|id| borrowers.pid(LeaseId(id))), [Some(7), None]);

@@ -218,7 +218,7 @@ impl Rights {
             return Ok(());
         }
         let (action, needed) = (action.to_owned(), needed.to_owned());
-        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed })
+        Err(wire::Error::NotPermitted { uid: Uid(self.peer.uid), action, needed })
     }
 
     /// A refusal of what members of `groups` may; where there is none, `fields` of the
@@ -237,7 +237,7 @@ impl Rights {
                 peer::MOST_GROUPS
             );
         }
-        wire::Error::NotPermitted { uid: self.peer.uid, action: action.to_owned(), needed }
+        wire::Error::NotPermitted { uid: Uid(self.peer.uid), action: action.to_owned(), needed }
     }
 
     /// Whether it has any right at all. Who has none is not served.
@@ -308,7 +308,11 @@ impl Rights {
         let action = "have blocks in its hands that others borrow".to_owned();
         let needed = "write to the control tree, where a worker of the daemon's zeroes in your place \
                       and context; root may trust the group with all lent memory by trust_zero_group";
-        Err(wire::Error::NotPermitted { uid: self.peer.uid, action, needed: needed.to_owned() })
+        Err(wire::Error::NotPermitted {
+            uid: Uid(self.peer.uid),
+            action,
+            needed: needed.to_owned(),
+        })
     }
 
     /// Whether it may change how blocks are recycled: what isolates borrowers is root's to say.

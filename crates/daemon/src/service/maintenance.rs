@@ -47,11 +47,11 @@ impl Trimming {
 
 /// Looks after lingering blocks, kept content, other users of the kernel's pool, and workers.
 pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Control) {
-    let mut changes = shell.borrow().changes();
+    let mut changes = shell.borrow().changes.subscribe();
     let mut events = Events::default();
     let mut trimming = Trimming { trimmed: 0, seen: 0 };
-    let idle = if shell.borrow().is_told() { TOLD_TICK } else { IDLE_TICK };
-    let waiting = shell.borrow().waiting();
+    let idle = if shell.borrow().provider().is_told() { TOLD_TICK } else { IDLE_TICK };
+    let waiting = shell.borrow().peers.waiting.clone();
     let mut look = FIRST_LOOK;
     let mut next = Instant::now();
     // Not before this is there another look, whatever happens.

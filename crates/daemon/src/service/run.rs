@@ -27,7 +27,7 @@ use crate::base::error::{Error, Result};
 use crate::base::files::{EVERYBODY, Name, OWNER_ONLY};
 use crate::base::manager::{Inherited, Manager};
 use crate::ops::watchers;
-use crate::ops::{Shared, Shell};
+use crate::ops::{Shared, Shell, Sizes};
 use crate::peers::rights::{Groups, SharedGroups};
 use crate::service::control::{ConfigSource, Control};
 use crate::service::maintenance;
@@ -149,7 +149,7 @@ pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
     let blocks = sizes.into_iter().filter(left).map(|page_size| Domain { node, page_size });
     let mut pools: BTreeMap<_, _> = blocks.map(|domain| (domain, Elastic::default())).collect();
     // And for each of the kernel's that it made larger, which goes back to what it was.
-    for (domain, total) in Shell::enlarged(run_dir, roots) {
+    for (domain, total) in Sizes::enlarged(run_dir, roots) {
         pools.entry(domain).or_default().reserve_max = Some(total);
     }
     let pool = |(Domain { node, page_size }, elastic)| {
@@ -161,7 +161,7 @@ pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
     let _runs = runtime.enter();
     let mut shell = Shell::start(config, run_dir, roots.clone(), false, BTreeMap::new())?.shell;
     let drained = shell.drain(true).map_err(|error| Error::Drain(error.to_string()))?;
-    shell.wait_until_freed(DRAIN_PATIENCE);
+    shell.queues().wait(DRAIN_PATIENCE);
     let end = Instant::now() + SIZES_PATIENCE;
     while shell.gives_sizes_back() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
@@ -338,7 +338,7 @@ async fn plant(
     options: &Options,
 ) -> Result<Option<Tree>> {
     let Some(tree) = tree else { return Ok(None) };
-    if !tree.is_required() && shell.borrow().is_told() {
+    if !tree.is_required() && shell.borrow().provider().is_told() {
         tracing::info!("the control tree is the kernel's: /sys/devices/system/node");
         return Ok(None);
     }

@@ -20,8 +20,6 @@ use crate::base::user_queues::{Lanes, NOBODYS};
 
 /// The directory of leases.
 const DIRECTORY: &str = "loans";
-/// The same in the layout before this one, where all FIFOs were in one directory.
-const FORMER: &str = "leases";
 
 /// What a lane found out about an earlier daemon's lease: the daemon's end, if it is held.
 pub(crate) type FoundLease = (LeaseId, linux::Result<Option<DaemonEnd>>);
@@ -74,7 +72,7 @@ impl Leases {
     /// root is `root`; no-op if it is open.
     pub(crate) fn add(&mut self, size: PageSize, root: BorrowedFd<'_>, path: &Path) -> Result<()> {
         if let Entry::Vacant(place) = self.dirs.entry(size) {
-            place.insert(Arc::new(LeaseDir::open_in(root, path, DIRECTORY, FORMER)?));
+            place.insert(Arc::new(LeaseDir::open_in(root, path, DIRECTORY)?));
         }
         Ok(())
     }

@@ -167,11 +167,7 @@ impl Store {
                 return Ok(());
             }
             self.mounts.push(if mounted {
-                let mount = HugetlbMount { dir: path.clone(), page: page_size };
-                if let Err(error) = mount.refresh() {
-                    tracing::warn!(%name, %error, "keeps the mount flags of an earlier version");
-                }
-                mount
+                HugetlbMount { dir: path.clone(), page: page_size }
             } else {
                 mount::mount(&path, page_size)?
             });

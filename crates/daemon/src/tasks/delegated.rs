@@ -206,7 +206,9 @@ struct Abandoned {
 
 impl Abandoned {
     fn new(shell: &Shared, pid: Option<u32>) -> Self {
-        shell.borrow_mut().abandoned.extend(pid);
+        if let Some(pid) = pid {
+            shell.borrow_mut().workers.abandon(pid);
+        }
         Self { shell: Rc::clone(shell), pid }
     }
 }
@@ -214,7 +216,7 @@ impl Abandoned {
 impl Drop for Abandoned {
     fn drop(&mut self) {
         if let Some(pid) = self.pid {
-            self.shell.borrow_mut().abandoned.remove(&pid);
+            self.shell.borrow_mut().workers.forget(pid);
         }
     }
 }
@@ -230,7 +232,7 @@ fn report(status: ExitStatus, text: &str) -> Result<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::FutureExt;
+    use crate::base::now::NowOrNever as _;
     use linux::Roots;
     use std::os::unix::process::ExitStatusExt;
     use tokio::task::unconstrained;

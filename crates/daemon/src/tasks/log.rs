@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use units::{Bytes, Node, PageSize, Pages, PoolKey};
+use units::{Bytes, PageSize, Pages, PoolKey};
 use wire::{Counters, PoolStatus};
 
 use crate::ops::Shared;
@@ -28,11 +28,7 @@ pub(crate) struct Log {
 }
 
 fn key_of(pool: &PoolStatus) -> PoolKey {
-    PoolKey {
-        node: Node(pool.node),
-        page_size: PageSize::try_from(pool.page_bytes).unwrap_or(PageSize::MIB_2),
-        pages_per_block: Pages(pool.pages_per_block),
-    }
+    PoolKey { node: pool.node, page_size: pool.page_size, pages_per_block: pool.pages_per_block }
 }
 
 impl Log {
@@ -44,38 +40,39 @@ impl Log {
             tracing::info!(
                 pool = %key_of(pool),
                 recycle = %pool.recycle,
-                ready_low = pool.ready_low,
-                ready_high = pool.ready_high,
-                leave_free = pool.leave_free,
+                ready_low = pool.ready_low.0,
+                ready_high = pool.ready_high.0,
+                leave_free = pool.leave_free.0,
                 %max,
-                ready = pool.ready_pages,
-                lent = pool.lent_pages,
-                kept = pool.kept_pages,
-                free_in_kernel = pool.kernel_free_pages,
-                reserved_in_kernel = pool.kernel_reserved_pages,
+                ready = pool.ready_pages.0,
+                lent = pool.lent_pages.0,
+                kept = pool.kept_pages.0,
+                free_in_kernel = pool.kernel_free_pages.0,
+                reserved_in_kernel = pool.kernel_reserved_pages.0,
                 "a pool"
             );
             if let Some(elastic) = &pool.elastic {
                 let wire::ElasticStatus { min_pages, max_pages, total_pages, .. } = elastic;
                 tracing::info!(
                     pool = %key_of(pool),
-                    min = min_pages,
-                    max = max_pages,
-                    now = total_pages,
+                    min = min_pages.0,
+                    max = max_pages.0,
+                    now = total_pages.0,
                     "the kernel's pool grows and shrinks"
                 );
                 continue;
             }
             let owned = pool.ready_pages + pool.lent_pages + pool.kept_pages;
-            let page = Bytes(pool.page_bytes);
-            if pool.kernel_free_pages == 0 && owned == 0 && pool.kernel_reserved_pages > 0 {
+            let page = pool.page_size;
+            let is_empty = pool.kernel_free_pages + owned == Pages::ZERO;
+            if is_empty && pool.kernel_reserved_pages > Pages::ZERO {
                 tracing::warn!(
                     pool = %key_of(pool),
-                    reserved = pool.kernel_reserved_pages,
+                    reserved = pool.kernel_reserved_pages.0,
                     "all free {page} pages of the kernel are promised to programs that have mapped them: \
                      `prezero doctor` says how to reserve more"
                 );
-            } else if pool.kernel_free_pages == 0 && owned == 0 {
+            } else if is_empty {
                 tracing::warn!(
                     pool = %key_of(pool),
                     "the kernel has no free {page} pages for it: `prezero doctor` says how to reserve some"
@@ -91,7 +88,7 @@ impl Log {
     pub(crate) fn tell(&mut self, shell: &Shared) {
         let (counters, filling) = {
             let shell = shell.borrow();
-            (shell.counters(), shell.filling())
+            (shell.book().counters(), shell.filling())
         };
         self.tell_filling(&filling);
         let lost = counters.lost_workers - self.told.lost_workers;
@@ -107,9 +104,9 @@ impl Log {
             (self.told.refusals, self.told.loans) = (counters.refusals, counters.loans);
             self.refusals_at = Some(Instant::now());
         }
-        let given = counters.given_back_bytes - self.told.given_back_bytes;
-        if given > 0 && due(self.given_back_at) {
-            tracing::info!(bytes = %Bytes(given), "gave pages back to the kernel for others");
+        let given = counters.given_back_bytes.saturating_sub(self.told.given_back_bytes);
+        if given > Bytes(0) && due(self.given_back_at) {
+            tracing::info!(bytes = %given, "gave pages back to the kernel for others");
             self.told.given_back_bytes = counters.given_back_bytes;
             self.given_back_at = Some(Instant::now());
         }
@@ -147,9 +144,9 @@ impl Log {
     /// One line for `systemctl status`.
     pub(crate) fn status(&self, shell: &Shared) -> String {
         let shell = shell.borrow();
-        let mut sums: BTreeMap<u64, [u64; 3]> = BTreeMap::new();
-        for level in shell.levels() {
-            let sum = sums.entry(level.page_bytes).or_default();
+        let mut sums: BTreeMap<PageSize, [Pages; 3]> = BTreeMap::new();
+        for level in shell.book().levels() {
+            let sum = sums.entry(level.page_size).or_default();
             sum[0] += level.ready_pages;
             sum[1] += level.zeroing_pages;
             sum[2] += level.lent_pages;
@@ -157,9 +154,9 @@ impl Log {
         let sizes: Vec<_> = sums
             .into_iter()
             .map(|(page, [ready, zeroing, lent])| {
-                let of = |pages: u64| Bytes(pages.saturating_mul(page));
+                let of = |pages: Pages| pages.bytes(page);
                 let (ready, zeroing, lent) = (of(ready), of(zeroing), of(lent));
-                format!("{} pages: {ready} ready, {zeroing} zeroing, {lent} lent", Bytes(page))
+                format!("{page} pages: {ready} ready, {zeroing} zeroing, {lent} lent")
             })
             .collect();
         let paused = if shell.workers.paused { "; paused by CPU pressure" } else { "" };

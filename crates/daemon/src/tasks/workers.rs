@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep_until};
-use units::Node;
+use units::{Bytes, Node};
 use worker::{Invocation, Which};
 
 use crate::ops::Shared;
@@ -36,7 +36,7 @@ pub(crate) struct Workers {
     settings: config::Workers,
     pids: Pids,
     /// Work finished when the last worker was started, to tell whether it achieved anything.
-    zeroed_before: u64,
+    zeroed_before: Bytes,
     pause: Duration,
     not_before: Instant,
     next_node: usize,
@@ -49,7 +49,7 @@ impl Workers {
             command,
             settings: config::Workers::default(),
             pids: Rc::default(),
-            zeroed_before: 0,
+            zeroed_before: Bytes(0),
             pause: FIRST_PAUSE,
             not_before: Instant::now(),
             next_node: 0,
@@ -98,19 +98,20 @@ impl Workers {
             shell.borrow_mut().workers.running = self.running();
             return;
         }
-        let zeroed = shell.borrow().zeroed();
+        let zeroed = shell.borrow().book().counters().zeroed_bytes;
         // Workers that end without having zeroed anything, as when the kernel has no page left,
         // must not be started in a circle.
-        self.pause = if zeroed > self.zeroed_before || self.zeroed_before == 0 {
+        self.pause = if zeroed > self.zeroed_before || self.zeroed_before == Bytes(0) {
             FIRST_PAUSE
         } else {
             (self.pause * 2).min(LONGEST_PAUSE)
         };
-        self.zeroed_before = zeroed.max(1);
+        self.zeroed_before = zeroed.max(Bytes(1));
         for _ in self.running()..wanted {
             let node = nodes[self.next_node % nodes.len()];
             self.next_node = self.next_node.wrapping_add(1);
-            let cpus = self.settings.cpus.clone().or_else(|| shell.borrow_mut().cpus_of(node));
+            let cpus =
+                self.settings.cpus.clone().or_else(|| shell.borrow_mut().observed.cpus_of(node));
             match self.start(node, cpus) {
                 Ok(child) => self.look_after(child, shell),
                 Err(error) => {

@@ -303,7 +303,7 @@ fn ends_of_loans(
         memory.fill(0..1, 1);
         let zeroable = |client: &mut Client| -> Result<bool, Failure> {
             let pools = client.status()?.pools;
-            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == 0))
+            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == Pages(0)))
         };
         let begin = Instant::now();
         drop(memory);

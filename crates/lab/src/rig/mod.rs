@@ -352,9 +352,9 @@ impl Scene<'_> {
         for pool in pools {
             self.client.configure(PoolChange {
                 node: pool.node,
-                page_bytes: pool.page_bytes,
+                page_size: pool.page_size,
                 pages_per_block: pool.pages_per_block,
-                recycle: Some(how.to_owned()),
+                recycle: Some(how.parse().map_err(Failure::usage)?),
                 ..PoolChange::default()
             })?;
         }
@@ -365,7 +365,7 @@ impl Scene<'_> {
     pub(crate) fn settle(&mut self, stop: &Stop) -> Result<(), Failure> {
         self.wait("the daemon still waits for returned memory", stop, |scene| {
             let pools = scene.client.status()?.pools;
-            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == 0))
+            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == Pages(0)))
         })
     }
 
@@ -389,13 +389,13 @@ impl Scene<'_> {
 
     /// How much is ready now.
     pub(crate) fn ready(&mut self) -> Result<Bytes, Failure> {
-        let pages = self.client.status()?.pools.iter().map(|pool| pool.ready_pages).sum();
+        let pages = self.client.status()?.pools.iter().map(|pool| pool.ready_pages.0).sum();
         Ok(Pages(pages).bytes(self.page))
     }
 
     /// How much is lent now.
     pub(crate) fn lent(&mut self) -> Result<Bytes, Failure> {
-        let pages = self.client.status()?.pools.iter().map(|pool| pool.lent_pages).sum();
+        let pages = self.client.status()?.pools.iter().map(|pool| pool.lent_pages.0).sum();
         Ok(Pages(pages).bytes(self.page))
     }
 

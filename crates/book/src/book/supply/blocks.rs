@@ -90,7 +90,7 @@ impl Book {
         let Some(state) = finished.transpose()? else { return Ok(None) };
         self.note_level(pool);
         if state != StateName::Lingering {
-            self.counters.zeroed_bytes += pages_done.saturating_sub(before).bytes(page_size).0;
+            self.counters.zeroed_bytes += pages_done.saturating_sub(before).bytes(page_size);
         }
         Ok(Some((Some(id), state, vec![Effect::Move(id)])))
     }

@@ -191,7 +191,7 @@ impl Book {
     /// A worker reports the number of pages that it has zeroed. The kernel reports the ready pages.
     pub(super) fn finish_pages(&mut self, order: &JobOrder, done: Pages) -> StateName {
         let zeroed = done.min(order.pages);
-        self.counters.zeroed_bytes += zeroed.bytes(order.pool.page_size).0;
+        self.counters.zeroed_bytes += zeroed.bytes(order.pool.page_size);
         if let Supply::Kernel(pools) = &mut self.supply {
             pools.report(order.pool.domain(), zeroed);
         }
@@ -204,7 +204,7 @@ impl Book {
         let Some(pool) = self.block(block).map(Block::pool) else { return };
         self.blocks.change(block, |b| b.note_filled(filled));
         let short = planned.saturating_sub(filled);
-        let bytes = short.bytes(pool.page_size).0;
+        let bytes = short.bytes(pool.page_size);
         self.counters.hit_bytes = self.counters.hit_bytes.saturating_sub(bytes);
         self.counters.miss_bytes += bytes;
         let counts = self.lent_so_far.entry(pool.domain()).or_default();

@@ -158,11 +158,11 @@ impl World {
                 let blocks = self.book.in_state(state).filter(|b| self.told(b.pool()) == key);
                 blocks.map(Block::pages).sum::<Pages>().0
             };
-            assert_eq!(pool.ready_pages, sum(StateName::Ready));
-            assert_eq!(pool.zeroing_pages, sum(StateName::Zeroing));
-            assert_eq!(pool.lent_pages, sum(StateName::Lent));
-            assert_eq!(pool.kept_pages, sum(StateName::Kept));
-            assert_eq!(pool.lingering_pages, sum(StateName::Lingering));
+            assert_eq!(pool.ready_pages, Pages(sum(StateName::Ready)));
+            assert_eq!(pool.zeroing_pages, Pages(sum(StateName::Zeroing)));
+            assert_eq!(pool.lent_pages, Pages(sum(StateName::Lent)));
+            assert_eq!(pool.kept_pages, Pages(sum(StateName::Kept)));
+            assert_eq!(pool.lingering_pages, Pages(sum(StateName::Lingering)));
             of_pools += pool.blocks;
         }
         assert_eq!(of_pools, super::kernel::count(self.blocks()), "blocks without a pool");

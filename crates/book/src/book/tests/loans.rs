@@ -58,7 +58,7 @@ fn the_largest_smaller_block_is_grown_by_a_hole() {
     assert_eq!(effects, [Effect::Move(larger), Effect::Resize { block: larger, pages: Pages(6) }]);
     assert_eq!(book.available(key(0, 4).domain()), Pages::ZERO, "the hole is promised");
     let counters = book.counters();
-    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(4).0, bytes(2).0));
+    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(4), bytes(2)));
 }
 
 #[test]
@@ -351,8 +351,8 @@ fn agents_are_told_of_a_pool_of_all_sizes_as_of_one() {
     }]);
     book.has_free(Node(0), PAGE, Pages(100_000));
     let [supply] = &book.supply_by_domain()[..] else { panic!("one domain") };
-    assert_eq!(supply.total_bytes, Pages(4000).bytes(PAGE).0);
-    assert_eq!(supply.block_bytes, crate::policy::piece(PAGE).bytes(PAGE).0);
+    assert_eq!(supply.total_bytes, Pages(4000).bytes(PAGE));
+    assert_eq!(supply.block_bytes, crate::policy::piece(PAGE).bytes(PAGE));
 }
 
 /// A file is one block, so that two of them are ready for two loans and for none of twice the size.
@@ -361,9 +361,9 @@ fn agents_are_told_in_which_blocks_it_is_ready_and_find_it_there() {
     let mut book = book([pool(0, 2), pool(0, 8)]);
     let told = |book: &Book| -> Vec<(u64, u64)> {
         let [supply] = &book.supply_by_domain()[..] else { panic!("one domain") };
-        let sum: u64 = supply.ready_blocks.iter().map(|of| of.ready_bytes).sum();
+        let sum: Bytes = supply.ready_blocks.iter().map(|of| of.ready_bytes).sum();
         assert_eq!(sum, supply.ready_bytes);
-        let pages = |bytes| bytes / PAGE.bytes();
+        let pages = |bytes: Bytes| bytes.whole_pages(PAGE).0;
         supply.ready_blocks.iter().map(|o| (pages(o.block_bytes), pages(o.ready_bytes))).collect()
     };
     assert_eq!(told(&book), []);

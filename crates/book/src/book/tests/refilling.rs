@@ -30,16 +30,16 @@ fn background_work_starts_below_low_and_stops_at_high() {
             let order = background(&mut book).expect("a worker that is wanted finds work");
             book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
         }
-        turns.push(book.levels()[0].ready_pages);
+        turns.push(book.levels()[0].ready_pages.0);
         // Emptied down to the low one: no worker before it is passed.
         for _ in 0..9 {
             if book.wanted_workers(1) > 0 {
                 break;
             }
-            turns.push(book.levels()[0].ready_pages);
+            turns.push(book.levels()[0].ready_pages.0);
             lend(&mut book, &ask(1));
         }
-        turns.push(book.levels()[0].ready_pages);
+        turns.push(book.levels()[0].ready_pages.0);
     }
     assert_eq!(turns, [4, 4, 3, 2, 1].repeat(3));
 }

@@ -234,7 +234,7 @@ fn a_lease_ends_once_and_with_all_of_its_blocks() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 3);
     let (loan, _) = lend(&mut book, &ask(3));
-    assert_eq!(book.loans()[0].pages, 3);
+    assert_eq!(book.loans()[0].pages, Pages(3));
     assert_eq!(book.end_lease(loan.lease).len(), 3);
     assert_eq!(book.end_lease(loan.lease), []);
     assert_eq!(book.end_lease(LeaseId(99)), []);
@@ -273,7 +273,7 @@ fn dirty_blocks_are_given_back_before_ready_ones() {
     assert_eq!(book.give_back(None, Some(PageSize::GIB_1), Pages(2)), (Bytes(0), vec![]));
     assert_eq!(book.give_back(None, None, Pages(0)), (Bytes(0), vec![]));
     assert_eq!(book.give_back(Some(Node(0)), Some(PAGE), Pages(3)), (bytes(4), removed(2)));
-    assert_eq!(book.counters().given_back_bytes, bytes(4).0);
+    assert_eq!(book.counters().given_back_bytes, bytes(4));
     assert_eq!(book.give_back(None, None, Pages(99)), (bytes(2), removed(3)[2..].to_vec()));
 }
 

@@ -205,7 +205,7 @@ impl World {
         let before = free(self);
         let given_before = self.book.counters().given_back_bytes;
         let (bytes, effects) = self.book.give_back(node, size, Pages(pages));
-        assert_eq!(self.book.counters().given_back_bytes, given_before + bytes.0);
+        assert_eq!(self.book.counters().given_back_bytes, given_before + bytes);
         if matches!(fate, Fate::Fine) {
             self.execute(&effects, fate);
             let freed = free(self) - before;

@@ -78,10 +78,11 @@ impl Session {
             Errno::IO
         })?;
         let now = now.ok_or(Errno::NODEV)?;
-        let memory = self.shell.borrow_mut().node_memory(domain.node).map_err(|error| {
-            tracing::warn!(%error, "cannot see the node's memory");
-            Errno::IO
-        })?;
+        let memory =
+            self.shell.borrow_mut().observed.node_memory(domain.node).map_err(|error| {
+                tracing::warn!(%error, "cannot see the node's memory");
+                Errno::IO
+            })?;
         let base = base_page().bytes();
         let answer = Query {
             node_total: memory.total_bytes / base,

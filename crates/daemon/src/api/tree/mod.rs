@@ -129,7 +129,7 @@ impl Tree {
         let path = settings.path.clone();
         match Self::mount(settings, shell, deputies, groups, roots).await {
             Ok(tree) => {
-                shell.borrow_mut().has_tree(path.clone());
+                shell.borrow_mut().tree = Some(path.clone());
                 tracing::info!(path = %path.display(), "the control tree is mounted");
                 Ok(Some(tree))
             }
@@ -154,7 +154,7 @@ impl Tree {
         let domains = shell.borrow().domains();
         for Domain { node, .. } in domains {
             // Opened before the tree is served: an open of sysfs waits for other readers.
-            if let Err(error) = shell.borrow_mut().node_memory(node) {
+            if let Err(error) = shell.borrow_mut().observed.node_memory(node) {
                 tracing::warn!(%error, %node, "cannot see a node's memory");
             }
         }

@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(250);
 impl Session {
     /// Looks for changes as long as anybody listens, and wakes whom they concern. Never returns.
     pub(super) async fn tell(self: Rc<Self>) {
-        let mut changes = self.shell.borrow().changes();
+        let mut changes = self.shell.borrow().changes.subscribe();
         let mut due = None;
         loop {
             let listened = self.is_listened_to();

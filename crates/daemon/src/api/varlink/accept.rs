@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The socket: one task per connection, and a bound on everything that a connection can take.
 //!
-//! zlink's server serves many connections from one loop that awaits each reply's delivery, so that
-//! one client that does not read would stall all. Here each connection has a server of its own,
-//! over a [`socket`](super::socket) that bounds what its peer can make the daemon remember. How
-//! many there may be, and whose turn it is, is for [`crate::peers::users`] to say.
+//! A [`connection`](super::connection) bounds what its peer can make the daemon remember. How many
+//! there may be, and which user has its turn, is for [`crate::peers::users`] to say.
 //!
 //! Who has no right at all is told so and hung up on before anything else is done for it.
 
 use std::cell::Cell;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net;
 use std::rc::Rc;
@@ -17,18 +16,16 @@ use std::time::Duration;
 use linux::heap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use units::Uid;
-use zlink::{ReadyListener, Server};
 
 use super::Service;
 use super::acceptor::Door;
 use super::agent::{self, AgentService};
-use super::answer::Answer;
+use super::connection::Connection;
 use super::rejector::Farewells;
-use super::socket::Socket;
+use super::serving::{self, Interface};
 use crate::base::error::Error;
 use crate::ops::Shared;
 use crate::peers::account::Accounts;
@@ -191,17 +188,16 @@ async fn serve_all(
         tokio::task::spawn_local(async move {
             let at = Rc::clone(&place);
             let served = async move {
-                let own = Answer::new(Rc::clone(&shell));
+                let own = Rc::clone(&shell);
                 match face {
                     Face::Borrowers => {
-                        let answer = own.clone();
-                        let service = Service { shell, rights, place: held, answer };
-                        serve(stream, service, at, own).await
+                        let service = Service { shell, rights, place: held };
+                        serve(stream, service, at, &own).await
                     }
                     Face::Agents => {
-                        let answer = own.clone();
-                        let service = AgentService { shell, rights, place: held, answer };
-                        serve(stream, service, at, own).await
+                        let peer = Rc::downgrade(&stream);
+                        let service = AgentService { shell, rights, place: held, peer };
+                        serve(stream, service, at, &own).await
                     }
                 }
             };
@@ -230,17 +226,14 @@ fn too_many(what: &str) -> wire::Error {
 
 async fn serve(
     stream: Rc<UnixStream>,
-    service: impl zlink::Service<Socket>,
+    service: impl Interface,
     place: Rc<Place>,
-    answer: Answer,
-) -> zlink::Result<()> {
-    let broken = Rc::new(Notify::new());
-    let socket = Socket::new(Rc::clone(&stream), Rc::clone(&place), Rc::clone(&broken), answer);
-    let server = Server::new(ReadyListener::new(socket), service);
+    shell: &Shared,
+) -> io::Result<()> {
+    let connection = Connection::new(Rc::clone(&stream), Rc::clone(&place));
     let result = tokio::select! {
-        result = server.run() => result,
+        result = serving::serve(connection, service, shell) => result,
         () = gone(&stream) => Ok(()),
-        () = broken.notified() => Ok(()),
         () = place.wanted() => Ok(()),
     };
     // The last descriptor's end wakes whoever watches the other end, as well.
@@ -254,8 +247,7 @@ async fn serve(
 
 /// Waits until the peer is gone.
 ///
-/// The server sees that itself, except while it streams a watch, when it only writes: a silent
-/// watch would outlive its client for ever. A look each [`HANGUP_POLL`] is enough for that.
+/// A read tells that, but a watch only writes: a silent watch would outlive its client for ever. A look each [`HANGUP_POLL`] is enough for that.
 async fn gone(socket: &UnixStream) {
     loop {
         sleep(HANGUP_POLL).await;

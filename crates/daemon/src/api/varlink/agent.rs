@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agents' face: loans by name, on a socket of its own.
+//! The agents' interface: loans by name, on a socket of its own.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use book::{Asked, HeldByName, Refusal};
-use units::{Bytes, LoanName, Node};
+use tokio::net::UnixStream;
+use units::LoanName;
 use wire::agent::{
-    AgentError, LendByName, LentByName, Loans, MOST_LISTED, NamedLoan, ReadyBlocks, Supplies,
-    Supply,
+    AgentError, GetSupply, LendByName, LentByName, ListLoans, Loans, MOST_LISTED, NamedLoan,
+    ReturnByName, Supplies,
 };
+use wire::{Call, Configured, Parameters, Refused};
 
-use super::answer::Answer;
-use super::translate::{self, page_size};
-use crate::ops::Shared;
-use crate::ops::waits;
+use super::connection::hung_up;
+use super::serving::{Answer, Interface, reply, unknown};
+use super::translate;
+use crate::ops::{Shared, waits};
 use crate::peers::rights::Rights;
 use crate::peers::users::Place;
 
@@ -23,99 +25,37 @@ pub(super) struct AgentService {
     pub(super) shell: Shared,
     pub(super) rights: Rights,
     pub(super) place: Rc<Place>,
-    pub(super) answer: Answer,
+    /// The connection, which ends without this knowing.
+    pub(super) peer: Weak<UnixStream>,
 }
 
-#[zlink::service(
-    interface = "io.prezero.agent",
-    types = [NamedLoan, ReadyBlocks, Supply],
-    vendor = "prezero",
-    product = "prezero",
-    version = env!("CARGO_PKG_VERSION"),
-    url = "https://crates.io/crates/prezero",
-)]
+impl Interface for AgentService {
+    const NAME: &'static str = wire::agent::INTERFACE;
+    const DESCRIPTION: &'static str = wire::agent::DESCRIPTION;
+    type Error = AgentError;
+
+    async fn call(&mut self, call: Call) -> Result<Answer, Refused<AgentError>> {
+        match call.method.as_str() {
+            LendByName::NAME => reply(call, async |it| self.lend(it).await).await,
+            ReturnByName::NAME => reply(call, async |it| self.give_back(it).await).await,
+            ListLoans::NAME => reply(call, async |it| self.list_loans(it)).await,
+            GetSupply::NAME => reply(call, async |it| self.get_supply(it)).await,
+            _ => Err(unknown(call, Self::NAME)),
+        }
+    }
+}
+
 impl AgentService {
-    /// Lends memory by a name: one file, until the name is returned. The same name and size again
-    /// are the same loan. One that is being made when its agent hangs up ends within a page.
-    #[expect(clippy::too_many_arguments, reason = "a parameter each in the interface")]
-    async fn lend(
-        &mut self,
-        name: String,
-        bytes: u64,
-        page_bytes: Option<u64>,
-        node: Option<u32>,
-        whole: Option<bool>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        owner: Option<String>,
-        keep_seconds: Option<u64>,
-    ) -> Result<LentByName, AgentError> {
+    async fn lend(&self, request: LendByName) -> Result<LentByName, AgentError> {
         self.rights.may_lend_by_name().map_err(error)?;
-        for (field, number) in [("uid", uid), ("gid", gid)] {
+        for (field, number) in [("uid", request.uid.map(|uid| uid.0)), ("gid", request.gid)] {
             // To chown(2) that is not to change it.
             if number == Some(u32::MAX) {
                 return Err(AgentError::bad_value(field, "4294967295 is nobody's number"));
             }
         }
-        let request = LendByName {
-            name: loan_name("name", &name)?,
-            bytes: Bytes(bytes),
-            page_size: page_size(page_bytes).map_err(error)?,
-            node: node.map(Node),
-            whole: whole.unwrap_or(false),
-            uid,
-            gid,
-            owner: owner
-                .map(|text| text.parse().map_err(|bad| AgentError::bad_value("owner", bad)))
-                .transpose()?,
-            keep_seconds,
-        };
-        self.lent(request).await
-    }
-
-    /// Ends the loan of that name, also one that is being made. Its file is nobody's as soon as
-    /// nobody has it any more, or kept for its owner, if it has one and `discard` is not set.
-    #[zlink(rename = "Return")]
-    async fn give_back(&mut self, name: String, discard: Option<bool>) -> Result<(), AgentError> {
-        self.rights.may_lend_by_name().map_err(error)?;
-        let name = loan_name("name", &name)?;
-        let discard = discard.unwrap_or(false);
-        match waits::return_by_name(&self.shell, &name, discard).await.map_err(error)? {
-            Some(true) => Ok(()),
-            Some(false) => Err(AgentError::NameBusy { name: name.to_string() }),
-            None => Err(AgentError::NoSuchName { name: name.to_string() }),
-        }
-    }
-
-    /// The loans by name, in order, those whose names begin with `prefix` and come behind `after`;
-    /// those that are being made as `pending`.
-    async fn list_loans(
-        &mut self,
-        prefix: Option<String>,
-        after: Option<String>,
-    ) -> Result<Loans, AgentError> {
-        self.rights.may_lend_by_name().map_err(error)?;
-        let after = after.map(|after| loan_name("after", &after)).transpose()?;
-        let shell = self.shell.borrow();
-        let prefix = prefix.unwrap_or_default();
-        let mut found = shell.loans_by_name(&prefix, after.as_ref(), MOST_LISTED + 1);
-        let more = found.len() > MOST_LISTED;
-        found.truncate(MOST_LISTED);
-        let loans = found.iter().map(|loan| named(&self.shell, loan)).collect();
-        Ok(self.answer.long.shorten(Loans { loans, more }))
-    }
-
-    /// What there is to lend on each node.
-    async fn get_supply(&mut self) -> Result<Supplies, AgentError> {
-        self.rights.may_lend_by_name().map_err(error)?;
-        Ok(Supplies { supplies: self.shell.borrow_mut().supply() })
-    }
-}
-
-impl AgentService {
-    async fn lent(&self, request: LendByName) -> Result<LentByName, AgentError> {
         let (uid, gid) = self.rights.ids();
-        let borrower = (request.uid.unwrap_or(uid), request.gid.unwrap_or(gid));
+        let borrower = (request.uid.map_or(uid, |uid| uid.0), request.gid.unwrap_or(gid));
         let caller = self.rights.uid();
         let asked = self.shell.borrow().ask_by_name(&request, caller, self.rights.account());
         let mut asked = asked.map_err(error)?;
@@ -123,34 +63,53 @@ impl AgentService {
             waits::lend_by_name(&self.shell, &self.place, &mut asked, borrower, request.whole);
         let lent = tokio::select! {
             lent = lent => lent,
-            () = self.answer.unwanted() => {
+            () = hung_up(&self.peer) => {
                 return Err(AgentError::Failed { what: "its agent hung up".to_owned() });
             }
         };
         match lent.map_err(error)? {
             Ok(waits::Lent::Made { held, ready, kept }) => {
-                let ready = ready.bytes(held.page_size);
-                Ok(LentByName {
-                    loan: named(&self.shell, &held),
-                    found: false,
-                    kept,
-                    ready_bytes: ready.0,
-                })
+                let ready_bytes = ready.bytes(held.page_size);
+                let loan = named(&self.shell, &held);
+                Ok(LentByName { loan, found: false, kept, ready_bytes })
             }
             Ok(waits::Lent::Found(held)) => {
                 let there = self.shell.borrow().memory_of(held.block, held.page_size);
                 let loan = named(&self.shell, &held);
-                let ready_bytes = there.0.min(held.bytes().0);
+                let ready_bytes = there.min(held.bytes());
                 Ok(LentByName { loan, found: true, kept: false, ready_bytes })
             }
             Ok(waits::Lent::Busy) => Err(AgentError::NameBusy { name: request.name.to_string() }),
             Err(no) => Err(refused(&self.shell, &asked, &request.name, &no)),
         }
     }
-}
 
-fn loan_name(field: &str, text: &str) -> Result<LoanName, AgentError> {
-    text.parse().map_err(|bad| AgentError::bad_value(field, bad))
+    async fn give_back(&self, request: ReturnByName) -> Result<Configured, AgentError> {
+        self.rights.may_lend_by_name().map_err(error)?;
+        let ReturnByName { name, discard } = request;
+        match waits::return_by_name(&self.shell, &name, discard).await.map_err(error)? {
+            Some(true) => Ok(Configured {}),
+            Some(false) => Err(AgentError::NameBusy { name: name.to_string() }),
+            None => Err(AgentError::NoSuchName { name: name.to_string() }),
+        }
+    }
+
+    fn list_loans(&self, ListLoans { prefix, after }: ListLoans) -> Result<Loans, AgentError> {
+        self.rights.may_lend_by_name().map_err(error)?;
+        let shell = self.shell.borrow();
+        let prefix = prefix.unwrap_or_default();
+        let found = shell.book().named_loans(&prefix, after.as_ref());
+        let mut found: Vec<_> = found.take(MOST_LISTED + 1).collect();
+        let more = found.len() > MOST_LISTED;
+        found.truncate(MOST_LISTED);
+        let loans = found.iter().map(|loan| named(&self.shell, loan)).collect();
+        Ok(Loans { loans, more })
+    }
+
+    fn get_supply(&self, GetSupply {}: GetSupply) -> Result<Supplies, AgentError> {
+        self.rights.may_lend_by_name().map_err(error)?;
+        Ok(Supplies { supplies: self.shell.borrow_mut().supply() })
+    }
 }
 
 fn named(shell: &Shared, loan: &HeldByName) -> NamedLoan {
@@ -160,17 +119,17 @@ fn named(shell: &Shared, loan: &HeldByName) -> NamedLoan {
     NamedLoan {
         name: loan.name.to_string(),
         path: path.to_string_lossy().into_owned(),
-        bytes: loan.bytes().0,
-        page_bytes: loan.page_size.bytes(),
-        node: loan.node.0,
-        uid: loan.uid.0,
+        bytes: loan.bytes(),
+        page_size: loan.page_size,
+        node: loan.node,
+        uid: loan.uid,
         pending: loan.is_pending,
     }
 }
 
 /// Why a loan by name was refused.
 fn refused(shell: &Shared, asked: &Asked, name: &LoanName, refusal: &Refusal) -> AgentError {
-    let there = shell.borrow().loan_by_name(name);
+    let there = shell.borrow().book().named(name);
     match (refusal, there) {
         (Refusal::NameTaken, Some(there)) => {
             AgentError::NameTaken { loan: Box::new(named(shell, &there)) }
@@ -183,11 +142,11 @@ fn refused(shell: &Shared, asked: &Asked, name: &LoanName, refusal: &Refusal) ->
         }
         (Refusal::ScopeQuota { held, quota }, _) => AgentError::QuotaExceeded {
             scope: name.tenant().unwrap_or_default().to_owned(),
-            held_bytes: held.0,
-            quota_bytes: quota.0,
-            asked_bytes: asked.request.bytes.0,
+            held_bytes: *held,
+            quota_bytes: *quota,
+            asked_bytes: asked.request.bytes,
         },
-        (other, _) => error(translate::refusal(asked, other, &shell.borrow().pools())),
+        (other, _) => error(translate::refusal(asked, other, shell.borrow().book())),
     }
 }
 
@@ -201,8 +160,8 @@ pub(super) fn error(error: wire::Error) -> AgentError {
         wire::Error::NoSuchPool { wanted, configured } => {
             AgentError::NoSuchPool { wanted, configured }
         }
-        wire::Error::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes } => {
-            AgentError::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes }
+        wire::Error::NotEnough { asked_bytes, page_size, ready_bytes, free_bytes } => {
+            AgentError::NotEnough { asked_bytes, page_size, ready_bytes, free_bytes }
         }
         other => AgentError::Failed { what: other.to_string() },
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::socket::send;
+use super::connection::send;
 
 /// How long the socket of a refused connection stays open, so that a peer which has not sent its
 /// call yet does not find it broken before it reads why.
@@ -44,7 +44,7 @@ impl Farewells {
 
     /// Says why, without reading anything, and hangs up. Waits for nobody.
     pub(super) fn tell(&self, stream: OwnedFd, error: &impl Serialize) {
-        let Ok(message) = serde_json::to_vec(error) else { return };
+        let Ok(message) = wire::refusal(error) else { return };
         if self.on_the_way.load(Ordering::Relaxed) < ON_THE_WAY {
             self.on_the_way.fetch_add(1, Ordering::Relaxed);
             // Without a thread it comes back, and is closed.
@@ -61,9 +61,8 @@ fn work(comes: &Receiver<(OwnedFd, Vec<u8>)>, on_the_way: &AtomicUsize) {
             None => comes.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match next {
-            Ok((stream, mut message)) => {
+            Ok((stream, message)) => {
                 on_the_way.fetch_sub(1, Ordering::Relaxed);
-                message.push(0);
                 if send(&stream, &message, &[]).is_ok() {
                     open.push_back((Instant::now() + STAYS, stream));
                 }

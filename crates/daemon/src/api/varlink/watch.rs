@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Watches: what of the levels is worth a report, and when.
 
-use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_util::Stream;
-use futures_util::stream::unfold;
 use tokio::time::{Instant, sleep_until};
-use wire::{Error, Level, Watch, WatchReply};
-use zlink::Reply;
+use wire::{Level, Watch, WatchReply};
 
 use crate::ops::Shared;
 use crate::peers::users::Place;
@@ -17,15 +13,12 @@ use crate::peers::users::Place;
 /// The shortest time between two reports of one watch, unless the client asks for more.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// The reports of one watch.
-pub(super) type Reports = Pin<Box<dyn Stream<Item = Result<Reply<WatchReply>, Error>>>>;
-
 /// Of `now`, what is worth a report after `before`.
 fn changed(watch: &Watch, before: &[Level], now: Vec<Level>) -> Vec<Level> {
-    let low = |level: &Level| watch.below.is_some_and(|below| level.ready_pages < below.0);
+    let low = |level: &Level| watch.below.is_some_and(|below| level.ready_pages < below);
     let is_new = |level: &Level| {
         let old =
-            before.iter().find(|old| (old.node, old.page_bytes) == (level.node, level.page_bytes));
+            before.iter().find(|old| (old.node, old.page_size) == (level.node, level.page_size));
         match (watch.below, old) {
             (Some(_), Some(old)) => low(level) && !low(old),
             (Some(_), None) => low(level),
@@ -37,28 +30,13 @@ fn changed(watch: &Watch, before: &[Level], now: Vec<Level>) -> Vec<Level> {
 }
 
 /// One report, of everything as it is.
-pub(super) fn once(shell: &Shared, watch: Watch) -> Reports {
+pub(super) fn once(shell: &Shared, watch: Watch) -> WatchReply {
     let all = Watch { below: None, ..watch };
-    let levels = changed(&all, &[], shell.borrow().levels());
-    let report = Reply::new(Some(WatchReply { levels })).set_continues(Some(false));
-    Box::pin(futures_util::stream::once(std::future::ready(Ok(report))))
+    WatchReply { levels: changed(&all, &[], shell.borrow().book().levels()) }
 }
 
-/// A report whenever there is one, until the client is gone.
-pub(super) fn reports(shell: &Shared, place: &Rc<Place>, watch: Watch) -> Reports {
-    let interval = watch.interval_ms.map_or(INTERVAL, Duration::from_millis).max(INTERVAL);
-    let (changes, next) = (shell.borrow().changes(), Instant::now());
-    let (shell, place) = (Rc::clone(shell), Rc::clone(place));
-    let state = Watching { shell, place, changes, watch, before: Vec::new(), next, interval };
-    Box::pin(unfold(state, async |mut state| {
-        let levels = state.levels().await?;
-        let report = Reply::new(Some(WatchReply { levels })).set_continues(Some(true));
-        Some((Ok(report), state))
-    }))
-}
-
-/// A watch between two reports.
-struct Watching {
+/// The reports of one watch.
+pub(super) struct Reports {
     shell: Shared,
     place: Rc<Place>,
     changes: tokio::sync::watch::Receiver<u64>,
@@ -68,20 +46,27 @@ struct Watching {
     interval: Duration,
 }
 
-impl Watching {
-    /// The next levels that are worth a report; `None` at the daemon's end.
-    async fn levels(&mut self) -> Option<Vec<Level>> {
+impl Reports {
+    pub(super) fn new(shell: &Shared, place: &Rc<Place>, watch: Watch) -> Self {
+        let interval = watch.interval_ms.map_or(INTERVAL, Duration::from_millis).max(INTERVAL);
+        let (changes, next) = (shell.borrow().changes.subscribe(), Instant::now());
+        let (shell, place) = (Rc::clone(shell), Rc::clone(place));
+        Self { shell, place, changes, watch, before: Vec::new(), next, interval }
+    }
+
+    /// The next report; `None` at the daemon's end.
+    pub(super) async fn next(&mut self) -> Option<WatchReply> {
         loop {
             // The rate limit comes before the look, so that the last state of a burst is seen.
             sleep_until(self.next).await;
             self.place.turn().await;
             self.changes.mark_unchanged();
-            let now = self.shell.borrow().levels();
+            let now = self.shell.borrow().book().levels();
             let levels = changed(&self.watch, &self.before, now.clone());
             self.before = now;
             self.next = Instant::now() + self.interval;
             if !levels.is_empty() {
-                return Some(levels);
+                return Some(WatchReply { levels });
             }
             self.changes.changed().await.ok()?;
         }

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn whoever_watches_is_told_of_what_is_done_and_of_nothing_else() {
     let bed = Bed::new();
-    let mut changes = bed.shell.borrow().changes();
+    let mut changes = bed.shell.borrow().changes.subscribe();
     let mut is_told = || {
         let told = changes.has_changed().expect("a shell");
         changes.mark_unchanged();
@@ -28,7 +28,7 @@ fn whoever_watches_is_told_of_what_is_done_and_of_nothing_else() {
 fn pages_that_were_given_back_are_looked_for_at_once() {
     let bed = Bed::new();
     bed.zero(2);
-    let is_known = || bed.shell.borrow().observed.is_some();
+    let is_known = || bed.shell.borrow().observed.at.is_some();
     bed.shell.borrow_mut().observe();
     let granted = bed.lend(&pages(1));
     assert!(is_known(), "a loan of ready pages takes none of the kernel's");

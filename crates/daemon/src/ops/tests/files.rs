@@ -29,7 +29,7 @@ fn a_file_that_cannot_be_removed_now_is_removed_later() {
     create_dir(&obstacle).expect("nothing is there yet");
     give_all_back(&bed);
     assert_eq!(bed.names("ready").len(), 1, "it could not be");
-    let mut changes = bed.shell.borrow().changes();
+    let mut changes = bed.shell.borrow().changes.subscribe();
     bed.shell.borrow_mut().settle_some(9);
     assert_eq!(bed.names("ready").len(), 1, "nor can it now");
     assert!(!changes.has_changed().expect("a shell"));

@@ -9,7 +9,7 @@ use book::block::Block;
 use pins::Opened;
 
 use super::*;
-use crate::ops::lending::MEASURE_SHARE;
+use crate::ops::peers::MEASURE_SHARE;
 
 #[test]
 fn a_hole_is_left_to_its_borrower_and_no_ready_page_is() {
@@ -18,9 +18,13 @@ fn a_hole_is_left_to_its_borrower_and_no_ready_page_is() {
     let loan = bed.lend(&pages(3)).handover.loan;
     let ready: Pages = loan.parts.iter().map(|part| part.ready).sum();
     assert_eq!(ready, Pages(1), "{loan:?}");
-    assert_eq!(bed.shell.borrow().holes.waiting(HERE), Pages(2));
+    assert_eq!(bed.shell.borrow().observed.unbacked.waiting(HERE), Pages(2));
     bed.shell.borrow_mut().end_lease(loan.lease);
-    assert_eq!(bed.shell.borrow().holes.waiting(HERE), Pages::ZERO, "nobody waits for it");
+    assert_eq!(
+        bed.shell.borrow().observed.unbacked.waiting(HERE),
+        Pages::ZERO,
+        "nobody waits for it"
+    );
 }
 
 #[test]
@@ -33,11 +37,11 @@ fn what_a_file_grows_by_is_seen_when_it_is_due_and_not_before() {
     let mut shell = bed.shell.borrow_mut();
     let before = shell.book.held_by(uid);
     let later = Instant::now() + Duration::from_secs(3600);
-    shell.next_measure.insert(uid, later);
+    shell.peers.next_measure.insert(uid, later);
     shell.measure(uid);
     assert_eq!(shell.book.held_by(uid), before, "it was looked up a moment ago");
-    assert_eq!(shell.next_measure.get(&uid), Some(&later));
-    shell.next_measure.insert(uid, Instant::now());
+    assert_eq!(shell.peers.next_measure.get(&uid), Some(&later));
+    shell.peers.next_measure.insert(uid, Instant::now());
     shell.measure(uid);
     assert_eq!(shell.book.held_by(uid), Pages(2).bytes(SIZE));
 }
@@ -50,11 +54,12 @@ fn looking_up_files_takes_a_small_part_of_the_daemons_time() {
     let mut shell = bed.shell.borrow_mut();
     // The most of a few: it may lose its CPU between its last look and ours.
     let pauses = (0..5).map(|_| {
-        shell.next_measure.clear();
+        shell.peers.next_measure.clear();
         let begin = Instant::now();
         shell.measure(Uid(BORROWER));
         let took = begin.elapsed();
-        let pause = shell.next_measure[&Uid(BORROWER)].saturating_duration_since(Instant::now());
+        let pause =
+            shell.peers.next_measure[&Uid(BORROWER)].saturating_duration_since(Instant::now());
         pause.as_secs_f64() / took.as_secs_f64()
     });
     let most = pauses.fold(0.0, f64::max);

@@ -4,7 +4,7 @@
 use book::HeldByName;
 use book::block::{Proof, Unheld};
 use book::journal::MOST_OWNED;
-use units::LoanName;
+use units::{Bytes, LoanName};
 use wire::agent::LendByName;
 
 use super::*;
@@ -26,7 +26,7 @@ fn owned(text: &str, owner: &str) -> LendByName {
     LendByName {
         whole: true,
         owner: Some(owner.parse().expect("a name")),
-        keep_seconds: Some(60),
+        keep: Some(Duration::from_secs(60)),
         ..named(text, 1)
     }
 }
@@ -72,7 +72,7 @@ fn all_that_an_agent_asks_for_is_asked_of_the_book() {
     let request = LendByName {
         page_size: Some(SIZE),
         node: Some(Node(0)),
-        uid: Some(9),
+        uid: Some(Uid(9)),
         ..owned("a/x", "guest")
     };
     let asked = ask(&bed, &request).expect("a request");
@@ -95,9 +95,9 @@ fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
     assert!(matches!(begin(&bed, &request), Ok(Step::Busy)));
     let seen = |bed: &Bed| {
         let shell = bed.shell.borrow();
-        let names = shell.loans_by_name("", None, 9);
-        let one = shell.loan_by_name(&name("a/x"));
-        (names.len(), one.map(|loan| loan.is_pending))
+        let names = shell.book().named_loans("", None).count();
+        let one = shell.book().named(&name("a/x"));
+        (names, one.map(|loan| loan.is_pending))
     };
     assert_eq!(seen(&bed), (1, Some(true)), "who lists it sees that it is being made");
     let returned = bed.shell.borrow_mut().return_by_name(&name("a/x"), false);
@@ -115,7 +115,7 @@ fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
 #[test]
 fn a_hole_is_promised_until_it_is_filled() {
     let bed = Bed::with("[agent]\nfill_max = \"4M\"", "pages_per_block = 1");
-    let waiting = || bed.shell.borrow().holes.waiting(HERE);
+    let waiting = || bed.shell.borrow().observed.unbacked.waiting(HERE);
     let hole = hold(&bed, &named("a/hole", 2));
     assert_eq!(waiting(), Pages(2), "its borrower will take them");
     let fills = |pending: &Pending| bed.shell.borrow().fill_hole(pending);
@@ -128,8 +128,8 @@ fn a_hole_is_promised_until_it_is_filled() {
     let full = bed.shell.borrow_mut().hold_by_name(full).expect("a file");
     let loans = bed.shell.borrow_mut().status().loans;
     let hole_pages = |held: &HeldByName| {
-        let loan = loans.iter().find(|loan| loan.lease == held.lease.0).expect("a loan");
-        (loan.ready_pages, loan.hole_pages)
+        let loan = loans.iter().find(|loan| loan.lease == held.lease).expect("a loan");
+        (loan.ready_pages.0, loan.hole_pages.0)
     };
     assert_eq!((hole_pages(&hole), hole_pages(&full)), ((0, 2), (2, 0)));
     let memory = |held: &HeldByName| bed.shell.borrow().memory_of(held.block, SIZE);
@@ -139,7 +139,7 @@ fn a_hole_is_promised_until_it_is_filled() {
     let error = fills(&large).expect_err("more than it may");
     assert!(matches!(&error, wire::Error::BadValue { field, .. } if field == "whole"), "{error:?}");
     bed.shell.borrow_mut().drop_pending(large);
-    assert_eq!((waiting(), bed.shell.borrow().loan_by_name(&name("a/large"))), (Pages(2), None));
+    assert_eq!((waiting(), bed.shell.borrow().book().named(&name("a/large"))), (Pages(2), None));
     bed.zero(1);
     let ready = pending(&bed, &named("a/ready", 1));
     assert!(fills(&ready).expect("nothing to do").is_none());
@@ -158,7 +158,7 @@ fn a_file_that_no_path_reaches_is_not_lent() {
     let error = bed.shell.borrow_mut().hold_by_name(pending).expect_err("nobody could reach it");
     let says = |what: &str| what.contains("not to be reached by a path");
     assert!(matches!(&error, wire::Error::Failed { what } if says(what)), "{error:?}");
-    assert_eq!(bed.shell.borrow().loan_by_name(&name("a/x")), None);
+    assert_eq!(bed.shell.borrow().book().named(&name("a/x")), None);
     fs::rename(&aside, &pages).expect("room");
     bed.settle();
     assert_eq!(bed.count(StateName::Lent) + bed.count(StateName::Lingering), 0);
@@ -190,11 +190,11 @@ fn agents_are_told_what_there_is_now() {
     let supply = bed.shell.borrow_mut().supply();
     let [here] = &supply[..] else { panic!("{supply:?}") };
     let page = SIZE.bytes();
-    assert_eq!((here.node, here.page_bytes, here.named_bytes), (0, page, page));
-    assert_eq!((here.ready_bytes, here.total_bytes), (page, 7 * page));
+    assert_eq!((here.node, here.page_size.bytes(), here.named_bytes), (Node(0), page, Bytes(page)));
+    assert_eq!((here.ready_bytes, here.total_bytes), (Bytes(page), Bytes(7 * page)));
     // What is seen may not be a moment old.
     bed.has_free_unseen(3);
-    assert_eq!(bed.shell.borrow_mut().supply()[0].total_bytes, 5 * page);
+    assert_eq!(bed.shell.borrow_mut().supply()[0].total_bytes, Bytes(5 * page));
 }
 
 #[test]
@@ -205,8 +205,9 @@ fn names_are_listed_in_their_order_by_their_beginning_and_from_one_on() {
     }
     let list = |prefix: &str, after: Option<&str>, most| {
         let after = after.map(name);
-        let loans = bed.shell.borrow().loans_by_name(prefix, after.as_ref(), most);
-        loans.into_iter().map(|loan| loan.name.to_string()).collect::<Vec<_>>()
+        let shell = bed.shell.borrow();
+        let loans = shell.book().named_loans(prefix, after.as_ref()).take(most);
+        loans.map(|loan| loan.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(list("", None, 9), ["a/1", "a/2", "b/1"]);
     assert_eq!(list("", None, 2), ["a/1", "a/2"]);

@@ -53,9 +53,9 @@ fn counts_are_looked_up_when_they_are_old_or_pages_were_freed() {
     bed.has_free_unseen(9);
     let sees = |bed: &Bed, observed| {
         let mut shell = bed.shell.borrow_mut();
-        shell.observed = observed;
+        shell.observed.at = observed;
         shell.observe();
-        shell.kernel[&HERE].free
+        shell.observed.counts(HERE).free
     };
     let young = Instant::now() + Duration::from_secs(3600);
     assert_eq!(sees(&bed, Some(young)), Pages(5));
@@ -91,9 +91,13 @@ fn a_worker_that_is_gone_leaves_its_block_to_the_next() {
     assert_eq!((bed.count(StateName::Lingering), bed.count(StateName::Zeroable)), (0, 1));
     let (again, _watch) = take(&bed);
     assert_eq!(again.order.block(), block);
-    let lost = bed.shell.borrow().counters().lost_workers;
+    let lost = bed.shell.borrow().book().counters().lost_workers;
     bed.shell.borrow_mut().lose_job(job);
-    assert_eq!((lost, bed.shell.borrow().counters().lost_workers), (1, 1), "it was lost before");
+    assert_eq!(
+        (lost, bed.shell.borrow().book().counters().lost_workers),
+        (1, 1),
+        "it was lost before"
+    );
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn the_clock_ends_what_no_event_has_ended_at_its_age_or_when_somebody_waits() {
     let is_there = bed.has(lease);
     // A machine that stood still meanwhile has no young loan to show.
     assert!(is_there || begin.elapsed() >= HELD_AGE, "its client faults its pages in");
-    let waits = bed.shell.borrow().waiting().begin();
+    let waits = bed.shell.borrow().peers.waiting.begin();
     bed.shell.borrow_mut().settle_some(9);
     assert!(!bed.has(lease), "somebody waits for it");
     drop(waits);
@@ -142,14 +142,14 @@ fn nothing_of_a_loan_is_left_when_it_has_ended() {
     let (lease, block) = (lease_of(&granted), block_of(&granted));
     let mut shell = bed.shell.borrow_mut();
     shell.note_borrower(lease, Some(1));
-    shell.filling.insert(block, Pages(1));
-    assert_eq!(shell.borrowers().pid(lease), Some(1));
+    shell.loans.begin_filling(block, Pages(1));
+    assert_eq!(shell.peers.borrowers.pid(lease), Some(1));
     shell.end_lease(lease);
-    assert_eq!(shell.borrowers().pid(lease), None);
-    assert!(shell.filling.is_empty());
-    assert_eq!(shell.holes.waiting(HERE), Pages::ZERO);
+    assert_eq!(shell.peers.borrowers.pid(lease), None);
+    assert!(shell.loans.filling().next().is_none());
+    assert_eq!(shell.observed.unbacked.waiting(HERE), Pages::ZERO);
     shell.note_borrower(lease, Some(1));
-    assert_eq!(shell.borrowers().pid(lease), None, "it has ended");
+    assert_eq!(shell.peers.borrowers.pid(lease), None, "it has ended");
     shell.store.lanes().wait(PATIENCE);
     drop(shell);
     assert_eq!(bed.names("loans").len(), 0);
@@ -215,7 +215,7 @@ fn what_is_on_its_way_is_waited_for_and_nothing_else_is() {
     bed.wait_for_lanes();
     assert!(!may_come(&bed));
 
-    bed.shell.borrow_mut().filling.insert(block, Pages(1));
+    bed.shell.borrow_mut().loans.begin_filling(block, Pages(1));
     assert!(may_come(&bed), "a file takes its pages from the kernel's pool");
     bed.shell.borrow_mut().filled(block, Pages(1));
     assert!(!may_come(&bed));

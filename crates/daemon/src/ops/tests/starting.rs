@@ -61,17 +61,14 @@ fn what_no_daemon_made_and_what_has_lost_its_file_is_removed() {
 }
 
 #[test]
-fn files_of_the_layout_without_directories_are_taken_over() {
+fn file_in_place_of_a_blocks_directory_is_removed() {
     let (bed, path) = with_one_ready();
-    let of_it = path.parent().expect("a directory").to_owned();
-    let aside = bed.dir.path().join("aside");
-    rename(&path, &aside).expect("a file");
-    fs::remove_dir(&of_it).expect("it is empty");
-    rename(&aside, &of_it).expect("the same place");
-    set_permissions(&of_it, Permissions::from_mode(0o666)).expect("a file");
+    let block = path.parent().expect("a directory").to_owned();
+    fs::remove_dir_all(&block).expect("a block");
+    fs::write(&block, "").expect("the same name");
     let bed = bed.killed();
-    assert!(path.is_file(), "it has a directory of its own");
-    assert_eq!(bed.count(StateName::Ready), 1, "nobody has it, and from now on nobody may");
+    assert!(!block.exists() && bed.names("ready").is_empty());
+    assert_eq!(bed.count(StateName::Ready), 0);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! That clock knows nothing of the lanes' threads. So nothing here waits for those by it, but for
 //! what they are kept from doing.
 
+use crate::base::now::NowOrNever as _;
 use book::Who;
-use futures_util::FutureExt;
 use linux::Mapping;
 use rustix::fs::{FallocateFlags, fallocate};
 use tokio::time::advance;
@@ -71,7 +71,7 @@ fn an_owner_waits_two_seconds_for_its_former_self_whatever_else_changes() {
         tokio::task::spawn_local(async move {
             for _ in 0..5 {
                 tokio::time::sleep(Duration::from_millis(350)).await;
-                shell.borrow().wake();
+                shell.borrow().changes.wake();
             }
         });
         let begin = Instant::now();
@@ -94,7 +94,7 @@ fn an_owner_has_its_content_as_soon_as_that_is_there() {
         let shell = Rc::clone(&bed.shell);
         let mut lent = Box::pin(waits::lend(&shell, &place, &mut asked, (0, 0)));
         assert!((&mut lent).now_or_never().is_none(), "somebody has it mapped");
-        assert!(shell.borrow().waiting().is_anybody(), "the house is kept for it");
+        assert!(shell.borrow().peers.waiting.is_anybody(), "the house is kept for it");
         drop(memory);
         let begin = Instant::now();
         bed.shell.borrow_mut().settle_some(9);
@@ -102,7 +102,7 @@ fn an_owner_has_its_content_as_soon_as_that_is_there() {
         let handover = lent.await.expect("no kernel in the way").expect("a loan");
         assert!(handover.loan.kept);
         assert!(begin.elapsed() < FOR_OWNER);
-        assert!(!shell.borrow().waiting().is_anybody(), "nobody waits any more");
+        assert!(!shell.borrow().peers.waiting.is_anybody(), "nobody waits any more");
     });
 }
 
@@ -214,7 +214,7 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
         let asked = bed.shell.borrow().ask_by_name(&request, Uid(0), Uid(0)).expect("a request");
         let begun = bed.shell.borrow_mut().begin_by_name(&asked, (0, 0));
         let Ok(Ok(Step::Begun(pending))) = begun else { panic!("{begun:?}") };
-        let request = LendByName { uid: Some(0), ..request };
+        let request = LendByName { uid: Some(Uid(0)), ..request };
 
         let begin = Instant::now();
         let busy = lend_by_name(&bed, &request).await;
@@ -228,7 +228,7 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
         let mut returned = Box::pin(waits::return_by_name(&bed.shell, &name, false));
         assert!((&mut found).now_or_never().is_none() && (&mut returned).now_or_never().is_none());
         let held = bed.shell.borrow_mut().hold_by_name(pending).expect("a file");
-        bed.shell.borrow().wake();
+        bed.shell.borrow().changes.wake();
         let found = found.await;
         assert!(matches!(&found, Ok(Ok(Lent::Found(found))) if *found == held), "{found:?}");
         let returned = returned.await;
@@ -246,7 +246,7 @@ async fn being_filled<'a>(
     let begin = std::time::Instant::now();
     loop {
         assert!((&mut lent).now_or_never().is_none(), "it is not that fast");
-        let found = bed.shell.borrow().loan_by_name(&request.name).expect("it is listed at once");
+        let found = bed.shell.borrow().book().named(&request.name).expect("it is listed at once");
         assert!(found.is_pending);
         if bed.shell.borrow().memory_of(found.block, SIZE) > units::Bytes(0) {
             return lent;
@@ -266,7 +266,7 @@ fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
         bed.has_free(pages);
         let (name, request) = named(pages);
         let request = LendByName { whole: true, ..request };
-        let is_there = || bed.shell.borrow().loan_by_name(&name).is_some();
+        let is_there = || bed.shell.borrow().book().named(&name).is_some();
         let begin = std::time::Instant::now();
 
         drop(being_filled(&bed, &request).await);
@@ -344,7 +344,7 @@ fn a_loan_by_name_says_what_was_ready_and_whether_it_was_kept() {
         let large = LendByName { whole: true, ..named(3).1 };
         let refused = lend_by_name(&bed, &large).await;
         assert!(matches!(&refused, Err(wire::Error::BadValue { .. })), "{refused:?}");
-        assert_eq!(bed.shell.borrow().loan_by_name(&name), None);
+        assert_eq!(bed.shell.borrow().book().named(&name), None);
         let returned = waits::return_by_name(&bed.shell, &name, false).await;
         assert!(matches!(returned, Ok(None)), "{returned:?}");
     });
@@ -394,7 +394,7 @@ fn a_report_of_a_job_is_looked_at_before_it_is_believed() {
 fn whoever_keeps_the_house_is_told_when_somebody_begins_to_wait() {
     by_the_clock(async {
         let bed = Bed::new();
-        let waiting = bed.shell.borrow().waiting();
+        let waiting = bed.shell.borrow().peers.waiting.clone();
         assert!(!waiting.is_anybody() && waiting.begun().now_or_never().is_none());
         let [first, second] = [waiting.begin(), waiting.begin()];
         assert!(waiting.is_anybody() && waiting.begun().now_or_never().is_some());

@@ -51,7 +51,7 @@ impl Events {
     /// Listens to every pool there is now, at its threshold of now. Nothing to do without a kernel
     /// that tells.
     pub(crate) fn tend(&mut self, shell: &Shared) {
-        let lows = shell.borrow().told_below();
+        let lows = shell.borrow().book().told_below();
         // A node that went away ends its tasks, and may come back.
         self.domains.retain(|_, listener| !listener.tasks.iter().any(JoinHandle::is_finished));
         for (domain, low) in lows {
@@ -136,7 +136,7 @@ async fn obey(shell: Shared, fd: Rc<AsyncFd<Polled<Device>>>) {
             }
         }
         shell.borrow_mut().look_again();
-        shell.borrow().wake();
+        shell.borrow().changes.wake();
         sleep(SPACING).await;
     }
 }

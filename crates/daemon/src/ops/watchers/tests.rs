@@ -4,9 +4,9 @@
 
 use std::mem::replace;
 
+use crate::base::now::NowOrNever as _;
 use book::Who;
 use book::block::StateName;
-use futures_util::FutureExt;
 use linux::{Errno, Error};
 use rustix::fs::{FallocateFlags, fallocate};
 use tokio::sync::mpsc::unbounded_channel;
@@ -59,7 +59,7 @@ fn a_job_ends_with_its_workers_end_and_not_with_what_is_written_there() {
         assert_eq!(bed.count(StateName::Zeroing), 1, "its worker is there");
         drop(taken);
         until(|| bed.count(StateName::Zeroing) == 0).await;
-        assert_eq!(bed.shell.borrow().counters().lost_workers, 1);
+        assert_eq!(bed.shell.borrow().book().counters().lost_workers, 1);
     });
 }
 

@@ -71,18 +71,18 @@ macro_rules! metrics {
 metrics! {
     Gauge "pages" STATE "Pages of a pool by state; zeroable counts pages that the pool may still take from the kernel" => pages;
     Gauge "blocks" POOL "Blocks of a pool in all states" => |s| pools(s, |p| p.blocks);
-    Gauge "ready_low_pages" POOL "Background zeroing starts below" => |s| pools(s, |p| p.ready_low);
-    Gauge "ready_high_pages" POOL "Background zeroing stops at" => |s| pools(s, |p| p.ready_high);
+    Gauge "ready_low_pages" POOL "Background zeroing starts below" => |s| pools(s, |p| p.ready_low.0);
+    Gauge "ready_high_pages" POOL "Background zeroing stops at" => |s| pools(s, |p| p.ready_high.0);
     Gauge "kernel_free_pages" KERNEL_POOL "Pages of the kernel's pool that are free and not promised to any process"
-        => |s| kernel_pools(s, |p| Some(p.kernel_free_pages));
+        => |s| kernel_pools(s, |p| Some(p.kernel_free_pages.0));
     Gauge "reserve_pages" KERNEL_POOL "Pages of the kernel's pool, in use or not, where reserve_max lets the daemon change its size"
-        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.total_pages));
+        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.total_pages.0));
     Gauge "reserve_grown_pages" KERNEL_POOL "Pages that the daemon has added to the kernel's pool and not yet removed"
-        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.grown_pages));
+        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.grown_pages.0));
     Gauge "user_held_bytes" UID "Bytes that count against a user's quota: lent, lingering and kept, and what its files have beyond that"
-        => |s| s.status.users.iter().map(|user| (vec![user.uid.to_string()], user.held_bytes)).collect();
+        => |s| s.status.users.iter().map(|user| (vec![user.uid.to_string()], user.held_bytes.0)).collect();
     Gauge "page_size_bytes" SIZE "Bytes of one page, to multiply by"
-        => |s| s.status.pools.iter().map(|pool| (vec![page_size(pool)], pool.page_bytes)).collect();
+        => |s| s.status.pools.iter().map(|pool| (vec![page_size(pool)], pool.page_size.bytes())).collect();
     Gauge "leases" NONE "Loans that are out" => |s| one(s.status.loans.len() as u64);
     Gauge "workers" NONE "The daemon's own workers that run now" => |s| one(s.status.workers.into());
     Gauge "paused" NONE "1 while background zeroing waits for CPU pressure to fall" => |s| one(s.status.paused_by_pressure.into());
@@ -92,14 +92,14 @@ metrics! {
         => |s| s.metrics.loans.samples();
     Counter "refusals" REASON "Loans refused, by reason; the last three concern loans by name" => |s| s.metrics.refusals.samples();
     Histogram "lend_seconds" NONE "Time from a request for a loan to its answer, refusals included" => |metrics| &metrics.lend;
-    Counter "lent_ready_bytes" NONE "Bytes lent that were ready" => |s| one(s.status.counters.hit_bytes);
-    Counter "lent_hole_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.miss_bytes);
-    Counter "zeroed_bytes" NONE "Bytes that workers zeroed, those of prezero zero included" => |s| one(s.status.counters.zeroed_bytes);
+    Counter "lent_ready_bytes" NONE "Bytes lent that were ready" => |s| one(s.status.counters.hit_bytes.0);
+    Counter "lent_hole_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.miss_bytes.0);
+    Counter "zeroed_bytes" NONE "Bytes that workers zeroed, those of prezero zero included" => |s| one(s.status.counters.zeroed_bytes.0);
     Seconds "worker_cpu_seconds" NONE "CPU time of the daemon's own workers, to 10 ms while they run, and of delegated workers once they have ended"
         => |s| s.worker_cpu;
     Counter "lost_workers" NONE "Workers that ended without a report" => |s| one(s.status.counters.lost_workers);
     Counter "given_back_bytes" NONE "Bytes given back to the kernel's pool, for others or by prezero give-back"
-        => |s| one(s.status.counters.given_back_bytes);
+        => |s| one(s.status.counters.given_back_bytes.0);
     Counter "reloads" RESULT "Configurations read again: taken, or refused with nothing changed" => |s| s.metrics.reloads.samples();
 }
 
@@ -114,7 +114,7 @@ fn one(value: u64) -> Samples {
 
 /// As it is configured: `2M`, `1G`.
 fn page_size(pool: &PoolStatus) -> String {
-    Bytes(pool.page_bytes).to_string()
+    pool.page_size.to_string()
 }
 
 /// The values of [`POOL`].

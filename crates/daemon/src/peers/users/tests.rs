@@ -2,7 +2,7 @@
 //! Who gets a place, whose turn it is, and what those pay whose calls take long.
 
 use super::*;
-use futures_util::FutureExt;
+use crate::base::now::NowOrNever as _;
 use tokio::task::{LocalSet, spawn_local};
 
 const ROOT: u32 = 0;

@@ -2,8 +2,6 @@
 //! What an earlier daemon left: files are taken over, and whose they are is read from their names.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
 
 use book::Found;
 use book::block::{Reach, StateName};
@@ -11,41 +9,11 @@ use book::journal;
 use linux::BlockFile;
 use units::{BlockId, Bytes, LeaseId, PageSize, Uid};
 
-use super::{GONE, Place, Store, Users, lane_of};
+use super::{GONE, Place, Store, Users};
 use crate::base::error::Result;
 use crate::storage::proof::Proofs;
 
-/// How long a start waits for what its borrowers hold up: files of the layout before this one.
-const WRAP_PATIENCE: Duration = Duration::from_secs(2);
-
 impl Store {
-    /// Takes over the files of the layout before this one: without directories, mode 0666. Those
-    /// whose borrowers hold them up are left for the next start, with everything that they have.
-    fn wrap(&self) -> Result<()> {
-        for (page_size, dir) in &self.dirs {
-            for state in StateName::ALL {
-                dir.end_wrapping(state.as_str())?;
-                for name in dir.bare(state.as_str())? {
-                    let dir = Arc::clone(dir);
-                    let lane = lane_of(&name, *page_size, state);
-                    self.lanes.submit(lane, move || {
-                        let wrapped = dir.wrap(state.as_str(), &name).and_then(|()| {
-                            if state == StateName::Lent {
-                                return Ok(());
-                            }
-                            dir.open_block(state.as_str(), &name)?.take_access()
-                        });
-                        if let Err(error) = wrapped {
-                            tracing::warn!(%error, %name, "a file is not taken over");
-                        }
-                    });
-                }
-            }
-        }
-        self.lanes.wait(WRAP_PATIENCE);
-        Ok(())
-    }
-
     /// The account of each lease that a file there is says it is, or was, part of.
     pub(crate) fn lease_owners(&self) -> Result<BTreeMap<LeaseId, Uid>> {
         let mut owners = BTreeMap::new();
@@ -61,19 +29,13 @@ impl Store {
 
     /// Every file there is. Names that are nobody's are removed: only a daemon writes here.
     pub(crate) fn scan(&mut self, lease_alive: &dyn Fn(u64) -> bool) -> Result<Vec<Found>> {
-        self.wrap()?;
         let mut found = Vec::new();
         for (page_size, dir) in self.dirs.clone() {
             for name in dir.list(GONE)? {
                 self.free(page_size, &dir, name, (None, None), Users::LoseIt);
             }
             for state in StateName::ALL {
-                let late = dir.bare(state.as_str())?;
                 for name in dir.list(state.as_str())? {
-                    if late.contains(&name) {
-                        tracing::warn!(%name, %state, "held by its borrower: left for another start");
-                        continue;
-                    }
                     let Some(entry) = journal::parse(&name, page_size) else {
                         tracing::warn!(%name, %state, "a file that no daemon made is removed");
                         dir.unlink(state.as_str(), &name)?;
@@ -81,8 +43,8 @@ impl Store {
                     };
                     let bytes = match dir.allocated_bytes(state.as_str(), &name) {
                         Ok(bytes) => bytes,
-                        Err(error) if error.is_not_found() => {
-                            // Of a crash between the directory and its file, or their end.
+                        Err(error) if is_no_block(&error) => {
+                            // A crash between the directory and its file, or no directory.
                             dir.unlink(state.as_str(), &name)?;
                             continue;
                         }
@@ -132,6 +94,11 @@ impl Store {
         }
         Ok(unknown)
     }
+}
+
+/// Whether what has the name of a block has no file of it.
+fn is_no_block(error: &linux::Error) -> bool {
+    error.is_not_found() || error.errno() == Some(linux::Errno::NOTDIR)
 }
 
 /// Who can reach a file that is found at start, without waiting for anybody.
