@@ -8,6 +8,7 @@ mod daemon;
 mod floors;
 mod machines;
 mod manual;
+mod preload;
 mod providers;
 mod purpose;
 mod sources;

@@ -12,11 +12,11 @@ use client::Loan;
 use crate::raw;
 
 /// So many nodes are told apart, which is the most that Linux has.
-const MOST: u32 = 1024;
+const MAX_NODES: u32 = 1024;
 
 /// A set of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Nodes(pub(crate) [u64; MOST as usize / 64]);
+pub(crate) struct Nodes(pub(crate) [u64; MAX_NODES as usize / 64]);
 
 impl Nodes {
     pub(crate) fn has(&self, node: u32) -> bool {
@@ -28,7 +28,7 @@ impl Nodes {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..MOST).filter(|node| self.has(*node))
+        (0..MAX_NODES).filter(|node| self.has(*node))
     }
 
     fn and(&self, other: &Self) -> Self {
@@ -58,12 +58,12 @@ pub(crate) struct Choice {
 }
 
 /// More nodes than that are not asked one by one.
-const MOST_ASKED: usize = 8;
+const MAX_ASKED_NODES: usize = 8;
 
 impl Choice {
     /// One node and no other.
     pub(crate) fn only(node: u32) -> Self {
-        let mut allowed = Nodes([0; MOST as usize / 64]);
+        let mut allowed = Nodes([0; MAX_NODES as usize / 64]);
         if let Some(word) = allowed.0.get_mut(node as usize / 64) {
             *word |= 1 << (node % 64);
         }
@@ -75,7 +75,7 @@ impl Choice {
     /// # Errors
     /// A policy that a loan cannot follow.
     pub(crate) fn of_thread() -> Result<Self, String> {
-        let all = Nodes([u64::MAX; MOST as usize / 64]);
+        let all = Nodes([u64::MAX; MAX_NODES as usize / 64]);
         // Without NUMA in the kernel there is one node and no policy.
         let Ok((mode, mask)) = raw::memory_policy() else {
             return Ok(Self { first: Vec::new(), or_others: true, allowed: all });
@@ -86,7 +86,7 @@ impl Choice {
         let nearest_of = |nodes: &Nodes| {
             let near = here.filter(|node| nodes.has(*node));
             let rest = nodes.iter().filter(|node| Some(*node) != near);
-            near.into_iter().chain(rest).take(MOST_ASKED).collect::<Vec<_>>()
+            near.into_iter().chain(rest).take(MAX_ASKED_NODES).collect::<Vec<_>>()
         };
         let several = || nearest_of(&mask);
         let local = || match here {
@@ -129,13 +129,13 @@ impl Choice {
 
 /// The policy of a range of memory.
 #[derive(Debug)]
-pub(crate) struct Range {
+pub(crate) struct RangePolicy {
     mode: libc::c_int,
     nodes: Nodes,
 }
 
-impl Range {
-    pub(crate) fn new((mode, nodes): (libc::c_int, [u64; MOST as usize / 64])) -> Self {
+impl RangePolicy {
+    pub(crate) fn new((mode, nodes): (libc::c_int, [u64; MAX_NODES as usize / 64])) -> Self {
         Self { mode: mode & MODES, nodes: Nodes(nodes) }
     }
 
@@ -155,7 +155,7 @@ impl Range {
     }
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for RangePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.nodes.fmt(f)
     }

@@ -105,9 +105,15 @@ fn plain(number: c_long, args: [usize; 6]) -> Result<usize> {
     unsafe { call(number, args) }
 }
 
-fn int(value: c_int) -> usize {
+pub(crate) fn int(value: c_int) -> usize {
     // The kernel looks at the lower half.
     value.cast_unsigned() as usize
+}
+
+/// This thread's `errno`.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: takes nothing, and is this thread's for as long as it runs.
+    unsafe { *libc::__errno_location() }
 }
 
 /// Sets this thread's `errno` and returns what it was.

@@ -25,13 +25,14 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
 use libc::{c_int, shmid_ds};
 
-use crate::anonymous::{page_of, remember};
+use crate::anonymous::page_of;
 use crate::config::config;
 use crate::daemon::{Ask, Lender};
-use crate::maps::{self, Piece};
-use crate::raw::{self, Errno, File, READ_WRITE};
+use crate::lent_files::LentFiles;
+use crate::lent_ranges::{self, Kind, Range};
+use crate::maps;
+use crate::raw::{self, Errno, File, Mapping, READ_WRITE};
 use crate::say::say;
-use crate::stays::Stays;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -104,8 +105,8 @@ impl Segments {
     }
 
     /// Whether a mapping is one of a segment.
-    pub(crate) fn is_of(&self, piece: &Piece) -> bool {
-        self.0.iter().any(|segment| piece.is_of(segment.file))
+    pub(crate) fn is_of(&self, mapping: &Mapping) -> bool {
+        self.0.iter().any(|segment| mapping.is_of(segment.file))
     }
 
     /// Lets go of segments that were removed and are attached nowhere.
@@ -135,7 +136,11 @@ impl Segments {
         let segment = self.find(id)?;
         // SAFETY: the caller's contract.
         let mapped = unsafe { segment.map(address, flags) };
-        Some(mapped.inspect(|_| segment.touched(|shared| &shared.attached_at)))
+        Some(mapped.inspect(|at| {
+            segment.touched(|shared| &shared.attached_at);
+            // A full table leaves a removed segment lent until the next call about segments.
+            let _ = lent_ranges::add(Range::new(*at, segment.bytes()), Kind::Segment);
+        }))
     }
 
     /// `shmdt`: what of a segment lies where it would lie if attached at that address.
@@ -144,18 +149,19 @@ impl Segments {
     /// As the call itself.
     pub(crate) unsafe fn detach(&mut self, address: usize) -> Option<raw::Result<usize>> {
         let end = |segment: &Segment| address.saturating_add(segment.bytes());
-        let (segment, pieces) = self.0.iter().find_map(|segment| {
-            let mut pieces = maps::pieces(address, end(segment)).ok()?;
-            pieces.retain(|piece| {
-                piece.is_of(segment.file) && (piece.start - address) as u64 == piece.offset
+        let (segment, mappings) = self.0.iter().find_map(|segment| {
+            let mut mappings = maps::mappings(address, end(segment)).ok()?;
+            mappings.retain(|mapping| {
+                mapping.is_of(segment.file) && (mapping.start - address) as u64 == mapping.offset
             });
-            (!pieces.is_empty()).then_some((segment, pieces))
+            (!mappings.is_empty()).then_some((segment, mappings))
         })?;
-        for piece in pieces {
+        for mapping in mappings {
             // SAFETY: the program detaches what is attached there.
-            if let Err(error) = unsafe { raw::munmap(piece.start, piece.end - piece.start) } {
+            if let Err(error) = unsafe { raw::munmap(mapping.start, mapping.bytes()) } {
                 return Some(Err(error));
             }
+            lent_ranges::remove(Range::new(mapping.start, mapping.bytes()));
         }
         segment.touched(|shared| &shared.detached_at);
         self.tidy();
@@ -214,10 +220,10 @@ impl Segment {
     }
 
     /// Where this process has it.
-    fn attached(&self) -> raw::Result<Vec<Piece>> {
-        let mut pieces = maps::pieces(0, usize::MAX)?;
-        pieces.retain(|piece| piece.is_of(self.file));
-        Ok(pieces)
+    fn attached(&self) -> raw::Result<Vec<Mapping>> {
+        let mut mappings = maps::mappings(0, usize::MAX)?;
+        mappings.retain(|mapping| mapping.is_of(self.file));
+        Ok(mappings)
     }
 
     /// Whether this process may read (4), write (2) or execute (1) it, by its mode.
@@ -318,7 +324,7 @@ impl Segment {
 /// `shmget` of huge pages: a number, or `None` to make the untouched call.
 pub(crate) fn get(
     lender: &mut Lender,
-    stays: &mut Stays,
+    files: &mut LentFiles,
     segments: &mut Segments,
     key: libc::key_t,
     bytes: usize,
@@ -349,7 +355,7 @@ pub(crate) fn get(
         Err(why) => return not(&why),
     };
     let page = usize::try_from(page).ok()?;
-    if let Err(error) = remember(stays, &loan, page, false) {
+    if let Err(error) = files.add(&loan, page, false, None) {
         return not(&error);
     }
     let (_, mut files) = loan.into_fds();
