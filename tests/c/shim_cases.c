@@ -13,6 +13,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -174,15 +175,18 @@ static void in_handler(int signal)
 
 static void signal_stack(void)
 {
-	for (size_t bytes = 4096; bytes <= 16384; bytes *= 2) {
+	size_t least = getauxval(AT_MINSIGSTKSZ);
+
+	/* The linker resolves what it calls, which needs more than such a stack has. */
+	in_handler(0);
+	for (size_t bytes = least + 2048; bytes <= 4 * least; bytes += least) {
 		unsigned char *room = mmap(NULL, bytes + 4096, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		stack_t stack = { .ss_sp = room + 4096, .ss_size = bytes };
 		struct sigaction action = { .sa_handler = in_handler, .sa_flags = SA_ONSTACK };
 
 		mprotect(room, 4096, PROT_NONE);
-		/* A kernel's frame may need more than 4 KiB: then nobody has such a stack. */
 		if (sigaltstack(&stack, NULL))
-			continue;
+			die("sigaltstack");
 		sigaction(SIGUSR1, &action, NULL);
 		private[0] = 3;
 		raise(SIGUSR1);

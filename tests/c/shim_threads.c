@@ -119,8 +119,8 @@ static void take(struct worker *worker, struct object *object)
 			note(worker, "a second number %ld\n", (long)status.st_size);
 			close(again);
 		}
-		note(worker, "seals %d grows %d\n", fcntl(object->fd, F_GET_SEALS),
-		     ftruncate(object->fd, (off_t)((object->pages + 1) * PAGE)));
+		note(worker, "seals %d", fcntl(object->fd, F_GET_SEALS));
+		note(worker, " grows %d\n", ftruncate(object->fd, (off_t)((object->pages + 1) * PAGE)));
 	}
 	if (object->memory == MAP_FAILED) {
 		note(worker, "mmap: %s\n", strerrorname_np(errno));
@@ -141,7 +141,8 @@ static void fork_one(struct worker *worker, struct object *object)
 		object->memory[1] = 99;
 		_exit(same ? 40 : 41);
 	}
-	note(worker, "fork %ld then %d\n", pid < 0 ? -errno : child_end(pid), object->memory[1]);
+	long end = pid < 0 ? -errno : child_end(pid);
+	note(worker, "fork %ld then %d\n", end, object->memory[1]);
 	object->memory[1] = 0;
 }
 
@@ -161,7 +162,9 @@ static void advise(struct worker *worker, struct object *object)
 	int advice = all[draw(worker, 5)];
 
 	int done = madvise(object->memory, PAGE, advice);
-	note(worker, "madvise %d %s %lx\n", advice, done ? strerrorname_np(errno) : "done", sum(object));
+	const char *how = done ? strerrorname_np(errno) : "done";
+	note(worker, "madvise %d %s", advice, how);
+	note(worker, " %lx\n", sum(object));
 }
 
 static void move(struct worker *worker, struct object *object)

@@ -135,6 +135,27 @@ impl Memfds {
         log("a memfd", bytes, exchange((lender, files), &pending, bytes, Some(memfd), false));
     }
 
+    /// Before `fallocate` of a whole memfd without a size. The kernel may lack the pages, so the
+    /// size comes first here, and is taken back where no lent file takes the memfd's place.
+    pub(crate) fn allocated(
+        &mut self,
+        lender: &mut Lender,
+        files: &mut LentFiles,
+        fd: c_int,
+        bytes: i64,
+    ) {
+        let is_empty = || raw::file(fd).is_ok_and(|file| file.bytes == 0);
+        let pending = self.find(fd).filter(|_| is_empty());
+        if pending.is_some_and(|pending| pending.memfd.is_some())
+            && raw::ftruncate(fd, bytes).is_ok()
+        {
+            self.sized(lender, files, fd);
+            if raw::look(fd).is_ok_and(|look| look.blocks == 0) {
+                let _ = raw::ftruncate(fd, 0);
+            }
+        }
+    }
+
     /// The page size of a pending file that a mapping of that length is all of.
     pub(crate) fn page_of_all(&self, fd: c_int, bytes: usize, offset: i64) -> Option<u64> {
         let pending = self.find(fd)?;

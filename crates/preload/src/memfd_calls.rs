@@ -79,6 +79,15 @@ pub extern "C" fn ftruncate64(fd: c_int, bytes: off64_t) -> c_int {
     truncate(&FTRUNCATE64, fd, bytes)
 }
 
+/// Before a pending file is allocated as a whole.
+fn allocated(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t) {
+    if mode == 0 && offset == 0 && bytes > 0 && kind_of(fd) == Some(Kind::Pending) {
+        guarded(LOAN_LOCK_TIMEOUT, |State { lender, files, memfds, .. }| {
+            memfds.allocated(lender, files, fd, bytes);
+        });
+    }
+}
+
 /// Whether emulated seals forbid an allocation, which may make a file longer.
 fn is_forbidden_growth(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t) -> bool {
     if mode & libc::FALLOC_FL_KEEP_SIZE != 0 || !memfd::is_any_sealed() {
@@ -108,6 +117,7 @@ fn allocate(
     if is_forbidden_growth(fd, mode, offset, bytes) {
         return c_int_result(Err(Errno(libc::EPERM)));
     }
+    allocated(fd, mode, offset, bytes);
     next.call(
         |fallocate| fallocate(fd, mode, offset, bytes),
         || c_int_result(raw::fallocate(fd, mode, offset, bytes)),
@@ -137,6 +147,7 @@ fn posix_allocate(
     if is_forbidden_growth(fd, 0, offset, bytes) {
         return libc::EPERM;
     }
+    allocated(fd, 0, offset, bytes);
     next.call(
         |fallocate| fallocate(fd, offset, bytes),
         || raw::fallocate(fd, 0, offset, bytes).map_or_else(|error| error.0, |_| 0),
