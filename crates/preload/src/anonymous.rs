@@ -157,7 +157,7 @@ unsafe fn serve(
 /// Maps the loan's blocks in a row, and notes the range.
 ///
 /// Where the request replaces something, the blocks are mapped elsewhere first, and moved: a
-/// refusal leaves what is there.
+/// refusal changes nothing.
 ///
 /// # Safety
 /// As [`map`].
@@ -181,7 +181,7 @@ pub(crate) unsafe fn place(
     // SAFETY: the caller's contract, and a range of this function's own.
     let placed = unsafe { map_blocks(loan, request, start) }.and_then(|()| {
         if private {
-            // A child must never share what is private. The advice changes no content.
+            // A child must never share private memory. The advice changes no content.
             // SAFETY: just mapped.
             unsafe { raw::madvise(start, bytes, libc::MADV_DONTFORK) }?;
         }
@@ -255,7 +255,7 @@ fn reserve(request: Request, bytes: usize, page: usize) -> raw::Result<usize> {
     if request.flags & libc::MAP_FIXED_NOREPLACE != 0 {
         return Err(Errno(libc::EINVAL));
     }
-    // MariaDB gives back what is not at a multiple of 8 MiB and asks for more: the largest power of
+    // MariaDB gives back memory outside of a multiple of 8 MiB and asks for more: the largest power of
     // two inside of the length suits it. At whole GiB page tables can be shared.
     let align = page.max(GIB.min(1 << bytes.checked_ilog2().unwrap_or(0)));
     let padded = bytes.checked_add(align).ok_or(Errno(libc::ENOMEM))?;

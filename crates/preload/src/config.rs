@@ -29,10 +29,10 @@ pub(crate) struct Config {
 }
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
-/// Whether anything could be served: set once the configuration says no.
+/// Set once the configuration excludes this program.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// The configuration, read at the first call. For those who have the guard.
+/// The configuration, read at the first call. The caller has the guard.
 pub(crate) fn config() -> &'static Config {
     CONFIG.get_or_init(|| {
         let config = Config::from_environment();
@@ -46,11 +46,11 @@ pub(crate) fn is_off() -> bool {
     OFF.load(Ordering::Relaxed)
 }
 
-/// The longest patience that can be set: everybody else who allocates waits behind it.
+/// The longest timeout that can be set: all other threads that allocate wait behind it.
 const MAX_DAEMON_TIMEOUT_MS: u64 = 60_000;
 
 impl Config {
-    /// What a variable says that cannot be understood is said in the log, and the default is taken.
+    /// A value that is not understood is logged, and the default is taken.
     fn from_environment() -> Self {
         say::open(std::env::var_os("PREZERO_SHIM_LOG"));
         let is_meant = is_meant(std::env::var_os("PREZERO_ONLY"));
@@ -93,8 +93,8 @@ fn zero_or_one(text: &str) -> Option<bool> {
     }
 }
 
-/// A variable's value, or the default: where it is unset or empty, and where it is none of
-/// `expected`, which is said.
+/// A variable's value, or the default where it is unset, empty, or unlike `expected`. The last is
+/// logged.
 fn read<T>(name: &str, expected: &str, default: T, parse: impl FnOnce(&str) -> Option<T>) -> T {
     let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
         return default;
@@ -105,16 +105,16 @@ fn read<T>(name: &str, expected: &str, default: T, parse: impl FnOnce(&str) -> O
     })
 }
 
-/// What tells the C library how to allocate.
+/// The variable that tells the C library how to allocate.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// Whether the C library was told so. Its `malloc` then maps huge pages by calls that nobody stands
-/// before, so that no other call may ever come here to say it at.
+/// Whether the C library was told to allocate huge pages. Its `malloc` maps them by internal calls,
+/// so that perhaps no other call ever comes here to log it.
 pub(crate) fn is_malloc_told() -> bool {
     std::env::var_os(TUNABLES).is_some_and(|value| has_own_pages(value.as_bytes()))
 }
 
-/// Whether tunables say so: `glibc.malloc.hugetlb` is 2, or a page size in bytes.
+/// Whether tunables ask for huge pages: `glibc.malloc.hugetlb` is 2, or a page size in bytes.
 fn has_own_pages(tunables: &[u8]) -> bool {
     tunables.split(|byte| *byte == b':').any(|one| {
         let value = one.strip_prefix(b"glibc.malloc.hugetlb=");
@@ -122,7 +122,7 @@ fn has_own_pages(tunables: &[u8]) -> bool {
     })
 }
 
-/// Whether this program is one of those named, or none is.
+/// Whether this program is named, or the variable names none.
 fn is_meant(only: Option<OsString>) -> bool {
     let Some(only) = only.filter(|names| !names.is_empty()) else { return true };
     let Ok(program) = std::fs::read_link("/proc/self/exe") else { return false };

@@ -19,7 +19,7 @@ const LAST_HOPE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Ask {
     pub(crate) bytes: u64,
     pub(crate) page: u64,
-    /// Whether it must be one file.
+    /// Whether the loan must be one file.
     pub(crate) single: bool,
     /// Whether the kernel has refused already.
     pub(crate) last_hope: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Ask {
     pub(crate) node: Option<u32>,
 }
 
-/// Who is asked for loans.
+/// The daemon, as this process asks it for loans.
 #[derive(Debug)]
 pub(crate) struct Lender {
     /// Until when no daemon is asked: one that does not answer costs its timeout once, not always.

@@ -7,8 +7,8 @@
 //! was served yet.
 //!
 //! *Fork*: the forking thread takes the lock before the fork, so that the child finds the state in
-//! order, and releases it on both sides. A child of a plain `clone` may inherit a lock whose
-//! holder does not exist there: it times out, and the kernel serves it.
+//! order, and releases it on both sides. A child of a plain `clone` may inherit a lock of a
+//! thread that it lacks: it times out, and the kernel serves it.
 //!
 //! *Seccomp*: once the program has a filter the lock is closed ([`crate::seccomp`]).
 //!
@@ -79,7 +79,7 @@ impl State {
 pub(crate) struct Guard {
     signals: u64,
     cancellation: libc::c_int,
-    /// A call that succeeds leaves the program's `errno` alone, whatever happened behind it.
+    /// A call that succeeds leaves the program's `errno` as it was.
     errno: libc::c_int,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct LentFile {
     generation: u32,
 }
 
-/// What a memfd of the kernel's is made again from.
+/// How to make a memfd of the kernel's in its place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memfd {
     pub(crate) flags: libc::c_uint,
@@ -39,7 +39,7 @@ impl LentFile {
     }
 }
 
-/// The lent files of this process. Those that are gone are forgotten when the list has doubled.
+/// The lent files of this process. The list forgets unmapped files when it has doubled.
 #[derive(Debug)]
 pub(crate) struct LentFiles {
     files: Vec<LentFile>,
@@ -92,7 +92,7 @@ impl LentFiles {
         }
         let mapped = maps::mappings(0, usize::MAX).unwrap_or_default();
         if !mapped.is_empty() {
-            // Those of descriptors alone are forgotten too: `mbind` is about mappings.
+            // Files without a mapping are forgotten too: `mbind` is about mappings.
             let is_there = |lent: &LentFile| mapped.iter().any(|one| one.is_of(lent.file));
             self.files.retain(|lent| lent.memfd.is_some_and(|m| m.seals > 1) || is_there(lent));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where lent memory is mapped, as far as calls about memory need to know: a table of address
-//! ranges that is read and changed without a lock and without a system call.
+//! Where lent memory is mapped: a table of address ranges. It is read and changed without a lock
+//! and without a system call.
 //!
 //! An entry is one word, so each change is one compare-and-swap. Memory that is unmapped, moved or
 //! replaced by the interposed calls leaves the table. Ranges of shared memory serve as a hint: a
@@ -104,7 +104,7 @@ pub(crate) fn first_of(range: Range, kind: Kind) -> Option<Range> {
 /// Notes a range.
 ///
 /// # Errors
-/// A full table, or memory whose pages are smaller than its granules.
+/// A full table, or memory with pages that are smaller than its granules.
 pub(crate) fn add(range: Range, kind: Kind) -> Result<(), &'static str> {
     let in_granules = range.start.is_multiple_of(GRANULE) && range.end.is_multiple_of(GRANULE);
     let packed = if in_granules { pack(range, kind) } else { None };

@@ -7,7 +7,8 @@
 //!
 //! | room | what it does |
 //! |---|---|
-//! | [`memory_calls`], [`memfd_calls`], [`segment_calls`], [`fd_passing`], [`raw_syscalls`] | the exported functions |
+//! | [`memory_calls`], [`memfd_calls`], [`segment_calls`] | the exported functions |
+//! | [`fd_passing`], [`raw_syscalls`] | `sendmsg`; `syscall` and `prctl` |
 //! | [`lookup`], [`init`] | `dlsym`; the constructor and fork |
 //! | [`anonymous`] | serves `mmap(MAP_ANONYMOUS / MAP_HUGETLB)` |
 //! | [`private`] | what private memory promises, with `PREZERO_PRIVATE=1` |
@@ -16,7 +17,8 @@
 //! | [`rebind`] | other memory in the place of what `mbind` wants elsewhere |
 //! | [`guard`] | the one lock: no signal, no cancellation, no allocator of the program's |
 //! | [`daemon`], [`policy`] | asks for loans in bounded time, from the nodes of the policy |
-//! | [`lent_files`], [`lent_ranges`], [`watched_fds`], [`sharing`] | what is lent, and to whom it may be known |
+//! | [`lent_files`], [`lent_ranges`] | what is lent: files, addresses |
+//! | [`watched_fds`], [`sharing`] | descriptors of interest; forks and passed descriptors |
 //! | [`next`] | the registry of symbols, and the function behind each |
 //! | [`seccomp`], [`config`], [`say`], [`defect`] | filters, environment, log, panics |
 //! | [`maps`], [`raw`] | what the kernel says; the system calls |
@@ -57,3 +59,18 @@ mod watched_fds;
 /// Where everything here allocates. Memory comes from `mmap` in pieces of 64 KiB and more.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
+/// The unwinder, linked statically: as a library of its own it costs each start of a program about
+/// as much as all that this library does there.
+mod unwinder {
+    #![expect(unsafe_code, reason = "names a function of the compiler's library")]
+
+    #[link(name = "gcc_eh", kind = "static", modifiers = "-bundle")]
+    unsafe extern "C" {
+        fn _Unwind_Backtrace();
+    }
+
+    /// Makes the linker take the archive before it comes to the shared library.
+    #[used]
+    static FIRST: unsafe extern "C" fn() = _Unwind_Backtrace;
+}

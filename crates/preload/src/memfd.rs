@@ -8,7 +8,7 @@
 //! | file | is served |
 //! |---|---|
 //! | memfd without `MFD_ALLOW_SEALING` | after the first `ftruncate` |
-//! | memfd with it, sealed by `F_SEAL_SEAL` and not against writing | at the first shared mapping of all of it |
+//! | memfd with it and `F_SEAL_SEAL`, writable | at the first shared mapping of all of it |
 //! | unlinked file | likewise |
 //!
 //! The kernel makes each call first, and its answer stands. So an error is the kernel's, and the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The exported calls that make files of huge pages, and those that give them length and seals.
+//! The exported calls that make files of huge pages, and calls that give them length and seals.
 //!
 //! # Safety
 //!
@@ -221,7 +221,7 @@ fn made(fd: c_int) -> c_int {
 /// does.
 ///
 /// # Safety
-/// `out` is what the successful call was given.
+/// `out` is the argument of the successful call.
 unsafe fn looked(done: c_int, fd: Option<c_int>, out: *const libc::statfs) -> c_int {
     // SAFETY: the caller's contract: the call has written it.
     if done == 0 && unsafe { (*out).f_type } == libc::HUGETLBFS_MAGIC && !is_off() {

@@ -77,8 +77,8 @@ impl Call {
         Request { address: address.addr(), bytes, prot, flags, file_page }
     }
 
-    /// Serves the call, or what comes before it; `None` leaves the call itself to be made.
-    /// `last_hope`: the kernel has refused for want of pages.
+    /// Serves the call, or prepares it; `None` leaves the call itself to the caller.
+    /// `last_hope`: the kernel lacks the pages.
     ///
     /// # Safety
     /// As `mmap`.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which nodes the kernel would take a thread's pages from, so that a loan takes none from others.
 //!
-//! The kernel looks at the policy of whoever touches a page first, at that moment; a loan follows
-//! the policy of the thread that makes the call, at the call. What a loan leaves to the program's
-//! own faults is the kernel's to place.
+//! The kernel follows the policy of the thread that touches a page first. A loan follows the policy
+//! of the thread that makes the call. Pages that a loan leaves to the program's own faults are
+//! placed by the kernel.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use client::Loan;
 
 use crate::raw;
 
-/// So many nodes are told apart, which is the most that Linux has.
+/// The most nodes that Linux has.
 const MAX_NODES: u32 = 1024;
 
 /// A set of nodes.
@@ -51,17 +51,17 @@ impl fmt::Display for Nodes {
 pub(crate) struct Choice {
     /// These nodes are asked first, one after the other.
     pub(crate) first: Vec<u32>,
-    /// Whether any other may follow, or several together.
+    /// Whether other nodes may follow, or several together.
     pub(crate) or_others: bool,
-    /// No page may lie elsewhere.
+    /// All pages must lie on these.
     allowed: Nodes,
 }
 
-/// More nodes than that are not asked one by one.
+/// The most nodes that are asked one by one.
 const MAX_ASKED_NODES: usize = 8;
 
 impl Choice {
-    /// One node and no other.
+    /// One node alone.
     pub(crate) fn only(node: u32) -> Self {
         let mut allowed = Nodes([0; MAX_NODES as usize / 64]);
         if let Some(word) = allowed.0.get_mut(node as usize / 64) {
@@ -70,7 +70,7 @@ impl Choice {
         Self { first: vec![node], or_others: false, allowed }
     }
 
-    /// What the kernel would do for the calling thread: its memory policy, within its cpuset.
+    /// The kernel's choice for the calling thread: its memory policy, within its cpuset.
     ///
     /// # Errors
     /// A policy that a loan cannot follow.
@@ -113,7 +113,7 @@ impl Choice {
         Ok(Self { first, or_others, allowed })
     }
 
-    /// Whether a loan has no block on a node that it may not have one on.
+    /// Checks that all blocks of a loan lie on allowed nodes.
     ///
     /// # Errors
     /// The node at fault.
@@ -139,7 +139,7 @@ impl RangePolicy {
         Self { mode: mode & MODES, nodes: Nodes(nodes) }
     }
 
-    /// Whether pages of a node are what the kernel would take, were there some on each.
+    /// Whether the kernel would take pages of that node, if all nodes had some.
     pub(crate) fn suits(&self, node: u32) -> bool {
         match self.mode {
             libc::MPOL_BIND | PREFERRED_MANY => self.nodes.has(node),

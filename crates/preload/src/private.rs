@@ -11,9 +11,10 @@
 //!
 //! These differ, and `prezero run --help` says so:
 //!
-//! - A forked child does not have the memory (`MADV_DONTFORK`), and ends by SIGSEGV if it touches
-//!   it. Address space without rights holds its place. `MADV_DOFORK` succeeds and changes nothing. Children of `vfork` and `posix_spawn` share
-//!   it until they `exec`, as ever.
+//! - A forked child lacks the memory (`MADV_DONTFORK`), and ends by SIGSEGV if it touches it.
+//!   Address space without rights holds its place.
+//! - `MADV_DOFORK` succeeds and changes nothing.
+//! - Children of `vfork` and `posix_spawn` share it until they `exec`, as ever.
 //! - Core dumps lack it by default. A userfaultfd reports no missing page after `MADV_DONTNEED`.
 //! - `munmap` of a part keeps that part's pages lent until the rest of its block is unmapped.
 //! - Calls past the C library (`syscall`, `process_madvise`) are not seen.
@@ -36,8 +37,8 @@ use crate::seccomp;
 /// `MADV_DONTNEED_LOCKED` (Linux 5.18).
 const DONTNEED_LOCKED: c_int = 24;
 
-/// The range of a call whose advice means something else for private lent memory; `None` where the
-/// advice is the kernel's alone.
+/// The range of a call, if its advice means something else for private lent memory than for the
+/// mapping that the kernel has.
 #[inline]
 pub(crate) fn range_of_advice(start: usize, bytes: usize, advice: c_int) -> Option<Range> {
     let special = matches!(
@@ -151,7 +152,7 @@ fn clear(mapping: &Mapping, pages: impl Iterator<Item = Range>) -> raw::Result<(
         // A page that the kernel lacks is zero.
         // SAFETY: the advice changes no content.
         if unsafe { raw::madvise(page.start, page.bytes(), libc::MADV_POPULATE_WRITE) }.is_ok() {
-            // SAFETY: a page with memory, whose content the program gives up.
+            // SAFETY: a page with memory; the program gives its content up.
             unsafe { raw::clear(page.start, page.bytes()) };
         }
     }

@@ -12,8 +12,8 @@
 //!
 //! # Safety
 //!
-//! What is replaced is untouched lent memory, so zero, by memory that is zero, with the same
-//! rights, flags and length. The new memory is mapped elsewhere first: a refusal leaves all as it
+//! The code replaces untouched lent memory, so zero, by memory that is zero, with the same rights,
+//! flags and length. The new memory is mapped elsewhere first: a refusal leaves all as it
 //! was.
 #![expect(unsafe_code, reason = "puts other memory in the place of untouched memory")]
 

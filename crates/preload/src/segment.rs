@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `shmget(SHM_HUGETLB)`, where the operator allows it (`PREZERO_SHM=1`).
 //!
-//! A segment's number is for every process on the machine, and lent memory can be attached only by
-//! those that know of the loan: the program that made it and the children it forked. So segments
-//! with a key are never served, and private ones only on request. Everybody else finds the number
-//! unknown (`EINVAL`), loudly, and never other memory under it.
+//! Every process on the machine can attach a segment by its number. Lent memory can be attached only
+//! by the program that made it and by its forked children. So segments with a key are never served,
+//! and private ones only on request. All other processes find the number unknown (`EINVAL`), and
+//! never other memory under it.
 //!
 //! The number comes from the kernel, as do owner, times and the like: a segment of one page that is
 //! asked for them and removed at once, so that no other segment has the number. What changes later
@@ -41,10 +41,10 @@ pub(crate) fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// What a segment's number says until it is gone (`SHM_DEST`).
+/// The mode's bit of a removed segment (`SHM_DEST`).
 const REMOVED: u32 = 0o1000;
 
-/// What changes of a segment, for the program and its forks alike.
+/// The changing part of a segment, for the program and its forks alike.
 #[derive(Debug)]
 struct Shared {
     mode: AtomicU32,
@@ -86,7 +86,7 @@ struct Segment {
     fd: c_int,
     file: File,
     page: usize,
-    /// What the kernel said when it was made.
+    /// The kernel's answer when it was made.
     made: shmid_ds,
     shared: SharedPage,
 }
@@ -143,7 +143,7 @@ impl Segments {
         }))
     }
 
-    /// `shmdt`: what of a segment lies where it would lie if attached at that address.
+    /// `shmdt`: the parts of a segment that lie where an attachment at that address has them.
     ///
     /// # Safety
     /// As the call itself.
@@ -157,7 +157,7 @@ impl Segments {
             (!mappings.is_empty()).then_some((segment, mappings))
         })?;
         for mapping in mappings {
-            // SAFETY: the program detaches what is attached there.
+            // SAFETY: the program detaches this memory.
             if let Err(error) = unsafe { raw::munmap(mapping.start, mapping.bytes()) } {
                 return Some(Err(error));
             }
@@ -377,7 +377,7 @@ pub(crate) fn get(
     Some(id)
 }
 
-/// A number that no other segment has, nor soon will, and what the kernel says of it.
+/// A number that no other segment has or gets soon, and the kernel's status of it.
 fn number() -> raw::Result<(c_int, shmid_ds)> {
     let int = |value: c_int| value.cast_unsigned() as usize;
     let flags = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
@@ -385,7 +385,7 @@ fn number() -> raw::Result<(c_int, shmid_ds)> {
     let id = unsafe { raw::shm(libc::SYS_shmget, [0, raw::base_page(), int(flags)]) }?;
     // SAFETY: all bytes zero is a value of the structure, which is plain numbers.
     let mut made: shmid_ds = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one structure, whose layout libc's is on these architectures.
+    // SAFETY: the kernel writes one structure, with libc's layout on these architectures.
     let asked =
         unsafe { raw::shm(libc::SYS_shmctl, [id, int(libc::IPC_STAT), (&raw mut made).addr()]) };
     // SAFETY: removing takes no structure.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Descriptors and what is behind them.
+//! Descriptors and their files.
 //!
 //! # Safety
 //!
@@ -28,7 +28,7 @@ impl File {
 }
 
 pub(crate) fn memfd_create(name: *const libc::c_char, flags: libc::c_uint) -> Result<usize> {
-    // The kernel reads the name as far as it is mapped and answers EFAULT beyond.
+    // The kernel reads the name, and answers EFAULT at its first unmapped byte.
     plain(libc::SYS_memfd_create, [name.addr(), flags as usize, 0, 0, 0, 0])
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn fallocate(fd: c_int, mode: c_int, offset: i64, bytes: i64) -> Resu
 /// `fcntl`.
 ///
 /// # Safety
-/// For the commands that take a pointer, it is good for what the kernel does with it.
+/// For the commands that take a pointer, it is valid for the kernel's use.
 pub(crate) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize> {
     // SAFETY: the caller's contract.
     unsafe { call(libc::SYS_fcntl, [int(fd), int(command), argument, 0, 0, 0]) }
@@ -97,12 +97,12 @@ pub(crate) fn open(path: &CStr) -> Result<c_int> {
     plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
 }
 
-/// Writes what it can. Behind the guard, where signals wait: one that is the write's own fault (a
-/// pipe that nobody reads any more, a file at the process's limit) is taken before it can end a
-/// program which has not written anything.
+/// Writes what it can. The caller has the guard, so signals wait. The write itself may cause one:
+/// a pipe without a reader, a file at the process's limit. That signal is taken, so that it ends no
+/// program which has written nothing.
 pub(crate) fn write(fd: c_int, bytes: &[u8]) {
     let before = pending_signals();
-    // A log that cannot be written has nobody to tell.
+    // A log that cannot be written is lost.
     let written = plain(libc::SYS_write, [int(fd), bytes.as_ptr().addr(), bytes.len(), 0, 0, 0]);
     let signal = match written {
         Err(Errno(libc::EPIPE)) => libc::SIGPIPE,
@@ -129,7 +129,7 @@ fn pending_signals() -> u64 {
 fn stat(fd: c_int) -> Result<libc::stat> {
     // SAFETY: all bytes zero is a valid `stat`, which is plain numbers.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one `stat`, whose layout libc's is on these architectures.
+    // SAFETY: the kernel writes one `stat`, with libc's layout on these architectures.
     unsafe { call(libc::SYS_fstat, [int(fd), (&raw mut stat).addr(), 0, 0, 0, 0]) }?;
     Ok(stat)
 }
@@ -186,7 +186,7 @@ pub(crate) fn lowest_free() -> Result<c_int> {
 pub(crate) fn huge_page_of(fd: c_int) -> Option<u64> {
     // SAFETY: all bytes zero is a valid `statfs`, which is plain numbers.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one `statfs`, whose layout libc's is on these architectures.
+    // SAFETY: the kernel writes one `statfs`, with libc's layout on these architectures.
     unsafe { call(libc::SYS_fstatfs, [int(fd), (&raw mut fs).addr(), 0, 0, 0, 0]) }.ok()?;
     let page = u64::try_from(fs.f_bsize).ok().filter(|page| page.is_power_of_two());
     page.filter(|_| fs.f_type == libc::HUGETLBFS_MAGIC)
@@ -197,10 +197,10 @@ pub(crate) fn sendmsg(fd: c_int, message: usize, flags: c_int) -> Result<usize> 
     plain(libc::SYS_sendmsg, [int(fd), message, int(flags), 0, 0, 0])
 }
 
-/// `sendmmsg`, into whose messages the kernel writes how much it sent.
+/// `sendmmsg`; the kernel writes into each message how much it sent.
 ///
 /// # Safety
-/// So many messages of the program's, which nobody else uses meanwhile.
+/// As many messages of the program, which no other thread uses meanwhile.
 pub(crate) unsafe fn sendmmsg(
     fd: c_int,
     messages: usize,
@@ -211,8 +211,8 @@ pub(crate) unsafe fn sendmmsg(
     unsafe { call(libc::SYS_sendmmsg, [int(fd), messages, count as usize, int(flags), 0, 0]) }
 }
 
-/// Opens a file of that path for appending, made where it is missing, closed on exec. Waits for
-/// nobody at the other end of a FIFO, and takes no terminal for the program's.
+/// Opens a file of that path for appending, made where it is missing, closed on exec. Opens a
+/// FIFO without waiting for its reader, and takes no terminal for the program's.
 pub(crate) fn open_log(path: &CStr) -> Result<c_int> {
     let place = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT;
     let flags = place | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;

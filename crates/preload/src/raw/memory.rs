@@ -12,7 +12,7 @@ use libc::{c_int, c_long};
 use super::{Errno, File, Result, call, close, int, open, pread};
 
 pub(crate) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// To a place that is given, in which nothing of anybody's is.
+/// To a given place, where the caller has nothing or gives it up.
 pub(crate) const MOVE: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
 
 /// A mapping, or a part of one.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn mmap(
 /// `munmap`.
 ///
 /// # Safety
-/// The range is the caller's, and nobody uses it any more.
+/// The range is the caller's, and no thread uses it any more.
 pub(crate) unsafe fn munmap(address: usize, bytes: usize) -> Result<usize> {
     // SAFETY: the caller answers for the range.
     unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) }
@@ -85,7 +85,7 @@ pub(crate) unsafe fn mremap(
 /// `mprotect`.
 ///
 /// # Safety
-/// The range is the caller's, and whoever uses it can live with the new rights.
+/// The range is the caller's, and its users can live with the new rights.
 pub(crate) unsafe fn mprotect(address: usize, bytes: usize, prot: c_int) -> Result<usize> {
     // SAFETY: the caller answers for the range.
     unsafe { call(libc::SYS_mprotect, [address, bytes, int(prot), 0, 0, 0]) }
@@ -162,7 +162,7 @@ pub(crate) unsafe fn shm(number: c_long, args: [usize; 3]) -> Result<usize> {
     unsafe { call(number, [args[0], args[1], args[2], 0, 0, 0]) }
 }
 
-/// `/proc/self/pagemap`: what is in this process's page tables. `mincore` looks at the file.
+/// `/proc/self/pagemap`: this process's page tables. `mincore` looks at the file.
 pub(crate) struct PageTables(Option<c_int>);
 
 impl PageTables {
@@ -170,15 +170,15 @@ impl PageTables {
         Self(open(c"/proc/self/pagemap").ok())
     }
 
-    /// What is said of a page of 4 KiB: 8 bytes; `None` where that cannot be read.
+    /// The entry of a page of 4 KiB: 8 bytes; `None` if the file is unreadable.
     fn entry(&self, address: usize) -> Option<u64> {
         let mut entry = [0; 8];
         let read = pread(self.0?, &mut entry, (address / base_page() * 8) as u64);
         (read == Ok(8)).then(|| u64::from_ne_bytes(entry))
     }
 
-    /// Whether there is an entry for the page at an address, be it one of a page that is just being
-    /// moved; taken for so where that cannot be read.
+    /// Whether there is an entry for the page at an address, also for a page that is being moved.
+    /// An unreadable file counts as yes.
     pub(crate) fn have(&self, address: usize) -> bool {
         /// The highest bits of an entry of 8 bytes per base page: present, and swapped or moving.
         const THERE: u64 = 3 << 62;

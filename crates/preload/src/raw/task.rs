@@ -33,7 +33,7 @@ pub(crate) fn signal_mask(mask: u64, restore: bool) -> u64 {
     old
 }
 
-/// Sleeps while `word` is `value`, at most so long.
+/// Sleeps while `word` is `value`, at most for the timeout.
 pub(crate) fn futex_wait(word: &std::sync::atomic::AtomicU32, value: u32, timeout: Duration) {
     let nanos = i64::from(timeout.subsec_nanos());
     let time = libc::timespec {

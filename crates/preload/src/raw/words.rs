@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that others may write at the same time, word by word.
+//! Memory that other threads may write at the same time, word by word.
 //!
 //! # Safety
 //!
@@ -34,7 +34,7 @@ fn copy_checked(number: libc::c_long, ours: usize, theirs: usize, bytes: usize) 
     let lists = [[ours, bytes], [theirs, bytes]];
     let (ours, theirs) = ((&raw const lists[0]).addr(), (&raw const lists[1]).addr());
     let args = [super::process() as usize, ours, 1, theirs, 1, 0];
-    // SAFETY: so many bytes of one value of ours; the kernel checks the other side.
+    // SAFETY: the bytes of one value of ours; the kernel checks the other side.
     let copied = unsafe { call(number, args) }?;
     if copied == bytes { Ok(()) } else { Err(Errno(libc::EFAULT)) }
 }
