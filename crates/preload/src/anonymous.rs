@@ -255,8 +255,8 @@ fn reserve(request: Request, bytes: usize, page: usize) -> raw::Result<usize> {
     if request.flags & libc::MAP_FIXED_NOREPLACE != 0 {
         return Err(Errno(libc::EINVAL));
     }
-    // MariaDB gives back memory outside of a multiple of 8 MiB and asks for more: the largest power of
-    // two inside of the length suits it. At whole GiB page tables can be shared.
+    // MariaDB gives back memory outside of a multiple of 8 MiB and asks for more: the largest power
+    // of two inside of the length suits it. At whole GiB page tables can be shared.
     let align = page.max(GIB.min(1 << bytes.checked_ilog2().unwrap_or(0)));
     let padded = bytes.checked_add(align).ok_or(Errno(libc::ENOMEM))?;
     let whole = reserve_at(0, padded, place_flags)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `shmget(SHM_HUGETLB)`, where the operator allows it (`PREZERO_SHM=1`).
 //!
-//! Every process on the machine can attach a segment by its number. Lent memory can be attached only
-//! by the program that made it and by its forked children. So segments with a key are never served,
-//! and private ones only on request. All other processes find the number unknown (`EINVAL`), and
+//! Every process on the machine can attach a segment by its number. Only the program that made lent
+//! memory and its forked children can attach that. So segments with a key are never served, and
+//! private ones only on request. All other processes find the number unknown (`EINVAL`), and
 //! never other memory under it.
 //!
 //! The number comes from the kernel, as do owner, times and the like: a segment of one page that is
