@@ -2,14 +2,14 @@
 //! The kernel's own selftests for memfds and huge pages: under the shim they end as without it.
 //!
 //! Built from the unchanged source of Debian's package. Where one differs by design it is listed
-//! here, and docs/consumers/README.md says why; nothing else may.
+//! here, and docs/reference/shim-differences.md says why; nothing else may.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use linux::testkit::{hugepages, skip};
 use prezero_tests::{Daemon, Page};
+use testkit::{hugepages, skip};
 use units::Node;
 
 use super::{ALL, run, served, skip_for_ever};
@@ -59,7 +59,7 @@ const MM: [&str; 10] = [
 /// daemon's, so the kernel's counts stay.
 const COUNTING: [&str; 3] = ["hugetlb-madvise", "hugetlb_dio", "thuge-gen"];
 
-/// The kernel's tree, as far as it is needed, with its headers.
+/// The needed part of the kernel's tree, with its headers.
 fn unpack(dir: &Path) -> PathBuf {
     let tree = dir.join("linux");
     std::fs::create_dir(&tree).expect("a new directory");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A user whose number a removed one had: content is kept for numbers, and SECURITY.md has the
+//! A user with the number of a removed one: content is kept for numbers, and SECURITY.md has the
 //! command that ends that.
 
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use client::{Client, LendRequest};
-use linux::testkit::child::{alone, fork};
 use prezero_tests::{Daemon, Page};
+use testkit::child::{alone, fork};
 
 use crate::attack::say;
 use crate::users::{LEND_GROUP, User};

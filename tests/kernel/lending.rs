@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans: new files whose pages are the kernel's zeroed ones.
+//! Loans: new files filled with the kernel's zeroed pages.
 
 use std::time::Duration;
 
 use client::LendRequest;
-use linux::testkit::hugepages;
 use linux::{Roots, numa};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::{Bytes, Node, Pages};
 
 use super::support::{self, Program, kernel, soil_pool};
@@ -123,7 +123,8 @@ fn kept_content_holds_its_file_and_goes_to_its_owner() {
     soil(&loan.map().expect("a mapping"), 7);
     drop(loan);
     if !support::shows_descriptors(&daemon) {
-        // Who else has it cannot be told: it is given up, and its owner gets zeros as anybody does.
+        // Its other users are unknown: it is given up, and its owner gets zeros as any borrower
+        // does.
         daemon.wait_for("given up", |p| (p.blocks, p.kept_pages) == (0, 0));
         assert_eq!(daemon.kernel_free(page), 8);
         let other = daemon.lend_to("db", hour, page, 4);
@@ -160,7 +161,7 @@ fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
         return None;
     }
     if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
-        linux::testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
     let wanted = [0, 1].map(|node| (page.size(), Some(Node(node)), pages));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the preload shim can serve a program, as far as its file says.
+//! Whether the preload shim can serve a program, judged by its file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -112,8 +112,9 @@ pub(crate) fn int(value: c_int) -> usize {
 
 /// This thread's `errno`.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: takes nothing, and is this thread's for as long as it runs.
-    unsafe { *libc::__errno_location() }
+    let before = swap_errno(0);
+    swap_errno(before);
+    before
 }
 
 /// Sets this thread's `errno` and returns the old value.

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use client::{LendRequest, Loan};
-use linux::testkit::hugepages;
 use linux::{Roots, hugetlb, numa};
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::Node;
 
 use super::{total, wait_for_total};
@@ -25,14 +25,14 @@ fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
     }
 }
 
-/// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving what lies
-/// there: not all that is added is a matter of taking what is free. What a machine gives back it
-/// may not find again once others have been there, so one must say that it has none.
+/// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving other pages
+/// away: growing takes more than free memory. A machine may not find a returned page again once
+/// other programs have used it, so the machine must declare that it has none.
 #[test]
 fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     const PAGE: Page = Page::Gib1;
     if std::env::var_os("PREZERO_TEST_NOBODY_ELSE").is_none() {
-        linux::testkit::skip_for_ever("whether 1 GiB is in one piece is up to others here");
+        testkit::skip_for_ever("whether 1 GiB is in one piece is up to others here");
         return;
     }
     let there = || total(PAGE, 0);
@@ -54,7 +54,7 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     daemon.wait_for("taken away again", |pool| {
         pool.elastic.as_ref().is_some_and(|e| (e.total_pages, e.grown_pages) == (before, 0))
     });
-    // What is to be ready is there again, and gone when it is to be drained.
+    // The ready target is reached again, and the pages are gone after a drain.
     let ready = format!("ready_high = 1\nreserve_max = {max}\nreserve_idle = \"1s\"");
     daemon.write_config(&PAGE.pool(&ready));
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
@@ -68,7 +68,7 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
 fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
     const PAGE: Page = Page::Mib2;
     if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
-        linux::testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
     let none = [0, 1].map(|node| (PAGE.size(), Some(Node(node)), 0));
@@ -128,7 +128,7 @@ fn a_node_that_is_short_of_memory_holds_up_no_other_one() {
     };
     assert_eq!(why(0), None);
     assert!(why(1).expect("a reason").contains("of memory are available"));
-    // Nobody named a node: what one cannot grow to, the other one serves.
+    // Without a node in the request, the other node serves it when one cannot grow enough.
     let request = LendRequest::new(PAGE.times(30));
     daemon.client().lend(&request).expect_err("there are four");
     let loan = lend_soon(&daemon, &request);

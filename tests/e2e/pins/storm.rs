@@ -11,17 +11,18 @@ use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Mapping};
 use io_uring::IoUring;
-use linux::testkit::child::{Child, alone, fork};
 use prezero_tests::memory::{first_dirty, soil};
 use prezero_tests::pins::{PINNED, pin_in_pipe, pin_in_ring, read_pinned, write_pinned};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{Child, alone, fork};
 
 const CLIENTS: usize = 64;
 const PAGES: u64 = 256;
 
-/// What one turn of a client came to: loans, foreign bytes seen, pins that outlived their loan.
+/// The result of one turn of a client: loans, other users' bytes seen, pins that outlived their
+/// loan.
 type Seen = [u64; 3];
 
 /// A page that a client has longer than its loan, and what it last wrote there.
@@ -31,7 +32,7 @@ enum Pinned {
 }
 
 impl Pinned {
-    /// Reads the page, which nobody else may have written to. Returns the bytes that somebody did.
+    /// Reads a page that only this client may have written. Returns the unexpected bytes.
     fn foreign(self) -> u64 {
         let mut page = [0; PINNED];
         let mark = match self {

@@ -123,7 +123,7 @@ fn has_own_pages(tunable: &[u8]) -> bool {
     value.is_some_and(|value| !matches!(value, b"" | b"0" | b"1"))
 }
 
-/// First of the libraries to preload, so that it gets the calls first.
+/// First of the libraries to preload: an earlier library would get the calls first.
 fn before(shim: &OsStr, others: Option<OsString>) -> OsString {
     let mut all = shim.to_owned();
     if let Some(others) = others.filter(|others| !others.is_empty()) {

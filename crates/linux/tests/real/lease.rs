@@ -4,13 +4,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use linux::testkit::child;
-use linux::testkit::hugepages::{self, MIB_2};
 use linux::{Errno, LeaseDir};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use tempfile::TempDir;
+use testkit::child;
+use testkit::hugepages::{self, MIB_2};
 
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 /// Long enough for a loaded machine; the tests that pass do not wait for it.
@@ -143,7 +143,7 @@ fn each_lease_has_a_directory_of_its_own() {
     for one in &own {
         let mode = std::fs::metadata(one).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o700, "a directory that nobody else enters");
-        // What is unlinked, in a directory whose lock nobody else's lease waits for.
+        // The unlinked lease, in a directory with a lock of its own.
         assert!(matches!(&names(one)[..], [fifo] if !fifo.is_dir()));
     }
     leases.remove("1").unwrap();

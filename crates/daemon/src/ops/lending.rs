@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans: asking for them, granting them, and handing them over.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use book::block::StateName;
+use book::{Asked, Loan, Refusal};
+use units::{BlockId, Bytes, Domain, JobId, LeaseId, Owner, PageSize, Pages, Uid};
+use wire::{Error as Refused, LendRequest};
+
+use super::effects::Made;
+use super::{Granted, Handover, Shell, failed};
+use crate::base::error::{Error, Result};
+use crate::storage::kernel::Fill;
+
+/// Looking up what a user's files have takes at most one part in so many of the daemon's time: with
+/// 4096 blocks, at 1 us each, it is done again after 80 ms.
+pub(super) const MEASURE_SHARE: u32 = 20;
+
+/// Of so many blocks of a loan a debug build looks whether they are zero where they begin and end.
+const VERIFIED: usize = 32;
+
+/// So many times a loan is tried when a block of it turns out to be reached by somebody.
+const SUSPICIONS: usize = 4;
+
+impl Shell {
+    /// A request with what the daemon knows of who makes it, which gets as far as the book.
+    /// `by_groups` is what it may hold by its groups.
+    pub(crate) fn ask(
+        &mut self,
+        request: LendRequest,
+        uid: Uid,
+        account: Uid,
+        by_groups: Option<Bytes>,
+    ) -> Result<Asked, Refused> {
+        self.check_keep(request.owner.as_ref(), request.keep)?;
+        if request.held_by_memory && !self.provable {
+            return Err(Refused::bad_value(
+                "held_by_memory",
+                "this kernel does not tell who maps a block",
+            ));
+        }
+        self.by_groups.insert(account, by_groups);
+        let quota = self.config.quota_for(account, by_groups);
+        Ok(Asked { request, uid, account, quota, await_owner: true, named: None })
+    }
+
+    /// Whether content may be kept for an owner for so long.
+    pub(super) fn check_keep(
+        &self,
+        owner: Option<&Owner>,
+        keep: Option<Duration>,
+    ) -> Result<(), Refused> {
+        let seconds = keep.map(|keep| keep.as_secs());
+        if owner.is_none() && seconds.is_some() {
+            return Err(Refused::bad_value("keep_seconds", "needs an owner to keep content for"));
+        }
+        let longest = self.config.keep_seconds_max;
+        if seconds.is_some_and(|seconds| seconds > longest) {
+            let reason = format!("is more than {longest}, the daemon's keep_seconds_max");
+            return Err(Refused::bad_value("keep_seconds", reason));
+        }
+        Ok(())
+    }
+
+    /// Grants a loan, or refuses it with nothing changed.
+    pub(crate) fn lend(
+        &mut self,
+        asked: &Asked,
+        borrower: (u32, u32),
+    ) -> Result<Result<Granted, Refusal>, wire::Error> {
+        if self.provider.shares_ready() {
+            self.observed = None;
+        }
+        self.observe();
+        if asked.quota.is_some() {
+            self.measure(asked.account);
+        }
+        let lent = self.tried(|shell| shell.try_lend(asked, borrower));
+        let lent = lent.map_err(|error| failed(&error))?;
+        Ok(lent.inspect_err(|refusal| self.note_refusal(asked, refusal)))
+    }
+
+    /// Tries until no block turns out to be reached by somebody, a few times at most.
+    pub(super) fn tried<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        for _ in 1..SUSPICIONS {
+            match attempt(self) {
+                // Its blocks linger now. The next ones may be better.
+                Err(Error::Reached(block)) => tracing::warn!(%block, "a ready block was reached"),
+                result => return result,
+            }
+        }
+        attempt(self)
+    }
+
+    /// Looks up what a user's files have beyond what was lent, unless that was done a moment ago. A
+    /// file's holder can make it larger by fallocate(2), and no call of the kernel's forbids it.
+    pub(super) fn measure(&mut self, account: Uid) {
+        let begin = Instant::now();
+        self.next_measure.retain(|_, next| *next > begin);
+        if self.next_measure.contains_key(&account) {
+            return;
+        }
+        let blocks: Vec<_> =
+            self.book.growable(account).map(|b| (b.id(), b.pool().page_size)).collect();
+        for (block, page_size) in blocks {
+            match self.store.allocated(block, page_size) {
+                Ok(allocated) => self.book.note_growth(block, allocated),
+                Err(error) => tracing::debug!(%error, %block, "cannot see what a file has"),
+            }
+        }
+        self.next_measure.insert(account, Instant::now() + begin.elapsed() * MEASURE_SHARE);
+    }
+
+    fn try_lend(
+        &mut self,
+        asked: &Asked,
+        borrower: (u32, u32),
+    ) -> Result<Result<Granted, Refusal>> {
+        let (granted, made) = self.apply(|book| book.lend(asked));
+        let loan = match granted {
+            Ok(loan) => loan,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        self.note_grant(&loan);
+        let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
+        let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
+        match self.hand_over(asked, &loan, made, &to_fill, borrower) {
+            Ok((lease, blocks, watch)) => {
+                let fills = self.fills(&loan, &blocks, &to_fill);
+                for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
+                    let domain = Domain { node: part.node, page_size: loan.page_size };
+                    let hole = part.pages.saturating_sub(part.ready);
+                    self.holes.hand_out(part.block, domain, hole);
+                }
+                // Before anybody waits for anything: its peer may go away there.
+                if asked.request.held_by_memory {
+                    self.held.insert(loan.lease);
+                }
+                Ok(Ok(Granted { handover: Handover { loan, lease, blocks }, watch, fills }))
+            }
+            Err(error) => {
+                tracing::error!(%error, lease = %loan.lease, "a loan could not be handed over");
+                self.end_lease(loan.lease);
+                Err(error)
+            }
+        }
+    }
+
+    /// The borrower has the loan's descriptors: what it leaves is its owner's content.
+    pub(crate) fn sent(&mut self, lease: LeaseId) {
+        self.apply(|book| book.sent(lease));
+    }
+
+    fn hand_over(
+        &mut self,
+        asked: &Asked,
+        loan: &Loan,
+        made: Vec<Made>,
+        to_fill: &BTreeMap<BlockId, Pages>,
+        borrower: (u32, u32),
+    ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
+        let blocks = self.open_parts(loan, made, to_fill, borrower)?;
+        // Its borrower has no descriptor yet, and so no lease on a file.
+        if asked.request.held_by_memory {
+            loan.parts.iter().for_each(|part| self.store.open_to_watch(part.block));
+        }
+        let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
+        Ok((client, blocks, daemon))
+    }
+
+    /// Opens a loan's files and gives them to their borrower.
+    pub(super) fn open_parts(
+        &self,
+        loan: &Loan,
+        made: Vec<Made>,
+        to_fill: &BTreeMap<BlockId, Pages>,
+        borrower: (u32, u32),
+    ) -> Result<Vec<OwnedFd>> {
+        let mut made: BTreeMap<_, _> =
+            made.into_iter().map(|made| (made.block, made.file)).collect();
+        let mut blocks = Vec::with_capacity(loan.parts.len());
+        // Of a loan of hundreds of blocks some, each time others: others wait meanwhile.
+        let verify_each = loan.parts.len().div_ceil(VERIFIED);
+        let verified_first = usize::try_from(loan.lease.0).unwrap_or_default() % verify_each.max(1);
+        for (nth, part) in loan.parts.iter().enumerate() {
+            let file = match made.remove(&part.block) {
+                Some(file) => file,
+                None => self.store.open_to_lend(part.block)?,
+            };
+            // To its borrower alone, whom `/proc/self/fd` must let in: QEMU opens it by that path.
+            file.give_access(borrower)?;
+            let is_verified = cfg!(debug_assertions) && nth % verify_each == verified_first;
+            if is_verified && !loan.kept && !to_fill.contains_key(&part.block) {
+                verify_zero(&file, part.ready, loan.page_size)?;
+            }
+            blocks.push(file.into());
+        }
+        Ok(blocks)
+    }
+
+    /// What is to be taken from the kernel's pool for a loan of new files.
+    pub(super) fn fills(
+        &mut self,
+        loan: &Loan,
+        files: &[OwnedFd],
+        to_fill: &BTreeMap<BlockId, Pages>,
+    ) -> Vec<Fill> {
+        let mut fills = Vec::new();
+        for (part, file) in loan.parts.iter().zip(files) {
+            let Some(pages) = to_fill.get(&part.block).copied() else { continue };
+            let domain = Domain { node: part.node, page_size: loan.page_size };
+            match file.try_clone() {
+                Ok(file) => {
+                    fills.extend(self.provider.fill(part.block, file.into(), domain, pages));
+                    self.filling.insert(part.block, pages);
+                }
+                Err(error) => tracing::warn!(%error, "a loan stays a hole"),
+            }
+        }
+        fills
+    }
+
+    /// A loan's file has as many of its pages as could be had zeroed.
+    pub(crate) fn filled(&mut self, block: BlockId, filled: Pages) {
+        let Some(planned) = self.filling.remove(&block) else { return };
+        self.book.note_filled(block, planned, filled);
+        self.store.note_filled(block);
+        self.observed = None;
+        self.wake();
+    }
+
+    /// What to wait for until the page tables of a job's block are made.
+    pub(crate) fn making_tables(&self, job: JobId) -> Option<crate::storage::tables::Making> {
+        self.store.making_tables(self.book.job(job)?.block()?)
+    }
+
+    /// Whether pages are on their way from one hand to another, and enough of them for a request.
+    pub(crate) fn may_come(&self, request: &LendRequest) -> bool {
+        let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
+        let ending = self.held.closed();
+        let is_anything_on_its_way = !ending.is_empty()
+            || self.store.lanes().is_busy()
+            // A page between the kernel's pool and a file that is being filled is in neither.
+            || !self.filling.is_empty()
+            || states.any(|state| self.book.in_state(state).next().is_some());
+        is_anything_on_its_way && self.book.may_be_served(request, &ending)
+    }
+}
+
+/// Debug builds look at the first and last 4 KiB of every ready page before it is lent.
+fn verify_zero(file: &linux::BlockFile, ready: Pages, page_size: PageSize) -> Result<()> {
+    for page in 0..ready.0 {
+        let start = page * page_size.bytes();
+        let end = start + page_size.bytes();
+        for range in [start..start + 4096, end - 4096..end] {
+            let dirty = file.first_nonzero(range)?;
+            assert_eq!(dirty, None, "page {page} of a ready block has a byte that is not zero");
+        }
+    }
+    Ok(())
+}

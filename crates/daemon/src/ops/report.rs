@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reports: what there is, as the faces tell it.
+
+use std::collections::BTreeSet;
+
+use book::block::StateName;
+use units::{Counts, Domain, Pages, PoolKey, Uid};
+use wire::{LoanStatus, PoolStatus, Status, UserStatus};
+
+use super::{Shell, since_boot};
+use crate::base::error::Result;
+
+impl Shell {
+    pub(crate) fn status(&mut self) -> Status {
+        self.observed = None;
+        self.observe();
+        let accounts: BTreeSet<_> = self.book.accounts().collect();
+        self.by_groups.retain(|account, _| accounts.contains(account));
+        accounts.into_iter().for_each(|account| self.measure(account));
+        let kernel = |key: &PoolKey| self.kernel.get(&key.domain()).copied().unwrap_or_default();
+        let pool = |key| {
+            let status = self.book.pool_status(key, &kernel(&key))?;
+            Some(PoolStatus { elastic: self.elastic_status(key), ..status })
+        };
+        let pools = self.book.pool_keys().filter_map(pool);
+        let mut loans = self.book.loans();
+        self.borrowers.tell(&mut loans, since_boot());
+        let users = self.users(&loans);
+        Status {
+            provider: self.provider.name(),
+            kernel: self.provider.kernel(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            pools: pools.collect(),
+            levels: self.book.levels(),
+            loans,
+            users,
+            workers: self.workers.running,
+            paused_by_pressure: self.workers.paused,
+            fresh_because: self.fresh_because(),
+            drained: self.draining.is_on(),
+            tree: self.tree.as_ref().map(|path| path.display().to_string()),
+            unknown_files: self.store.unknown().unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot see what is on the mounts");
+                0
+            }),
+            counters: self.book.counters(),
+        }
+    }
+
+    /// Whoever holds anything.
+    fn users(&self, loans: &[LoanStatus]) -> Vec<UserStatus> {
+        let quota = |account| {
+            let by_groups = self.by_groups.get(&account).copied().unwrap_or(self.config.quota);
+            self.config.quota_for(account, by_groups)
+        };
+        let of = |account: Uid| UserStatus {
+            uid: account.0,
+            loans: loans.iter().filter(|loan| loan.account == account.0).count() as u64,
+            held_bytes: self.book.held_by(account).0,
+            quota_bytes: quota(account).map(|quota| quota.0),
+        };
+        self.book.accounts().map(of).collect()
+    }
+
+    /// Why pools recycle fresh that are to recycle as is best, in one line.
+    fn fresh_because(&self) -> Option<String> {
+        if !self.provider.recycles() {
+            return None;
+        }
+        let mut missing = self.book.misses_pins_of();
+        if !self.provable {
+            let size = missing.next()?;
+            return Some(format!("{size}: this kernel grants no leases on hugetlbfs"));
+        }
+        missing
+            .find_map(|size| self.store.proofs().why_not(size).map(|why| format!("{size}: {why}")))
+    }
+
+    /// Whether the kernel itself has the tree's files, and tells when its pool changes.
+    pub(crate) fn is_told(&self) -> bool {
+        self.provider.is_told()
+    }
+
+    /// Whether workers get blocks into their hands.
+    pub(crate) fn hands_out_blocks(&self) -> bool {
+        self.provider.hands_out_blocks()
+    }
+
+    /// The domains that have a pool.
+    pub(crate) fn domains(&self) -> Vec<Domain> {
+        self.book.domains().collect()
+    }
+
+    /// The counts of a domain that has a pool, looked up now.
+    pub(crate) fn domain(&mut self, domain: Domain) -> Option<Counts> {
+        self.observed = None;
+        self.domain_lately(domain)
+    }
+
+    /// The same from what was seen of the kernel's counts a moment ago: for who asks often.
+    pub(crate) fn domain_lately(&mut self, domain: Domain) -> Option<Counts> {
+        self.observe();
+        self.book.domain(domain)
+    }
+
+    /// A domain's counts with those of the kernel around them: `free` are pages that nobody uses,
+    /// ours among them.
+    pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<Counts>> {
+        let Some(ours) = self.domain(domain) else { return Ok(None) };
+        let seen = self.provider.look(&mut self.meters, domain)?;
+        let here = |b: &&book::block::Block| b.pool().domain() == domain;
+        let taken = self.book.in_state(StateName::Zeroing).filter(here);
+        let taken = taken.map(|b| self.store.allocated(b.id(), domain.page_size));
+        let taken: Pages = taken.map(Result::unwrap_or_default).sum();
+        // What others do between the looks must not make a part larger than its whole.
+        let parts = ours.ready + ours.zeroable + ours.zeroing;
+        let free = (seen.free + ours.free + taken).max(parts);
+        let total = self.provider.total(&seen, ours.lent).max(free);
+        Ok(Some(Counts { free, reserved: seen.reserved, total, ..ours }))
+    }
+}

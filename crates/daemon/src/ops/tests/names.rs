@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loans by name, step by step: what is asked, begun, filled, held, found and returned.
+
+use book::HeldByName;
+use book::block::{Proof, Unheld};
+use book::journal::MOST_OWNED;
+use units::LoanName;
+use wire::agent::LendByName;
+
+use super::*;
+use crate::ops::{Pending, Step};
+
+struct Seen;
+
+impl Proof for Seen {}
+
+fn name(text: &str) -> LoanName {
+    text.parse().expect("a name")
+}
+
+fn named(text: &str, count: u64) -> LendByName {
+    LendByName::new(name(text), Pages(count).bytes(SIZE))
+}
+
+fn owned(text: &str, owner: &str) -> LendByName {
+    LendByName {
+        whole: true,
+        owner: Some(owner.parse().expect("a name")),
+        keep_seconds: Some(60),
+        ..named(text, 1)
+    }
+}
+
+fn ask(bed: &Bed, request: &LendByName) -> Result<Asked, wire::Error> {
+    bed.shell.borrow().ask_by_name(request, Uid(BORROWER), Uid(BORROWER))
+}
+
+fn begin(bed: &Bed, request: &LendByName) -> Result<Step, Refusal> {
+    let asked = ask(bed, request).expect("a request");
+    bed.shell.borrow_mut().begin_by_name(&asked, (0, 0)).expect("no kernel in the way")
+}
+
+fn pending(bed: &Bed, request: &LendByName) -> Pending {
+    match begin(bed, request) {
+        Ok(Step::Begun(pending)) => pending,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn hold(bed: &Bed, request: &LendByName) -> HeldByName {
+    let pending = pending(bed, request);
+    bed.shell.borrow_mut().hold_by_name(pending).expect("a file")
+}
+
+#[test]
+fn an_owner_and_a_name_have_so_many_characters_together() {
+    let bed = Bed::new();
+    let owner = "o".repeat(64);
+    let scoped = |length: usize| format!("a/{}", "x".repeat(length - 2));
+    let fits = scoped(MOST_OWNED - 64);
+    assert!(ask(&bed, &owned(&fits, &owner)).is_ok());
+    let longer = scoped(MOST_OWNED - 63);
+    let error = ask(&bed, &owned(&longer, &owner)).expect_err("there is no room");
+    assert!(matches!(error, wire::Error::BadValue { .. }), "{error:?}");
+    assert!(ask(&bed, &owned(&longer, &owner[1..])).is_ok());
+    assert!(ask(&bed, &named(&longer, 1)).is_ok(), "it has no owner");
+}
+
+#[test]
+fn all_that_an_agent_asks_for_is_asked_of_the_book() {
+    let bed = Bed::with("", "pages_per_block = 1\n[[pool]]\npage_size = \"1G\"");
+    let request = LendByName {
+        page_size: Some(SIZE),
+        node: Some(Node(0)),
+        uid: Some(9),
+        ..owned("a/x", "guest")
+    };
+    let asked = ask(&bed, &request).expect("a request");
+    let LendRequest { bytes, page_size, node, owner, keep, single, .. } = &asked.request;
+    assert_eq!((*bytes, *page_size, *node), (request.bytes, Some(SIZE), Some(Node(0))));
+    assert_eq!((owner, *keep), (&request.owner, Some(Duration::from_secs(60))));
+    assert!(single, "a path is of one file");
+    assert_eq!((asked.uid, asked.account), (Uid(9), Uid(BORROWER)));
+    let by_caller = ask(&bed, &LendByName { uid: None, ..request }).expect("a request");
+    assert_eq!(by_caller.uid, Uid(BORROWER));
+}
+
+#[test]
+fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
+    let bed = Bed::new();
+    bed.zero(1);
+    let request = named("a/x", 1);
+    let pending = pending(&bed, &request);
+    assert_eq!(pending.ready, Pages(1));
+    assert!(matches!(begin(&bed, &request), Ok(Step::Busy)));
+    let seen = |bed: &Bed| {
+        let shell = bed.shell.borrow();
+        let names = shell.loans_by_name("", None, 9);
+        let one = shell.loan_by_name(&name("a/x"));
+        (names.len(), one.map(|loan| loan.is_pending))
+    };
+    assert_eq!(seen(&bed), (1, Some(true)), "who lists it sees that it is being made");
+    let returned = bed.shell.borrow_mut().return_by_name(&name("a/x"), false);
+    assert!(matches!(returned, Ok(Some(false))), "it is being made: {returned:?}");
+    let held = bed.shell.borrow_mut().hold_by_name(pending).expect("a file");
+    assert_eq!(seen(&bed), (1, Some(false)));
+    assert!(matches!(begin(&bed, &request), Ok(Step::Found(found)) if found == held));
+    assert!(matches!(begin(&bed, &named("a/x", 2)), Err(Refusal::NameTaken)));
+    let returned = bed.shell.borrow_mut().return_by_name(&name("a/x"), false);
+    assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
+    let again = bed.shell.borrow_mut().return_by_name(&name("a/x"), false);
+    assert!(matches!(again, Ok(None)), "{again:?}");
+}
+
+#[test]
+fn a_hole_is_promised_until_it_is_filled() {
+    let bed = Bed::with("[agent]\nfill_max = \"4M\"", "pages_per_block = 1");
+    let waiting = || bed.shell.borrow().holes.waiting(HERE);
+    let hole = hold(&bed, &named("a/hole", 2));
+    assert_eq!(waiting(), Pages(2), "its borrower will take them");
+    let fills = |pending: &Pending| bed.shell.borrow().fill_hole(pending);
+    let full = pending(&bed, &named("a/full", 2));
+    assert_eq!(waiting(), Pages(4));
+    let filled = fills(&full).expect("no more than it may").expect("all of it");
+    filled.blocking_recv().expect("a thread").expect("room");
+    bed.shell.borrow_mut().note_whole(&full);
+    assert_eq!(waiting(), Pages(2), "those of this one are there");
+    let full = bed.shell.borrow_mut().hold_by_name(full).expect("a file");
+    let loans = bed.shell.borrow_mut().status().loans;
+    let hole_pages = |held: &HeldByName| {
+        let loan = loans.iter().find(|loan| loan.lease == held.lease.0).expect("a loan");
+        (loan.ready_pages, loan.hole_pages)
+    };
+    assert_eq!((hole_pages(&hole), hole_pages(&full)), ((0, 2), (2, 0)));
+    let memory = |held: &HeldByName| bed.shell.borrow().memory_of(held.block, SIZE);
+    assert_eq!((memory(&hole).0, memory(&full)), (0, full.bytes()));
+
+    let large = pending(&bed, &named("a/large", 3));
+    let error = fills(&large).expect_err("more than it may");
+    assert!(matches!(&error, wire::Error::BadValue { field, .. } if field == "whole"), "{error:?}");
+    bed.shell.borrow_mut().drop_pending(large);
+    assert_eq!((waiting(), bed.shell.borrow().loan_by_name(&name("a/large"))), (Pages(2), None));
+    bed.zero(1);
+    let ready = pending(&bed, &named("a/ready", 1));
+    assert!(fills(&ready).expect("nothing to do").is_none());
+    bed.shell.borrow_mut().drop_pending(ready);
+}
+
+#[test]
+fn a_file_that_no_path_reaches_is_not_lent() {
+    let mut bed = Bed::new();
+    bed.zero(1);
+    let pending = pending(&bed, &named("a/x", 1));
+    // As where the daemon's mount is in another mount namespace: its own descriptors do.
+    let pages = bed.dir.path().join("run/pages-2048kB");
+    let aside = pages.with_file_name("aside");
+    fs::rename(&pages, &aside).expect("a directory");
+    let error = bed.shell.borrow_mut().hold_by_name(pending).expect_err("nobody could reach it");
+    let says = |what: &str| what.contains("not to be reached by a path");
+    assert!(matches!(&error, wire::Error::Failed { what } if says(what)), "{error:?}");
+    assert_eq!(bed.shell.borrow().loan_by_name(&name("a/x")), None);
+    fs::rename(&aside, &pages).expect("room");
+    bed.settle();
+    assert_eq!(bed.count(StateName::Lent) + bed.count(StateName::Lingering), 0);
+}
+
+#[test]
+fn what_an_owner_left_by_a_name_is_kept_unless_it_is_discarded() {
+    for discard in [false, true] {
+        let mut bed = Bed::new();
+        bed.zero(1);
+        hold(&bed, &owned("a/x", "guest"));
+        let returned = bed.shell.borrow_mut().return_by_name(&name("a/x"), discard);
+        assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
+        // Of plain memory nobody knows that no name of it is left: as huge pages would show it.
+        bed.settle_as(|| Reach::Nobody(Unheld::by(Seen)));
+        assert_eq!(bed.count(StateName::Kept), usize::from(!discard));
+        bed.zero(usize::from(discard));
+        // By any name of its scope.
+        assert_eq!(pending(&bed, &owned("a/y", "guest")).kept, !discard);
+    }
+}
+
+#[test]
+fn agents_are_told_what_there_is_now() {
+    let bed = Bed::new();
+    bed.zero(2);
+    hold(&bed, &named("a/x", 1));
+    bed.has_free(5);
+    let supply = bed.shell.borrow_mut().supply();
+    let [here] = &supply[..] else { panic!("{supply:?}") };
+    let page = SIZE.bytes();
+    assert_eq!((here.node, here.page_bytes, here.named_bytes), (0, page, page));
+    assert_eq!((here.ready_bytes, here.total_bytes), (page, 7 * page));
+    // What is seen may not be a moment old.
+    bed.has_free_unseen(3);
+    assert_eq!(bed.shell.borrow_mut().supply()[0].total_bytes, 5 * page);
+}
+
+#[test]
+fn names_are_listed_in_their_order_by_their_beginning_and_from_one_on() {
+    let bed = Bed::new();
+    for text in ["b/1", "a/2", "a/1"] {
+        hold(&bed, &named(text, 1));
+    }
+    let list = |prefix: &str, after: Option<&str>, most| {
+        let after = after.map(name);
+        let loans = bed.shell.borrow().loans_by_name(prefix, after.as_ref(), most);
+        loans.into_iter().map(|loan| loan.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(list("", None, 9), ["a/1", "a/2", "b/1"]);
+    assert_eq!(list("", None, 2), ["a/1", "a/2"]);
+    assert_eq!(list("a/", None, 9), ["a/1", "a/2"]);
+    assert_eq!(list("a/", Some("a/1"), 9), ["a/2"]);
+}
