@@ -78,7 +78,7 @@ fn heap(collector: &[&str], pool: &str) -> Option<Vec<String>> {
     zero_all(&daemon, PAGE, PAGES);
     let log = dir.path().join("shim.log");
     let shimmed = || {
-        let mut command = run(&daemon, &log, &["--only", "java"]);
+        let mut command = run(&daemon, &log, &["--only", "java", "--private"]);
         command.arg(&program);
         command
     };

@@ -64,7 +64,7 @@ fn a_buffer_pool_of_large_pages_is_lent_filled_and_returned() {
     let (mut server, cold) = start(&mut Command::new(&program));
     server.end(Signal::SIGTERM);
     zero_all(&daemon, PAGE, PAGES);
-    let (mut server, ready) = start(run(&daemon, &log, &[]).arg(&program));
+    let (mut server, ready) = start(run(&daemon, &log, &["--private"]).arg(&program));
     measured("MariaDB, buffer pool of 512 MiB, to its first answer", cold, ready);
     assert_served(&log);
     let said = std::fs::read_to_string(&log);

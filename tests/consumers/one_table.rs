@@ -77,7 +77,7 @@ impl Host {
         if !is_lent {
             return Command::new(program);
         }
-        let mut command = run(&self.stage.daemon, &self.log(name), &["--only", name]);
+        let mut command = run(&self.stage.daemon, &self.log(name), &["--only", name, "--private"]);
         command.arg(program);
         command
     }

@@ -130,7 +130,7 @@ fn mooncakes_store_has_its_segment_and_its_buffer_lent() {
     let cold = store(&mut Command::new(python.program("python")));
     zero_all(&daemon, PAGE, 160);
     let log = dir.path().join("shim.log");
-    let ready = store(run(&daemon, &log, &[]).arg(python.program("python")));
+    let ready = store(run(&daemon, &log, &["--private"]).arg(python.program("python")));
     let served = assert_served(&log);
     assert_eq!(served.len(), 2, "{served:#?}");
     assert_returned(&daemon);

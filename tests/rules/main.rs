@@ -10,6 +10,7 @@ mod floors;
 mod machines;
 mod manual;
 mod methods;
+mod preload;
 mod prose;
 mod providers;
 mod purpose;

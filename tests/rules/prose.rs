@@ -80,8 +80,7 @@ const UNMEASURED: &[&str] =
     &["docs/evidence/attacks.md", "kernel/module/DESIGN.md", "kernel/module/COSTS.md"];
 
 /// Rooms with comments that are not translated yet.
-const COMMENTS_TO_TRANSLATE: &[&str] =
-    &["crates/client", "crates/daemon", "crates/preload", "crates/wire"];
+const COMMENTS_TO_TRANSLATE: &[&str] = &["crates/client", "crates/daemon", "crates/wire"];
 
 /// Rooms with names of tests beyond the bound, and how many at most.
 const LONG_TEST_NAMES: &[(&str, usize)] = &[
@@ -105,7 +104,6 @@ const DURATIONS_TO_RENAME: &[(&str, usize)] = &[
     ("crates/client", 2),
     ("crates/daemon", 59),
     ("crates/linux", 3),
-    ("crates/preload", 5),
     ("tests", 29),
     ("xtask", 2),
 ];
@@ -118,7 +116,6 @@ const LIMITS_TO_RENAME: &[(&str, usize)] = &[
     ("crates/daemon", 21),
     ("crates/lab", 6),
     ("crates/linux", 4),
-    ("crates/preload", 5),
     ("crates/python", 1),
     ("crates/units", 1),
     ("crates/wire", 2),

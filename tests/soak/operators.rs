@@ -77,7 +77,7 @@ impl Operators {
         let program = &self.programs[random.random_range(0..self.programs.len())];
         let mut words: Vec<String> = ["run", "--log", "/dev/null"].map(Into::into).into();
         if random.random_bool(0.3) {
-            words.extend(["--private".to_owned(), "drop".to_owned()]);
+            words.push("--shm".to_owned());
         }
         words.extend(["--".to_owned(), program.display().to_string()]);
         words.push(random.random_range(1..1_000_000).to_string());

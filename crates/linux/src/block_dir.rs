@@ -204,45 +204,6 @@ impl BlockDir {
         Ok(Identity { device, inode: stat.st_ino, tail: format!("/{name}/{PAGES}") })
     }
 
-    /// The names in `state` that are bare files, as blocks were before they had directories.
-    pub fn bare(&self, state: &str) -> Result<Vec<String>> {
-        let dir = self.state(state)?;
-        let is_bare = |name: &String| {
-            let stat = rustix::fs::statat(dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
-            stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
-        };
-        Ok(self.list(state)?.into_iter().filter(is_bare).collect())
-    }
-
-    /// Gives a bare file the directory of a block. Waits for processes that have the file open.
-    pub fn wrap(&self, state: &str, name: &str) -> Result<()> {
-        check_name(name)?;
-        let (dir, half) = (self.state(state)?, format!("{name}{WRAPPING}"));
-        let call = || format!("renameat2({:?}, {name:?})", self.path.join(state));
-        match rustix::fs::mkdirat(dir, &half, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno).or_call(call),
-        }
-        rustix::fs::renameat_with(dir, name, dir, in_block(&half), RenameFlags::NOREPLACE)
-            .or_call(call)?;
-        self.rename(&half, state, name, state)
-    }
-
-    /// Ends what a crash left of [`wrap`](Self::wrap). Waits for nobody.
-    pub fn end_wrapping(&self, state: &str) -> Result<()> {
-        let dir = self.state(state)?;
-        for half in self.list(state)?.iter().filter(|name| name.ends_with(WRAPPING)) {
-            let empty = rustix::fs::statat(dir, in_block(half), AtFlags::SYMLINK_NOFOLLOW).is_err();
-            if empty {
-                rustix::fs::unlinkat(dir, half.as_str(), AtFlags::REMOVEDIR)
-                    .or_call(|| format!("unlinkat({:?}, {half:?})", self.path.join(state)))?;
-            } else {
-                self.rename(half, state, half.trim_end_matches(WRAPPING), state)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The path of a block's file, by the path that the directory was opened by.
     pub fn file_path(&self, state: &str, name: &str) -> PathBuf {
         self.path.join(state).join(name).join(PAGES)

@@ -26,6 +26,7 @@ fn who_stands_behind_the_shim_sees_a_programs_calls() {
             let mut command = Command::new(&program);
             command.env("LD_PRELOAD", preload).env("BEHIND", how);
             command.env("PREZERO_SOCKET", daemon.socket()).env("PREZERO_WAIT_MS", "5000");
+            command.env("PREZERO_PRIVATE", "1");
             command.env("PREZERO_SHIM_LOG", &log);
             text(&command.output().expect("the program runs"))
         };

@@ -29,7 +29,7 @@ fn nothing_in_the_environment_breaks_a_program() {
     let Some(pages) = reserve(PAGE, 8) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("page_size", dir.path(), &[]);
-    let words = ["21", "private"];
+    let words = ["21", "shared"];
     let expected = text(&Command::new(&program).args(words).output().expect("the program runs"));
     let daemon = Daemon::start_with(Some(pages), &PAGE.pool("leave_free = 4"), &[]);
     let shim = binary().with_file_name("libprezero_preload.so");
@@ -59,10 +59,8 @@ fn nothing_in_the_environment_breaks_a_program() {
                 (bad, true),
             ],
         ),
-        (
-            "PREZERO_PRIVATE",
-            &[(os(""), true), (os("COPY"), true), (os("copy,drop"), true), (bad, true)],
-        ),
+        ("PREZERO_PRIVATE", &[(os(""), true), (os("copy"), true), (os("11"), true), (bad, true)]),
+        ("PREZERO_SECCOMP_FILTERS", &[(os(""), true), (os("many"), true), (os("7"), false)]),
         ("PREZERO_SHM", &[(os(""), true), (os("yes"), true), (os("11"), true), (bad, true)]),
         (
             "PREZERO_ONLY",
