@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use client::LendByName;
+use client::LendRequest;
 use linux::testkit::child::alone;
 use prezero_tests::Daemon;
 use prezero_tests::daemon::PATIENCE;
@@ -102,11 +102,11 @@ fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
     const LOANS: usize = 8;
     let _alone = alone();
     let daemon = daemon(SMALL);
-    let owned = |nth: usize| LendByName {
+    let owned = |nth: usize| LendRequest {
         whole: true,
         owner: Some(format!("o{nth}").parse().expect("a name")),
-        keep_seconds: Some(600),
-        ..LendByName::new(format!("foe/{nth}").parse().expect("a name"), Bytes(PAGE))
+        keep: Some(Duration::from_secs(600)),
+        ..LendRequest::by_name(format!("foe/{nth}").parse().expect("a name"), Bytes(PAGE))
     };
     let kept: Vec<_> = (0..LOANS)
         .map(|nth| {
@@ -130,7 +130,7 @@ fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
             .collect();
         std::thread::sleep(Duration::from_millis(200));
         let begun = Instant::now();
-        let victims = LendByName::new("victim/x".parse().expect("a name"), Bytes(PAGE));
+        let victims = LendRequest::by_name("victim/x".parse().expect("a name"), Bytes(PAGE));
         daemon.agent().lend(&victims).expect("a loan");
         let took = begun.elapsed();
         assert!(foes.iter().any(|foe| !foe.is_finished()), "nobody waited beside it");

@@ -5,10 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use units::LoanName;
-use wire::Parameters;
-use wire::agent::{
-    AgentError, GetSupply, LendByName, LentByName, ListLoans, NamedLoan, ReturnByName, Supply,
-};
+use wire::agent::{AgentError, GetSupply, LentByName, ListLoans, NamedLoan, ReturnByName, Supply};
+use wire::{LendForAgent, LendRequest, Parameters};
 use zlink::Connection;
 
 use crate::connection::exchange;
@@ -50,8 +48,8 @@ impl AgentClient {
     ///
     /// # Errors
     /// [`Error::AgentRefused`] with the reason, [`Error::Broken`].
-    pub fn lend(&mut self, request: &LendByName) -> Result<LentByName> {
-        self.call(request)
+    pub fn lend(&mut self, request: &LendRequest) -> Result<LentByName> {
+        self.call(&LendForAgent(request.clone()))
     }
 
     /// Ends a loan by its name, also one that is being made. Whoever has its file open or mapped

@@ -26,7 +26,7 @@
 //!
 //! # Whose the memory is
 //!
-//! A loan is held by its memory ([`client::LendRequest::held_by_memory`]): it lasts as long as
+//! A loan is held by its memory ([`client::Hold::Memory`]): it lasts as long as
 //! somebody maps it or has it open, in this process, in its children, or wherever a descriptor was
 //! passed to. The shim keeps no descriptor, so a program that closes all of them loses nothing,
 //! and `munmap`, `exec`, exit and SIGKILL end a loan without the shim's help.

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use units::{Bytes, LoanName, Node, Owner, PageSize};
+use units::{Bytes, LoanName};
 use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
 
 use crate::methods::method;
@@ -104,60 +104,9 @@ pub struct Supplies {
     pub supplies: Vec<Supply>,
 }
 
-method!(LendByName, "io.prezero.agent.Lend", LentByName);
 method!(ReturnByName, "io.prezero.agent.Return", crate::Configured);
 method!(ListLoans, "io.prezero.agent.ListLoans", Loans);
 method!(GetSupply, "io.prezero.agent.GetSupply", Supplies);
-
-/// What to lend by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LendByName {
-    /// The name. The same name and size again are the same loan.
-    pub name: LoanName,
-    /// How much: whole pages.
-    pub bytes: Bytes,
-    /// In which pages; `None` leaves it to the daemon.
-    #[serde(rename = "page_bytes", default)]
-    pub page_size: Option<PageSize>,
-    /// From which node; `None` takes any.
-    #[serde(default)]
-    pub node: Option<Node>,
-    /// Whether every page must be there, zero: the daemon zeroes what is not ready, or refuses.
-    #[serde(default)]
-    pub whole: bool,
-    /// The user whose file it is; `None` is the caller.
-    #[serde(default)]
-    pub uid: Option<u32>,
-    /// The file's group; `None` is the caller's.
-    #[serde(default)]
-    pub gid: Option<u32>,
-    /// Whose content it is: after the loan's return it stays for the next loan of the same owner,
-    /// user, size and scope of names, which then has it. An owner is one within the scope of its
-    /// loan's name alone, which a name with an owner must have; and the loan must be `whole`.
-    #[serde(default)]
-    pub owner: Option<Owner>,
-    /// For how long; `None` is not at all.
-    #[serde(default)]
-    pub keep_seconds: Option<u64>,
-}
-
-impl LendByName {
-    /// `bytes` of any pages, by that name, to the caller's own user.
-    #[must_use]
-    pub fn new(name: LoanName, bytes: Bytes) -> Self {
-        Self {
-            name,
-            bytes,
-            page_size: None,
-            node: None,
-            whole: false,
-            uid: None,
-            gid: None,
-            owner: None,
-            keep_seconds: None,
-        }
-    }
-}
 
 /// Which loan is over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@
 pub mod agent;
 mod answers;
 mod error;
+mod lend;
 mod methods;
 mod status;
 mod words;
@@ -18,9 +19,10 @@ pub use answers::{
     ZeroBy,
 };
 pub use error::Error;
+pub use lend::{Hold, LendForAgent, LendRequest};
 pub use methods::{
-    Configure, Drain, FindHolders, FinishZeroing, GetStatus, GiveBack, LendRequest, Parameters,
-    PoolChange, Revoke, TakeZeroing, Watch,
+    Configure, Drain, FindHolders, FinishZeroing, GetStatus, GiveBack, Parameters, PoolChange,
+    Revoke, TakeZeroing, Watch,
 };
 pub use status::{
     BlockHolder, BlockSize, Counters, ElasticStatus, Held, KernelStatus, Level, LoanStatus,

@@ -2,16 +2,14 @@
 //! The methods of the interface: one struct each, whose fields are the parameters.
 
 use std::fmt::Debug;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages, PoolKey};
+use units::{JobId, LeaseId, Node, PageSize, Pages, PoolKey};
 use zlink::introspect::CustomType;
 
 use crate::{
-    Configured, Drained, Error, Finished, GivenBack, Holders, Job, Lent, MAX_PARTS, MOST_PARTS,
-    Revoked, Status, WatchReply,
+    Configured, Drained, Error, Finished, GivenBack, Holders, Job, Revoked, Status, WatchReply,
 };
 
 /// A method's parameters, and what it is called by.
@@ -33,7 +31,6 @@ macro_rules! method {
 pub(crate) use method;
 
 method!(GetStatus, "io.prezero.GetStatus", Status);
-method!(LendRequest, "io.prezero.Lend", Lent);
 method!(TakeZeroing, "io.prezero.TakeZeroing", Job);
 method!(FinishZeroing, "io.prezero.FinishZeroing", Finished);
 method!(GiveBack, "io.prezero.GiveBack", GivenBack);
@@ -46,63 +43,6 @@ method!(Drain, "io.prezero.Drain", Drained);
 /// Everything there is to see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetStatus {}
-
-/// What to borrow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LendRequest {
-    /// How much: whole pages.
-    pub bytes: Bytes,
-    /// In which pages; `None` leaves it to the daemon.
-    #[serde(rename = "page_bytes", default)]
-    pub page_size: Option<PageSize>,
-    /// From which node; `None` takes any.
-    #[serde(default)]
-    pub node: Option<Node>,
-    /// Under which name, to get the content back after a restart.
-    #[serde(default)]
-    pub owner: Option<Owner>,
-    /// How long content stays for that owner after its return, in whole seconds; needs `owner`.
-    #[serde(rename = "keep_seconds", default, with = "seconds")]
-    pub keep: Option<Duration>,
-    /// Whether it must be one file, as programs that take a path or descriptor need.
-    #[serde(default)]
-    pub single: bool,
-    /// Whether the loan lasts as long as any process has a block of it open or mapped, instead of
-    /// as long as the lease's descriptor: for programs that cannot keep a descriptor safe. The
-    /// loan may be dropped once it is mapped. Refused where the kernel grants no leases on
-    /// hugetlbfs.
-    #[serde(default)]
-    pub held_by_memory: bool,
-    /// The most blocks that the borrower can take, a descriptor each; what more would be needed is
-    /// a hole. `None` is [`MAX_PARTS`](crate::MAX_PARTS), and none gets more than
-    /// [`MOST_PARTS`](crate::MOST_PARTS).
-    #[serde(default)]
-    pub most_blocks: Option<u32>,
-}
-
-impl LendRequest {
-    /// `bytes` of any pages, in as many blocks as it takes.
-    #[must_use]
-    pub fn new(bytes: Bytes) -> Self {
-        Self {
-            bytes,
-            page_size: None,
-            node: None,
-            owner: None,
-            keep: None,
-            single: false,
-            held_by_memory: false,
-            most_blocks: None,
-        }
-    }
-
-    /// The most blocks that it may get.
-    #[must_use]
-    pub fn most_parts(&self) -> usize {
-        let asked = self.most_blocks.map_or(MAX_PARTS, |most| most as usize);
-        asked.clamp(1, MOST_PARTS)
-    }
-}
 
 /// Work for a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,20 +129,20 @@ impl Watch {
 }
 
 /// A duration as whole seconds.
-mod seconds {
+pub(crate) mod seconds {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[expect(clippy::ref_option, reason = "serde's signature")]
-    pub(super) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         value: &Option<Duration>,
         s: S,
     ) -> Result<S::Ok, S::Error> {
         value.map(|duration| duration.as_secs()).serialize(s)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         d: D,
     ) -> Result<Option<Duration>, D::Error> {
         Ok(Option::deserialize(d)?.map(Duration::from_secs))

@@ -6,12 +6,14 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use book::block::StateName;
-use book::{Asked, Loan, Refusal};
-use units::{BlockId, Bytes, Domain, JobId, LeaseId, Owner, PageSize, Pages, Uid};
-use wire::{Error as Refused, LendRequest};
+use book::journal::MOST_OWNED;
+use book::{Asked, Loan, Named, Refusal};
+use tokio_util::sync::CancellationToken;
+use units::{BlockId, Bytes, Domain, JobId, LeaseId, LoanName, Owner, PageSize, Pages, Uid};
+use wire::{Error as Refused, Hold, LendRequest};
 
 use super::effects::Made;
-use super::{Granted, Handover, Shell, failed};
+use super::{Answer, Granted, Handover, Lease, Shell, failed};
 use crate::base::error::{Error, Result};
 use crate::storage::kernel::Fill;
 
@@ -22,33 +24,41 @@ const VERIFIED: usize = 32;
 const SUSPICIONS: usize = 4;
 
 impl Shell {
-    /// A request with what the daemon knows of who makes it, which gets as far as the book.
-    /// `by_groups` is what it may hold by its groups.
+    /// A request with what the daemon knows of its caller, as the book takes it. `by_groups` is what
+    /// a borrower may hold by its groups; agents are bound by the quotas of the names' scopes.
+    ///
+    /// # Errors
+    /// A value that the daemon does not take.
     pub(crate) fn ask(
         &mut self,
-        request: LendRequest,
-        uid: Uid,
+        mut request: LendRequest,
+        caller: Uid,
         account: Uid,
         by_groups: Option<Bytes>,
     ) -> Result<Asked, Refused> {
         self.check_keep(request.owner.as_ref(), request.keep)?;
-        if request.held_by_memory && !self.provable {
+        if request.hold == Hold::Memory && !self.provable {
             return Err(Refused::bad_value(
                 "held_by_memory",
                 "this kernel does not tell who maps a block",
             ));
         }
+        if let Hold::Name { name, uid, .. } = &request.hold {
+            check_owner(&request, name)?;
+            let agent = &self.config.agent;
+            let (quota, most) = (agent.quota_for(name), agent.names);
+            let named = Some(Named { name: name.clone(), quota, most });
+            let uid = uid.map_or(caller, Uid);
+            request.single = true;
+            return Ok(Asked { request, uid, account, quota: None, await_owner: true, named });
+        }
         self.peers.note_groups(account, by_groups);
         let quota = self.config.quota_for(account, by_groups);
-        Ok(Asked { request, uid, account, quota, await_owner: true, named: None })
+        Ok(Asked { request, uid: caller, account, quota, await_owner: true, named: None })
     }
 
     /// Whether content may be kept for an owner for so long.
-    pub(super) fn check_keep(
-        &self,
-        owner: Option<&Owner>,
-        keep: Option<Duration>,
-    ) -> Result<(), Refused> {
+    fn check_keep(&self, owner: Option<&Owner>, keep: Option<Duration>) -> Result<(), Refused> {
         let seconds = keep.map(|keep| keep.as_secs());
         if owner.is_none() && seconds.is_some() {
             return Err(Refused::bad_value("keep_seconds", "needs an owner to keep content for"));
@@ -61,29 +71,32 @@ impl Shell {
         Ok(())
     }
 
-    /// Grants a loan, or refuses it with nothing changed.
+    /// Finds the loan of the name that is asked for, or grants a new one, or refuses with nothing
+    /// changed.
     pub(crate) fn lend(
         &mut self,
         asked: &Asked,
         borrower: (u32, u32),
-    ) -> Result<Result<Granted, Refusal>, wire::Error> {
-        if self.provider.shares_ready() {
+    ) -> Result<Result<Answer, Refusal>, wire::Error> {
+        let is_named = asked.named.is_some();
+        if let Some(found) = self.book.find(asked) {
+            return Ok(found.map(Answer::Found));
+        }
+        if is_named || self.provider.shares_ready() {
             self.observed.expire();
         }
         self.observe();
-        if asked.quota.is_some() {
+        if is_named || asked.quota.is_some() {
             self.measure(asked.account);
         }
         let lent = self.tried(|shell| shell.try_lend(asked, borrower));
         let lent = lent.map_err(|error| failed(&error))?;
-        Ok(lent.inspect_err(|refusal| self.note_refusal(asked, refusal)))
+        let lent = lent.inspect_err(|refusal| self.note_refusal(asked, refusal));
+        Ok(lent.map(Answer::Granted))
     }
 
     /// Tries until no block turns out to be reached by somebody, a few times at most.
-    pub(super) fn tried<T>(
-        &mut self,
-        mut attempt: impl FnMut(&mut Self) -> Result<T>,
-    ) -> Result<T> {
+    fn tried<T>(&mut self, mut attempt: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         for _ in 1..SUSPICIONS {
             match attempt(self) {
                 // Its blocks linger now. The next ones may be better.
@@ -123,25 +136,12 @@ impl Shell {
             Err(refusal) => return Ok(Err(refusal)),
         };
         self.note_grant(&loan);
-        let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
-        let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
-        match self.hand_over(asked, &loan, made, &to_fill, borrower) {
-            Ok((lease, blocks, watch)) => {
-                let fills = self.fills(&loan, &blocks, &to_fill);
-                for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
-                    let domain = Domain { node: part.node, page_size: loan.page_size };
-                    let hole = part.pages.saturating_sub(part.ready);
-                    self.observed.unbacked.hand_out(part.block, domain, hole);
-                }
-                // Before anybody waits for anything: its peer may go away there.
-                if asked.request.held_by_memory {
-                    self.loans.memory_held.insert(loan.lease);
-                }
-                Ok(Ok(Granted { handover: Handover { loan, lease, blocks }, watch, fills }))
-            }
+        let lease = loan.lease;
+        match self.hand_over(asked, loan, made, borrower) {
+            Ok(granted) => Ok(Ok(granted)),
             Err(error) => {
-                tracing::error!(%error, lease = %loan.lease, "a loan could not be handed over");
-                self.end_lease(loan.lease);
+                tracing::error!(%error, %lease, "a loan could not be handed over");
+                self.end_lease(lease);
                 Err(error)
             }
         }
@@ -155,22 +155,44 @@ impl Shell {
     fn hand_over(
         &mut self,
         asked: &Asked,
-        loan: &Loan,
+        loan: Loan,
         made: Vec<Made>,
-        to_fill: &BTreeMap<BlockId, Pages>,
         borrower: (u32, u32),
-    ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
-        let blocks = self.open_parts(loan, made, to_fill, borrower)?;
+    ) -> Result<Granted> {
+        let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
+        let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
+        let blocks = self.open_parts(&loan, made, &to_fill, borrower)?;
+        let by_memory = asked.request.hold == Hold::Memory;
         // Its borrower has no descriptor yet, and so no lease on a file.
-        if asked.request.held_by_memory {
+        if by_memory {
             loan.parts.iter().for_each(|part| self.store.open_to_watch(part.block));
         }
-        let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
-        Ok((client, blocks, daemon))
+        let (lease, watch) = if asked.named.is_some() {
+            (Lease::Name, None)
+        } else {
+            let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
+            (Lease::Descriptor(client), Some(daemon))
+        };
+        let fills = self.fills(&loan, &blocks, &to_fill);
+        // The pages of its holes are promised until they are there.
+        for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
+            let domain = Domain { node: part.node, page_size: loan.page_size };
+            let hole = part.pages.saturating_sub(part.ready);
+            self.observed.unbacked.hand_out(part.block, domain, hole);
+        }
+        // Before anybody waits for anything: its peer may go away there.
+        if by_memory {
+            self.loans.memory_held.insert(loan.lease);
+        }
+        let stop = match lease {
+            Lease::Name => self.loans.begin_making(loan.lease),
+            Lease::Descriptor(_) => CancellationToken::new(),
+        };
+        Ok(Granted { handover: Handover { loan, lease, blocks }, watch, fills, stop })
     }
 
     /// Opens a loan's files and gives them to their borrower.
-    pub(super) fn open_parts(
+    fn open_parts(
         &self,
         loan: &Loan,
         made: Vec<Made>,
@@ -200,7 +222,7 @@ impl Shell {
     }
 
     /// What is to be taken from the kernel's pool for a loan of new files.
-    pub(super) fn fills(
+    fn fills(
         &mut self,
         loan: &Loan,
         files: &[OwnedFd],
@@ -246,6 +268,29 @@ impl Shell {
             || states.any(|state| self.book.in_state(state).next().is_some());
         is_anything_on_its_way && self.book.may_be_served(request, &ending)
     }
+}
+
+/// Whether a loan by that name can have the owner that is asked for.
+fn check_owner(request: &LendRequest, name: &LoanName) -> Result<(), Refused> {
+    let Some(owner) = &request.owner else { return Ok(()) };
+    if name.scope().is_none() {
+        let reason = "is one within the scope of its loan's name, which has none: name the loan as \
+                      SCOPE/REST";
+        return Err(Refused::bad_value("owner", reason));
+    }
+    if !request.whole {
+        let reason = "keeps nothing of a file that has a hole: ask for the loan whole";
+        return Err(Refused::bad_value("owner", reason));
+    }
+    let length = owner.as_str().len() + name.as_str().len();
+    if length > MOST_OWNED {
+        let reason = format!(
+            "and the loan's name have {length} characters, more than the {MOST_OWNED} for which a \
+             block's file name has room"
+        );
+        return Err(Refused::bad_value("owner", reason));
+    }
+    Ok(())
 }
 
 /// Debug builds look at the first and last 4 KiB of every ready page before it is lent.

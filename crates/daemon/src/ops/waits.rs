@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use book::block::StateName;
-use book::{Asked, HeldByName, Loan, Refusal};
+use book::{Asked, HeldByName, Refusal};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ use units::{JobId, LeaseId, LoanName, Pages};
 use wire::{Error, Status};
 
 use crate::ops::watchers;
-use crate::ops::{Granted, Handover, Pending, Shared, Step};
+use crate::ops::{Answer, Granted, Handover, Lease, Shared};
 use crate::peers::users::Place;
 use crate::storage::kernel::Fill;
 
@@ -35,8 +35,27 @@ const FOR_USERS: Duration = Duration::from_millis(5);
 /// How long taking memory away waits for it to be free.
 const FOR_REVOKED: Duration = Duration::from_secs(1);
 
-/// A loan, with its pages. Its end is watched from the moment at which it is granted: the call may
-/// be dropped with its peer wherever it waits.
+/// What came of asking for a loan.
+#[derive(Debug)]
+pub(crate) enum Lent {
+    /// A new loan, for its borrower's hands.
+    Descriptors(Handover),
+    /// A new loan, which its name holds.
+    Named {
+        /// The loan.
+        held: HeldByName,
+        /// So many pages were ready.
+        ready: Pages,
+        /// Whether it has what its owner left.
+        kept: bool,
+    },
+    /// The loan by that name, which was there.
+    Found(HeldByName),
+}
+
+/// A loan, with its pages. The call may be dropped with its peer wherever it waits. The daemon
+/// watches the end of a loan by descriptor from its grant on; a loan by name ends within a page: it
+/// is there when its agent was told, or for an instant that the agent's next `Return` undoes.
 ///
 /// # Errors
 /// What the kernel refused; within, what the book did.
@@ -45,44 +64,59 @@ pub(crate) async fn lend(
     place: &Place,
     asked: &mut Asked,
     borrower: (u32, u32),
-) -> Result<Result<Handover, Refusal>, Error> {
+) -> Result<Result<Lent, Refusal>, Error> {
     let begin = Instant::now();
-    let Granted { mut handover, watch, fills } =
-        match granted(shell, place, asked, borrower, begin).await? {
-            Ok(granted) => granted,
-            Err(refusal) => {
-                shell.borrow().metrics.refused(Some(&refusal), begin.elapsed());
-                return Ok(Err(refusal));
-            }
-        };
-    watchers::lease(shell, handover.loan.lease, watch);
-    filled(shell, &mut handover.loan, fills).await;
-    if handover.loan.parts.iter().any(|part| part.ready < part.pages) {
-        // The kernel promises a hole its pages when it is mapped: those that were taken from
-        // unlent blocks must be free by then.
-        all_freed(shell).await;
+    let mut granted = match until_granted(shell, place, asked, borrower, begin).await? {
+        Ok(Answer::Granted(granted)) => granted,
+        Ok(Answer::Found(held)) => return Ok(Ok(Lent::Found(held))),
+        Err(Refusal::NameBusy) => return Ok(Err(Refusal::NameBusy)),
+        Err(refusal) => {
+            shell.borrow().metrics.refused(Some(&refusal), begin.elapsed());
+            return Ok(Err(refusal));
+        }
+    };
+    if let Some(watch) = granted.watch.take() {
+        watchers::lease(shell, granted.handover.loan.lease, watch);
     }
-    shell.borrow().metrics.granted(&handover.loan, begin.elapsed());
-    Ok(Ok(handover))
+    let _dropped = granted.stop.clone().drop_guard();
+    let is_named = matches!(granted.handover.lease, Lease::Name);
+    let made = made_ready(Rc::clone(shell), granted, asked.request.whole);
+    // The lease of a loan by name is in no hands whose end would end it: its making outlives its
+    // caller, to end it.
+    let lent = if is_named {
+        let gone = |_| Error::Failed { what: "the daemon ends".to_owned() };
+        tokio::task::spawn_local(made).await.map_err(gone)?
+    } else {
+        made.await
+    }?;
+    let metrics = &shell.borrow().metrics;
+    match &lent {
+        Lent::Descriptors(handover) => metrics.granted(&handover.loan, begin.elapsed()),
+        Lent::Named { held, ready, kept } => {
+            metrics.granted_of(*kept, *ready, held.pages, begin.elapsed());
+        }
+        Lent::Found(_) => {}
+    }
+    Ok(Ok(lent))
 }
 
 /// Asks until it is granted, or there is nothing left to wait for.
-async fn granted(
+async fn until_granted(
     shell: &Shared,
     place: &Place,
     asked: &mut Asked,
     borrower: (u32, u32),
     begin: Instant,
-) -> Result<Result<Granted, Refusal>, Error> {
+) -> Result<Result<Answer, Refusal>, Error> {
     let mut changes = shell.borrow().changes.subscribe();
     let mut waits = None;
     loop {
         changes.mark_unchanged();
-        let granted = shell.borrow_mut().lend(asked, borrower)?;
+        let answer = shell.borrow_mut().lend(asked, borrower)?;
         let Some(until) =
-            granted.as_ref().err().and_then(|no| worth_waiting(shell, asked, no, begin))
+            answer.as_ref().err().and_then(|no| worth_waiting(shell, asked, no, begin))
         else {
-            return Ok(granted);
+            return Ok(answer);
         };
         waits.get_or_insert_with(|| shell.borrow().peers.waiting.begin());
         wait_until(until, &mut changes, place, asked, begin).await;
@@ -118,6 +152,10 @@ fn worth_waiting(
             let waits = Instant::now() < until && shell.borrow().may_come(&asked.request);
             waits.then_some(until)
         }
+        Refusal::NameBusy => {
+            let until = begin + FOR_OWNER;
+            (Instant::now() < until).then_some(until)
+        }
         Refusal::Size(_)
         | Refusal::NoSuchPool
         | Refusal::Quota { .. }
@@ -127,137 +165,69 @@ fn worth_waiting(
     }
 }
 
-/// Has the loan's new files take their pages from the kernel's pool. Dropped with its peer's
-/// connection, it takes no more than the page at hand.
-async fn filled(shell: &Shared, loan: &mut Loan, fills: Vec<Fill>) {
-    let stop = CancellationToken::new();
-    let _dropped = stop.clone().drop_guard();
-    for fill in fills {
-        let block = fill.block;
-        let filled = run(fill, &stop).await;
-        shell.borrow_mut().filled(block, filled);
-        for part in loan.parts.iter_mut().filter(|part| part.block == block) {
-            part.ready = filled;
-        }
-    }
-}
-
-async fn run(fill: Fill, stop: &CancellationToken) -> Pages {
-    let stop = stop.clone();
-    tokio::task::spawn_blocking(move || fill.run(&stop)).await.unwrap_or(Pages::ZERO)
-}
-
-/// What came of asking for a loan by name.
-#[derive(Debug)]
-pub(crate) enum Lent {
-    /// It was made.
-    Made {
-        /// The loan.
-        held: HeldByName,
-        /// So many pages were ready.
-        ready: Pages,
-        /// Whether it has what its owner left.
-        kept: bool,
-    },
-    /// It was there.
-    Found(HeldByName),
-    /// Another call makes it, and is not done.
-    Busy,
-}
-
-/// A loan by name. Dropped with its agent's connection, it ends what it began within a page: a loan
-/// is there when its agent was told, or for an instant that the agent's next `Return` of its name
-/// undoes.
-///
-/// # Errors
-/// What the kernel refused; within, what the book did.
-pub(crate) async fn lend_by_name(
-    shell: &Shared,
-    place: &Place,
-    asked: &mut Asked,
-    borrower: (u32, u32),
-    whole: bool,
-) -> Result<Result<Lent, Refusal>, Error> {
-    let begin = Instant::now();
-    let mut changes = shell.borrow().changes.subscribe();
-    let mut waits = None;
-    let pending = loop {
-        changes.mark_unchanged();
-        let step = shell.borrow_mut().begin_by_name(asked, borrower)?;
-        let until = match step {
-            Ok(Step::Found(held)) => return Ok(Ok(Lent::Found(held))),
-            Ok(Step::Begun(pending)) => break pending,
-            Ok(Step::Busy) if begin.elapsed() >= FOR_OWNER => return Ok(Ok(Lent::Busy)),
-            Ok(Step::Busy) => begin + FOR_OWNER,
-            Err(no) => match worth_waiting(shell, asked, &no, begin) {
-                Some(until) => until,
-                None => {
-                    shell.borrow().metrics.refused(Some(&no), begin.elapsed());
-                    return Ok(Err(no));
-                }
-            },
-        };
-        waits.get_or_insert_with(|| shell.borrow().peers.waiting.begin());
-        wait_until(until, &mut changes, place, asked, begin).await;
-    };
-    drop(waits);
-    let kept = pending.kept;
-    let _dropped = pending.stop.clone().drop_guard();
-    let made = tokio::task::spawn_local(made_ready(Rc::clone(shell), pending, whole));
-    let gone = |_| Error::Failed { what: "the daemon ends".to_owned() };
-    let (held, ready) = made.await.map_err(gone)??;
-    shell.borrow().metrics.granted_of(kept, ready, held.pages, begin.elapsed());
-    Ok(Ok(Lent::Made { held, ready, kept }))
-}
-
-/// Fills the loan's file, if it is to be whole, and puts its name on it.
-async fn made_ready(
-    shell: Shared,
-    mut pending: Pending,
-    whole: bool,
-) -> Result<(HeldByName, Pages), Error> {
-    let filled = fill_all(&shell, &mut pending, whole).await;
+/// Gets a loan's files their pages, all of them if it is to be `whole`, and puts its name on it, if
+/// it is to have one.
+async fn made_ready(shell: Shared, mut granted: Granted, whole: bool) -> Result<Lent, Error> {
+    let filled = fill(&shell, &mut granted, whole).await;
     // From here to the rename nothing waits: what was cancelled by now never has its name.
     let filled = match filled {
-        Ok(()) if pending.stop.is_cancelled() => Err(Error::Failed {
+        Ok(()) if granted.stop.is_cancelled() => Err(Error::Failed {
             what: "nobody waits for the loan any more: its agent hung up, or its name was returned"
                 .to_owned(),
         }),
         filled => filled,
     };
     if let Err(error) = filled {
-        shell.borrow_mut().drop_pending(pending);
+        shell.borrow_mut().drop_granted(granted);
         return Err(error);
     }
     if whole {
-        shell.borrow_mut().note_whole(&pending);
+        shell.borrow_mut().note_whole(&granted);
     }
-    let ready = pending.ready;
-    let held = shell.borrow_mut().hold_by_name(pending)?;
-    shell.borrow().changes.wake();
-    Ok((held, ready))
+    match granted.handover.lease {
+        Lease::Descriptor(_) => Ok(Lent::Descriptors(granted.handover)),
+        Lease::Name => {
+            let (ready, kept) = (granted.ready(), granted.handover.loan.kept);
+            let held = shell.borrow_mut().hold_by_name(granted)?;
+            shell.borrow().changes.wake();
+            Ok(Lent::Named { held, ready, kept })
+        }
+    }
 }
 
-/// Gets a loan's file its pages, or some of them where its making is cancelled.
-async fn fill_all(shell: &Shared, pending: &mut Pending, whole: bool) -> Result<(), Error> {
-    for fill in std::mem::take(&mut pending.fills) {
+/// Gets a loan's files their pages, or some of them where its making is cancelled.
+async fn fill(shell: &Shared, granted: &mut Granted, whole: bool) -> Result<(), Error> {
+    for fill in std::mem::take(&mut granted.fills) {
         let block = fill.block;
-        let filled = run(fill, &pending.stop).await;
+        let filled = run(fill, &granted.stop).await;
         shell.borrow_mut().filled(block, filled);
-        pending.ready = filled;
+        let parts = granted.handover.loan.parts.iter_mut();
+        parts.filter(|part| part.block == block).for_each(|part| part.ready = filled);
     }
-    // What unlent blocks gave back must be free by the time at which the hole is filled.
-    tokio::select! {
-        () = all_freed(shell) => {}
-        () = pending.stop.cancelled() => return Ok(()),
+    if granted.handover.loan.parts.iter().any(|part| part.ready < part.pages) {
+        // The kernel promises a hole its pages when it is mapped, and they are taken when it is
+        // filled: those of unlent blocks must be free by then.
+        tokio::select! {
+            () = all_freed(shell) => {}
+            () = granted.stop.cancelled() => return Ok(()),
+        }
     }
-    if !whole {
-        return Ok(());
+    if whole {
+        let fills = shell.borrow().fill_whole(granted)?;
+        for filled in fills {
+            let gone = |_| Error::Failed { what: "the thread that fills is gone".to_owned() };
+            let failed = |error: linux::Error| Error::Failed { what: error.to_string() };
+            filled.await.map_err(gone)?.map_err(failed)?;
+        }
     }
-    let filling = shell.borrow().fill_hole(pending)?;
-    let Some(filling) = filling else { return Ok(()) };
-    let gone = |_| Error::Failed { what: "the thread that fills is gone".to_owned() };
-    filling.await.map_err(gone)?.map_err(|error| Error::Failed { what: error.to_string() })
+    Ok(())
+}
+
+/// Has a file take its pages from the kernel's pool. Cancelled, it takes no more than the page at
+/// hand.
+async fn run(fill: Fill, stop: &CancellationToken) -> Pages {
+    let stop = stop.clone();
+    tokio::task::spawn_blocking(move || fill.run(&stop)).await.unwrap_or(Pages::ZERO)
 }
 
 /// Ends a loan by its name; `discard` keeps nothing of it. One that is being made ends within a

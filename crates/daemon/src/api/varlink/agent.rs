@@ -2,13 +2,14 @@
 //! The agents' face: loans by name, on a socket of its own.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use book::{Asked, HeldByName, Refusal};
 use units::{Bytes, LoanName, Node};
 use wire::agent::{
-    AgentError, LendByName, LentByName, Loans, MOST_LISTED, NamedLoan, ReadyBlocks, Supplies,
-    Supply,
+    AgentError, LentByName, Loans, MOST_LISTED, NamedLoan, ReadyBlocks, Supplies, Supply,
 };
+use wire::{Hold, LendRequest};
 
 use super::answer::Answer;
 use super::translate::{self, page_size};
@@ -57,18 +58,15 @@ impl AgentService {
                 return Err(AgentError::bad_value(field, "4294967295 is nobody's number"));
             }
         }
-        let request = LendByName {
-            name: loan_name("name", &name)?,
-            bytes: Bytes(bytes),
+        let request = LendRequest {
             page_size: page_size(page_bytes).map_err(error)?,
             node: node.map(Node),
             whole: whole.unwrap_or(false),
-            uid,
-            gid,
             owner: owner
                 .map(|text| text.parse().map_err(|bad| AgentError::bad_value("owner", bad)))
                 .transpose()?,
-            keep_seconds,
+            keep: keep_seconds.map(Duration::from_secs),
+            ..LendRequest::by_name(loan_name("name", &name)?, Bytes(bytes)).given_to(uid, gid)
         };
         self.lent(request).await
     }
@@ -114,39 +112,38 @@ impl AgentService {
 }
 
 impl AgentService {
-    async fn lent(&self, request: LendByName) -> Result<LentByName, AgentError> {
-        let (uid, gid) = self.rights.ids();
-        let borrower = (request.uid.unwrap_or(uid), request.gid.unwrap_or(gid));
-        let caller = self.rights.uid();
-        let asked = self.shell.borrow().ask_by_name(&request, caller, self.rights.account());
+    async fn lent(&self, request: LendRequest) -> Result<LentByName, AgentError> {
+        let (own_uid, own_gid) = self.rights.ids();
+        let Hold::Name { name, uid, gid } = request.hold.clone() else {
+            return Err(AgentError::bad_value("name", "is missing"));
+        };
+        let borrower = (uid.unwrap_or(own_uid), gid.unwrap_or(own_gid));
+        let (caller, account) = (self.rights.uid(), self.rights.account());
+        let asked = self.shell.borrow_mut().ask(request, caller, account, None);
         let mut asked = asked.map_err(error)?;
-        let lent =
-            waits::lend_by_name(&self.shell, &self.place, &mut asked, borrower, request.whole);
+        let lent = waits::lend(&self.shell, &self.place, &mut asked, borrower);
         let lent = tokio::select! {
             lent = lent => lent,
             () = self.answer.unwanted() => {
                 return Err(AgentError::Failed { what: "its agent hung up".to_owned() });
             }
         };
-        match lent.map_err(error)? {
-            Ok(waits::Lent::Made { held, ready, kept }) => {
+        let (held, found, kept, ready_bytes) = match lent.map_err(error)? {
+            Ok(waits::Lent::Named { held, ready, kept }) => {
                 let ready = ready.bytes(held.page_size);
-                Ok(LentByName {
-                    loan: named(&self.shell, &held),
-                    found: false,
-                    kept,
-                    ready_bytes: ready.0,
-                })
+                (held, false, kept, ready.0)
             }
             Ok(waits::Lent::Found(held)) => {
                 let there = self.shell.borrow().memory_of(held.block, held.page_size);
-                let loan = named(&self.shell, &held);
-                let ready_bytes = there.0.min(held.bytes().0);
-                Ok(LentByName { loan, found: true, kept: false, ready_bytes })
+                let ready = there.0.min(held.bytes().0);
+                (held, true, false, ready)
             }
-            Ok(waits::Lent::Busy) => Err(AgentError::NameBusy { name: request.name.to_string() }),
-            Err(no) => Err(refused(&self.shell, &asked, &request.name, &no)),
-        }
+            Ok(waits::Lent::Descriptors(_)) => {
+                return Err(AgentError::Failed { what: "this loan has a name".to_owned() });
+            }
+            Err(no) => return Err(refused(&self.shell, &asked, &name, &no)),
+        };
+        Ok(LentByName { loan: named(&self.shell, &held), found, kept, ready_bytes })
     }
 }
 
@@ -176,8 +173,10 @@ fn refused(shell: &Shared, asked: &Asked, name: &LoanName, refusal: &Refusal) ->
         (Refusal::NameTaken, Some(there)) => {
             AgentError::NameTaken { loan: Box::new(named(shell, &there)) }
         }
-        // It has ended since.
-        (Refusal::NameTaken, None) => AgentError::NameBusy { name: name.to_string() },
+        // It is being made, or it has ended since.
+        (Refusal::NameBusy, _) | (Refusal::NameTaken, None) => {
+            AgentError::NameBusy { name: name.to_string() }
+        }
         (Refusal::TooManyNames, _) => {
             let most = asked.named.as_ref().map_or(0, |named| named.most as u64);
             AgentError::TooManyNames { most }

@@ -201,10 +201,13 @@ impl Service {
         let mut asked = self.shell.borrow_mut().ask(request?, uid, account, quota)?;
         let granted = waits::lend(&self.shell, &self.place, &mut asked, self.rights.ids());
         match granted.await? {
-            Ok(handover) => {
+            Ok(waits::Lent::Descriptors(handover)) => {
                 let (lent, fds) = translate::lent(handover);
                 holders::note(&self.shell, &self.rights, &lent);
                 Ok((self.answer.hands_over(lent), fds))
+            }
+            Ok(waits::Lent::Named { .. } | waits::Lent::Found(_)) => {
+                Err(Error::Failed { what: "this loan has no name".to_owned() })
             }
             Err(refusal) => Err(translate::refusal(&asked, &refusal, self.shell.borrow().book())),
         }

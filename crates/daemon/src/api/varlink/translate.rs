@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use book::{Asked, Book, LoanPart, Refusal};
 use units::{Bytes, Node, Owner, PageSize, ParseError};
-use wire::{Error, Job, LendRequest, Lent, LentPart};
+use wire::{Error, Hold, Job, LendRequest, Lent, LentPart};
 
-use crate::ops::{Handover, Taken};
+use crate::ops::{Handover, Lease, Taken};
 
 /// The page size of so many bytes.
 pub(super) fn page_size(bytes: Option<u64>) -> Result<Option<PageSize>, Error> {
@@ -43,8 +43,9 @@ impl LendParameters {
             node: self.node.map(Node),
             keep: self.keep_seconds.map(Duration::from_secs),
             single: self.single.unwrap_or(false),
-            held_by_memory: self.held_by_memory.unwrap_or(false),
+            whole: false,
             most_blocks: self.most_blocks,
+            hold: if self.held_by_memory == Some(true) { Hold::Memory } else { Hold::Descriptor },
         })
     }
 }
@@ -65,7 +66,11 @@ pub(super) fn lent(handover: Handover) -> (Lent, Vec<OwnedFd>) {
         kept: loan.kept,
         parts: (1..).zip(&loan.parts).map(part).collect(),
     };
-    (reply, std::iter::once(handover.lease).chain(handover.blocks).collect())
+    let lease = match handover.lease {
+        Lease::Descriptor(lease) => Some(lease),
+        Lease::Name => None,
+    };
+    (reply, lease.into_iter().chain(handover.blocks).collect())
 }
 
 /// Why a loan was refused, to its borrower.
@@ -93,9 +98,10 @@ pub(super) fn refusal(asked: &Asked, refusal: &Refusal, book: &Book) -> Error {
             free_bytes: free.0,
         },
         Refusal::OwnerLingers => Error::Failed { what: "the owner's content lingers".to_owned() },
-        Refusal::NameTaken | Refusal::TooManyNames | Refusal::ScopeQuota { .. } => {
-            Error::Failed { what: "this loan has no name".to_owned() }
-        }
+        Refusal::NameTaken
+        | Refusal::NameBusy
+        | Refusal::TooManyNames
+        | Refusal::ScopeQuota { .. } => Error::Failed { what: "this loan has no name".to_owned() },
     }
 }
 

@@ -101,7 +101,7 @@ impl Reason {
             Some(Refusal::Quota { .. }) => "quota",
             Some(Refusal::NotEnough { .. }) => "not_enough",
             Some(Refusal::OwnerLingers) => "owner_lingers",
-            Some(Refusal::NameTaken) => "name_taken",
+            Some(Refusal::NameTaken | Refusal::NameBusy) => "name_taken",
             Some(Refusal::TooManyNames) => "too_many_names",
             Some(Refusal::ScopeQuota { .. }) => "scope_quota",
         };
