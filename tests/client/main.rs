@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Each call of the client library against a daemon of plain memory, which needs no huge page and
-//! waits for nobody who has some: what the call says, and that the daemon did it.
+//! runs beside tests that hold some: the call's result, and its effect in the daemon.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ use wire::{PoolChange, StateName};
 
 const PAGE: Page = Page::Mib2;
 
-/// A daemon with so many pages ready.
+/// A daemon with this number of ready pages.
 fn daemon(ready: u64) -> Daemon {
     let config = PAGE.pool("max = 8\n[workers]\nmax = 0");
     let daemon = Daemon::start_with(None, &config, &["--plain"]);
@@ -172,7 +172,7 @@ fn a_list_of_more_loans_than_an_answer_has_is_whole() {
     let mut agent = daemon.agent();
     let names: Vec<_> = (100..400).map(|nth| format!("a/{nth}")).collect();
     for name in &names {
-        // Of a page that nobody touches: all of them are holes.
+        // Of an untouched page: all of them are holes.
         let ask = LendRequest::by_name(name.parse().expect("a name"), PAGE.times(1));
         agent.lend(&ask).expect("it lends");
     }

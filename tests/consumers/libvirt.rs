@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libvirtd and virsh, as `docs/consumers/libvirt.md` has it: what that page says to write is read
+//! libvirtd and virsh, as `docs/guides/libvirt.md` has it: what that page says to write is read
 //! from it, and only paths are exchanged.
 //!
 //! libvirtd runs in namespaces of its own: its files, the user that it gives to QEMU, and the
@@ -46,7 +46,7 @@ wait $!
 
 /// The indented lines of the page that begin with one that has `first`, up to the next text.
 fn page_says(first: &str) -> String {
-    let page = include_str!("../../docs/consumers/libvirt.md");
+    let page = include_str!("../../docs/guides/libvirt.md");
     let mut lines = page.lines().skip_while(|line| !line.contains(first));
     let block: Vec<_> = lines.by_ref().map_while(|line| line.strip_prefix("    ")).collect();
     assert!(!block.is_empty(), "the page has no block that begins with {first}");
@@ -86,7 +86,7 @@ impl Stage {
         write("shim.log", "");
         open("shim.log", 0o666);
         // libvirt gives the emulator an environment of its own.
-        let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/consumers/prezero-qemu");
+        let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/prezero-qemu");
         let emulator = format!(
             "#!/bin/sh\nexport PREZERO={} PREZERO_SOCKET={} PREZERO_SHIM_LOG={} PREZERO_WAIT_MS=5000\n\
              exec sh {} \"$@\"\n",

@@ -3,7 +3,7 @@
 //!
 //! Each test starts the real program, has it use the memory, and looks that it was lent memory and
 //! that all of it came back. What each gains is printed as times of one run, cold against ready,
-//! and never asserted: `docs/consumers/` says what was seen.
+//! and never asserted: `docs/evidence/programs.md` says what was seen.
 //!
 //! `make test` runs QEMU alone. `make test-all` installs the packages and sets
 //! `PREZERO_TEST_CONSUMERS=1`, which runs all; a package that is missing then is a skip like any

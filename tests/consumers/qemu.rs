@@ -263,7 +263,7 @@ fn the_emulator_wrapper_for_libvirt_serves_memfds() {
     }
     let Some(stage) = Stage::set(PAGES) else { return };
     stage.daemon.zero("max");
-    let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/consumers/prezero-qemu");
+    let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/prezero-qemu");
     let log = stage.path("shim.log");
     let wrapped = || {
         let mut command = Command::new("sh");

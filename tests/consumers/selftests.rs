@@ -2,7 +2,7 @@
 //! The kernel's own selftests for memfds and huge pages: under the shim they end as without it.
 //!
 //! Built from the unchanged source of Debian's package. Where one differs by design it is listed
-//! here, and docs/consumers/README.md says why; nothing else may.
+//! here, and docs/reference/shim-differences.md says why; nothing else may.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -63,7 +63,7 @@ fn programs_written_for_the_kernels_files_run_on_the_tree() {
     assert_eq!((pool.ready_pages, pool.zeroing_pages), (160, 0));
 }
 
-/// What came of so many calls by a seed, on a pool of which nothing is zeroed.
+/// The results of seeded calls on a pool of dirty pages.
 fn calls(program: &Path, daemon: &Daemon, seed: u64) -> String {
     daemon.command(&["give-back", "all"]).output().expect("prezero runs");
     std::fs::write(daemon.tree().join("node0/hugepages/hugepages-2048kB/zeroed_low"), "0")

@@ -67,7 +67,7 @@ fn no_number_of_a_block_lease_or_job_comes_again_after_a_restart() {
         }
         drop(job);
         daemon.wait_for("nobody's", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == 0);
-        // Nothing is left that would show a number.
+        // All that would show a number is gone.
         client.give_back(None, None, None).expect("root may");
         daemon.kill();
         daemon.launch();
@@ -150,7 +150,7 @@ fn an_interrupted_worker_keeps_what_it_has_done() {
         assert_eq!((pool.zeroing_pages, pool.blocks), (0, 1));
         assert!(pool.zeroable_pages < 1024, "work so far is kept: {pool:?}");
         assert!(daemon.kernel_free(page) < 1024, "{threads} threads: all of it was given back");
-        // What is not done is free, and promised to nobody.
+        // The unfinished rest is free and unpromised.
         assert_eq!(pool.zeroable_pages, daemon.kernel_free(page), "{threads} threads");
         daemon.zero("max");
         let after = daemon.pool();

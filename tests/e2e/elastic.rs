@@ -28,8 +28,9 @@ fn set_total(pages: u64) {
     hugetlb::set_total(&Roots::default(), PAGE.size(), Some(Node(0)), pages).expect("root");
 }
 
-/// A daemon that may add so many pages to the kernel's pool, of which none is free, and the size
-/// of that. `{most}` and `{least}` are sizes of the kernel's pool: what it has, and so many more.
+/// A daemon that may add pages to the kernel's pool, without free pages at first, and the pool's
+/// size. `{most}` and `{least}` are sizes of the kernel's pool: the present one, and the extended
+/// one.
 fn start(most: u64, least: u64, fields: &str) -> Option<(Daemon, u64)> {
     let guard = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 0)])?;
     let before = total(PAGE, 0);
@@ -138,12 +139,12 @@ fn the_kernels_pool_has_its_least_size_whatever_is_needed() {
 fn what_an_operator_writes_is_respected_and_not_fought() {
     let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
     daemon.wait_for("filled", |pool| pool.ready_pages == 8);
-    // What is added stays.
+    // Added pages stay.
     set_total(before + 13);
     stays(before + 13);
     assert_eq!(elastic(&daemon).grown_pages, 8);
-    // What is taken away is not added again, whatever is needed. The blocks have their pages: those
-    // are surplus now.
+    // Pages that were taken away are not added again, whatever the need. The blocks have their
+    // pages: those are surplus now.
     set_total(before + 2);
     daemon.wait_for("held", |pool| {
         pool.elastic.as_ref().is_some_and(|elastic| elastic.held_pages == Some(before + 2))
@@ -151,7 +152,7 @@ fn what_an_operator_writes_is_respected_and_not_fought() {
     let loan = daemon.lend(PAGE, 8);
     stays(before + 2);
     daemon.wait_for_log("somebody made the kernel's pool smaller");
-    // Until the operator says anew what is to be.
+    // Until the operator configures the pool anew.
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
     assert!(total(PAGE, 0) >= before + 16, "{}", total(PAGE, 0));
@@ -221,7 +222,7 @@ fn draining_without_a_daemon_takes_back_what_the_last_one_added() {
         let mut drain = daemon.command(&["drain", "--run-dir"]);
         drain.arg(run_dir).output().expect("prezero runs")
     };
-    // What is lent stays, and the pages that it has.
+    // Lent blocks stay, with their pages.
     let loan = daemon.lend(PAGE, 3);
     daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
     daemon.terminate();
@@ -242,7 +243,7 @@ fn draining_without_a_daemon_takes_back_what_the_last_one_added() {
 
 #[test]
 fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_added() {
-    // Two steps and a half of 128 MiB; idle workers zero them beside whatever else runs.
+    // Two steps and a half of 128 MiB; idle workers zero them beside all other work.
     let fields = "ready_high = 160\npages_per_block = 4";
     let Some((mut daemon, before)) = start(200, 0, fields) else { return };
     for millis in [5, 20, 40, 80, 160] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nobody reads another's bytes: borrowers that die, hang, fork and cheat.
+//! Borrowers that die, hang, fork and cheat read only their own bytes.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -124,14 +124,14 @@ fn path_of(fd: &dyn AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// What neither the lease proof nor the daemon sees.
+/// References that the lease proof and the daemon miss.
 fn hidden(fd: &dyn AsRawFd) -> OwnedFd {
     rustix::fs::open(path_of(fd), OFlags::PATH, Mode::empty()).expect("a path to the block")
 }
 
 /// Tries to open a block for `time` by a descriptor kept over its return, changing its mode as its
-/// owner may. Returns whether it had a page of it after `is_gone` said that it must not any more:
-/// an open before that is of its own block, which lingers until it is closed.
+/// owner may. Returns whether it had a page of it after `is_gone` said that access has ended: an
+/// earlier open is of its own block, which lingers until it is closed.
 fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -139,7 +139,7 @@ fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
         rustix::fs::chmod(path_of(kept), Mode::from_raw_mode(0o666)).ok();
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         if let Ok(fd) = rustix::fs::open(path_of(kept), flags, Mode::empty())
-            // The old file of a fresh pool has no pages any more.
+            // The old file of a fresh pool is empty now.
             && linux::BlockFile::from(fd).allocated_bytes().is_ok_and(|bytes| bytes > 0)
             && gone
         {

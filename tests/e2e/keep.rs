@@ -66,7 +66,7 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     let Some(daemon) = Daemon::start(page, 2, &page.pool("recycle = \"in-place\"")) else { return };
     daemon.zero("max");
     let ask = || {
-        // It takes no answer: sending one fails.
+        // It leaves the answer: sending one fails.
         let mut stream = UnixStream::connect(daemon.socket()).expect("the daemon listens");
         stream.shutdown(Shutdown::Read).expect("a socket");
         let parameters = json!({

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The benchmark comes to its end. How fast anything is no test asks.
+//! The benchmark comes to its end; its figures are free.
 
 use std::process::Command;
 

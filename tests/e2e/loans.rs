@@ -10,7 +10,7 @@ use units::{Bytes, Pages};
 
 #[test]
 fn a_ready_block_is_lent_whole_zero_and_comes_back() {
-    // The odd page is no block, and stays the kernel's.
+    // The odd page is outside all blocks, and stays the kernel's.
     for (page, pages) in [(Page::Mib2, 3), (Page::Gib1, 2)] {
         let Some(daemon) = Daemon::start(page, pages, &page.pool("pages_per_block = 2")) else {
             return;
@@ -59,7 +59,7 @@ fn a_loan_of_more_blocks_than_one_message_carries_is_ready_as_a_whole() {
     drop((memory, loan));
     daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
     daemon.zero("max");
-    // A client that says nothing gets one message.
+    // A client that stays silent gets one message.
     let request = LendRequest { most_blocks: Some(252), ..request };
     let loan = daemon.client().lend(&request).expect("the daemon lends");
     assert_eq!((loan.ready_bytes(), loan.parts().len()), (page.times(251), 252));
@@ -74,7 +74,7 @@ fn a_small_loan_leaves_a_large_block_alone() {
     let small = daemon.lend(page, 1);
     assert_eq!((small.ready_bytes(), daemon.pool().ready_pages), (Bytes(0), 64));
     assert_zero(&small.map().expect("a mapping"));
-    // Nor does it keep the block from whoever it is for.
+    // It also leaves the block to its borrower.
     let large = daemon.lend(page, 60);
     assert_eq!(large.ready_bytes(), page.times(60));
 }
@@ -131,7 +131,7 @@ fn a_ready_gibibyte_of_small_huge_pages_maps_at_one_fault() {
     daemon.launch();
     let taken_over = daemon.wait_for("taken over", |p| p.ready_pages == 1024);
     assert_eq!(taken_over.lingering_pages, 0);
-    // A restarted daemon makes them again by itself; nobody waits for that.
+    // A restarted daemon makes them again by itself, without a waiting caller.
     std::thread::sleep(std::time::Duration::from_millis(200));
     check(&daemon);
 }
@@ -234,13 +234,13 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
     });
     child.wait_ready();
     drop(memory);
-    // Longer than the daemon leaves such a loan alone: it looks, and finds the child.
+    // Longer than the daemon leaves new loans alone: it looks, and finds the child.
     std::thread::sleep(std::time::Duration::from_millis(600));
     let pool = daemon.pool();
     assert_eq!((pool.lent_pages, pool.lingering_pages), (4, 0), "{pool:?}");
     assert_eq!(daemon.status().loans.len(), 1);
     child.kill();
-    // Whoever is short of pages finds them at once.
+    // A program short of pages finds them at once.
     assert_zero(&daemon.lend(page, 4).map().expect("the pages of the loan that ended"));
     daemon.wait_for("given back", |p| p.blocks == 0);
 }

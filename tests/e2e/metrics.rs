@@ -207,9 +207,9 @@ fn every_metric_moves_when_what_it_counts_happens() {
         ],
     );
 
-    // A user that holds nothing has no line.
+    // A user without loans has no line.
     let _held = daemon.lend(page, 1);
-    // Those that say what is, and those that only a longer wait moves.
+    // Metrics of the present state, and metrics that only a longer wait moves.
     let is: BTreeSet<_> = scrape(&daemon).into_keys().map(|name| family(&name)).collect();
     let constant = ["prezero_build_info", "prezero_page_size_bytes"];
     let elsewhere = ["prezero_worker_cpu_seconds_total", "prezero_workers", "prezero_paused"];
@@ -221,7 +221,7 @@ fn every_metric_moves_when_what_it_counts_happens() {
     assert!(still.is_empty(), "nothing moved {still:?}");
     let samples = scrape(&daemon);
     assert!((samples[r#"prezero_page_size_bytes{page_size="2M"}"#] - bytes(1)).abs() < 1.0);
-    assert_eq!(documented(), is, "docs/metrics.md names exactly these");
+    assert_eq!(documented(), is, "docs/reference/metrics.md names exactly these");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn metrics_move_with_the_configuration_and_only_reading_is_served() {
             "{head}\n{body}"
         );
     }
-    // Peers that say nothing, or no end of it, cost nobody anything.
+    // Peers that send nothing, or an endless request, cost other users nothing.
     let mut idle: Vec<_> =
         (0..8).map(|_| UnixStream::connect(&path).expect("a listener")).collect();
     let long = "x".repeat(1 << 20);
@@ -330,9 +330,9 @@ fn family(sample: &str) -> String {
     if histogram { "prezero_lend_seconds".to_owned() } else { name.to_owned() }
 }
 
-/// The metrics in the tables of docs/metrics.md.
+/// The metrics in the tables of docs/reference/metrics.md.
 fn documented() -> BTreeSet<String> {
-    let text = std::fs::read_to_string("../docs/metrics.md").expect("the document");
+    let text = std::fs::read_to_string("../docs/reference/metrics.md").expect("the document");
     let first = |line: &str| line.strip_prefix("| `")?.split('`').next().map(str::to_owned);
     text.lines().filter_map(first).collect()
 }

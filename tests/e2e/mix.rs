@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One pool for programs of every shape: the operator says how many bytes, the daemon learns of
-//! which blocks.
+//! One pool for programs of every shape: the operator sets the bytes, the daemon learns the blocks.
 
 use client::{LendRequest, Loan};
 use prezero_tests::{Daemon, Page};
@@ -33,7 +32,7 @@ fn one_table_serves_programs_of_four_shapes_and_learns_them() {
     if !daemon.has_blocks() {
         return;
     }
-    // Blocks of before can be in the way of those that are wanted now: a quarter at most, here.
+    // Blocks of former sizes can be in the way of those wanted now: a quarter at most, here.
     let all_ready = |daemon: &Daemon| {
         daemon.wait_for("it is filled", |p| p.ready_pages >= READY * 3 / 4 && p.zeroing_pages == 0);
     };

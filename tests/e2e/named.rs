@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name: what agents hand on to others, who hold nothing but a path.
+//! Loans by name: agents hand them on to others, which hold only a path.
 
 mod owners;
 mod storm;
@@ -30,7 +30,7 @@ fn ask(name: &str, bytes: Bytes) -> LendRequest {
     LendRequest::by_name(named(name), bytes)
 }
 
-/// Maps a loan as whoever gets its path does.
+/// Maps a loan like any program that gets its path.
 fn map(path: &str, page: Page) -> Mapping {
     let file = File::options().read(true).write(true).open(path).expect("root may open it");
     let bytes = file.metadata().expect("a file").len();
@@ -53,7 +53,7 @@ fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
         let memory = map(&path, page);
         assert_zero(&memory);
         soil(&memory, 0x42);
-        // Nobody has it open or mapped, and no caller is connected.
+        // The file is closed and unmapped, and no caller is connected.
         drop(memory);
         for stop in [Daemon::kill as fn(&mut Daemon), Daemon::terminate] {
             stop(&mut daemon);
@@ -105,7 +105,7 @@ fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
     let ready: Vec<_> =
         supply.ready_blocks.iter().map(|of| (of.block_bytes, of.ready_bytes)).collect();
     assert_eq!(ready, [(page.times(2).0, supply.ready_bytes)]);
-    // More than there is, and more than the daemon may zero: refused with nothing left behind.
+    // More than there is, and more than the daemon may zero: refused and left as before.
     let refused = agent_refusal(daemon.agent().lend(&whole("much", 3)));
     assert!(matches!(refused, AgentError::NotEnough { .. }), "{refused}");
     daemon.agent().give_back(named("none")).expect("it is lent");
@@ -162,7 +162,7 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     drop(memory);
     daemon.wait_for("let go of", |p| p.lingering_pages == 0);
     agent.lend(&ask("team-a/3", page.times(1))).expect("again 4 of 4 MiB");
-    // What no type of the client's lets through.
+    // Values that the client's types exclude.
     agent.give_back(named("team-b/1")).expect("it is lent");
     let call =
         |method: &str, parameters: &str| raw_call(&daemon.agent_socket(), method, parameters);
@@ -212,7 +212,7 @@ fn the_agents_socket_is_roots_and_its_groups_and_the_other_knows_nothing_of_name
     let mode = |path: &Path| path.metadata().expect("a socket").permissions().mode() & 0o777;
     assert_eq!(mode(&daemon.agent_socket()), 0o600);
     as_nobody(|| AgentClient::connect(daemon.agent_socket()).is_err());
-    // Whoever is let to the socket is refused by its credentials all the same.
+    // The credentials refuse a user even if the socket's mode admits it.
     let open = std::fs::Permissions::from_mode(0o666);
     std::fs::set_permissions(daemon.agent_socket(), open).expect("root's");
     as_nobody(|| {
@@ -264,13 +264,13 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
             soil(&memory, 0x77);
             drop(memory);
             ready.signal();
-            // Until its memory is somebody else's.
+            // Until its memory has another user.
             let end = std::time::Instant::now() + PATIENCE;
             while !daemon.scratch().join("lent").exists() {
                 assert!(std::time::Instant::now() < end, "the next loan was never made");
                 std::thread::sleep(Duration::from_millis(2));
             }
-            // The file it was given: empty now, and nobody's.
+            // The file it was given: empty now, and unowned.
             let file = File::options().read(true).write(true).open(&inside).expect("uid 0 may");
             i32::try_from(file.metadata().expect("a file").len() / page.size().bytes()).unwrap_or(1)
         });

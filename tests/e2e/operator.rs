@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operator in control: who has what, taking it back, and counts that are true.
+//! The operator in control: who holds memory, taking it back, and true counts.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -24,7 +24,7 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// A prezero command of user nobody, whose group is nobody's.
+/// A prezero command of the user and group `nobody`.
 fn as_nobody(daemon: &Daemon, arguments: &[&str]) -> Output {
     use std::os::unix::process::CommandExt;
     let mut command = daemon.command(arguments);
@@ -79,7 +79,7 @@ fn a_loan_says_who_has_it_where_and_since_when() {
     assert_eq!((words[1], words[3], words[9], words[10]), ("root", "sleep", "1", "6M"), "{people}");
     let held = people.lines().find(|line| line.starts_with("root ")).expect(&people);
     assert_eq!(held.split_whitespace().collect::<Vec<_>>(), ["root", "1", "6M", "8M"]);
-    // Who may only borrow sees that there is a loan, and not whose process has it.
+    // A user that may only borrow sees the loan, but not the process.
     let theirs = text(&as_nobody(&daemon, &["status", "--json"]).stdout);
     let theirs: Value = serde_json::from_str(&theirs).expect("JSON");
     let (loan, users) = (&theirs["loans"][0], &theirs["users"]);
@@ -207,7 +207,7 @@ fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
     assert_eq!((&holder["how"], &holder["lingers"]), (&"pins".into(), &true.into()), "{found}");
     let lease = holder["lease"].as_u64().expect("a number").to_string();
     json(daemon.command(&["revoke", &lease]));
-    // The kernel keeps what is pinned, whosever the file was.
+    // The kernel keeps pinned pages of any file.
     assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (0, 0));
     drop(ring);
     daemon.wait_for("free again", |pool| pool.kernel_free_pages == 1);
@@ -278,7 +278,7 @@ fn a_member_of_the_zeroing_group_alone_zeroes_sets_watches_and_drains() {
     let page = Page::Mib2;
     let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 4, &config) else { return };
-    // The tree lies in the run directory, which an installation lets everybody enter.
+    // The tree lies in the run directory, which an installation opens to every user.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(daemon.run_dir(), open).expect("our own directory");
     let done = |arguments: &[&str]| {
@@ -327,7 +327,7 @@ fn strangers_are_told_the_groups_by_name_and_their_watch_ends() {
 fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let page = Page::Mib2;
     let config = page.pool("pages_per_block = 2\nready_low = 4\nready_high = 4");
-    // What is lent meanwhile leaves as much as is waited for.
+    // The loans meanwhile leave the pages that are waited for.
     let Some(mut daemon) = Daemon::start(page, 6, &format!("[workers]\nmax = 0\n{config}")) else {
         return;
     };
@@ -453,7 +453,7 @@ fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
     assert!(people.lines().next().is_some_and(|line| line.ends_with(", drained")), "{people}");
     json(daemon.command(&["drain", "--end"]));
     daemon.wait_for("filled again", |pool| pool.ready_pages == 4);
-    // Without a daemon, too.
+    // After the end of the daemon, too.
     let while_it_runs = drain_without(&daemon, "elsewhere");
     assert!(text(&while_it_runs.stderr).contains("another daemon works in"), "it lives");
     daemon.terminate();

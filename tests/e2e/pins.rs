@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that somebody still has by other means than a descriptor or a mapping: real programs that
-//! pin pages and keep them over their loan's end.
+//! Memory that a process still has by other means than a descriptor or a mapping: real programs
+//! that pin pages and keep them over their loan's end.
 //!
 //! For each of them, each page size and each way to recycle: the block is neither ready nor lent
-//! while the pin lives, what is written through it is never read by the next borrower, and the
-//! block comes back when it goes.
+//! while the pin lives, the next borrower never reads bytes written through it, and the block comes
+//! back when it goes.
 
 mod slow_file;
 mod storm;
@@ -30,7 +30,7 @@ use slow_file::SlowFile;
 
 /// What a borrower writes while it has its loan.
 const OWN: u8 = 0x5A;
-/// What is written through a pin when the loan is over.
+/// The bytes written through a pin after the loan.
 const LATE: u8 = 0xE7;
 
 /// What keeps the page, and how it lets go of it.
@@ -126,7 +126,7 @@ fn read_directly(daemon: &Daemon, page: Page) -> Option<Kept> {
         let at = memory.as_ptr().expose_provenance();
         let reader = std::thread::spawn(move || read_into(&source, at).expect("a read"));
         ready.signal();
-        // Once the kernel has the page, neither mapping nor loan is needed.
+        // Once the kernel has the page, mapping and loan may go.
         rustix::io::read(&from, &mut [0]).expect("a word");
         drop((memory, loan));
         i32::from(reader.join().expect("the thread") != PINNED)
@@ -179,7 +179,7 @@ fn one_block(page: Page, recycle: &str) -> Option<Daemon> {
     Some(daemon)
 }
 
-/// Whether this kernel shows pins; where it does not, that is said.
+/// Whether this kernel shows pins; otherwise it says so.
 fn shows_pins(daemon: &Daemon) -> bool {
     let reason = daemon.status().fresh_because;
     if let Some(reason) = &reason {
@@ -303,8 +303,8 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     daemon.wait_for("let go", |p| p.lingering_pages == 0);
 }
 
-/// The references by which the kernel keeps a broken page are nobody's pin: a block that waited for
-/// them to go would wait for ever.
+/// The references by which the kernel keeps a broken page are no pin: a block that waited for them
+/// to go would wait for ever.
 #[test]
 fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page() {
     let _alone = alone();

@@ -16,7 +16,7 @@ use units::Bytes;
 use worker::job::Task;
 use worker::{Which, take_zeroing};
 
-/// 1 GiB: 64 blocks of 16 MiB, of which up to 24 are kept ready.
+/// 1 GiB: 64 blocks of 16 MiB, with up to 24 kept ready.
 const PAGES: u64 = 512;
 const POOL: &str = "pages_per_block = 8\nready_low = 96\nready_high = 192\nrecycle = \"fresh\"";
 /// What the worker takes for a block: paced, so that a busy machine zeroes as fast as an idle one.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs of docs/policy.md do what it says, exactly as they are printed there.
+//! The programs of docs/guides/write-a-policy.md do as it says, exactly as they are printed there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use crate::tree::{daemon, domain};
 
 const PAGES: u64 = 48;
-/// Not read when the test runs: virtual machines have no checkout.
-const DOCUMENT: &str = include_str!("../../docs/policy.md");
+/// Compiled in: virtual machines lack a checkout.
+const DOCUMENT: &str = include_str!("../../docs/guides/write-a-policy.md");
 
 fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in it")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket against everybody: half messages, wrong descriptors, crowds.
+//! The socket against every peer: half messages, wrong descriptors, crowds.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -44,7 +44,7 @@ fn small(page: Page) -> Option<Daemon> {
     Some(daemon)
 }
 
-/// The daemon still does its work, and has lost nothing.
+/// The daemon still does its work, and has kept everything.
 fn still_lends(daemon: &Daemon, page: Page) {
     daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == 0);
     daemon.zero("max");
@@ -244,7 +244,7 @@ fn a_report_of_many_loans_is_the_same_as_of_few() {
     let many = daemon.status();
     let owners: Vec<_> = many.loans.iter().filter_map(|loan| loan.owner.clone()).collect();
     assert_eq!(owners, (0..LOANS).map(|number| format!("o{number}")).collect::<Vec<_>>());
-    // Who wants no answer gets none, and the next call its own.
+    // A one-way call has no answer, and the next call gets its own.
     let mut stream = UnixStream::connect(daemon.socket()).expect("a connection");
     let calls = "{\"method\":\"io.prezero.GetStatus\",\"oneway\":true}\0\
                  {\"method\":\"io.prezero.TakeZeroing\",\"parameters\":{\"node\":77}}\0\

@@ -76,7 +76,7 @@ fn a_quota_counts_what_is_lent_and_what_is_kept() {
 
 #[test]
 fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
-    /// Groups that no account of this machine has.
+    /// Groups unknown to this machine.
     const SMALL: u32 = 3_000_001;
     const LARGE: u32 = 3_000_002;
     /// A user of its own quota.
@@ -104,7 +104,7 @@ fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
         daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
         daemon.zero("max");
     };
-    // So many pages such a user gets, and is told so.
+    // The user gets this number of pages, and the daemon says so.
     let gets = |uid: u32, groups: &[u32], pages: u64| {
         as_member(uid, groups, &|mut client| {
             let one = LendRequest::new(page.times(1));
@@ -173,7 +173,7 @@ fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
 
 #[test]
 fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
-    /// Users that no account of this machine has.
+    /// Users unknown to this machine.
     const SUBORDINATES: u32 = 3_000_000;
     let _alone = alone();
     let page = Page::Mib2;
@@ -248,7 +248,7 @@ fn workers_of_the_zeroing_group_get_no_block_that_others_borrow_unless_it_is_tru
     }
 }
 
-/// A prezero command of user nobody.
+/// A prezero command of the user `nobody`.
 fn as_user(daemon: &Daemon, arguments: &[&str]) -> std::process::Output {
     use std::os::unix::process::CommandExt;
     let mut command = daemon.command(arguments);

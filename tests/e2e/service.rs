@@ -87,7 +87,7 @@ fn with_descriptors(command: &Command, fds: Vec<(&str, OwnedFd)>, log: &Path) ->
     shell
 }
 
-/// A daemon that was not started yet.
+/// A daemon before its start.
 fn unstarted(page: Page, pages: u64, config: &str) -> Option<Daemon> {
     let mut daemon = Daemon::start(page, pages, config)?;
     daemon.terminate();
@@ -118,7 +118,7 @@ fn the_service_manager_hears_of_readiness_reloads_and_the_end_and_is_told_that_a
         assert_eq!(daemon.pool().leave_free, 1);
     }
     daemon.zero("max");
-    // What is left free is not zeroed in blocks, and no less zero in the kernel's pool.
+    // Pages of leave_free are not zeroed in blocks, and the kernel zeroes them in its pool.
     let ready = if daemon.has_blocks() { "2M" } else { "4M" };
     ear.wait_for(&format!("STATUS=2M pages: {ready} ready"));
     daemon.signal(Signal::SIGTERM);
@@ -142,7 +142,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
         .expect("a watch that outlives reloads");
     watch.next().expect("the levels now").expect("a good report");
 
-    // What breaks a rule changes nothing, whatever else the file says.
+    // A file that breaks a rule changes nothing, whatever else it says.
     for (bad, why) in [
         (both("ready_low = 2\nready_high = 1"), "ready_low 2"),
         (format!("lend_group = \"nobody-has-this\"\n{}", both("")), "nobody-has-this"),
@@ -156,7 +156,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
         assert_eq!(status(&daemon), before, "{why}");
     }
 
-    // A good one holds; the pool that is not in it any more gives its unlent blocks back.
+    // A good one holds; the removed pool gives its unlent blocks back.
     daemon.write_config(&page.pool("leave_free = 1\nmax = 7"));
     daemon.signal(Signal::SIGHUP);
     let pool = daemon.wait_for("changed", |pool| pool.leave_free == 1);
@@ -252,7 +252,7 @@ fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
 }
 
-/// Whether somebody has connected whom nobody has accepted.
+/// Whether a connection waits to be accepted.
 fn has_waiting(listener: &UnixListener) -> bool {
     let mut fds = [rustix::event::PollFd::new(listener, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -267,7 +267,7 @@ fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() 
         return;
     }
     let Some(mut daemon) = unstarted(page, 4, &page.pool("recycle = \"fresh\"")) else { return };
-    // What is mounted in the test's own namespace would be found there.
+    // Mounts in the test's own namespace would be found there.
     let mounts = linux::mount::find(&linux::Roots::default(), page.size()).expect("mounts");
     for mount in mounts.into_iter().filter(|mount| mount.dir.starts_with(daemon.scratch())) {
         mount.detach().expect("our own mount");

@@ -29,7 +29,7 @@ fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
     let loan = daemon.lend(page, 1);
     assert_eq!((loan.ready_bytes(), daemon.pool().ready_pages), (page.times(1), 1));
     drop(loan);
-    // A daemon that was killed has locked nothing.
+    // A killed daemon leaves everything unlocked.
     daemon.kill();
     daemon.launch();
 }

@@ -24,7 +24,7 @@ use prezero_tests::{Daemon, Page};
 /// 512 MiB: long enough to be stopped in the middle of.
 const MANY: u64 = 256;
 
-/// A daemon with a tree, or `None` where the kernel has no FUSE.
+/// A daemon with a tree, or `None` where the kernel lacks FUSE.
 pub(crate) fn daemon(pages: u64, config: &str) -> Option<Daemon> {
     if fuse::open_device().is_err() {
         skip("no FUSE here");
@@ -44,9 +44,8 @@ pub(crate) fn read(path: &Path) -> u64 {
     text.strip_suffix('\n').expect("a newline").parse().expect("a number")
 }
 
-/// A shell that writes there, as a user's would, and that heeds Ctrl-C even where these tests are a
-/// job in the background, which begins with SIGINT ignored: whoever handles it here, it is a
-/// child's own.
+/// A shell that writes there, as a user's would. It obeys Ctrl-C even where these tests are a
+/// background job, which begins with SIGINT ignored: a handler is the child's own.
 fn writer(file: &Path, text: &str) -> Child {
     let always = Arc::new(AtomicBool::new(true));
     signal_hook::flag::register_conditional_shutdown(Signal::SIGINT as i32, 130, always)
@@ -106,7 +105,7 @@ impl Held {
     }
 }
 
-/// A writer for whom something has been zeroed, and more is to be.
+/// A writer with some pages zeroed, and more to come.
 fn busy_writer(daemon: &Daemon) -> (Child, Held) {
     let writer = writer(&domain(daemon).join("zeroable_hugepages"), "max");
     let deputy = Held::begun(daemon);
@@ -190,7 +189,7 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
     writer.kill().expect("our own child");
     let begun = Instant::now();
     wait_until("gone", || {
-        // Not `wait`: it would hang with the writer.
+        // A poll, since `wait` would hang with the writer.
         let stat = fs::read_to_string(format!("/proc/{}/stat", writer.id())).unwrap_or_default();
         stat.contains(") Z ")
     });
@@ -311,7 +310,7 @@ fn who_may_read_and_write_is_said_by_group_and_mode() {
             as_expected(may_read, denied(read)) && as_expected(may_write, denied(written))
         });
         assert_eq!(daemon.pool().ready_pages, u64::from(may_write), "{config}");
-        // What has no use for writing is refused to everybody, as in sysfs.
+        // Files that make no sense to write refuse every user, as in sysfs.
         let zeroed = path.with_file_name("zeroed_hugepages");
         assert!(denied(OpenOptions::new().write(true).open(zeroed)));
         assert!(denied(File::create(path.with_file_name("new"))));
@@ -363,7 +362,7 @@ fn a_daemon_without_fuse_says_so_in_one_line_unless_it_must_have_it() {
         command.args(["serve", "--plain", "--pool", "page_size=2M", "--set", "workers.max=0"]);
         command.arg("--socket").arg(dir.path().join("socket"));
         command.arg("--run-dir").arg(dir.path().join("run")).args(tree);
-        // Who is not root may not mount, and on some machines not even open /dev/fuse.
+        // Only root may mount, and on some machines only root may open /dev/fuse.
         std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
         command.stderr(File::create(&log).expect("a log"));
         (command.spawn().expect("the daemon starts"), log)

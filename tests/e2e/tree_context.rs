@@ -23,7 +23,7 @@ impl Groups {
     fn make(name: &str) -> Option<Self> {
         let path = format!("/prezero-{name}-{}", std::process::id());
         let groups = cgroup::everywhere(&Roots::default(), &path).expect("a good path");
-        // The pages are not the writer's: nobody is put there.
+        // The pages belong to the daemon: they stay uncharged to the writer.
         let groups: Vec<_> =
             groups.into_iter().filter(|group| group.kind() != Kind::V1Hugetlb).collect();
         if groups.is_empty() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon's life, with a failure in it, and what is left of it.
+//! A daemon's life with a failure in it, and its remains.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,13 +20,13 @@ const PAGE: Page = Page::Mib2;
 const PAGES: u64 = 6;
 /// How long a call may take before it is hung. A loan waits 2 s for its owner's former self.
 const HUNG: Duration = Duration::from_secs(15);
-/// Where the standard library panics whose new thread finds no memory for its signals' stack: as if
-/// the daemon had been killed then.
+/// Where the standard library panics because its new thread finds no memory for its signals' stack:
+/// as if the daemon had been killed then.
 const SIGNAL_STACK: &str = "sys/pal/unix/stack_overflow.rs";
 /// How long is waited for what a failure may well have prevented.
 const SOON: Duration = Duration::from_millis(1500);
 
-/// The nth call of one kind, in each thread that makes so many.
+/// The nth call of one kind, in each thread that makes enough of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Failure {
     pub(crate) call: &'static str,
@@ -134,7 +134,7 @@ impl Life {
         });
     }
 
-    /// Lives with that failure, and looks at what is left.
+    /// Lives with that failure, and checks the remains.
     ///
     /// # Errors
     /// The harm that was done.

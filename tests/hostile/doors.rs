@@ -58,7 +58,7 @@ fn config(pages: u64) -> String {
     format!("{pool}{WORKERS}[agent]\ngroup = \"{AGENT_GROUP}\"\nquota_of = {{ team = \"4M\" }}\n")
 }
 
-/// Names that are none, users that nobody is, sizes that nothing has.
+/// Invalid names, unknown users, absent sizes.
 fn ask_oddly(scene: &mut Scene<'_>) -> Got {
     let page = 2_u64 << 20;
     let long = "n".repeat(119);
@@ -110,7 +110,7 @@ fn ask_oddly(scene: &mut Scene<'_>) -> Got {
         }
         got.push(error);
     }
-    // Calls of the other interface are none here.
+    // Calls of the other interface are unknown here.
     for method in ["GetStatus", "Revoke", "FindHolders", "Drain", "Configure"] {
         let error = ask(scene, method, &json!({ "lease": 1, "on": true }));
         if error.starts_with("granted") {
@@ -138,7 +138,7 @@ fn confuse_names(scene: &mut Scene<'_>) -> Got {
     if paths.len() < alike.len() {
         return Err(format!("{} names, but {} files", alike.len(), paths.len()));
     }
-    // The same name for somebody else's user would be that one's memory.
+    // The same name for another user would be that user's memory.
     let taken = agent.lend(&name("a/b", User::Borrower));
     if let Ok(lent) = taken {
         return Err(format!("a name of another user's loan was granted: {lent:?}"));
@@ -206,7 +206,7 @@ fn count_scope(daemon: &Daemon) -> Result<Duration, String> {
     Ok(Duration::ZERO)
 }
 
-/// Connections that say nothing.
+/// Silent connections.
 fn idle_agents(scene: &mut Scene<'_>) -> Got {
     let crowd: Vec<_> = (0..200).filter_map(|_| knock(scene).ok()).collect();
     scene.set_up();
@@ -234,7 +234,7 @@ fn half_agents(scene: &mut Scene<'_>) -> Got {
     Ok("its descriptors closed, hung up on".to_owned())
 }
 
-/// Lists and supplies without end, and nobody who reads them.
+/// Endless lists and supplies, left unread.
 fn deaf_agents(scene: &mut Scene<'_>) -> Got {
     let crowd: Vec<_> = (0..12).filter_map(|_| knock(scene).ok()).collect();
     let list = message("agent.ListLoans", &json!({}));
@@ -297,7 +297,7 @@ fn agents_get_errors_slow_nobody_down_and_leave_nothing() {
     run(stage, "the longest lists of an agent", list_for_ever);
 }
 
-/// What is root's, and what the zeroing group's as well.
+/// Calls for root alone, and calls for the zeroing group as well.
 fn call_what_is_others(scene: &mut Scene<'_>, may_drain: bool) -> Got {
     let pool = json!({ "node": 0, "page_bytes": 2 << 20, "pages_per_block": 3, "ready_high": 6 });
     let mut calls = vec![

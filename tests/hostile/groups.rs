@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A control group without CPU time, as a user with a delegated subtree can make one.
+//! A control group with next to no CPU time, as a user with a delegated subtree can make one.
 
 use std::time::{Duration, Instant};
 

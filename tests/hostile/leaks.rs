@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is left in the kernel's books by programs and their ends: every page and every promise is
+//! The remains of programs and their ends in the kernel's counts: every page and every promise is
 //! counted before and after each.
 
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,7 @@ use crate::stage::Kernel;
 /// What tests/c/shim.c needs at most, with its copies.
 const PAGES: u64 = 360;
 
-/// Waits until the daemon has nothing, and the kernel's counts are as they were.
+/// Waits until the daemon is empty, and the kernel's counts are as before.
 fn settles(daemon: &Daemon, before: Kernel) -> Result<(), String> {
     let begun = Instant::now();
     loop {

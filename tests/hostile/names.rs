@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name whose agent hangs up, or whose tenant delays them. Over plain memory, which has
-//! room for loans that take a second.
+//! Loans by name with an agent that hangs up, or a tenant that delays them. Over plain memory,
+//! which has room for loans that take a second.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -19,7 +19,7 @@ use crate::socket::receive;
 
 /// The pages are small, so that there are many: each is a call, after which the daemon may stop.
 const PAGE: u64 = 4 << 10;
-/// 4 GiB, which takes seconds. No test lets it come to that.
+/// 4 GiB, which takes seconds. Every test ends before.
 const LARGE: u64 = 1 << 20;
 /// What takes a fraction of a second.
 const SMALL: u64 = 4 << 10;
@@ -39,7 +39,7 @@ fn whole(name: &str, pages: u64) -> Value {
     json!({ "name": name, "bytes": pages * PAGE, "whole": true })
 }
 
-/// A connection whose loan is just being made.
+/// A connection with a loan in the making.
 fn begun(daemon: &Daemon, name: &str) -> UnixStream {
     let mut stream = connect(daemon);
     stream.write_all(&message("agent.Lend", &whole(name, LARGE))).expect("it listens");
@@ -75,7 +75,7 @@ fn an_agent_that_goes_amid_a_loan_leaves_none() {
             );
         }
         daemon.wait_for("given back", |pool| pool.lent_pages + pool.lingering_pages == 0);
-        // Nor does it come later, and its name is free.
+        // It stays absent later, and its name is free.
         std::thread::sleep(Duration::from_millis(500));
         assert!(daemon.agent().loans("").expect("a list").is_empty());
         let mut next = connect(&daemon);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A user whose number a removed one had: content is kept for numbers, and SECURITY.md has the
+//! A user with the number of a removed one: content is kept for numbers, and SECURITY.md has the
 //! command that ends that.
 
 use std::path::Path;

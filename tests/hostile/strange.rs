@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What else a kernel offers to somebody who looks for a way in.
+//! Other kernel features that an intruder could use.
 
 use std::ffi::CString;
 use std::io;
@@ -18,7 +18,7 @@ use crate::scene::{Got, Scene, outcome, path_of};
 use crate::stage::Stage;
 use crate::users::User;
 
-/// What was tried and what came of it: harm if any was granted.
+/// The attempts and their results: harm if any was granted.
 #[derive(Default)]
 struct Tried {
     harm: Vec<String>,
@@ -92,7 +92,7 @@ fn reach_into_directories(scene: &mut Scene<'_>) -> Got {
             tried.that("a rename", std::fs::rename(&dir, dir.with_extension("old")));
         }
         tried.that("the socket's end", std::fs::remove_file(scene.daemon.socket()));
-        // Whoever can open it could lock it, and keep the next daemon from starting.
+        // A process that can open it could lock it, and keep the next daemon from starting.
         tried.that("the lock", std::fs::File::open(run.join("lock")).map(drop));
         tried.that("a mark of draining", std::fs::write(run.join("drained"), b""));
         for state in ["ready", "lent", "zeroing", "loans", "kept"] {
@@ -163,7 +163,7 @@ pub(crate) fn poison_and_permission_events_are_roots(stage: &mut Stage) {
 fn watch_what_was_lent(scene: &mut Scene<'_>) -> Got {
     let mut got = Vec::new();
     let (lease, file) = scene.borrow_file(|_| {});
-    // A block that is longer than its memory: its holes are faults that somebody else answers.
+    // A block that is longer than its memory: another process answers the faults of its holes.
     file.set_len(4 << 20).expect("its own file");
     let memory = Mapping::map(&file, 4 << 20, Page::Mib2.size());
     let faults = raw::userfaultfd();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans: new files whose pages are the kernel's zeroed ones.
+//! Loans: new files filled with the kernel's zeroed pages.
 
 use std::time::Duration;
 
@@ -123,7 +123,8 @@ fn kept_content_holds_its_file_and_goes_to_its_owner() {
     soil(&loan.map().expect("a mapping"), 7);
     drop(loan);
     if !support::shows_descriptors(&daemon) {
-        // Who else has it cannot be told: it is given up, and its owner gets zeros as anybody does.
+        // Its other users are unknown: it is given up, and its owner gets zeros as any borrower
+        // does.
         daemon.wait_for("given up", |p| (p.blocks, p.kept_pages) == (0, 0));
         assert_eq!(daemon.kernel_free(page), 8);
         let other = daemon.lend_to("db", hour, page, 4);

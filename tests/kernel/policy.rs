@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The daemon's own workers over the kernel's pool: when, how many, at whose expense.
+//! The daemon's own workers over the kernel's pool: when, how many, at which priority.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ fn the_workers_cpu_time_is_their_cgroups() {
     std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu").expect("cgroup v2");
     let wanted = [(page.size(), Some(units::Node(0)), pages)];
     let Some(guard) = linux::testkit::hugepages::reserve_all(&wanted) else { return };
-    // What so many pages cost on this machine, in this thread.
+    // The cost of this number of pages on this machine, in this thread.
     support::soil_pool(page, pages);
     let before = thread_time();
     let device = Device::open_to_zero(&Roots::default()).expect("a kernel with the series");

@@ -172,7 +172,7 @@ fn watch_once_reports_when_a_program_takes_zeroed_pages() {
     daemon.zero("max");
     let mut watch = daemon.command(&["watch", "--below", "6", "--once", "--json"]);
     let watch = watch.stdout(Stdio::piped()).spawn().expect("prezero runs");
-    // The daemon has nobody to ask whether the watch is on: a fall before is reported at once.
+    // The daemon cannot ask whether the watch is on: a fall before is reported at once.
     std::thread::sleep(Duration::from_millis(300));
     let program = Program::take(page, 4);
     let output = watch.wait_with_output().expect("our own child");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What holds a loan, what it counts for, and what is known of who has it.
+//! How a loan is held, how it is accounted, and the knowledge about its holders.
 
 use client::Hold;
 use units::LeaseId;

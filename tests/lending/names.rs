@@ -11,7 +11,7 @@ use wire::agent::AgentError;
 
 use super::*;
 
-/// So much that filling it takes a while.
+/// Enough that filling it takes a while.
 const LARGE: u64 = 256;
 
 fn named(name: &str) -> LoanName {

@@ -16,7 +16,7 @@ fn owned(owner: &str, keep: Duration) -> LendRequest {
     LendRequest { owner: Some(owner), keep: Some(keep), ..one_file(1) }
 }
 
-/// An owner whose loan has ended and whose content somebody still has mapped.
+/// An owner with an ended loan and content that a process still maps.
 fn still_mapped() -> (Daemon, LendRequest, Mapping) {
     let daemon = daemon("max = 4", "");
     ready(&daemon, 2);

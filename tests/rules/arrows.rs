@@ -94,7 +94,7 @@ fn every_dependency_between_rooms_is_an_arrow_of_the_design() {
         let real: BTreeSet<_> = room.knows.keys().cloned().collect();
         assert_eq!(real, drawn, "what `{name}` knows, by cargo and by ARCHITECTURE.md");
     }
-    // What is no package is known to nobody and knows nobody.
+    // A place that is no package has no arrows in either direction.
     for (row, knows) in table {
         assert!(knows.is_empty(), "`{row}` has no Cargo.toml, but arrows");
         assert!(root().join(&row).is_dir(), "`{row}` is no directory");

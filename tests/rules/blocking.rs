@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every call of the daemon's that names a file, a user or a program, or sleeps: each can wait for
-//! somebody. One thread serves everybody, so each such call is reviewed once, in [`REVIEWED`]: it
-//! is made by another thread, or before anybody is served, or there is a reason.
+//! Every call of the daemon that names a file, a user or a program, or sleeps, can wait for another
+//! process. One thread serves all callers, so each of these calls is reviewed once, in
+//! [`REVIEWED`]: another thread makes it, or it comes before the first caller, or there is a
+//! reason.
 //!
 //! A new call fails here, with its file and line, until its row is added. Prefer another thread
 //! (`user_queues`, `spawn_blocking`), or a file that was opened before
@@ -266,7 +267,7 @@ fn calls(line: &str, of_linux: &BTreeSet<String>, imported: &BTreeSet<String>) -
             found.push(known);
         }
     }
-    // What is handed over to be called, as in `.map(std::fs::remove_file)`.
+    // Functions handed over to be called, as in `.map(std::fs::remove_file)`.
     let (_, handed) = line.split_once("(std::fs::").unwrap_or_default();
     let name: String = handed.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     if !name.is_empty() {

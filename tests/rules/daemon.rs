@@ -97,7 +97,7 @@ fn the_book_is_obeyed_in_one_place() {
     for path in files() {
         let Ok(inside) = path.strip_prefix(DAEMON) else { continue };
         let calls = read(&path).matches("store.carry_out(").count();
-        // What is decided, and the removal of a block for which that failed.
+        // Decisions, and the removal of a block after a failed one.
         let allowed = if inside == Path::new("ops/effects.rs") { 2 } else { 0 };
         assert_eq!(calls, allowed, "{}: use `Shell::apply`", path.display());
     }

@@ -4,10 +4,12 @@
 mod arrows;
 mod attacks;
 mod blocking;
+mod book;
 mod daemon;
 mod floors;
 mod machines;
 mod manual;
+mod prose;
 mod providers;
 mod purpose;
 mod sources;

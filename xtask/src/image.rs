@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask image`: the image of the driver for Kubernetes, as an OCI archive.
 //!
-//! One static program and nothing else, so no tool for images is needed: an archive is a tar of
-//! JSON and one layer, which is a tar, too. The layer is not compressed (whoever pushes it does
-//! that), and nothing in it tells when or where it was made: the same program is the same image.
+//! One static program is all of it, so the code needs no tool for images: an archive is a tar of
+//! JSON and one layer, which is a tar, too. The layer is not compressed (a push does that), and no
+//! time or place of its making is in it: the same program is the same image.
 
 use std::{
     fs::{self, File},

@@ -208,13 +208,15 @@ fn what_was_lent_by_a_name_is_kept_only_where_nobody_has_a_name_of_its_file() {
         let mut block = named();
         let nobody = || Reach::Nobody(Unheld::by(Looked));
         assert_eq!(block.settle(nobody(), recycle, 100), Ok(Settled::Kept));
-        // The scope is whose it is: no other's owner of that name, and none without a scope.
+        // The scope decides: an owner of the same name in another scope, or without a scope, is a
+        // different one.
         for scope in [None, Some("team-b".to_owned())] {
             let mut other = part(2, "guest");
             other.keep = other.keep.map(|keep| Keep { scope, ..keep });
             block.lend_again(other).expect_err("it is another owner's");
         }
-        // Given up it is of a named loan still, and goes where somebody may have a name of it.
+        // Given up, it still belongs to a named loan, and goes where a process may have a name of
+        // it.
         block.give_up().expect("it is kept");
         assert_eq!(block.settle(Reach::Sole, recycle, 200), Ok(Settled::Gone));
     }

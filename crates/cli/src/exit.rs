@@ -31,7 +31,7 @@ pub enum Exit {
     CannotRun = 126,
     /// `lend`, `run`: the command does not exist. `bench`, `demo`: prezero-lab is not installed.
     NoCommand = 127,
-    /// Interrupted by a signal; what was done is kept.
+    /// Interrupted by a signal; finished work is kept.
     Interrupted = 130,
 }
 
@@ -85,7 +85,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// A signal asked to stop; whoever sent it knows.
+    /// A signal asked to stop, and its sender knows.
     pub fn interrupted() -> Self {
         Self { exit: Exit::Interrupted, message: None, refusal: None }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the preload shim can serve a program, as far as its file says.
+//! Whether the preload shim can serve a program, judged by its file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,7 +12,7 @@ use object::elf::{FileHeader64, PT_INTERP};
 use object::read::elf::{ElfFile, ProgramHeader};
 use object::{Endianness, Object, ReadCache};
 
-/// So many interpreters of interpreters the kernel looks at.
+/// The number of nested interpreters that the kernel follows.
 const MOST_SCRIPTS: usize = 5;
 
 /// Why the shim does nothing for the program that a command names, with its path: nothing where it

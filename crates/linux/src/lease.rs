@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Named leases: a FIFO whose read end is the client's, so that its last copy closing is the end.
+//! Named leases: a FIFO with the read end at the client, so the close of its last copy is the end.
 //!
-//! Each in a directory of its own: to unlink a name the kernel locks its directory and then, with
-//! that lock held, waits for the FIFO's, which whoever has kept an `O_PATH` descriptor of it holds
-//! for as long as it likes (chmod(2) in threads that get no CPU time: 28 ms and more). No
-//! descriptor of the FIFO leads to its directory, so that nobody but who ends that lease waits
-//! for it.
+//! Each has a directory of its own. To unlink a name the kernel locks its directory and then waits,
+//! with that lock held, for the FIFO's lock. A process with an `O_PATH` descriptor of the FIFO can
+//! hold that one for any time (chmod(2) in threads that get no CPU time: 28 ms and more). No
+//! descriptor of the FIFO leads to its directory, so only the call that ends this lease waits for
+//! it.
 //!
-//! The client holds the only read end; whoever inherits or receives a copy holds it too. The daemon
-//! holds a write end and never writes. What a FIFO promises (fifo(7), pipe(7)), tested in
+//! The client and every process that inherits or receives a copy hold the only read end. The daemon
+//! holds a write end and never writes. The promises of a FIFO (fifo(7), pipe(7)), tested in
 //! `tests/real/lease.rs`:
 //! - While no read end is open, the write end polls as `POLLERR`: the lease ended. `exit`, a crash
 //!   and SIGKILL close as `close` does.
 //! - Opening the write end with `O_NONBLOCK` fails with ENXIO if no read end is open. So a
 //!   restarted daemon learns which leases outlived it, by name, with no help from the client.
-//! - The client sees nothing of the daemon's restart but an end-of-file if it reads meanwhile.
+//! - The client sees only an end-of-file of the daemon's restart, if it reads meanwhile.
 //!
 //! Creating a lease, finding it again and removing it cost 20 us together (`examples/costs.rs`).
 //!
@@ -41,7 +41,7 @@ pub struct LeaseDir {
     fd: OwnedFd,
 }
 
-/// The daemon's end of one lease. Dropping it does not end the lease.
+/// The daemon's end of one lease. Dropping it leaves the lease alive.
 #[derive(Debug)]
 pub struct DaemonEnd(OwnedFd);
 
@@ -90,8 +90,7 @@ impl LeaseDir {
         })
     }
 
-    /// Finds a lease again, after a restart: `None` if no client holds it any more, or none was
-    /// ever made by that id.
+    /// Finds a lease again, after a restart: `None` if its client is gone, or that id is unused.
     pub fn reopen(&self, id: &str) -> Result<Option<DaemonEnd>> {
         check_name(id)?;
         match open_end(&self.fd, &self.path, &in_lease(id), OFlags::WRONLY) {
@@ -101,8 +100,8 @@ impl LeaseDir {
         }
     }
 
-    /// Forgets a lease. Both ends stay what they are, but it cannot be found again. Waits for
-    /// whoever changes the FIFO by a descriptor that it has kept.
+    /// Forgets a lease. Both ends live on, but it cannot be found again. Waits for processes that
+    /// change the FIFO by a descriptor of it.
     pub fn remove(&self, id: &str) -> Result<()> {
         check_name(id)?;
         let call = || format!("unlinkat({:?}, {id:?})", self.path);
@@ -166,7 +165,7 @@ impl DaemonEnd {
 
     /// Waits until the lease ends (true) or `timeout` is over (false). A signal ends it with EINTR.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        // A timeout that does not fit is 292 billion years: for ever.
+        // A timeout out of range is 292 billion years: for ever.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         self.poll(timeout.as_ref())
     }

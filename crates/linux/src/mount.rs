@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! hugetlbfs mounts: making one, finding those that exist, telling whether a path is on one.
+//! hugetlbfs mounts: making one, finding existing ones, telling whether a path is on one.
 
 use std::ffi::CString;
 use std::fs::DirBuilder;
@@ -57,7 +57,7 @@ impl HugetlbMount {
     /// Unmounts it; the pages of all files on it return to the kernel's pool.
     ///
     /// # Errors
-    /// EBUSY while anybody has a file on it open or mapped.
+    /// EBUSY while a process has a file on it open or mapped.
     pub fn unmount(self) -> Result<()> {
         rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW)
             .or_call(|| format!("umount2({:?}, UMOUNT_NOFOLLOW)", self.dir))
@@ -65,7 +65,7 @@ impl HugetlbMount {
             .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
     }
 
-    /// Takes it out of the tree at once; pages that somebody still maps stay until they let go.
+    /// Takes it out of the tree at once; mapped pages stay until their processes let go.
     pub fn detach(self) -> Result<()> {
         mountinfo::detach(&self.dir)
     }

@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a quantity could not be read from text.
+/// The reason why a text is no quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParseError {
     /// Not `NUMBER[K|M|G|T][iB]`.
     Size(String),
     /// A size that no huge page can have.
     PageSize(String),
-    /// A byte count that is not whole pages.
+    /// A byte count with a fraction of a page.
     NotWholePages {
         /// The size asked for.
         bytes: Bytes,
@@ -55,7 +55,7 @@ impl fmt::Display for ParseError {
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// A count of huge pages; of which size is said by the context's [`PageSize`].
+/// A count of huge pages; the context's [`PageSize`] gives their size.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -77,8 +77,8 @@ pub struct Node(pub u32);
 pub struct PageSize(u64);
 
 impl Bytes {
-    /// The whole pages of `size` that fit into so many bytes; what is left over is cut off, see
-    /// [`PageSize::pages_in`] for when there may be nothing left over.
+    /// The whole pages of `size` that fit into the bytes; the rest is cut off, see
+    /// [`PageSize::pages_in`] for exact division.
     #[must_use]
     pub const fn whole_pages(self, size: PageSize) -> Pages {
         Pages(self.0 / size.0)
@@ -108,13 +108,13 @@ impl Pages {
     /// No pages.
     pub const ZERO: Self = Self(0);
 
-    /// The bytes of so many pages of `size`; saturates, which no machine's memory can reach.
+    /// The bytes of the pages of `size`; saturates, which no machine's memory can reach.
     #[must_use]
     pub fn bytes(self, size: PageSize) -> Bytes {
         Bytes(self.0.saturating_mul(size.bytes()))
     }
 
-    /// `self - other`, never below zero.
+    /// `self - other`, at least zero.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))

@@ -25,9 +25,9 @@ fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
     }
 }
 
-/// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving what lies
-/// there: not all that is added is a matter of taking what is free. What a machine gives back it
-/// may not find again once others have been there, so one must say that it has none.
+/// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving other pages
+/// away: growing takes more than free memory. A machine may not find a returned page again once
+/// other programs have used it, so the machine must declare that it has none.
 #[test]
 fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     const PAGE: Page = Page::Gib1;
@@ -54,7 +54,7 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     daemon.wait_for("taken away again", |pool| {
         pool.elastic.as_ref().is_some_and(|e| (e.total_pages, e.grown_pages) == (before, 0))
     });
-    // What is to be ready is there again, and gone when it is to be drained.
+    // The ready target is reached again, and the pages are gone after a drain.
     let ready = format!("ready_high = 1\nreserve_max = {max}\nreserve_idle = \"1s\"");
     daemon.write_config(&PAGE.pool(&ready));
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
@@ -128,7 +128,7 @@ fn a_node_that_is_short_of_memory_holds_up_no_other_one() {
     };
     assert_eq!(why(0), None);
     assert!(why(1).expect("a reason").contains("of memory are available"));
-    // Nobody named a node: what one cannot grow to, the other one serves.
+    // Without a node in the request, the other node serves it when one cannot grow enough.
     let request = LendRequest::new(PAGE.times(30));
     daemon.client().lend(&request).expect_err("there are four");
     let loan = lend_soon(&daemon, &request);

@@ -18,7 +18,7 @@ use wire::agent::AgentError;
 
 use super::{ask, map, named, names, raw_call};
 
-/// With an owner, whose content stays for a minute.
+/// With an owner and content kept for a minute.
 fn owned(name: &str, owner: &str, bytes: Bytes) -> LendRequest {
     let owner = Some(owner.parse().expect("an owner"));
     LendRequest { owner, keep: Some(Duration::from_secs(60)), whole: true, ..ask(name, bytes) }
@@ -53,8 +53,8 @@ fn content_stays_for_an_owner_within_the_scope_of_names_and_for_nobody_else() {
         soil(&memory, 0x42);
         drop(memory);
         assert_eq!(back(&daemon, "team-a/one.0"), 1);
-        // Another scope, another user, another owner, none; and who lends without a name. They
-        // leave nothing: the pool has one page more than what is kept.
+        // Another scope, another user, another owner, none; and a loan without a name. They leave
+        // nothing: the pool has one page more than the kept ones.
         let leaves_nothing = |request| LendRequest { keep: None, ..request };
         for request in [
             leaves_nothing(mine("team-b/one.0")),
@@ -77,7 +77,8 @@ fn content_stays_for_an_owner_within_the_scope_of_names_and_for_nobody_else() {
         assert!(!loan.is_kept(), "an owner of a scope is no other");
         drop(loan);
         assert_eq!(kept(&daemon), 1);
-        // Its owner finds it after a crash, by another name, and while it has it nobody else does.
+        // Its owner finds it after a crash, by another name, and while the owner has it all others
+        // are refused.
         daemon.kill();
         daemon.launch();
         let (is_kept, path) = lend(&daemon, &mine("team-a/two.0"));
@@ -111,7 +112,7 @@ fn what_has_a_hole_or_a_name_that_somebody_has_is_not_kept_by_name() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
     let mine = owned("team-a/one", "cache", page.times(2));
-    // Whoever keeps a name of the file over its return would have the content again.
+    // A process that keeps a name of the file over its return would have the content again.
     let (_, path) = lend(&daemon, &mine);
     let path_only = File::options().read(true).custom_flags(nix::libc::O_PATH).open(path);
     let path_only = path_only.expect("root may");

@@ -18,12 +18,12 @@ use super::{map, named, names};
 /// Kills of the daemon; `PREZERO_TEST_KILLS` is another number.
 const KILLS: u64 = 40;
 
-/// What one agent knows: of each name whether it is lent, and to whom it is lent while an answer is
-/// not there yet.
+/// The knowledge of one agent: of each name whether it is lent, and its user while an answer is
+/// missing.
 #[derive(Debug, Default)]
 struct Agent {
     lent: BTreeMap<String, (NamedLoan, u8)>,
-    /// The name of a call whose answer never came.
+    /// The name of a call that lost its answer.
     unsure: Option<String>,
 }
 
@@ -65,11 +65,11 @@ impl Agent {
         answered
     }
 
-    /// The daemon is back: what was answered holds, and of the rest it is found out what it is.
+    /// The daemon is back: answered calls hold, and the state of the others is asked.
     fn reconcile(&mut self, daemon: &Daemon, page: Page, prefix: &str) {
         let listed = daemon.agent().loans(prefix).expect("a list");
         if let Some(name) = self.unsure.take() {
-            // Whatever was to become of it: nobody's now.
+            // Whatever its former fate: it is unused now.
             self.lent.remove(&name);
             if listed.iter().any(|loan| loan.name == name) {
                 daemon.agent().give_back(named(&name)).expect("it is listed");

@@ -21,7 +21,8 @@ use rand::{Rng, SeedableRng};
 const CLIENTS: usize = 64;
 const PAGES: u64 = 256;
 
-/// What one turn of a client came to: loans, foreign bytes seen, pins that outlived their loan.
+/// The result of one turn of a client: loans, other users' bytes seen, pins that outlived their
+/// loan.
 type Seen = [u64; 3];
 
 /// A page that a client has longer than its loan, and what it last wrote there.
@@ -31,7 +32,7 @@ enum Pinned {
 }
 
 impl Pinned {
-    /// Reads the page, which nobody else may have written to. Returns the bytes that somebody did.
+    /// Reads a page that only this client may have written. Returns the unexpected bytes.
     fn foreign(self) -> u64 {
         let mut page = [0; PINNED];
         let mark = match self {

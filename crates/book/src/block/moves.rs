@@ -53,7 +53,7 @@ impl Block {
         self.state = if !let_go || pages_done > all || pages_done < done {
             State::Lingering(None)
         } else {
-            // What is done has memory; what is not may have it already, from before.
+            // Pages that are done have memory. Other pages may have memory from an earlier attempt.
             self.missing = self.missing.min(all.saturating_sub(pages_done));
             if pages_done == all {
                 State::Ready(ZeroClaim(all))
@@ -109,8 +109,8 @@ impl Block {
         }
     }
 
-    /// lent → lent: from now on the loan lasts by its name, and its owner has it: what it leaves
-    /// is kept for so long.
+    /// lent → lent: from now on the name holds the loan, and its owner has it: content that the
+    /// owner leaves is kept for the given time.
     ///
     /// # Errors
     /// [`IllegalMove`] unless it is lent under `lease`, by no name.
@@ -155,7 +155,7 @@ impl Block {
         }
     }
 
-    /// Notes that nothing of what is lent is kept for its owner. No-op in any other state.
+    /// Records that the content of the loan is not kept for its owner. No-op in any other state.
     pub(crate) fn keep_nothing(&mut self) {
         if let State::Lent(part) = &mut self.state {
             part.keep = None;
@@ -192,12 +192,12 @@ impl Block {
         self.hold
     }
 
-    /// lingering → kept, zeroable or gone, once nobody can reach it.
+    /// lingering → kept, zeroable or gone, once no process can reach it.
     ///
-    /// `recycle` is its pool's. A block that lost its pool's shape, one with a hole, whose filling
-    /// would take pages that nobody counted, and one whose reach the kernel cannot tell are always
-    /// given back to the kernel. So is a block with memory errors, or with a file that its borrower
-    /// altered or marked, even if its content was to be kept.
+    /// `recycle` is its pool's. Four kinds of blocks always go back to the kernel: a block that
+    /// lost its pool's shape; a block with a hole, since filling it would take uncounted pages; a
+    /// block with an unknown reach; and a block with memory errors, or with a file that its
+    /// borrower altered or marked. Kept content makes no difference.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.
@@ -223,7 +223,7 @@ impl Block {
         }
         // A block that stays gets its length back, one that goes is counted no more.
         self.grown = Pages::ZERO;
-        // Nobody has looked yet when it lingers the next time.
+        // The next time it lingers, it starts without a look.
         self.hold = Hold::default();
         let is_named = part.as_ref().is_some_and(|part| part.scope().is_some());
         if let Some(part) = part
@@ -246,8 +246,8 @@ impl Block {
         }
     }
 
-    /// Whether what was lent by a name may be kept. Whoever is left with a name of its file would
-    /// have its content again; and who gets it by a name may not fill a hole.
+    /// Whether the content of a named loan may be kept. A process that still has a name of the file
+    /// would see the content again. And a borrower that gets it by a name may not fill a hole.
     fn is_kept_by_name(&self, reach: &Reach) -> bool {
         matches!(reach, Reach::Nobody(_)) && self.missing == Pages::ZERO
     }

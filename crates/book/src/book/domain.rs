@@ -18,9 +18,9 @@ impl Book {
         })
     }
 
-    /// The counts of a domain that has a pool. `free` are the pages of blocks that are nobody's,
-    /// and that have memory for sure: what is free without being free in the kernel's pool. Blocks
-    /// in workers' hands are left out.
+    /// The counts of a domain that has a pool. `free` counts pages of unlent blocks that surely
+    /// have memory: they are free, but outside the kernel's pool. Blocks in workers' hands are left
+    /// out.
     #[must_use]
     pub fn domain(&self, domain: Domain) -> Option<Counts> {
         let in_domain = |key: PoolKey| key.domain() == domain;

@@ -8,12 +8,12 @@ use units::{Bytes, LoanName};
 
 use super::optional_text;
 
-/// What agents may do: they lend by name to whomever they choose.
+/// The rights of agents: they lend by name to any user of their choice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Agent {
-    /// A group, by name or number, whose members may lend by name besides root: they decide who
-    /// gets memory, and may end each other's loans. Default: root only.
+    /// A group, by name or number: its members may lend by name, as root may. They decide where
+    /// memory goes, and may end each other's loans. Default: root only.
     pub group: Option<String>,
     /// The most loans by name at a time; default 4096.
     pub names: usize,

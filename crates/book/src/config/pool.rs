@@ -106,7 +106,7 @@ struct Written {
     /// As in `"2M"`.
     #[serde(with = "as_text")]
     page_size: PageSize,
-    /// So much ready, in blocks of whatever size is asked for.
+    /// Bytes wanted ready, in blocks of the requested sizes.
     ready: Option<Amount>,
     /// Default 1.
     pages_per_block: Option<Amount>,

@@ -42,7 +42,7 @@ impl KernelLog {
                     let of_line = |line: &str| Some(line.split_once(';')?.1.to_owned());
                     lines.extend(text.lines().filter(|l| !l.starts_with(' ')).filter_map(of_line));
                 }
-                // What was overwritten before it was read.
+                // Records that were overwritten before they were read.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,

@@ -32,7 +32,7 @@ pub(crate) fn user(uid: u32) -> String {
     name_of(uid).unwrap_or_else(|| uid.to_string())
 }
 
-/// Whose a loan is: a user whose quota is another's is `user of other`.
+/// The user of a loan: `user of other` if the quota of `other` pays.
 pub(crate) fn borrower(loan: &LoanStatus) -> String {
     if loan.account == loan.uid {
         user(loan.uid)
@@ -41,12 +41,12 @@ pub(crate) fn borrower(loan: &LoanStatus) -> String {
     }
 }
 
-/// What is there, or a dash.
+/// The text, or a dash if it is absent.
 pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// `7s`, `3m`, `2h`, `5d`: the largest unit of which there is one at least.
+/// `7s`, `3m`, `2h`, `5d`: the largest unit with at least one.
 pub(crate) fn age(seconds: Option<u64>) -> String {
     let text = |seconds| match seconds {
         0..60 => format!("{seconds}s"),
@@ -66,7 +66,7 @@ pub(crate) fn unit(cgroup: Option<&str>) -> String {
     or_dash(parts.find(is_unit).or(last))
 }
 
-/// So many pages of that size, as bytes.
+/// Pages of that size, as bytes.
 pub(crate) fn size(pages: u64, page_bytes: u64) -> String {
     Bytes(pages.saturating_mul(page_bytes)).to_string()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero loans`: what is lent by names.
+//! `prezero loans`: the loans by name.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     daemon: Daemon,
     #[command(flatten)]
     agents: AgentDaemon,
-    /// Only those whose names begin so
+    /// Only names with this beginning
     #[arg(value_name = "PREFIX", default_value = "")]
     prefix: String,
     #[command(flatten)]

@@ -16,11 +16,10 @@ pub(crate) struct NamedArgs {
     /// Lend by this name, until `prezero return NAME`; for root and members of agent.group
     #[arg(long, value_name = "NAME", conflicts_with = "command")]
     pub(crate) name: Option<LoanName>,
-    /// With --name: every page is there, or the loan is refused; the daemon zeroes what is not
-    /// ready
+    /// With --name: every page is there, or the loan is refused; the daemon zeroes the rest
     #[arg(long, requires = "name")]
     pub(crate) whole: bool,
-    /// With --name: the user whose file it is
+    /// With --name: the user that owns its file
     #[arg(long, value_name = "UID", requires = "name")]
     uid: Option<u32>,
     /// With --name: the file's group
@@ -58,8 +57,8 @@ impl Record for Lent {
 
 /// End a loan that was lent by a name
 ///
-/// Whoever has its file open or mapped keeps that; nobody else gets the memory before it is let go
-/// of.
+/// Processes that have its file open or mapped keep it; the memory is lent again only after they
+/// let go.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -26,16 +26,17 @@ enum Private {
     /// The child does not have it, and ends by SIGSEGV if it touches it: for programs that fork
     /// only to start others
     Drop,
-    /// Private memory is not served
+    /// Private memory is left to the kernel
     No,
 }
 
 /// Run a program that asks the kernel for huge pages on ready ones
 ///
 /// Runs CMD in this process's place with the preload shim, which answers mmap(MAP_HUGETLB),
-/// memfd_create(MFD_HUGETLB) and, where asked to, shmget(SHM_HUGETLB) with loans. A call whose
-/// semantics it cannot keep, or for which nothing is ready, goes to the kernel as without it; so do
-/// all calls while no daemon answers within 100 ms. Programs that CMD starts are served as well.
+/// memfd_create(MFD_HUGETLB) and, on request, shmget(SHM_HUGETLB) with loans. The kernel answers
+/// calls with semantics that the shim cannot keep and calls without ready memory, as it does
+/// without the shim, and all calls while no daemon answers within 100 ms. Programs that CMD starts
+/// are served as well.
 ///
 /// Static programs, Go programs and others that make system calls past the C library are not
 /// served; where CMD is one, a line on standard error says so.
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
     }
     if let Some(why) = program::why_not_served(&args.command[0]) {
-        // Nobody to tell, where that cannot be written.
+        // Without a writable standard error there is no place for it.
         let _ = writeln!(std::io::stderr(), "prezero: {why}: it gets no lent memory");
     }
     let tunables = std::env::var_os("GLIBC_TUNABLES").unwrap_or_default();
@@ -109,7 +110,7 @@ fn has_own_pages(tunable: &[u8]) -> bool {
     value.is_some_and(|value| !matches!(value, b"" | b"0" | b"1"))
 }
 
-/// First of the libraries to preload: whoever comes before it gets the calls first.
+/// First of the libraries to preload: an earlier library would get the calls first.
 fn before(shim: &OsStr, others: Option<OsString>) -> OsString {
     let mut all = shim.to_owned();
     if let Some(others) = others.filter(|others| !others.is_empty()) {

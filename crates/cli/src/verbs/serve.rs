@@ -14,12 +14,11 @@ use crate::shared::agent_socket;
 
 /// Run the daemon: own huge pages, keep them zeroed, lend them
 ///
-/// What it does is said by a TOML file (--config), whose keys are in prezero.toml(5). A --set
-/// overrides one key of it, and a --pool replaces its pool of the same node, page size and block;
-/// both do without a file. It runs in
-/// the foreground, logs to standard error, and ends at SIGTERM or SIGINT. Ready and lent memory
-/// survives that: the next daemon finds it. At SIGHUP it reads the file again; one that is refused
-/// changes nothing, and one that is not replaces what `prezero set` has changed, too.
+/// A TOML file (--config) configures it; its keys are in prezero.toml(5). A --set overrides one key
+/// of it, and a --pool replaces its pool of the same node, page size and block; both work without a
+/// file. It runs in the foreground, logs to standard error, and ends at SIGTERM or SIGINT. Ready
+/// and lent memory survives that: the next daemon finds it. At SIGHUP it reads the file again. A
+/// refused file changes nothing; an accepted one also replaces the changes made by `prezero set`.
 ///
 /// Started by systemd it takes the socket of a socket unit, reports that it is ready, feeds the
 /// watchdog, and has what its next start needs kept.
@@ -61,7 +60,7 @@ pub(crate) struct Args {
     /// A key of the configuration, as in workers.max=4 or lend_group=kvm; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<Set>,
-    /// Plain memory instead of huge pages: for trying it out, without root
+    /// Plain memory instead of huge pages: for a trial as an ordinary user
     #[arg(long)]
     plain: bool,
     /// What to log: error, warn, info, debug or trace
@@ -71,7 +70,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Outcome {
     if args.check {
-        // What is wrong with the file is a bad one's code, whatever the daemon would end with.
+        // An error in the file has the exit code of a bad file, whatever error the daemon would end
+        // with.
         daemon::check(&options(args)?).map_err(Failure::usage)?;
         return Ok(Exit::Done);
     }
@@ -80,13 +80,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What the file and what is set over it say together; of `args` nothing else is looked at.
+/// The file and the settings over it together; other parts of `args` are ignored.
 fn config(args: &Args) -> Result<Config, Failure> {
     let text = match &args.config {
         None => String::new(),
         Some(path) => std::fs::read_to_string(path).map_err(|error| in_file(path, &error))?,
     };
-    // What is wrong with the file names it; what is wrong with a key names that.
+    // An error in the file names the file; an error in a key names the key.
     if let Some(path) = &args.config {
         Config::from_toml(&text).map_err(|error| in_file(path, &error))?;
     }

@@ -14,17 +14,17 @@ use crate::shared::Daemon;
 
 /// Change a pool's thresholds, or add a pool
 ///
-/// Keys, as in the configuration file: ready (so much ready, in blocks of all sizes), or of a pool
-/// with blocks of one size ready_low (background zeroing starts below so much ready) and ready_high
-/// (and stops at so much); max (what the pool may own), leave_free (what stays free in the kernel's
-/// pool), recycle (auto, fresh, in-place). Amounts are sizes, as 16G, or numbers of pages. What is
-/// not named stays as it is; if one value is refused, nothing is changed. The configuration file is
-/// not written. How far an elastic pool may grow (reserve_min, reserve_max and the like) is set
-/// there alone: write it and reload the daemon, as by `systemctl reload prezero`.
+/// Keys, as in the configuration file: ready (bytes wanted ready, in blocks of all sizes), or of a
+/// pool with blocks of one size ready_low (background zeroing starts below it) and ready_high (and
+/// stops at it); max (the most that the pool may own), leave_free (pages that stay free in the
+/// kernel's pool), recycle (auto, fresh, in-place). Amounts are sizes, as 16G, or numbers of pages.
+/// Unnamed keys stay as they are; if one value is refused, all stay. The configuration file is left
+/// alone. The limits of an elastic pool (reserve_min, reserve_max and the like) are set there
+/// alone: write it and reload the daemon, as by `systemctl reload prezero`.
 ///
-/// The pool need only be named as far as there are several. If none fits and --page-size is given,
-/// a pool is added, which only root may: of blocks of --pages-per-block or, with ready, of all
-/// sizes. The page size must be one that the daemon was started with.
+/// With several pools, name the pool by as many parts as tell it apart. If none fits and
+/// --page-size is given, a pool is added, which only root may: of blocks of --pages-per-block or,
+/// with ready, of all sizes. The page size must be one that the daemon was started with.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     daemon: Daemon,
     #[command(flatten)]
     which: Which,
-    /// The pool whose blocks have so many pages, or are of that size
+    /// The pool with blocks of this number of pages, or of this size
     #[arg(long, value_name = "N|SIZE")]
     pages_per_block: Option<Amount>,
     /// What to change

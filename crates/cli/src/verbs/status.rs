@@ -18,15 +18,13 @@ use crate::shared::Daemon;
 ///
 /// Counts are pages of the line's size. READY pages are zero and wait for a borrower. ZEROABLE
 /// pages could be zeroed now: dirty ones that the daemon owns, and free ones of the kernel's pool
-/// that it may take. LINGERING pages were returned, but somebody still has them open, mapped or
-/// pinned, which a line below says.
-/// A pool that was only told how much to have ready has BLOCKs of all sizes; a table says of which,
-/// as the loans of late have asked for them.
-/// Background zeroing starts below LOW and stops at HIGH ready pages. FREE are those left in the
-/// kernel's pool and promised to nobody, which with provider kernel are the same pages: READY,
-/// ZEROING and ZEROABLE ones are free. Of a loan, PID and COMMAND are the process that asked for it
-/// and UNIT its control group; HOLE are pages that were not ready. Whoever may only borrow sees
-/// these of its own loans.
+/// that it may take. LINGERING pages were returned, but a process still has them open, mapped or
+/// pinned, and a line below says which. A pool with only a ready target has BLOCKs of all sizes; a
+/// table lists the sizes, as learnt from recent loans. Background zeroing starts below LOW and
+/// stops at HIGH ready pages. FREE pages are left in the kernel's pool and unpromised. With
+/// provider kernel they are the same pages: READY, ZEROING and ZEROABLE ones are free. Of a loan,
+/// PID and COMMAND are the process that asked for it and UNIT its control group; HOLE are pages
+/// that the borrower's faults fill. Users that may only borrow see these of their own loans.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -159,7 +157,7 @@ fn lingering(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     Ok(())
 }
 
-/// Of which kernel's pools others were promised what is free.
+/// The kernel's pools with free pages that are promised to other programs.
 fn reserved(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     let mut told = BTreeSet::new();
     for pool in pools.iter().filter(|pool| pool.kernel_reserved_pages > 0) {

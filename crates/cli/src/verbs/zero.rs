@@ -21,17 +21,17 @@ use crate::shared::Daemon;
 
 /// Zero pages now, in this process's own scheduling and cgroup context
 ///
-/// Takes blocks from the daemon and zeroes them, PAGES pages of the sizes meant or as many as there
-/// are: a number above that zeroes what there is. What is not meant by --node and --page-size is
-/// left alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256
-/// KiB where memory is cleared in place, within some 10 ms where the kernel zeroes its own pool,
-/// and what was done is kept; a second Ctrl-C ends it at once.
+/// Takes blocks from the daemon and zeroes them, PAGES pages of the selected sizes: a number above
+/// the zeroable pages zeroes all of them. --node and --page-size select; other pages are left
+/// alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256 KiB
+/// where memory is cleared in place, within some 10 ms where the kernel zeroes its own pool, and
+/// finished work is kept; a second Ctrl-C ends it at once.
 ///
 /// Members of zero_group that root does not trust with lent memory get no blocks in their hands:
 /// theirs is done by the control tree, in one thread.
 ///
-/// The work is charged to whoever runs this: put it under `nice`, `taskset` or `systemd-run
-/// --scope` as you like.
+/// The caller pays for the work: put it under `nice`, `taskset` or `systemd-run --scope` as you
+/// like.
 #[derive(Debug, clap::Args)]
 #[command(
     args_override_self = true,
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         worker.run(&|_| ())?;
         return Ok(Ended::Done.into());
     }
-    // Nobody looks at a bar of a worker that the daemon has started.
+    // A worker that the daemon has started needs no bar.
     let (pools, tree) = match invocation.until_eof {
         true => (Vec::new(), None),
         false => {
@@ -173,7 +173,7 @@ fn why_nothing(pools: &[PoolStatus], invocation: &Invocation) -> Vec<String> {
     told.into_iter().map(line).collect()
 }
 
-/// The bytes that the bar counts to: what is there, or what was asked for if that is less.
+/// The bytes that the bar counts to: the zeroable ones, or the requested ones if they are fewer.
 fn total(pools: &[PoolStatus], invocation: &Invocation) -> u64 {
     let mut left = invocation.pages.pages().unwrap_or(u64::MAX);
     let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes));

@@ -4,15 +4,15 @@
 //! The pool is the machine's, so only one test at a time may change it ([`super::lock`]). A test
 //! that needs two sizes asks for both at once.
 //!
-//! The kernel's own counters are compared before and after: a page in use, or promised, that nobody
-//! had before fails the test, whoever left it.
+//! The kernel's own counters are compared before and after: every additional page in use or
+//! promised fails the test.
 //!
-//! Pages that are free already are used: a runner that reserves what its tests need before it
-//! compiles them finds 1 GiB pages on machines where later none can be made. What is free beyond a
-//! test's own pages leaves the pool until the test is over, so that a test has exactly as many as
-//! it asked for, whatever the machine has in its pools. Pages of 1 GiB, which might not be found
-//! again, are promised to a mapping that nobody touches instead. Such a promise knows no node: a
-//! machine of several runs the tests with empty pools.
+//! Pages that are free already are used: a runner that reserves its tests' pages before it compiles
+//! them finds 1 GiB pages on machines where later none can be made. Excess free pages leave the
+//! pool until the test is over, so that a test has exactly as many as it asked for, whatever the
+//! machine has in its pools. Excess pages of 1 GiB, which might not be found again, are promised to
+//! an untouched mapping instead. Promises have no node: a machine of several runs the tests with
+//! empty pools.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub struct Guard {
     before: Vec<Before>,
     /// What others had of every size when the lock was taken.
     held: Vec<Held>,
-    /// Free pages that are not this test's but stay in their pool, how many of each size.
+    /// Free pages of other owners that stay in their pool, how many of each size.
     excess: Vec<(PageSize, u64, Mapping)>,
     lock: Lock,
 }
@@ -63,7 +63,7 @@ pub fn reserve(page: PageSize, pages: u64) -> Option<Guard> {
 /// The same for several sizes, each on a node of its own choice or anywhere.
 ///
 /// # Panics
-/// If they are not to be had and skipping is a failure.
+/// If they are unavailable and skipping is a failure.
 pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
     if !rustix::process::geteuid().is_root() {
         skip("changing the hugetlb pool needs root");
@@ -104,7 +104,7 @@ pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
     Some(guard)
 }
 
-/// Pages of one size that somebody has, and those that somebody was promised.
+/// Pages of one size in use, and promised ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     page: PageSize,
@@ -124,7 +124,7 @@ impl Held {
         sizes.into_iter().filter_map(held).collect()
     }
 
-    /// Those of which there are more than `before`.
+    /// Those above `before`.
     fn beyond(before: &[Self]) -> Vec<(Self, Self)> {
         let now = Self::now();
         let pairs = before.iter().filter_map(|before| {
@@ -134,7 +134,7 @@ impl Held {
         pairs.filter(|(old, new)| new.used > old.used || new.reserved > old.reserved).collect()
     }
 
-    /// The same as soon as the kernel has freed what was just let go of.
+    /// The same as soon as the kernel has freed the pages just let go of.
     fn beyond_soon(before: &[Self]) -> Vec<(Self, Self)> {
         let begun = Instant::now();
         loop {
@@ -148,19 +148,21 @@ impl Held {
 }
 
 impl Guard {
-    /// Of this test's pages of that size those that nobody has; promised ones are among them.
+    /// Unused pages of this test of that size; promised ones are among them.
     ///
     /// # Panics
-    /// If the kernel has no such size.
+    /// If the kernel lacks the size.
     pub fn free(&self, page: PageSize) -> u64 {
         let aside: u64 = self.excess.iter().filter(|e| e.0 == page).map(|e| e.1).sum();
-        // Of others, or of nobody any more: some kernels lose count of promises now and then.
+        // Promises of other programs, or leaked ones: some kernels lose count of promises now and
+        // then.
         let promised: u64 = self.held.iter().filter(|h| h.page == page).map(|h| h.reserved).sum();
         let counters = hugetlb::counters(&Roots::default(), page, None);
         counters.expect("a page size of this kernel").free.saturating_sub(aside + promised)
     }
 
-    /// Says that so many pages of this size are the kernel's from now on: it keeps what is broken.
+    /// Records that this number of pages of this size is the kernel's from now on: it keeps broken
+    /// ones.
     pub fn lose(&mut self, page: PageSize, pages: u64) {
         for held in self.held.iter_mut().filter(|held| held.page == page) {
             held.used += pages;
@@ -239,7 +241,7 @@ impl Drop for Guard {
         }
         self.lock.forget();
         if std::thread::panicking() {
-            // Whatever failed, this may be why, and nothing in the failure says so.
+            // It may explain any failure, and the failure itself does not mention it.
             if let Some(line) = strangers(&Roots::default()) {
                 eprintln!("{line}");
             }
@@ -253,7 +255,7 @@ impl Drop for Guard {
 }
 
 /// One line about the programs that have huge pages mapped and are not below this process; `None`
-/// if there is none. Under the lock they are nobody's test: they take pages that a test counts on.
+/// if there is none. Under the lock they belong to no test: they take pages that a test counts on.
 pub fn strangers(roots: &Roots) -> Option<String> {
     let own = std::process::id().to_string();
     let mut found = Vec::new();
@@ -280,7 +282,7 @@ pub fn strangers(roots: &Roots) -> Option<String> {
 }
 
 /// Slab and page cache are the usual obstacles to 1 GiB in one piece: after a kernel build on a
-/// machine of 24 GiB one such page was to be had with them and two without. Only for the waiting
+/// machine of 24 GiB one such page was available with them and two without. Only for the waiting
 /// test, and only after the kernel has failed on its own.
 fn make_room(roots: &Roots) -> Result<()> {
     hugetlb::make_room(roots)?;
@@ -298,7 +300,7 @@ pub struct Mounted {
 /// Mounts a hugetlbfs of that page size on a new directory, or skips the test.
 ///
 /// # Panics
-/// If it cannot be mounted and skipping is a failure.
+/// If the mount fails and skipping is a failure.
 pub fn mounted(page: PageSize) -> Option<Mounted> {
     let dir = tempfile::Builder::new().prefix(MOUNTS_PREFIX).tempdir();
     let dir = dir.expect("a temporary directory");

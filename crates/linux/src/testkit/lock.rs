@@ -2,9 +2,9 @@
 //! One test at a time changes the machine's pools, and what a killed one left behind is put back.
 //!
 //! The lock is a file in the temporary directory, locked across processes and threads. While it is
-//! held it has a line per pool that was changed, with the size to go back to: a run that is killed
-//! cannot put pools back, so whoever takes the lock next does it, ends the processes that it
-//! started and takes its mounts away.
+//! held it has a line per changed pool, with the size to restore. A killed run cannot restore
+//! pools, so the next holder of the lock does it, ends the processes that the run started and takes
+//! its mounts away.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -44,8 +44,8 @@ impl Before {
         Ok(hugetlb::set_total(&Roots::default(), page, node, total)? == total)
     }
 
-    /// The same as soon as those who are being killed have let go of their pages. Gives up in the
-    /// end: somebody else has taken pages since, or a gigantic one is not to be found again.
+    /// The same as soon as killed processes have let go of their pages. Gives up in the end:
+    /// another program has taken pages since, or a gigantic one cannot be found again.
     fn restore_soon(self) {
         let deadline = Instant::now() + PATIENCE;
         while self.restore().is_ok_and(|restored| !restored) && Instant::now() < deadline {

@@ -13,31 +13,31 @@ pub const NO_SKIP: &str = "PREZERO_TEST_NO_SKIP";
 pub const SKIP_LOG: &str = "PREZERO_TEST_SKIP_LOG";
 
 /// With this variable set to a number, tests that take more pages of 1 GiB are skipped and that is
-/// no failure: whoever set it has tried to reserve more and found memory too scattered. `make test`
+/// no failure: the runner has tried to reserve more and found memory too scattered. `make test`
 /// does.
 pub const GIB_PAGES: &str = "PREZERO_TEST_GIB_PAGES";
 
 /// With this variable set, tests that take huge pages are skipped and that is no failure: they run
-/// in a virtual machine, where nobody else takes any. `make test VM=1` does.
+/// in a virtual machine of their own. `make test VM=1` does.
 pub const IN_VM: &str = "PREZERO_TEST_IN_VM";
 
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Says that the current test is skipped for want of something that this machine could have, and
-/// counts it; the test then returns.
+/// Reports that the current test is skipped because it lacks something that this machine could
+/// have, and counts it; the test then returns.
 ///
 /// # Panics
-/// If [`NO_SKIP`] is set, or the log cannot be written.
+/// If [`NO_SKIP`] is set, or writing the log fails.
 pub fn skip(reason: &str) {
     assert!(env::var(NO_SKIP).as_deref() != Ok("1"), "{NO_SKIP}=1, but would skip: {reason}");
     skip_for_ever(reason);
 }
 
-/// The same for want of something that no effort gives this machine, such as a second node: never a
-/// failure. The virtual machines have it.
+/// The same for something that this machine can never have, such as a second node: never a failure.
+/// The virtual machines have it.
 ///
 /// # Panics
-/// If the log cannot be written.
+/// If writing the log fails.
 pub fn skip_for_ever(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("?");

@@ -17,7 +17,7 @@ pub struct Tree {
 /// content.
 ///
 /// # Panics
-/// If it cannot be written.
+/// If writing it fails.
 pub fn tree(files: &[(&str, &str)]) -> Tree {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for (path, content) in files {
@@ -44,7 +44,7 @@ impl Tree {
     /// What a file of the tree holds now.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If it is missing.
     pub fn content(&self, path: &str) -> String {
         fs::read_to_string(self.dir.path().join(path)).expect("the file is there")
     }

@@ -11,7 +11,7 @@ use linux::hugepagectl::{
 };
 use linux::testkit::skip;
 
-/// What is compared: a C expression, and its value in Rust.
+/// The comparison: a C expression, and its value in Rust.
 fn facts() -> Vec<(String, u64)> {
     let mut facts = Vec::new();
     let mut fact = |c: &str, rust: u64| facts.push((c.to_owned(), rust));

@@ -221,7 +221,8 @@ const MEETINGS: usize = 300;
 
 #[test]
 fn an_open_in_the_moment_of_the_proof_harms_nobody() {
-    // The kernel signals a lease holder whose file is being opened; SIGIO would end this process.
+    // The kernel signals a lease holder when another process opens the file; SIGIO would end this
+    // process.
     Memory::each(1, |memory| {
         let file = memory.block("a", 1);
         let opener = child::fork(|ready| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The readers on this machine: whatever it is, its numbers fit together.
+//! The readers on this machine: its numbers fit together on any hardware.
 
 use linux::testkit::hugepages::{self, MIB_2};
 use linux::testkit::{child, skip, tree};

@@ -141,7 +141,7 @@ fn each_lease_has_a_directory_of_its_own() {
     for one in &own {
         let mode = std::fs::metadata(one).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o700, "a directory that nobody else enters");
-        // What is unlinked, in a directory whose lock nobody else's lease waits for.
+        // The unlinked lease, in a directory with a lock of its own.
         assert!(matches!(&names(one)[..], [fifo] if !fifo.is_dir()));
     }
     leases.remove("1").unwrap();

@@ -93,7 +93,7 @@ impl Memory {
         pages * self.page.bytes()
     }
 
-    /// Free pages of the pool; `None` for plain memory, where nobody counts for one test alone.
+    /// Free pages of the pool; `None` for plain memory, which has no count for one test alone.
     pub(crate) fn free(&self) -> Option<u64> {
         self.guard.as_ref().map(|guard| guard.free(self.page))
     }

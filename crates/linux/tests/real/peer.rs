@@ -86,7 +86,7 @@ fn of_a_socket_that_is_handed_on_the_listener_is_who_listened() {
     let listener = UnixListener::bind(&path).unwrap();
     let stream = UnixStream::connect(&path).unwrap();
     assert!(!peer::has_ended(&stream, Duration::ZERO).unwrap(), "this process has it");
-    // Who listens last is whose it is.
+    // The last listener owns it.
     let heir = child::fork(|ready| {
         rustix::net::listen(&listener, 8).unwrap();
         ready.signal();

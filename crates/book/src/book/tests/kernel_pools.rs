@@ -14,7 +14,7 @@ fn over_kernel(pools: impl IntoIterator<Item = PoolConfig>) -> Book {
     Book::over_kernel(pools).expect("the pools of an example are good")
 }
 
-/// The kernel has so many pages free on the node, of which so many are zero.
+/// The kernel has this number of pages free on the node, and this number of them zero.
 fn kernel_has(book: &mut Book, node: u32, free: u64, zeroed: u64) {
     let counts = Counts {
         available: Pages(free),
@@ -36,7 +36,7 @@ fn finish(book: &mut Book, job: JobId, done: u64) -> Option<StateName> {
     Some(state)
 }
 
-/// Whether there was such a job to lose.
+/// Whether a job was there to lose.
 fn lose(book: &mut Book, job: JobId) -> bool {
     let before = book.counters().lost_workers;
     assert_eq!(book.lose_job(job), []);
@@ -261,7 +261,7 @@ fn a_ready_file_goes_back_even_if_its_blocks_are_of_the_size_that_is_kept() {
     assert_eq!(effects, [Effect::Remove(BlockId(7))]);
 }
 
-/// What may happen to such a book, with the numbers that the world would have for it.
+/// The events of a book over the kernel, with the numbers that the world would have for it.
 #[derive(Debug, Clone)]
 enum Event {
     Look { node: u32, free: u64, zeroed: u64 },
@@ -292,8 +292,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// No sequence makes the book own a page that it has not lent, promise a page twice between
-    /// two looks, zero beyond the high threshold or `max`, or lose count of what it lent.
+    /// In every sequence the book owns only lent pages, promises a page once between two looks,
+    /// stops zeroing at the high threshold and `max`, and keeps count of its loans.
     #[test]
     fn every_sequence_keeps_the_kernels_pages_the_kernels(
         events in proptest::collection::vec(event(), 1..60),
@@ -303,7 +303,7 @@ proptest! {
         };
         let mut book = over_kernel([config(0), config(1)]);
         let (mut jobs, mut loans, mut lent) = (Vec::new(), Vec::new(), 0);
-        // What the kernel had at the last look, and what was promised since.
+        // The kernel's counts at the last look, minus later promises.
         let mut seen = [(0_u64, 0_u64); 2];
         let mut promised = [(0_u64, 0_u64); 2];
         let mut reported = [0_u64; 2];

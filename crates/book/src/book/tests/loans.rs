@@ -89,7 +89,7 @@ fn a_loan_that_what_is_on_its_way_cannot_serve_need_not_wait() {
 fn holes_that_nobody_maps_are_no_more_than_there_is() {
     let mut book = book([pool(0, 1)]);
     let look = |book: &mut Book| {
-        // Nobody has mapped anything: all of it is free at each look.
+        // No mapping exists: all of it is free at each look.
         let seen = Counts { available: Pages(3), total: Pages(4), ..Counts::default() };
         book.observe(key(0, 1).domain(), &seen);
     };
@@ -211,7 +211,7 @@ fn a_loan_has_no_more_parts_than_its_borrower_can_take() {
     assert_eq!(loan.parts.len(), MAX_PARTS);
     let hole = loan.parts.last().expect("it has parts");
     assert_eq!((hole.pages, hole.ready), (Pages(49), Pages::ZERO));
-    // The kernel had none free: those that do not fit are given back for it.
+    // The kernel had none free: the excess blocks are given back for it.
     assert_eq!(effects.iter().filter(|e| matches!(e, Effect::Remove(_))).count(), 49);
     make_ready(&mut book, key(0, 1), 500);
     for (most, parts) in [(Some(400), 400), (Some(0), 1), (Some(u32::MAX), 99)] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pools of several sizes of blocks: what is told of them, and whose blocks make room for whose.
+//! Pools of several sizes of blocks: the reports about them, and the order in which sizes make room
+//! for others.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ fn mixed() -> PoolConfig {
     PoolConfig { ready_high: READY, recycle: Recycle::InPlace, ..config }
 }
 
-/// Knows of nothing but loans of so many pages, in any blocks.
+/// Knows only loans of `pages` pages, in any blocks.
 fn loans_of(pages: u64) -> Demand {
     let mut demand = Demand::default();
     for _ in 0..50 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name: what is found by one, and which of two that have the same is the loan.
+//! Loans by name: finding one, and which of two with the same name is the loan.
 
 use units::{LeaseId, LoanName};
 
@@ -11,7 +11,7 @@ fn name(text: &str) -> LoanName {
     text.parse().expect("a name")
 }
 
-/// By a name, of which there may be three.
+/// By one of three names.
 fn by_name(text: &str, pages: u64) -> Asked {
     Asked { named: Some(Named { name: name(text), quota: None, most: 3 }), ..ask_one_file(pages) }
 }

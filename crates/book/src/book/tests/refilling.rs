@@ -51,7 +51,7 @@ fn a_pool_that_was_full_for_a_moment_has_been_full() {
     book.has_free(Node(0), PAGE, Pages(16));
     assert_eq!(book.wanted_workers(1), 1);
     make_ready(&mut book, key(0, 1), 4);
-    // Nobody asked for workers in between.
+    // No question for workers in between.
     lend(&mut book, &ask(1));
     assert_eq!(book.wanted_workers(1), 0, "3 are ready, and it starts below 2");
 }

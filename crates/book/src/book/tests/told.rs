@@ -244,7 +244,7 @@ fn loans_are_counted_by_what_was_ready_and_what_was_kept() {
     lend(&mut book, &ask_one_file(3));
     let counters = book.counters();
     assert_eq!((counters.loans, counters.kept_loans), (3, 1));
-    // Of what is kept nothing is zeroed, early or late.
+    // Kept content is left alone, early and late.
     assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(2).0, bytes(2).0));
 }
 

@@ -14,9 +14,9 @@ use crate::output::{Form, Record, count};
 
 /// Unload the module from the running kernel
 ///
-/// Refuses while a process has /dev/hugepagectl open, and names it: the daemon has it open as long
-/// as it runs over the module. It waits for tasks that are inside of the module, and huge pages
-/// stay where they are: from then on the kernel clears each page again when it gives it away.
+/// Refuses while a process has /dev/hugepagectl open, and names it: the daemon has it open while it
+/// runs over the module. It waits for tasks that are inside of the module, and huge pages stay
+/// where they are: from then on the kernel clears each page again when it gives it away.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

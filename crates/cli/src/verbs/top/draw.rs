@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The screen, from 80 columns by 24 lines on. Every state has a sign of its own besides its
-//! colour, for those who see no colours and terminals that have none.
+//! colour, for people and terminals without colours.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -153,7 +153,7 @@ fn bar_of(pool: &PoolStatus, room: u16) -> Vec<Span<'static>> {
     STATES.iter().zip(&widths).map(span).collect()
 }
 
-/// Splits `room` in proportion to `parts`, at least 1 for each that is not 0; all 0 if all are.
+/// Splits `room` in proportion to `parts`, at least 1 for each positive one; all 0 if all are.
 fn widths(parts: &[u64], room: u16) -> Vec<u16> {
     let total: u128 = parts.iter().map(|part| u128::from(*part)).sum();
     if total == 0 {
@@ -247,7 +247,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use wire::Status;
 
-    /// The screen's text, without spaces at the ends of its lines.
+    /// The screen's text, trimmed at the ends of its lines.
     fn screen(view: &View, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
         terminal.draw(|frame| draw(frame, view)).expect("it draws");
@@ -321,7 +321,7 @@ mod tests {
         let text = screen(&view, 80, 24);
         assert!(text.contains(">node 29 1G x 8") && !text.contains("node 0 "), "{text}");
         assert!(text.contains("and 9") && text.contains(" more"), "{text}");
-        // Smaller than it is made for is ugly, and no worse.
+        // Below its design size it is ugly, and works.
         for (width, height) in [(1, 1), (20, 5), (79, 7)] {
             screen(&view, width, height);
         }

@@ -12,13 +12,13 @@ use super::view::{Prompt, Question, View, shape};
 /// More digits than any number of pages has.
 const LONGEST: usize = 12;
 
-/// What is to be done about a key, beyond the screen.
+/// The action for a key, beyond the screen.
 #[derive(Debug)]
 pub(super) enum Reaction {
     None,
     Leave,
     Ask(Request),
-    /// Zero so many pages of a shape, or all.
+    /// Zero this number of pages of a shape, or all.
     Zero(Which, Option<u64>),
     /// Stop zeroing.
     Stop,

@@ -31,7 +31,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Takes what was seen at `now`, and says how fast things go.
+    /// Takes the state seen at `now`, and computes the rates.
     pub(super) fn add(&mut self, status: &Status, now: Instant) -> Rates {
         if status.pid != self.pid {
             // Another daemon counts from zero.
@@ -75,7 +75,7 @@ impl Record for Line {
     }
 }
 
-/// The line while there is no daemon.
+/// The line while the daemon is away.
 #[derive(Debug, Serialize)]
 pub(super) struct NoDaemon {
     pub(super) error: String,

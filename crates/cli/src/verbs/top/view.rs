@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is on the screen, apart from how it is drawn.
+//! The content of the screen, apart from the drawing.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -31,7 +31,7 @@ pub(super) struct Prompt {
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) socket: PathBuf,
-    /// What was seen last, perhaps of a daemon that is gone.
+    /// The last state seen, perhaps of a daemon that is gone.
     pub(super) status: Option<Status>,
     pub(super) rates: Rates,
     /// Why there is no daemon.
@@ -168,7 +168,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What is on the screen after one look.
+    /// The content of the screen after one look.
     pub(in super::super) fn view() -> View {
         let mut view = View::new("/run/prezero/io.prezero".into());
         view.hear(Update::Status(Box::new(status())));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What Prometheus sees. `docs/metrics.md` says what each metric is for.
+//! What Prometheus sees. `docs/reference/metrics.md` says what each metric is for.
 //!
 //! What the book counts is read from it when somebody asks, so that no second count can drift from
 //! it; only what the book does not know, latencies and reasons, is counted here as it happens.
