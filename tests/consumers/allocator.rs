@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use linux::testkit::{hugepages, skip};
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
+use testkit::{hugepages, skip};
 
 use super::{assert_returned, assert_served, is_wanted, measured, succeeded, warm};
 

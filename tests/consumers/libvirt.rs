@@ -9,11 +9,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page, c};
+use testkit::hugepages;
 
 use super::{Program, assert_returned, assert_served, installed, is_wanted, succeeded, until};
 
@@ -130,7 +130,7 @@ impl Stage {
         succeeded(&output).trim().to_owned()
     }
 
-    /// Defines a domain whose memory is as the page says, with `memory` made of that, and `more`.
+    /// Defines a domain with its memory as the page says, with `memory` made of that, and `more`.
     fn define(&self, memory: impl Fn(String) -> String, more: &str) {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let console = format!(
@@ -152,8 +152,8 @@ impl Stage {
         self.virsh(&["define", &path("guest.xml")]);
     }
 
-    /// Starts the domain and waits for what its guest says; looks that all of its memory is lent,
-    /// in so many loans. The process that has them is QEMU's.
+    /// Starts the domain and waits for what its guest says; checks that all of its memory is lent,
+    /// in this number of loans. The process that has them is QEMU's.
     #[track_caller]
     fn start(&self, loans: usize) -> Pid {
         self.daemon.zero("max");

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{
     Program, assert_returned, assert_served, is_wanted, measured, run, succeeded, until, warm,

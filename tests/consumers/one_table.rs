@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::postgres::{self, Cluster};
 use super::qemu::{self, Stage};
@@ -142,7 +142,7 @@ impl Host {
         server
     }
 
-    /// All four on lent memory, from nothing but what is ready; the share of bytes that were.
+    /// All four on lent memory, from ready memory only; the ready share of bytes.
     fn lend(&self) -> (Running, f64) {
         let daemon = &self.stage.daemon;
         daemon.wait_for("the pool is full", |pool| pool.ready_high - pool.ready_pages < 64);

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use linux::testkit::hugepages;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{Program, assert_returned, assert_served, is_wanted, run, succeeded, until};
 
@@ -20,7 +20,7 @@ const AT_ONCE: u64 = 32;
 const PAGES: u64 = 150;
 const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
-/// The database and what is configured before the switch starts; then `"$@"`, the switch.
+/// The database and its settings before the switch starts; then `"$@"`, the switch.
 const SCENE: &str = r#"
 set -eu
 db=unix:$OVS_RUNDIR/db.sock

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
-use linux::testkit::skip;
 use linux::{Roots, hugetlb};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User};
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
 use tempfile::TempDir;
+use testkit::hugepages;
+use testkit::skip;
 
 use super::{
     Program, assert_returned, assert_served, is_wanted, measured, run, succeeded, until, warm,

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
 use prezero_tests::memory::at;
 use prezero_tests::{Daemon, Page, c};
 use tempfile::TempDir;
+use testkit::hugepages;
 
 use super::{
     Program, assert_returned, assert_served, installed, is_wanted, measured, run, served, until,
@@ -63,7 +63,7 @@ impl Stage {
         self.dir.path().join(name)
     }
 
-    /// QEMU's arguments for a guest whose memory is `object`.
+    /// QEMU's arguments for a guest with memory from `object`.
     pub(super) fn arguments(&self, object: &str, pages: u64) -> Vec<String> {
         let size = format!("{}M", PAGE.times(pages).0 >> 20);
         let console = format!("file,id=dbg,path={}", self.path("console").display());
@@ -162,7 +162,7 @@ fn a_memfd_of_its_own_is_lent_memory_and_can_be_passed_on() {
 
 #[test]
 fn a_memfd_mapped_private_is_left_to_the_kernel() {
-    // The daemon keeps what comes back to it: what is private takes other pages, and once only.
+    // The daemon keeps returned pages: private memory takes other pages, and once only.
     let small = PAGES / 2;
     let Some(stage) = Stage::set_beside(small, PAGES) else { return };
     let log = stage.path("shim.log");

@@ -5,13 +5,13 @@
 use std::path::Path;
 use std::process::Command;
 
-use linux::testkit::hugepages;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page, c};
+use testkit::hugepages;
 
 use super::{is_wanted, succeeded};
 
-/// Runs the program on what is ready, or kept for that owner, and returns what it says.
+/// Runs the program on ready memory, or on that owner's kept content, and returns its output.
 fn start(daemon: &Daemon, program: &Path, owner: &str) -> String {
     daemon.zero("max");
     let mut command = Command::new(binary());

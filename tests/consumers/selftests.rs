@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use linux::testkit::{hugepages, skip};
 use prezero_tests::{Daemon, Page};
+use testkit::{hugepages, skip};
 use units::Node;
 
 use super::{ALL, run, served, skip_for_ever};
@@ -56,10 +56,10 @@ const MM: [&str; 10] = [
 ];
 
 /// They compare counts of free huge pages right before and after a call. The shim counts ready
-/// pages among them, and what is unmapped is ready again only once it has been zeroed.
+/// pages among them, and unmapped pages are ready again only once they have been zeroed.
 const COUNTING: [&str; 3] = ["hugetlb-madvise", "hugetlb_dio", "thuge-gen"];
 
-/// The kernel's tree, as far as it is needed, with its headers.
+/// The needed part of the kernel's tree, with its headers.
 fn unpack(dir: &Path) -> PathBuf {
     let tree = dir.join("linux");
     std::fs::create_dir(&tree).expect("a new directory");

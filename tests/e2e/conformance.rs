@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use linux::testkit::skip;
 use prezero_tests::daemon::Daemon;
 use tempfile::TempDir;
+use testkit::skip;
 
 use crate::tree::daemon;
 

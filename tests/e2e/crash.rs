@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest};
-use linux::testkit::child::{alone, fork};
 use prezero_tests::memory::{assert_soiled, assert_zero, first_dirty, soil};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{alone, fork};
 
 #[test]
 fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use client::LendRequest;
-use linux::testkit::hugepages;
 use linux::{BlockFile, Mapping, Roots, hugetlb};
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::Node;
 use wire::ElasticStatus;
 

@@ -4,12 +4,12 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{alone, fork};
-use linux::testkit::punch;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, OFlags};
+use testkit::child::{alone, fork};
+use testkit::punch;
 use worker::Which;
 use worker::job::Task;
 
@@ -322,7 +322,7 @@ fn a_lease_on_a_lent_file_stops_nobody() {
         become_nobody();
         let loan = daemon.lend_to("db", Duration::from_secs(60), page, 1);
         let (lease, blocks) = loan.into_fds();
-        linux::testkit::hold_lease(&blocks[0]).expect("its own file, open once");
+        testkit::hold_lease(&blocks[0]).expect("its own file, open once");
         drop(lease);
         ready.signal();
         ready.hold()

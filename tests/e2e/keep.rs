@@ -6,10 +6,10 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use linux::testkit::child::{alone, fork};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
 use serde_json::json;
+use testkit::child::{alone, fork};
 use wire::PoolStatus;
 
 const LONG: Duration = Duration::from_secs(300);

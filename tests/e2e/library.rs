@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use client::{Bytes, Client, Error, LendRequest, Loan, Mapping, Node, PageSize};
-use linux::testkit::hugepages;
 use prezero_tests::memory::at;
 use prezero_tests::{Daemon, Page, c};
+use testkit::hugepages;
 
 const PAGE: Page = Page::Mib2;
 const POOL: &str = "pages_per_block = 2\nmax = 8";

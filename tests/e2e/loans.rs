@@ -228,7 +228,7 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
     // The lease's descriptor is closed, and the blocks' as well.
     drop(loan);
     soil(&memory, 7);
-    let child = linux::testkit::child::fork(|ready| {
+    let child = testkit::child::fork(|ready| {
         ready.signal();
         ready.hold()
     });

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use client::{AgentClient, Client, LendRequest, LoanName};
 use linux::Mapping;
-use linux::testkit::child::{alone, fork};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use prezero_tests::daemon::{PATIENCE, binary};
@@ -19,6 +18,7 @@ use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::refused::agent_refusal;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
+use testkit::child::{alone, fork};
 use units::Bytes;
 use wire::agent::AgentError;
 

@@ -2,17 +2,17 @@
 //! Pages lie on the node of their pool. Needs two nodes: the virtual machines have them.
 
 use client::{Error, LendRequest};
-use linux::testkit::hugepages;
 use linux::{Roots, numa};
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::Node;
 
 /// A daemon with a pool of `pages` pages on each of two nodes.
 fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
     let nodes = numa::nodes(&Roots::default()).expect("a machine has nodes");
     if nodes.len() < 2 {
-        linux::testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
     let wanted = [0, 1].map(|node| (page.size(), Some(Node(node)), pages));

@@ -5,13 +5,13 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{alone, fork};
-use linux::testkit::hugepages;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::MemfdFlags;
 use serde_json::Value;
+use testkit::child::{alone, fork};
+use testkit::hugepages;
 use units::Node;
 
 fn json(mut command: Command) -> Value {
@@ -189,13 +189,13 @@ fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
     let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
     daemon.zero("max");
     if let Some(why) = daemon.status().fresh_because {
-        linux::testkit::skip_for_ever(&format!("pins are not seen here: {why}"));
+        testkit::skip_for_ever(&format!("pins are not seen here: {why}"));
         return;
     }
     let loan = daemon.lend(page, 1);
     let mapping = loan.map().expect("a mapping");
     let Ok(ring) = prezero_tests::pins::pin_in_ring(&mapping) else {
-        linux::testkit::skip_for_ever("io_uring is not for programs here");
+        testkit::skip_for_ever("io_uring is not for programs here");
         return;
     };
     drop((mapping, loan));
@@ -290,7 +290,7 @@ fn a_member_of_the_zeroing_group_alone_zeroes_sets_watches_and_drains() {
         assert!(done(&["zero", "3"]).starts_with("zeroed 3 pages (6M)"));
         assert_eq!(daemon.pool().ready_pages, 3);
     } else {
-        linux::testkit::skip_for_ever("the control tree cannot be mounted here");
+        testkit::skip_for_ever("the control tree cannot be mounted here");
     }
     done(&["set", "leave_free=1"]);
     assert!(done(&["watch", "--once"]).contains("node 0 2M: "));

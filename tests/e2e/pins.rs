@@ -16,8 +16,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use client::Mapping;
-use linux::testkit::child::{Child, alone, fork};
-use linux::testkit::{skip, skip_for_ever};
 use prezero_tests::memory::{assert_zero, soil};
 use prezero_tests::pins::{
     PINNED, break_page, has_packet_sockets, pin_in_packet_socket, pin_in_pipe, pin_in_ring,
@@ -25,6 +23,8 @@ use prezero_tests::pins::{
 };
 use prezero_tests::{Daemon, Page};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use testkit::child::{Child, alone, fork};
+use testkit::{skip, skip_for_ever};
 
 use slow_file::SlowFile;
 
@@ -343,7 +343,7 @@ fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page()
 #[test]
 fn where_pins_can_not_be_seen_blocks_recycle_fresh_and_it_is_said_why() {
     let page = Page::Mib2;
-    let Some(guard) = linux::testkit::hugepages::reserve(page.size(), 1) else { return };
+    let Some(guard) = testkit::hugepages::reserve(page.size(), 1) else { return };
     let mut daemon = Daemon::start_with(Some(guard), &page.pool("max = 1"), &[]);
     daemon.terminate();
     daemon.spawn_as(without_bpf);

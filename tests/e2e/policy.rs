@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use linux::{Mapping, Roots, hugetlb};
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::Pages;
 use wire::PoolChange;
 
@@ -29,7 +29,7 @@ fn own_workers_run_where_and_how_they_are_told() {
     let page = Page::Gib1;
     let group = "/sys/fs/cgroup/cpu/prezero-test";
     if !std::path::Path::new("/sys/fs/cgroup/cpu").exists() {
-        linux::testkit::skip("no cgroup v1 cpu hierarchy here; v2 is tested in the VM");
+        testkit::skip("no cgroup v1 cpu hierarchy here; v2 is tested in the VM");
         return;
     }
     let config = format!(
@@ -66,7 +66,7 @@ fn own_workers_run_in_a_group_below_the_daemons() {
     });
     let below: Vec<_> = below.collect();
     if below.is_empty() {
-        linux::testkit::skip("no control groups are mounted here");
+        testkit::skip("no control groups are mounted here");
         return;
     }
     let Some(daemon) = Daemon::start(page, 8, &config) else { return };

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use linux::testkit::skip;
 use prezero_tests::{Daemon, Page};
 use tempfile::TempDir;
+use testkit::skip;
 
 use crate::tree::{daemon, domain};
 

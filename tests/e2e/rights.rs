@@ -2,10 +2,10 @@
 //! Who may do what: refusals that name the user, the action and who may.
 
 use client::{Client, Error, LendRequest};
-use linux::testkit::child::{alone, become_user_of_a_new_namespace, fork};
 use prezero_tests::refused::refusal;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
+use testkit::child::{alone, become_user_of_a_new_namespace, fork};
 
 #[test]
 fn without_a_group_only_root_may_do_anything() {

@@ -11,12 +11,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::Client;
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use testkit::hugepages;
 use wire::Status;
 
 /// The socket that a daemon tells things through, as systemd has one.
@@ -263,7 +263,7 @@ fn has_waiting(listener: &UnixListener) -> bool {
 fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() {
     let page = Page::Mib2;
     if !rustix::process::geteuid().is_root() {
-        linux::testkit::skip("a mount namespace needs root");
+        testkit::skip("a mount namespace needs root");
         return;
     }
     let Some(mut daemon) = unstarted(page, 4, &page.pool("recycle = \"fresh\"")) else { return };

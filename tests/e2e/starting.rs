@@ -7,9 +7,9 @@ use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{alone, fork};
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::{Daemon, Page};
+use testkit::child::{alone, fork};
 
 #[test]
 fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
@@ -51,7 +51,7 @@ fn a_run_directory_into_which_others_can_put_files_is_refused_and_nothing_is_wri
         // As who may put files there would, to have one made that is root's.
         std::os::unix::fs::symlink(&victim, run_dir.join("lock")).expect("a link");
         if std::os::unix::fs::chown(&run_dir, Some(owner), None).is_err() {
-            linux::testkit::skip("giving a directory away needs root");
+            testkit::skip("giving a directory away needs root");
             return;
         }
         let mut command = Command::new(prezero_tests::daemon::binary());

@@ -11,8 +11,6 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use client::Client;
-use linux::testkit::child::alone;
-use linux::testkit::skip;
 use linux::{Roots, fuse};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{Signal, kill};
@@ -20,6 +18,8 @@ use nix::unistd::Pid;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
+use testkit::child::alone;
+use testkit::skip;
 
 /// 512 MiB: long enough to be stopped in the middle of.
 const MANY: u64 = 256;
@@ -279,10 +279,8 @@ fn denied(result: io::Result<impl Sized>) -> bool {
 
 /// A tree where other users can reach it: the run directory is the daemon's own.
 fn public_tree() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::Builder::new()
-        .prefix(linux::testkit::MOUNTS_PREFIX)
-        .tempdir()
-        .expect("a directory");
+    let dir =
+        tempfile::Builder::new().prefix(testkit::MOUNTS_PREFIX).tempdir().expect("a directory");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(dir.path(), open).expect("our own directory");
     let tree = dir.path().join("tree");

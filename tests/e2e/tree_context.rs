@@ -5,11 +5,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use linux::cgroup::{self, Group, Kind};
-use linux::testkit::child::{alone, fork};
-use linux::testkit::skip;
 use linux::{CpuSet, Roots, sched};
 use prezero_tests::Daemon;
 use prezero_tests::daemon::PATIENCE;
+use testkit::child::{alone, fork};
+use testkit::skip;
 
 use crate::tree::{daemon, deputies, domain};
 

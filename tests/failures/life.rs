@@ -10,10 +10,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
-use linux::testkit::skip;
 use nix::sys::signal::Signal;
 use prezero_tests::memory::{first_dirty, soil};
 use prezero_tests::{Daemon, Page};
+use testkit::skip;
 use wire::PoolStatus;
 
 const PAGE: Page = Page::Mib2;

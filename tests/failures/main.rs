@@ -16,7 +16,7 @@ mod life;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use linux::testkit::child::alone;
+use testkit::child::alone;
 
 use calls::{FAILING, OTHERS};
 use life::{Failure, Life, Outcome};

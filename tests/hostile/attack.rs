@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{Child, fork};
 use prezero_tests::Daemon;
+use testkit::child::{Child, fork};
 
 use crate::groups::Throttled;
 use crate::scene::{Got, Scene};

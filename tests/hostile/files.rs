@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use client::Mapping;
 use linux::BlockFile;
-use linux::testkit::child::fork;
-use linux::testkit::punch;
 use prezero_tests::Page;
 use rustix::fs::Mode;
+use testkit::child::fork;
+use testkit::punch;
 
 use crate::attack::{Attack, POOL, WORKERS, say};
 use crate::raw;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use linux::Roots;
 use linux::cgroup::{self, Group, Kind};
-use linux::testkit::skip;
+use testkit::skip;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// The least that the kernel grants.

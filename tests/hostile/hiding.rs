@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use linux::testkit::child::{Child, Ready, fork};
+use testkit::child::{Child, Ready, fork};
 use wire::Held;
 
 use crate::attack::{POOL, WORKERS, say};

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use client::{LendRequest, Mapping};
 use linux::BlockFile;
-use linux::testkit::child::fork;
-use linux::testkit::punch;
 use prezero_tests::Page;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use testkit::child::fork;
+use testkit::punch;
 use units::PageSize;
 
 use crate::attack::{Attack, POOL, WORKERS};

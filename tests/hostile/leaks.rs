@@ -6,13 +6,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::alone;
-use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use prezero_tests::{Daemon, Page, c};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::alone;
+use testkit::hugepages;
 use units::Node;
 
 use crate::attack::say;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use client::Hold;
-use linux::testkit::child::fork;
+use testkit::child::fork;
 
 use crate::attack::{Attack, say};
 use crate::raw;

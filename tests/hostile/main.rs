@@ -5,8 +5,8 @@
 //! Every attack goes through [`attack::Attack::run`], which documents its measurements. One file
 //! per subject; new attacks belong into the file of theirs. Attacks without needs of their own
 //! share a daemon, by the tables here; `PREZERO_HOSTILE_ONLY=WORDS` runs those with the words in
-//! their name. `make attacks` runs all of them and writes docs/evidence/attacks.md, a row for each attack;
-//! with `PREZERO_HOSTILE_TABLE=docs/evidence/attacks.md` any run replaces its own rows.
+//! their name. `make attacks` runs all of them and writes docs/evidence/attacks.md, a row for each
+//! attack; with `PREZERO_HOSTILE_TABLE=docs/evidence/attacks.md` any run replaces its own rows.
 
 mod answers;
 mod attack;

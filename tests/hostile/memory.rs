@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use client::Mapping;
 use linux::BlockFile;
-use linux::testkit::child::{Child, fork};
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
+use testkit::child::{Child, fork};
 
 use crate::attack::Attack;
 use crate::raw;

@@ -8,10 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use client::LendRequest;
-use linux::testkit::child::alone;
 use prezero_tests::Daemon;
 use prezero_tests::daemon::PATIENCE;
 use serde_json::{Value, json};
+use testkit::child::alone;
 use units::Bytes;
 
 use crate::scene::{call, error_of, message};

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::alone;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::binary;
 use prezero_tests::process::children;
 use tempfile::TempDir;
+use testkit::child::alone;
 
 use crate::attack::say;
 use crate::users::User;
@@ -177,7 +177,7 @@ fn sockets_have_their_modes_without_a_change_by_name() {
     let mut child = match serve.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
         Ok(child) => child,
         Err(error) => {
-            linux::testkit::skip(&format!("strace: {error}"));
+            testkit::skip(&format!("strace: {error}"));
             return;
         }
     };

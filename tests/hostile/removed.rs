@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use client::{Client, LendRequest};
-use linux::testkit::child::{alone, fork};
 use prezero_tests::{Daemon, Page};
+use testkit::child::{alone, fork};
 
 use crate::attack::say;
 use crate::users::{LEND_GROUP, User};

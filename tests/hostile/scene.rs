@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
 use linux::BlockFile;
-use linux::testkit::child::Ready;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
+use testkit::child::Ready;
 
 use crate::victim::SECRET;
 

@@ -9,7 +9,6 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use client::Mapping;
-use linux::testkit::child::{Child, Ready, fork};
 use prezero_tests::Page;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -17,6 +16,7 @@ use rustix::net::{
 };
 use rustix::process::{Resource, Rlimit};
 use serde_json::{Value, json};
+use testkit::child::{Child, Ready, fork};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, errno, error_of, message};

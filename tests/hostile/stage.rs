@@ -9,10 +9,10 @@ use std::fs;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::alone;
-use linux::testkit::hugepages;
 pub(crate) use prezero_tests::counters::Kernel;
 use prezero_tests::{Daemon, Page, process};
+use testkit::child::alone;
+use testkit::hugepages;
 use units::Node;
 use wire::{PoolChange, PoolStatus};
 

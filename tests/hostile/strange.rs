@@ -8,9 +8,9 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use client::{Client, Hold, LendRequest, Mapping};
-use linux::testkit::child::fork;
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
+use testkit::child::fork;
 
 use crate::attack::Attack;
 use crate::raw;

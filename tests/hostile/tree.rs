@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use linux::fuse;
-use linux::testkit::skip;
 use prezero_tests::Daemon;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use testkit::skip;
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::groups::Throttled;

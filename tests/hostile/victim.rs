@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The victims, which must notice no attack: a user that borrows a page, looks at all of it, and
-//! has it to itself until it returns it; root, that asks for the status; and other callers that an
-//! attack may stop. Each in a process of its own, which times its calls.
+//! The victims, which must notice no attack. One is a user that borrows a page, looks at all of it,
+//! and has it to itself until it returns it. Another is root, that asks for the status. The others
+//! are callers that an attack may stop. Each in a process of its own, which times its calls.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
-use linux::testkit::child::{Child, fork};
 use prezero_tests::{Daemon, Page};
+use testkit::child::{Child, fork};
 
 use crate::users::User;
 
@@ -41,12 +41,12 @@ pub(crate) const LEND: Victim = Victim { what: "Lend", user: User::Victim, act: 
 /// Root that looks.
 pub(crate) const STATUS: Victim = Victim { what: "GetStatus", user: User::Root, act: status };
 
-/// The daemon's one thread that serves calls, for [`SERVED`].
+/// The daemon's one thread that serves calls, for [`SERVING_LOOK_PERIOD`].
 pub(crate) const SERVING_THREAD: Victim =
     Victim { what: "CPU time of the serving thread", user: User::Root, act: serving_thread };
 
 /// How long one look at the serving thread lasts.
-const SERVED: Duration = Duration::from_secs(1);
+const SERVING_LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// What the serving thread has had of a CPU meanwhile: the first number of its `schedstat`.
 fn serving_thread(daemon: &Daemon) -> Result<Duration, String> {
@@ -58,7 +58,7 @@ fn serving_thread(daemon: &Daemon) -> Result<Duration, String> {
         nanos.map(Duration::from_nanos).ok_or_else(|| format!("{path}: {text}"))
     };
     let before = used()?;
-    std::thread::sleep(SERVED);
+    std::thread::sleep(SERVING_LOOK_PERIOD);
     Ok(used()?.saturating_sub(before))
 }
 

@@ -4,10 +4,10 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::Pages;
 use worker::job::Task;
 use worker::{Which, take_zeroing};

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use client::LendRequest;
-use linux::testkit::hugepages;
 use linux::{Roots, numa};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::{Bytes, Node, Pages};
 
 use super::support::{self, Program, kernel, soil_pool};
@@ -161,7 +161,7 @@ fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
         return None;
     }
     if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
-        linux::testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
     let wanted = [0, 1].map(|node| (page.size(), Some(Node(node)), pages));

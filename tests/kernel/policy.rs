@@ -75,7 +75,7 @@ fn the_workers_cpu_time_is_their_cgroups() {
     // CPU time is counted per group only where the controller is on.
     std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu").expect("cgroup v2");
     let wanted = [(page.size(), Some(units::Node(0)), pages)];
-    let Some(guard) = linux::testkit::hugepages::reserve_all(&wanted) else { return };
+    let Some(guard) = testkit::hugepages::reserve_all(&wanted) else { return };
     // The cost of this number of pages on this machine, in this thread.
     support::soil_pool(page, pages);
     let before = thread_time();

@@ -8,8 +8,6 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{self, Child, fork};
-use linux::testkit::hugepages;
 use linux::{Roots, hugetlb};
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::memory::assert_zero;
@@ -18,6 +16,8 @@ use prezero_tests::storm::{Crowd, LEND_GROUP, Seen};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{self, Child, fork};
+use testkit::hugepages;
 use units::Node;
 
 use super::support::{self, Program, kernel, soil_pool};

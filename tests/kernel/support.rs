@@ -4,9 +4,9 @@
 
 use client::Mapping;
 use linux::kernel::{Device, Support, offer};
-use linux::testkit::{hugepages, skip_for_ever};
 use linux::{BlockFile, Roots};
 use prezero_tests::{Daemon, Page};
+use testkit::{hugepages, skip_for_ever};
 use units::{Counts, Domain, Node};
 
 /// Whether this kernel has the series; if not, that is a counted skip.

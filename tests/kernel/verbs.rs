@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use linux::Roots;
 use linux::kernel::{Support, offer};
-use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::{PATIENCE, binary};
 use prezero_tests::{Daemon, Page};
 use serde_json::Value;
+use testkit::hugepages;
 
 use super::support::{self, Program, kernel};
 
@@ -50,7 +50,7 @@ fn serve_picks_the_kernels_pool_by_itself_and_stock_if_told() {
 fn a_forced_provider_that_is_not_there_is_one_line_and_exit_code_6() {
     let offer = offer::probe(&Roots::default()).expect("a kernel can be asked");
     if offer.effective() > Support::Stock {
-        linux::testkit::skip_for_ever("this kernel has the series");
+        testkit::skip_for_ever("this kernel has the series");
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");

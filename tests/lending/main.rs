@@ -12,9 +12,9 @@ mod owners;
 mod waiting;
 
 use client::{Error, LendRequest};
-use linux::testkit::child::alone;
 use prezero_tests::refused::refusal;
 use prezero_tests::{Daemon, Page};
+use testkit::child::alone;
 
 const PAGE: Page = Page::Mib2;
 

@@ -54,7 +54,7 @@ fn rooms() -> BTreeMap<String, Room> {
             let other = dependency["name"].as_str().expect("a name");
             let Some(to) = folders.get(other).filter(|_| other != name) else { continue };
             // Any room's tests may use the shared test support.
-            if dependency["kind"] == "dev" && short(to) == "linux" {
+            if dependency["kind"] == "dev" && short(to) == "testkit" {
                 continue;
             }
             let alias = dependency["rename"].as_str().unwrap_or(other).replace('-', "_");

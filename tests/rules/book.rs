@@ -7,8 +7,6 @@ use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-use linux::testkit;
-
 use super::{files, read, root};
 
 /// The program that builds the book.

@@ -9,6 +9,7 @@ mod daemon;
 mod floors;
 mod machines;
 mod manual;
+mod methods;
 mod prose;
 mod providers;
 mod purpose;

@@ -80,37 +80,18 @@ const UNMEASURED: &[&str] =
     &["docs/evidence/attacks.md", "kernel/module/DESIGN.md", "kernel/module/COSTS.md"];
 
 /// Rooms with comments that are not translated yet.
-const COMMENTS_TO_TRANSLATE: &[&str] = &[
-    "crates/book",
-    "crates/clear",
-    "crates/cli",
-    "crates/client",
-    "crates/daemon",
-    "crates/lab",
-    "crates/linux",
-    "crates/pins",
-    "crates/preload",
-    "crates/python",
-    "crates/units",
-    "crates/wire",
-    "crates/worker",
-    "tests",
-    "xtask",
-];
+const COMMENTS_TO_TRANSLATE: &[&str] =
+    &["crates/client", "crates/daemon", "crates/preload", "crates/wire"];
 
 /// Rooms with names of tests beyond the bound, and how many at most.
 const LONG_TEST_NAMES: &[(&str, usize)] = &[
     ("crates/book", 52),
-    ("crates/clear", 2),
     ("crates/cli", 8),
     ("crates/client", 4),
     ("crates/daemon", 29),
-    ("crates/lab", 12),
     ("crates/linux", 6),
     ("crates/pins", 5),
-    ("crates/units", 2),
     ("crates/wire", 2),
-    ("crates/worker", 1),
     ("kubernetes", 10),
     ("tests", 89),
     ("xtask", 4),
@@ -123,10 +104,8 @@ const DURATIONS_TO_RENAME: &[(&str, usize)] = &[
     ("crates/cli", 7),
     ("crates/client", 2),
     ("crates/daemon", 59),
-    ("crates/lab", 19),
     ("crates/linux", 3),
     ("crates/preload", 5),
-    ("crates/worker", 2),
     ("tests", 29),
     ("xtask", 2),
 ];

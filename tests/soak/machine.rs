@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{Child, fork};
-use linux::testkit::skip;
 use linux::{Roots, hugetlb};
 use prezero_tests::Page;
 use rand::Rng;
 use rand::rngs::StdRng;
+use testkit::child::{Child, fork};
+use testkit::skip;
 use units::Node;
 
 /// The library that moves the clock of the programs that load it, as Debian packages it.

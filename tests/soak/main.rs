@@ -19,13 +19,13 @@ mod sample;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::alone;
-use linux::testkit::hugepages;
 use prezero_tests::daemon::binary;
 use prezero_tests::storm::Seen;
 use prezero_tests::{Page, counters::Kernel};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use testkit::child::alone;
+use testkit::hugepages;
 use units::Node;
 
 use round::Soak;

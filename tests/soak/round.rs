@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages::Guard;
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::scrape::ASK;
 use prezero_tests::storm::{Crowd, LEND_GROUP, Seen};
@@ -16,6 +15,7 @@ use prezero_tests::{Daemon, Page, process};
 use rand::Rng;
 use rand::rngs::StdRng;
 use serde::Serialize;
+use testkit::hugepages::Guard;
 
 use crate::machine::{Doing, Machine};
 use crate::operators::Operators;

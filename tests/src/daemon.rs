@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use client::{AgentClient, Client, LendRequest, Loan};
 use linux::Roots;
-use linux::testkit::MOUNTS_PREFIX;
-use linux::testkit::hugepages::{self, Guard};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use testkit::MOUNTS_PREFIX;
+use testkit::hugepages::{self, Guard};
 use units::{Bytes, Node, Owner, PageSize, Pages};
 use wire::{PoolStatus, Status};
 

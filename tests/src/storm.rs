@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use client::{Client, Hold, LendRequest, Loan, Mapping};
-use linux::testkit::child::{Child, fork};
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{Child, fork};
 
 use crate::Page;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A user other than root.
 
-use linux::testkit::child::fork;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use testkit::child::fork;
 
 /// The number of user and group `nobody`.
 pub const NOBODY: u32 = 65534;

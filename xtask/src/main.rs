@@ -45,7 +45,7 @@ enum Verb {
     ClusterInside(cluster::InsideArgs),
     /// Compile prezero.ko for one of Debian's own kernels and print its path.
     Module(stock::ModuleArgs),
-    /// Write the image of the driver for Kubernetes, an OCI archive, and print its path.
+    /// Write the image of the driver for Kubernetes, an archive, and print its path.
     Image,
     /// Link libprezero.so, the C library.
     Capi(capi::Args),

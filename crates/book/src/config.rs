@@ -218,8 +218,8 @@ pub struct Config {
     /// A group, by name or number: its members may zero and configure, as root may.
     pub zero_group: Option<String>,
     /// Whether workers of `zero_group` may have blocks in their hands that others borrow. They can
-    /// read and write all that is lent then, as root can. Default: no; they zero through the
-    /// control tree, where a worker of the daemon's does it in their place and context.
+    /// read and write all that is lent then, as root can. Without it they zero through the control
+    /// tree, where a delegated worker does it in their place and context.
     pub trust_zero_group: bool,
     /// The most bytes that one user may hold, kept content included; default: no bound.
     #[serde(with = "optional_text")]
@@ -228,14 +228,14 @@ pub struct Config {
     /// `lend_groups`.
     #[serde(with = "quota_map")]
     pub quota_of: BTreeMap<Uid, Bytes>,
-    /// The longest that content may be kept for its owner, in seconds; default: a day. A loan that
-    /// asks for more is refused.
+    /// The longest that content may be kept for its owner, in seconds. A loan that asks for more is
+    /// refused.
     pub keep_seconds_max: u64,
     /// Whether page tables are made in advance, for clients to share: blocks of 1 GiB and more of
-    /// smaller pages then map at one fault per GiB. Default: yes.
+    /// smaller pages then map at one fault per GiB.
     pub share_page_tables: bool,
-    /// The nice value of the serving thread, where the daemon may set it. Default: -10, since 64
-    /// clients that ask at once would otherwise compete with it for the CPUs.
+    /// The nice value of the thread that answers calls, where the daemon may set it. The default is
+    /// below 0, because 64 clients that ask at once would compete with it for the CPUs.
     pub nice: i8,
     /// The daemon's own workers.
     pub workers: Workers,

@@ -156,7 +156,7 @@ fn completions_know_every_verb_and_shells_take_them() {
         let mut check = Command::new(shell);
         match check.args(["-n", "-c", &text]).output() {
             Ok(output) => assert!(output.status.success(), "{shell}: {output:?}"),
-            Err(_) => linux::testkit::skip_for_ever(&format!("{shell} is not installed")),
+            Err(_) => testkit::skip_for_ever(&format!("{shell} is not installed")),
         }
     }
 }

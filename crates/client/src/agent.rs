@@ -19,7 +19,7 @@ pub const AGENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// A connection as an agent: root, or a member of the daemon's `agent.group`. Every call blocks
 /// until its answer, at most [`AGENT_TIMEOUT`].
 ///
-/// A call whose answer never came may have been carried out: ask for the same name again, or return
+/// A call that lost its answer may have been carried out: ask for the same name again, or return
 /// it. A loan that is being made when the connection is dropped ends within a page.
 #[derive(Debug)]
 pub struct AgentClient {
@@ -52,8 +52,8 @@ impl AgentClient {
         self.call(&LendForAgent(request.clone()))
     }
 
-    /// Ends a loan by its name, also one that is being made. Whoever has its file open or mapped
-    /// keeps that, and nobody else gets the memory before it is let go of.
+    /// Ends a loan by its name, also a pending one. Processes that have its file open or mapped
+    /// keep that, and the memory is lent again only after they let go.
     ///
     /// # Errors
     /// [`Error::AgentRefused`] with [`AgentError::NoSuchName`] for a name that nothing is lent by.
@@ -61,7 +61,7 @@ impl AgentClient {
         self.call(&ReturnByName { name, discard: false }).map(drop)
     }
 
-    /// The same, and nothing of it is kept for its owner: as when nobody got to use it.
+    /// The same, without keeping content for its owner: for a loan that reached no user.
     ///
     /// # Errors
     /// As [`give_back`](Self::give_back).
@@ -69,8 +69,8 @@ impl AgentClient {
         self.call(&ReturnByName { name, discard: true }).map(drop)
     }
 
-    /// All loans by name that begin with `prefix`, in the order of their names, those that are
-    /// being made ([`NamedLoan::pending`]) included.
+    /// All loans by name that begin with `prefix`, in the order of their names, pending ones
+    /// ([`NamedLoan::pending`]) included.
     ///
     /// # Errors
     /// [`Error::AgentRefused`], [`Error::Broken`].

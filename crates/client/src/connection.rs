@@ -83,8 +83,8 @@ impl Client {
     }
 
     /// Borrows memory, in no more blocks than half of this process's limit on open files, unless
-    /// the request says how many. Never waits for zeroing: what is not ready comes as a hole, which
-    /// the kernel zeroes when the program touches it.
+    /// the request says how many. Never waits for zeroing: dirty parts come as a hole, which the
+    /// kernel zeroes when the program touches it.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Broken`], [`Error::Descriptors`].
@@ -94,8 +94,8 @@ impl Client {
         Loan::from_reply(lent, fds)
     }
 
-    /// Takes work for a worker: what is to be done, and its descriptors. `background` asks only
-    /// for what the thresholds want.
+    /// Takes work for a worker: the job, and its descriptors. `background` asks only for work that
+    /// the thresholds want.
     ///
     /// # Errors
     /// [`wire::Error::NothingToZero`] as [`Error::Refused`] when there is nothing (left) to do.
@@ -108,8 +108,8 @@ impl Client {
         self.call(&TakeZeroing { node, page_size, background })
     }
 
-    /// Reports a job. Everything of it must have been dropped before: the daemon proves that
-    /// nobody holds the block any more, and takes it for dirty otherwise.
+    /// Reports a job. Everything of it must have been dropped before: the daemon proves that no
+    /// process holds the block any more, and takes it for dirty otherwise.
     ///
     /// # Errors
     /// [`Error::Refused`] with [`wire::Error::NoSuchJob`] for a job that was reported or lost.
@@ -131,7 +131,7 @@ impl Client {
         self.call(&GiveBack { node, page_size, pages }).map(|(given, _)| Bytes(given.bytes))
     }
 
-    /// Has the daemon give all back that nobody has and keep nothing ready, or go on as configured.
+    /// Has the daemon give all unused blocks back and keep nothing ready, or go on as configured.
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Broken`].
@@ -149,8 +149,8 @@ impl Client {
         self.call(&FindHolders { lease }).map(|(holders, _)| holders)
     }
 
-    /// Ends a loan and takes its memory away: whoever still maps it gets SIGBUS at its next access.
-    /// Returns how much that was. For root.
+    /// Ends a loan and takes its memory away: processes that still map it get SIGBUS at their next
+    /// access. Returns how much that was. For root.
     ///
     /// # Errors
     /// [`Error::Refused`] with [`wire::Error::NoSuchLease`]; [`Error::Broken`].
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(most_blocks(u64::MAX), bounds[1]);
     }
 
-    /// What is sent for a request, by the bytes of it.
+    /// The message for a request, by the bytes of it.
     fn sent(request: &LendRequest) -> String {
         let (ours, theirs) = UnixStream::pair().expect("two sockets");
         let connection = Connection::new(Blocking(ours));

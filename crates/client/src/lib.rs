@@ -10,9 +10,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it does: connects, borrows, maps, watches. What it does not: wait for
-//! zeroing (short of ready memory a loan comes with a hole that the kernel zeroes on touch),
-//! start threads or a runtime, or keep a program alive when the daemon is gone.
+//! The library connects, borrows, maps and watches. It does not wait for zeroing (short of ready
+//! memory a loan comes with a hole that the kernel zeroes on touch), start threads or a runtime, or
+//! keep a program alive when the daemon is gone.
 
 mod agent;
 #[cfg(any(feature = "capi", test))]

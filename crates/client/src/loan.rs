@@ -46,7 +46,7 @@ impl Loan {
         Bytes(self.parts.iter().map(|(_, p)| p.bytes).sum())
     }
 
-    /// So many of them were ready; the rest is filled by the program's own faults.
+    /// Ready bytes; the program's own faults fill the rest.
     #[must_use]
     pub fn ready_bytes(&self) -> Bytes {
         Bytes(self.parts.iter().map(|(_, p)| p.ready_bytes).sum())
@@ -64,7 +64,7 @@ impl Loan {
         self.kept
     }
 
-    /// The lease's descriptor: hand a copy to whoever shall keep the loan alive.
+    /// The lease's descriptor: hand a copy to a process that must keep the loan alive.
     #[must_use]
     pub fn lease(&self) -> BorrowedFd<'_> {
         self.lease.as_fd()
@@ -78,7 +78,7 @@ impl Loan {
 
     /// Maps all of it as one range, readable and writable.
     ///
-    /// Costs page tables only for what is ready.
+    /// Costs page tables only for the ready part.
     ///
     /// # Errors
     /// [`Error::Kernel`], as when the address space is full, or `ENOMEM` when the kernel cannot

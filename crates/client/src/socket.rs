@@ -82,7 +82,7 @@ impl WriteHalf for Half {
 /// thread that borrows memory may end in the midst of it.
 pub(crate) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // A listener whose queue is full makes `connect` wait as long as a send would.
+    // A listener with a full queue makes `connect` wait as long as a send would.
     for which in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(&socket, which, Some(timeout))?;
     }

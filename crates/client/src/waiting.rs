@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans for programs that would rather wait for ready memory than have the kernel zero it.
 //!
-//! Who waits is told by the daemon when its counts change ([`Client::watch`]), at most 20 times a
-//! second. It asks for a whole report, which costs the daemon 5 us for each loan of all users, only
+//! The daemon tells waiters when its counts change ([`Client::watch`]), at most 20 times a second.
+//! A waiter asks for a whole report, which costs the daemon 5 us for each loan of all users, only
 //! where these counts could be enough, and ever less often where they were not.
 
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ impl Client {
 struct Waiting {
     /// `None` where the daemon tells nothing: then it is looked by the clock.
     watch: Option<Watch>,
-    /// Ready bytes by node and page size, as far as they were told.
+    /// Ready bytes by node and page size, as reported.
     ready: BTreeMap<(u32, u64), u64>,
     /// Fewer ready bytes than these are not enough...
     enough: u64,
@@ -111,7 +111,7 @@ impl Waiting {
         self.has_enough() && Instant::now() >= self.next_look
     }
 
-    /// Whether enough is ready, as far as that was told.
+    /// Whether enough is ready, according to the last report.
     fn has_enough(&self) -> bool {
         let mut most = BTreeMap::<(Option<u32>, u64), u64>::new();
         for (&(node, page_bytes), ready) in &self.ready {

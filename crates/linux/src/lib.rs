@@ -48,9 +48,6 @@ pub mod sched;
 mod tcp_owner;
 pub mod user_ns;
 
-#[cfg(feature = "test-support")]
-pub mod testkit;
-
 pub use block_dir::BlockDir;
 pub use block_file::BlockFile;
 pub use cpuset::CpuSet;

@@ -2,10 +2,10 @@
 //! Shared mappings of block files, one alone or several in a row.
 //!
 //! Mapping a file that has its pages costs page tables only. For 2 GiB on a Zen 4, one core, as
-//! `examples/costs.rs` prints: map and unmap 12 to 19 us; with every page populated 14 us for 1 GiB
-//! pages and 0.55 ms for 2 MiB pages; against 240 ms and 430 ms for zeroing by the kernel. A hole
-//! in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the pool is short of them) and filled
-//! at the first touch.
+//! `examples/costs.rs` prints, map and unmap take 12 to 19 us. With every page populated they take
+//! 14 us for 1 GiB pages and 0.55 ms for 2 MiB pages, against 240 ms and 430 ms for zeroing by the
+//! kernel. A hole in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the pool is short of
+//! them) and filled at the first touch.
 //!
 //! The kernel lets mappings of one file share page tables of 2 MiB pages, a whole GiB at a time,
 //! where each begins at a GiB's boundary: a second mapping of a populated file takes one fault per

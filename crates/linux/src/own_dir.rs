@@ -252,7 +252,7 @@ mod tests {
         create_dir(&theirs).unwrap();
         create_dir(&own).unwrap();
         if chown(&theirs, Some(65534), None).is_err() {
-            crate::testkit::skip("giving a directory away needs root");
+            testkit::skip("giving a directory away needs root");
             return;
         }
         symlink(&own, theirs.join("run")).unwrap();

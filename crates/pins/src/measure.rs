@@ -18,9 +18,9 @@ use units::PageSize;
 
 use crate::probe::{Error, PinProbe, References, Result, Unavailable};
 
-/// A file at rest, as it was measured on this kernel: where its pages are, the references of an
-/// unpinned page, those of the name and of the inode of a file that is open once, and how that one
-/// description is counted.
+/// A file at rest, as it was measured on this kernel. The measure has the places of its pages, the
+/// references of an unpinned page, those of the name and of the inode of a file that is open once,
+/// and the count of that one description.
 ///
 /// Only [`PinProbe::measure`] makes one, and only after it has seen a pin, a watch and a lock come
 /// and go.

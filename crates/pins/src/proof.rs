@@ -4,11 +4,11 @@
 //! # Theory of operation
 //!
 //! Every process that has a file open or maps it has a description of it, and each description
-//! holds a reference of the file's directory entry: from the permission check of its `open` on,
-//! until its last mapping and descriptor are gone. So does a descriptor opened with `O_PATH`. A
-//! count of these at rest means that the caller's description is the only one, and that no `open`
-//! is in flight. Only the caller may open the file, so it stays like this. New pins are then
-//! impossible, and counts of pages that are at rest *after that* mean that none is left.
+//! holds a reference of the file's directory entry. It holds it from the permission check of its
+//! `open` on, until its last mapping and descriptor are gone. So does a descriptor opened with
+//! `O_PATH`. A count of these at rest means that the caller's description is the only one, and that
+//! no `open` is in flight. Only the caller may open the file, so it stays like this. New pins are
+//! then impossible, and counts of pages that are at rest *after that* mean that none is left.
 //!
 //! The kernel takes the last reference of a description, by which everything that was done with it
 //! comes before, ahead of that of the directory entry (`__fput`). So who sees the second count at

@@ -5,11 +5,11 @@
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
-use linux::testkit::hugepages::{GIB_1, MIB_2, mounted, reserve};
-use linux::testkit::{punch, skip};
 use linux::{BlockDir, BlockFile, Mapping};
 use prezero_pins::{Error, Holder, PinProbe, Rest};
 use rustix::pipe::{IoSliceRaw, PipeFlags, SpliceFlags, pipe_with, vmsplice};
+use testkit::hugepages::{GIB_1, MIB_2, mounted, reserve};
+use testkit::{punch, skip};
 use units::PageSize;
 
 struct Rig {

@@ -188,12 +188,12 @@ pub enum AgentError {
         held_bytes: u64,
         /// What they may hold.
         quota_bytes: u64,
-        /// What was asked for.
+        /// The request.
         asked_bytes: u64,
     },
     /// Neither ready pages nor free ones suffice.
     NotEnough {
-        /// What was asked for.
+        /// The request.
         asked_bytes: u64,
         /// In pages of so many bytes.
         page_bytes: u64,

@@ -46,7 +46,7 @@ pub enum Error {
     },
     /// Neither ready pages nor free ones suffice.
     NotEnough {
-        /// What was asked for.
+        /// The request.
         asked_bytes: u64,
         /// In pages of so many bytes.
         page_bytes: u64,

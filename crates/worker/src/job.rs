@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::which::Which;
 
 /// Work for a worker: a block to zero, or pages of the kernel's own pool. Dropping it without
-/// [`Done::report`] gives it up; what was done is lost.
+/// [`Done::report`] gives it up; its finished pages are lost.
 #[derive(Debug)]
 pub struct Job {
     order: wire::Job,
@@ -30,7 +30,7 @@ pub struct Job {
 #[derive(Debug)]
 pub struct Done {
     job: u64,
-    /// Until the report is answered: a job that ends without a word counts as lost.
+    /// Until the report is answered: a job that ends silently counts as lost.
     _alive: OwnedFd,
     /// Pages from the block's start that are zero.
     pub pages: Pages,
@@ -45,7 +45,7 @@ pub struct InPlace {
     mapping: Mapping,
 }
 
-/// A job by the way it is to be done.
+/// A job by the way to do it.
 #[derive(Debug)]
 pub enum Task {
     /// The kernel makes and zeroes the pages: [`Allocate::run`], [`Allocate::share`].
@@ -68,7 +68,7 @@ pub struct InKernel {
 pub struct ZeroedNow {
     /// Pages that it has zeroed.
     pub pages: Pages,
-    /// Whether there may be more: false when none is left that nobody else works on.
+    /// Whether there may be more: false when other workers have all jobs that are left.
     pub more: bool,
 }
 
@@ -147,8 +147,8 @@ impl Job {
         Ok(Mapping::map(file, bytes, self.page)?)
     }
 
-    /// How it is to be done. For clearing in place this maps the block, for pages of the kernel's
-    /// own pool it opens `/dev/hugepagectl`.
+    /// How to do it. For clearing in place this maps the block, for pages of the kernel's own pool
+    /// it opens `/dev/hugepagectl`.
     ///
     /// # Errors
     /// [`crate::Error::Kernel`].
@@ -166,7 +166,7 @@ impl Job {
         }
     }
 
-    /// How many of the first `pages` lie on the job's node, up to the first that does not.
+    /// How many of the first `pages` lie on the job's node, up to the first on another one.
     fn check_nodes(&self, pages: Pages) -> Result<Pages> {
         let order = &self.order;
         if pages == Pages::ZERO || order.page_bytes <= PageSize::KIB_4.bytes() {
@@ -179,7 +179,7 @@ impl Job {
     }
 
     fn done(self, pages: Pages) -> Done {
-        // The file is closed before the report: the daemon proves that nobody holds it.
+        // The file is closed before the report: the daemon proves that no process holds it.
         drop(self.file);
         let all = pages.0 == self.order.pages;
         Done { job: self.order.job, _alive: self.alive, pages, all }
@@ -190,8 +190,8 @@ impl Allocate {
     /// Allocates page by page on the job's node; `progress` gets the pages done so far and may
     /// stop it. Blocks for one page at most after that, or after a signal.
     ///
-    /// Afterwards the pages' nodes are looked up: a page on another node counts as not done, and
-    /// so do those behind it.
+    /// Afterwards the pages' nodes are looked up: a page on another node counts as undone, and so
+    /// do the pages behind it.
     ///
     /// # Errors
     /// [`crate::Error::Kernel`], as `ENOSPC` when the node has no free page left; report it as a
@@ -211,7 +211,7 @@ impl Allocate {
     }
 
     /// Maps the block, so that several threads can fill it. The kernel promises it all of its pages
-    /// here, so that none of them is short of one later.
+    /// here, so that every later touch finds one.
     ///
     /// # Errors
     /// The job itself, when the pool has too few free pages for the whole block: [`run`](Self::run)
@@ -240,7 +240,7 @@ impl Shared {
     /// [`crate::Error::Kernel`], as `EFAULT` when the node has no free page left.
     ///
     /// # Panics
-    /// If the block has no such pages.
+    /// If the pages are outside the block.
     pub fn fill(&self, pages: Range<u64>) -> Result<()> {
         let offset = |page: u64| usize::try_from(page * self.job.order.page_bytes);
         let (Ok(start), Ok(end)) = (offset(pages.start), offset(pages.end)) else {
@@ -253,9 +253,9 @@ impl Shared {
     }
 
     /// Unmaps the block after every thread is done; `pages` from its start are filled, without a
-    /// gap. What is behind a gap is given back, and so is what the kernel has promised for the rest
-    /// of the block: the promise is the file's, outlives the mapping, and would leave those pages
-    /// to nobody, the block's next worker included.
+    /// gap. Pages behind a gap are given back, and so is the kernel's promise for the rest of the
+    /// block. The promise is the file's and outlives the mapping: those pages would be lost to all,
+    /// the block's next worker included.
     ///
     /// # Errors
     /// As [`Allocate::run`].
@@ -278,8 +278,8 @@ impl InPlace {
         &self.job
     }
 
-    /// The bytes to clear: from the first page that is not done to the end. Valid until
-    /// [`InPlace::finish`]; nobody else has them.
+    /// The bytes to clear: from the first undone page to the end. Valid until [`InPlace::finish`];
+    /// no other thread or process has them.
     #[must_use]
     pub fn extent(&self) -> (*mut u8, usize) {
         let skip = usize::try_from(self.job.order.first_page * self.job.order.page_bytes)
@@ -306,16 +306,16 @@ impl InKernel {
 
     /// Zeroes up to `pages` pages in the calling thread, on its CPUs and charged to its cgroup.
     ///
-    /// Blocks for all of them; a signal ends it within 64 KiB, and what was zeroed stays zeroed and
-    /// is counted. Ask for few at a time to be able to stop between two.
+    /// Blocks for all of them; a signal ends it within 64 KiB, and zeroed pages stay zeroed and are
+    /// counted. Ask for few at a time to be able to stop between two.
     ///
     /// # Errors
     /// [`crate::Error::Kernel`].
     pub fn zero(&self, pages: Pages) -> Result<ZeroedNow> {
         let domain = Domain { node: self.job.node(), page_size: self.job.page };
         let zeroed = self.device.zero(domain, pages)?;
-        // Short of what was asked for without a signal: there was nothing left. Who was interrupted
-        // after some pages cannot tell, and asks once more.
+        // Fewer pages than asked for without a signal: the pool was exhausted. After an
+        // interruption the count is ambiguous, so the worker asks once more.
         let more = zeroed.interrupted || zeroed.pages > Pages::ZERO;
         Ok(ZeroedNow { pages: zeroed.pages, more })
     }
@@ -328,7 +328,7 @@ impl InKernel {
 }
 
 impl Done {
-    /// Reports what the job came to, all or part: what was done is kept.
+    /// Reports the job's finished pages, all or part, which are kept.
     ///
     /// # Errors
     /// [`client::Error::Refused`] with [`wire::Error::NoSuchJob`] if the daemon gave the job up
@@ -341,7 +341,7 @@ impl Done {
 /// Takes work from the daemon. `background` asks only for what the thresholds want.
 ///
 /// # Errors
-/// [`wire::Error::NothingToZero`] as [`client::Error::Refused`] when there is nothing (left) to do.
+/// [`wire::Error::NothingToZero`] as [`client::Error::Refused`] when all work is done.
 pub fn take_zeroing(client: &mut Client, which: Which, background: bool) -> Result<Job> {
     let (order, fds) = client.take_zeroing(which.node(), which.page_size, background)?;
     Job::from_reply(order, fds)

@@ -4,13 +4,10 @@
 use units::{Node, PageSize};
 
 /// Which pages: of one node, of one size, both or neither.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Which {
-    /// Only pages of this NUMA node
-    #[arg(long, value_name = "N")]
     node: Option<u32>,
-    /// Only pages of this size, as in 2M or 1G
-    #[arg(long, value_name = "SIZE")]
+    /// The size of the pages.
     pub page_size: Option<PageSize>,
 }
 

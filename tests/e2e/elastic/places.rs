@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use client::{LendRequest, Loan};
-use linux::testkit::hugepages;
 use linux::{Roots, hugetlb, numa};
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::Node;
 
 use super::{total, wait_for_total};
@@ -32,7 +32,7 @@ fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
 fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     const PAGE: Page = Page::Gib1;
     if std::env::var_os("PREZERO_TEST_NOBODY_ELSE").is_none() {
-        linux::testkit::skip_for_ever("whether 1 GiB is in one piece is up to others here");
+        testkit::skip_for_ever("whether 1 GiB is in one piece is up to others here");
         return;
     }
     let there = || total(PAGE, 0);
@@ -68,7 +68,7 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
 fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
     const PAGE: Page = Page::Mib2;
     if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
-        linux::testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
     let none = [0, 1].map(|node| (PAGE.size(), Some(Node(node)), 0));

@@ -7,12 +7,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use client::{Client, LendRequest};
-use linux::testkit::child::alone;
-use linux::testkit::punch;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::refused::agent_refusal;
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
+use testkit::child::alone;
+use testkit::punch;
 use units::Bytes;
 use wire::agent::AgentError;
 

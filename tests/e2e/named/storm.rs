@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use client::{AgentClient, Error, LendRequest, NamedLoan};
-use linux::testkit::child::alone;
 use nix::sys::signal::Signal;
 use prezero_tests::memory::{assert_soiled, soil};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::alone;
 
 use super::{map, named, names};
 

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linux::FuseMount;
-use linux::testkit::MOUNTS_PREFIX;
 use tempfile::TempDir;
+use testkit::MOUNTS_PREFIX;
 
 /// include/uapi/linux/fuse.h
 mod opcode {

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use client::{Client, Hold, LendRequest, Mapping};
 use io_uring::IoUring;
-use linux::testkit::child::{Child, alone, fork};
 use prezero_tests::memory::{first_dirty, soil};
 use prezero_tests::pins::{PINNED, pin_in_pipe, pin_in_ring, read_pinned, write_pinned};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{Child, alone, fork};
 
 const CLIENTS: usize = 64;
 const PAGES: u64 = 256;

@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use linux::testkit::child::alone;
 use prezero_tests::Daemon;
+use testkit::child::alone;
 
 use super::{PAGE, logged, reserve, shimmed, text};
 

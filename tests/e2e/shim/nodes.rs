@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use linux::testkit::{hugepages, skip_for_ever};
 use linux::{Roots, numa};
 use prezero_tests::{Daemon, c};
+use testkit::{hugepages, skip_for_ever};
 use units::Node;
 
 use super::{PAGE, assert_same, logged, served, shim, shimmed, text};

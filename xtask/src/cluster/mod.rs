@@ -30,8 +30,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args as Arguments;
-use linux::testkit::hugepages::{MIB_2, reserve};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use testkit::hugepages::{MIB_2, reserve};
 
 use self::programs::Programs;
 use crate::{cache, command, image, say};

@@ -82,6 +82,8 @@ impl Built {
         for package in ["prezero-cli", "prezero-lab", "prezero-preload"] {
             make.args(["--package", package]);
         }
+        // Without the developers' parts of the benchmark.
+        make.arg("--no-default-features");
         as_shipped(&mut make, arch)?;
         command::run(&mut make)?;
         Ok(Self { arch, dir: cache::target(arch.rust())?.join("release") })

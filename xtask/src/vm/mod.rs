@@ -3,7 +3,7 @@
 //!
 //! `table` reads `tests/vm/*.toml`: the machine that a test needs and the programs that it runs
 //! there. `programs` makes those programs on this host, `initramfs` packs them with their libraries
-//! and the init, `machine` runs QEMU and turns its two serial ports into one stream of events,
+//! and the init. `machine` runs QEMU and turns its two serial ports into one stream of events.
 //! `verdict` counts passes, failures and skips and reads the kernel's log, `matrix` puts the cases
 //! of one suite on several providers side by side.
 

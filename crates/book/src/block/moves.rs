@@ -194,10 +194,10 @@ impl Block {
 
     /// lingering → kept, zeroable or gone, once no process can reach it.
     ///
-    /// `recycle` is its pool's. Four kinds of blocks always go back to the kernel: a block that
-    /// lost its pool's shape; a block with a hole, since filling it would take uncounted pages; a
-    /// block with an unknown reach; and a block with memory errors, or with a file that its
-    /// borrower altered or marked. Kept content makes no difference.
+    /// `recycle` is its pool's. Some blocks always go back to the kernel, with kept content, too.
+    /// These are blocks that lost their pool's shape, blocks with a hole, since filling it would
+    /// take uncounted pages, and blocks with an unknown reach. Blocks with memory errors go back as
+    /// well, and so do files that their borrower altered or marked.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.

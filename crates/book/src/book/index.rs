@@ -2,10 +2,10 @@
 //! All blocks, with what a loan looks up kept beside them.
 //!
 //! A loan must look at few blocks: with 4096 of them four scans take 80 us, and 64 clients wait for
-//! one another. The same holds for maintenance, which follows every change. The ready blocks of
-//! each domain, the blocks and sums of each state and the bytes each account holds are therefore
-//! indexed, and every change goes through [`Blocks::change`], which takes the block out of the
-//! index before and puts it back after. The block itself stays where it is.
+//! one another. The same holds for maintenance, which follows every change. Therefore there is an
+//! index of the ready blocks of each domain, of the blocks and sums of each state, and of the bytes
+//! that each account holds. Every change goes through [`Blocks::change`]: it takes the block out of
+//! the index before and puts it back after. The block itself stays where it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,11 +17,11 @@ const LEAST_IDLE: Duration = Duration::from_secs(1);
 /// and page size one says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elastic {
-    /// The minimum size of the kernel's pool, used or unused; default 0.
+    /// The daemon keeps the kernel's pool at so many pages at least, in use or not.
     pub reserve_min: Pages,
     /// ... and makes it no larger than this; default: it leaves the kernel's pool alone.
     pub reserve_max: Option<Pages>,
-    /// How long unused pages are kept; default 10 minutes.
+    /// How long unneeded pages stay in the kernel's pool.
     pub reserve_idle: Duration,
     /// Memory of the node that stays available to programs without huge pages; default: one part in
     /// 16 of it.

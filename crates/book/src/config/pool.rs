@@ -84,11 +84,11 @@ pub struct PoolConfig {
     pub pages_per_block: Pages,
     /// Background workers start when fewer pages than this are ready; default: `ready_high`.
     pub ready_low: Option<Pages>,
-    /// ... and stop when as many as this are; default 0, which leaves zeroing to `prezero zero`.
+    /// ... and stop when as many as this are; 0 leaves zeroing to `prezero zero`.
     pub ready_high: Pages,
     /// The most pages the pool may own, lent ones included; default: no bound but the kernel's.
     pub max: Option<Pages>,
-    /// Pages that stay free in the kernel's pool; default 0.
+    /// Pages that stay free in the kernel's pool.
     pub leave_free: Pages,
     /// How returned blocks become zero again.
     pub recycle: Recycle,
@@ -100,7 +100,6 @@ pub struct PoolConfig {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
-    /// Default 0.
     #[serde(default)]
     node: Node,
     /// As in `"2M"`.
@@ -108,7 +107,6 @@ struct Written {
     page_size: PageSize,
     /// Bytes wanted ready, in blocks of the requested sizes.
     ready: Option<Amount>,
-    /// Default 1.
     pages_per_block: Option<Amount>,
     ready_low: Option<Amount>,
     ready_high: Option<Amount>,

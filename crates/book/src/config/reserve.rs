@@ -12,7 +12,7 @@ use super::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reserve {
-    /// The node; default 0.
+    /// The node.
     #[serde(default)]
     pub node: Node,
     /// The page size, as in `"1G"`.

@@ -3,10 +3,11 @@
 //!
 //! *Folded* are: the two users with all their things, the two workers, the two names, and the
 //! numbers of blocks, leases and jobs. Of numbers only their order can count, since new ones are
-//! greater than any before; and that only where the book goes by it: between dirty blocks (the
-//! first is cleared or given back first), kept ones (the latest comes first), blocks of one lease
-//! (the order of effects), and loans of one name (the later one stays). That order stands behind
-//! the rest. The time of kept content counts only as over or not: all content is kept equally long.
+//! greater than any before. And it counts only where the book goes by it. That is between dirty
+//! blocks (the first is cleared or given back first), kept ones (the latest comes first), blocks of
+//! one lease (the order of effects), and loans of one name (the later one stays). That order stands
+//! behind the rest. The time of kept content counts only as over or not: all content is kept
+//! equally long.
 #![expect(clippy::cast_possible_truncation, reason = "a small world: nothing comes near 256")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -4,7 +4,7 @@
 //! A book cannot be copied, and this gives a zero claim its worth. A state is therefore kept as its
 //! history: the world at the last start of the daemon, and the steps since. A new book takes these
 //! steps again whenever the state is looked at. That is most of the work, so the best way to a
-//! state is the one with the fewest steps since a start: a daemon that dies leaves nearly
+//! state is the one with the fewest steps since a start. A daemon that dies leaves nearly
 //! everything where it was, and the next one is few steps from it.
 
 use std::collections::HashSet;

@@ -55,8 +55,8 @@ impl KernelLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linux::testkit::tree;
     use std::io::Write as _;
+    use testkit::tree;
 
     #[test]
     fn records_since_then_are_read_without_their_fields() {

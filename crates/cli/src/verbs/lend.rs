@@ -14,12 +14,11 @@ use std::time::Duration;
 use client::LendRequest;
 use units::Bytes;
 use units::Owner;
-use worker::Which;
 
 use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
 use crate::output;
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 use crate::verbs::named::NamedArgs;
 
 /// Run a command on borrowed memory
@@ -77,8 +76,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     let request = LendRequest {
         bytes: args.size,
-        page_size: args.which.page_size,
-        node: args.which.node(),
+        page_size: args.which.get().page_size,
+        node: args.which.get().node(),
         owner: args.owner.clone(),
         keep: args.keep,
         single: true,

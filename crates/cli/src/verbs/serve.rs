@@ -23,21 +23,7 @@ use crate::shared::agent_socket;
 /// Started by systemd it takes the socket of a socket unit, reports that it is ready, feeds the
 /// watchdog, and has what its next start needs kept.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "\
-Examples:
-  prezero serve --pool page_size=1G,ready_high=8
-  prezero serve --config /etc/prezero/prezero.toml --set workers.max=4 --set workers.cpus=0-3
-  prezero serve --config /etc/prezero/prezero.toml --check && systemctl reload prezero
-  prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096
-  prezero serve --pool page_size=2M,ready=4G,reserve_max=64G,reserve_idle=10m
-
-Fields of a pool, with their defaults:
-  node=0, page_size, pages_per_block=1, leave_free=0, max (none)
-  ready_high=0       zero in the background up to so many pages; 0 only on request
-  ready_low          ... as soon as fewer than this are ready; default ready_high
-  recycle=fresh      or in-place: several times as fast, for one trust domain
-  reserve_max        the kernel's pool grows as far as this; none: it is left alone
-  reserve_min=0, reserve_idle=10m, reserve_free (1/16 of the node's memory)")]
+#[command(after_help = after_help())]
 pub(crate) struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
@@ -66,6 +52,42 @@ pub(crate) struct Args {
     /// What to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "PREZERO_LOG_LEVEL", default_value = "info")]
     log: LevelFilter,
+}
+
+/// The examples, and the fields of a pool with the defaults that the daemon has for them.
+fn after_help() -> String {
+    let pool: PoolConfig = "page_size=2M,reserve_max=2M".parse().expect("a good pool");
+    let idle = humantime::format_duration(pool.elastic.reserve_idle);
+    format!(
+        "\
+Examples:
+  prezero serve --pool page_size=1G,ready_high=8
+  prezero serve --config /etc/prezero/prezero.toml --set workers.max=4 --set workers.cpus=0-3
+  prezero serve --config /etc/prezero/prezero.toml --check && systemctl reload prezero
+  prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096
+  prezero serve --pool page_size=2M,ready=4G,reserve_max=64G,reserve_idle=10m
+
+Fields of a pool, with their defaults:
+  page_size          required
+  node={node}             the NUMA node
+  ready              this much ready, in blocks of all sizes; replaces the next three
+  pages_per_block={block}  pages of one block, which is one file
+  ready_high={high}       zero in the background up to this; 0 only on request
+  ready_low          ... as soon as less than this is ready; default ready_high
+  max                the most that the pool may own; default no bound
+  leave_free={free}       pages that stay free in the kernel's pool
+  recycle={recycle}       how returned blocks become zero: auto, fresh or in-place
+  reserve_max        the kernel's pool grows up to this; default: it keeps its size
+  reserve_min={min}      the kernel's pool stays at least this large
+  reserve_idle={idle}   how long unneeded pages stay in the kernel's pool
+  reserve_free       memory that stays available; default 1/16 of the node's",
+        node = pool.node,
+        block = pool.pages_per_block,
+        high = pool.ready_high,
+        free = pool.leave_free,
+        recycle = pool.recycle,
+        min = pool.elastic.reserve_min,
+    )
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -150,5 +172,27 @@ mod tests {
         assert_eq!(config.pools.len(), 2);
         assert_eq!(config.pools[1].ready_high.0, 5);
         assert_eq!(super::config(&args("")).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn help_names_every_field_of_a_pool_and_its_default() {
+        let pool: PoolConfig = "page_size=2M,reserve_max=2M".parse().unwrap();
+        let help = after_help();
+        let (_, fields) = help.split_once("with their defaults:\n").expect("the fields");
+        let written = serde_json::to_value(pool).unwrap();
+        for (name, value) in written.as_object().unwrap() {
+            let field = fields.lines().find_map(|line| {
+                let word = line.split_whitespace().next()?;
+                let (key, default) = word.split_once('=').unwrap_or((word, ""));
+                (key == name).then(|| default.to_owned())
+            });
+            let expected = match value {
+                serde_json::Value::Null => String::new(),
+                _ if ["page_size", "reserve_max"].contains(&name.as_str()) => String::new(),
+                serde_json::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            assert_eq!(field, Some(expected), "{name}");
+        }
     }
 }

@@ -6,17 +6,16 @@ use std::str::FromStr;
 use book::config::Amount;
 use units::{Bytes, PageSize};
 use wire::{PoolChange, PoolStatus, Recycle};
-use worker::Which;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::pools;
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 
 /// Change a pool's thresholds, or add a pool
 ///
 /// Keys, as in the configuration file: ready (bytes wanted ready, in blocks of all sizes), or of a
 /// pool with blocks of one size ready_low (background zeroing starts below it) and ready_high (and
-/// stops at it); max (the most that the pool may own), leave_free (pages that stay free in the
+/// stops at it). Also max (the most that the pool may own), leave_free (pages that stay free in the
 /// kernel's pool), recycle (auto, fresh, in-place). Amounts are sizes, as 16G, or numbers of pages.
 /// Unnamed keys stay as they are; if one value is refused, all stay. The configuration file is left
 /// alone. The limits of an elastic pool (reserve_min, reserve_max and the like) are set there
@@ -130,10 +129,10 @@ fn shape(args: &Args, pools: &[PoolStatus]) -> Result<PoolChange, String> {
     };
     let meant: Vec<_> = pools
         .iter()
-        .filter(|pool| args.which.fits(pool.node, pool.page_bytes))
+        .filter(|pool| args.which.get().fits(pool.node, pool.page_bytes))
         .filter(|pool| has_blocks(pool))
         .collect();
-    match (&meant[..], args.which.page_size) {
+    match (&meant[..], args.which.get().page_size) {
         ([pool], _) => Ok(PoolChange {
             node: pool.node,
             page_bytes: pool.page_bytes,
@@ -147,7 +146,7 @@ fn shape(args: &Args, pools: &[PoolStatus]) -> Result<PoolChange, String> {
                 None => u64::from(!is_mixed),
             };
             Ok(PoolChange {
-                node: args.which.node().map_or(0, |node| node.0),
+                node: args.which.get().node().map_or(0, |node| node.0),
                 page_bytes: page_size.bytes(),
                 pages_per_block,
                 ..PoolChange::default()

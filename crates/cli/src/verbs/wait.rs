@@ -8,11 +8,11 @@ use client::Client;
 use serde::Serialize;
 use units::Bytes;
 use wire::PoolStatus;
-use worker::{Stop, Which};
+use worker::Stop;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record, pools, seconds};
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 
 /// How often is looked: a status costs the daemon 0.1 ms.
 const LOOK: Duration = Duration::from_millis(100);
@@ -81,7 +81,8 @@ fn look(args: &Args, kept: &mut Option<Client>) -> Result<Vec<PoolStatus>, clien
     };
     let mut pools = client.status()?.pools;
     *kept = Some(client);
-    pools.retain(|pool| args.which.fits(pool.node, pool.page_bytes));
+    let which = args.which.get();
+    pools.retain(|pool| which.fits(pool.node, pool.page_bytes));
     Ok(pools)
 }
 

@@ -7,11 +7,10 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use units::{Bytes, Pages};
 use wire::{Level, WatchReply};
-use worker::Which;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record};
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 
 /// Report how many pages are ready: on every change, or when they fall below a threshold
 ///
@@ -44,7 +43,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let (node, page_size) = (args.which.node(), args.which.page_size);
+    let (node, page_size) = (args.which.get().node(), args.which.get().page_size);
     let client = args.daemon.connect()?;
     for reply in client.watch(node, page_size, args.below.map(Pages), args.interval)? {
         args.form.print_next(&Report { time: now(), reply: reply? })?;

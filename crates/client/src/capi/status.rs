@@ -73,7 +73,7 @@ unsafe fn fill(
 }
 
 /// The counts of every node and page size, pools of one shape added up. `count` gets how many there
-/// are, of which the first `room` are written to `levels`.
+/// are; the first `room` of them are written to `levels`.
 ///
 /// # Safety
 /// `connection` is a connection; `levels` is valid for writing `room` levels, `count` for a size.
@@ -135,8 +135,8 @@ pub unsafe extern "C" fn prezero_watch_open(
     })
 }
 
-/// Waits for the next report, for ever if need be: `count` gets how many levels it has, of which
-/// the first `room` are written to `levels`. -ECONNRESET when the daemon is gone.
+/// Waits for the next report, for ever if need be: `count` gets how many levels it has; the first
+/// `room` of them are written to `levels`. -ECONNRESET when the daemon is gone.
 ///
 /// # Safety
 /// `watch` is a watch; `levels` is valid for writing `room` levels, `count` for a size.

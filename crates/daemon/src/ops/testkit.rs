@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use book::block::{Reach, StateName};
 use book::config::Config;
 use book::{Asked, Refusal, Who};
-use linux::testkit::child::alone;
 use linux::{Mapping, Roots};
 use rustix::fs::{FallocateFlags, fallocate};
+use testkit::child::alone;
 use units::{BlockId, Domain, LeaseId, Node, Owner, PageSize, Pages, Uid};
 use wire::{Hold, LendRequest};
 

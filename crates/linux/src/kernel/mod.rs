@@ -5,8 +5,8 @@
 //! [`offer::probe`] finds such a kernel and its features, [`Origin`] says whether it is series or
 //! module, [`module`] has the facts of the module alone. [`Device`] is `/dev/hugepagectl`, with
 //! every number of a pool at one instant, zeroing in the caller's context and a watch. [`files`]
-//! are the three files per node and page size, which wake their pollers. `docs/reference/kernels.md`
-//! has one table of the levels.
+//! are the three files per node and page size, which wake their pollers.
+//! `docs/reference/kernels.md` has one table of the levels.
 
 pub mod device;
 pub mod files;

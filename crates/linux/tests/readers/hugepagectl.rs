@@ -9,7 +9,7 @@ use std::process::Command;
 use linux::hugepagectl::{
     ALL, Argument, IOC_TYPE, Query, WATCH_INTERVAL_MAX_MS, WATCH_ZEROABLE, Watch, Zero,
 };
-use linux::testkit::skip;
+use testkit::skip;
 
 /// The comparison: a C expression, and its value in Rust.
 fn facts() -> Vec<(String, u64)> {

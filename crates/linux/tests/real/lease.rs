@@ -3,12 +3,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use linux::testkit::child;
-use linux::testkit::hugepages::{self, MIB_2};
 use linux::{Errno, LeaseDir};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tempfile::TempDir;
+use testkit::child;
+use testkit::hugepages::{self, MIB_2};
 
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 /// Long enough for a loaded machine; the tests that pass do not wait for it.

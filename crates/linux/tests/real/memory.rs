@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::sync::MutexGuard;
 
-use linux::testkit::child;
-use linux::testkit::hugepages::{self, GIB_1, Guard, MIB_2, Mounted};
 use linux::{BlockDir, BlockFile};
 use tempfile::TempDir;
+use testkit::child;
+use testkit::hugepages::{self, GIB_1, Guard, MIB_2, Mounted};
 use units::{Node, PageSize};
 
 /// A block directory on one kind of memory. Fields are dropped in order: descriptors, mount, pages.

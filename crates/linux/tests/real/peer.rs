@@ -3,9 +3,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use linux::peer::{self, Groups, MOST_GROUPS, Peer};
-use linux::testkit::{child, skip};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use testkit::{child, skip};
 
 #[test]
 fn a_pair_of_ones_own_is_oneself() {

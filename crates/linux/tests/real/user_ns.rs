@@ -2,11 +2,11 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use linux::testkit::child::{self, Child};
-use linux::testkit::skip;
 use linux::{Peer, Roots, user_ns};
 use rustix::fs::Uid;
 use rustix::thread::set_thread_uid;
+use testkit::child::{self, Child};
+use testkit::skip;
 
 /// Users that are unknown to this machine.
 const MAKER: u32 = 60_001;

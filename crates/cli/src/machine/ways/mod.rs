@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which of the three ways to zeroed pages this host uses and can have, and the one command that
-//! leads to the better one: a *stock* kernel with blocks of the daemon's, the *module* in a stock
-//! kernel, or a kernel with the *series*.
+//! leads to the better one. The ways are a *stock* kernel with blocks of the daemon's, the *module*
+//! in a stock kernel, or a kernel with the *series*.
 
 mod facts;
 

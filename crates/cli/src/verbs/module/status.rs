@@ -155,7 +155,7 @@ impl Record for Report {
 mod tests {
     use super::*;
     use crate::output::text;
-    use linux::testkit::tree;
+    use testkit::tree;
     use units::Pages;
 
     #[test]

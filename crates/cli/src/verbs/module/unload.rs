@@ -107,8 +107,8 @@ impl Record for Unloaded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linux::testkit::tree;
     use std::os::unix::fs::symlink;
+    use testkit::tree;
 
     #[test]
     fn unload_names_the_processes_that_have_the_device_open() {

@@ -4,7 +4,7 @@
 
 use std::fs::{File, remove_file};
 
-use linux::testkit::hold_lease;
+use testkit::hold_lease;
 
 use super::*;
 use crate::base::error::Error;
@@ -241,7 +241,7 @@ fn a_returned_block_whose_program_runs_lingers_until_it_ends() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     fs::set_permissions(&path, mode).expect("a file");
     let Ok(mut runs) = std::process::Command::new(&path).arg("60").spawn() else {
-        return linux::testkit::skip("programs do not run from /dev/shm");
+        return testkit::skip("programs do not run from /dev/shm");
     };
     bed.shell.borrow_mut().end_lease(lease);
     bed.settle();

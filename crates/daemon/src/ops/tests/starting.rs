@@ -5,7 +5,7 @@ use std::fs::{File, Permissions, create_dir, remove_file, rename, set_permission
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use linux::testkit::hold_lease;
+use testkit::hold_lease;
 
 use super::*;
 

@@ -38,7 +38,7 @@ mod tests {
 
     #[tokio::test]
     async fn pressure_of_a_call_is_what_was_read_for_the_one_before() {
-        let tree = linux::testkit::tree(&[(
+        let tree = testkit::tree(&[(
             "proc/pressure/cpu",
             "some avg10=42.50 avg60=0.00 avg300=0.00 total=1\n",
         )]);

@@ -1,37 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One node as the daemon keeps it: the shipping book, workers of a given speed, and a kernel's
-//! pool that is nothing but a number.
+//! pool that is a number.
 //!
-//! It stands where the daemon's shell stands: it asks the book, carries its effects out, and tells
-//! it what became of them. Pages that a loan's hole has count as taken at once, as the kernel
-//! promises them.
+//! It takes the place of the daemon's shell: it asks the book, carries out the effects, and reports
+//! them. Pages that a loan's hole has count as taken at once, as the kernel promises them.
 
 use std::collections::HashMap;
 
 use book::block::Reach;
-use book::config::PoolConfig;
+use book::config::{ConfigError, PoolConfig};
 use book::{Asked, Book, Effect, JobOrder, Who};
-use cli::exit::Failure;
 use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{LendRequest, ZeroBy};
 
 /// What all nodes of a fleet are like.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kind {
-    pub(super) page_size: PageSize,
+pub struct Kind {
+    /// The size of its pages.
+    pub page_size: PageSize,
     /// The huge pages of the node.
-    pub(super) memory: Bytes,
-    pub(super) pages_per_block: Pages,
-    pub(super) ready_low: Bytes,
-    pub(super) ready_high: Bytes,
-    pub(super) workers: u32,
-    /// Bytes that one worker zeroes in a second, by allocating and in place.
-    pub(super) rate: f64,
-    pub(super) rate_in_place: f64,
+    pub memory: Bytes,
+    /// The pages of one block.
+    pub pages_per_block: Pages,
+    /// Workers start when less than this is ready.
+    pub ready_low: Bytes,
+    /// Workers stop when this much is ready.
+    pub ready_high: Bytes,
+    /// Its workers.
+    pub workers: u32,
+    /// Bytes that one worker zeroes in a second by allocating.
+    pub rate: f64,
+    /// The same for clearing in place.
+    pub rate_in_place: f64,
     /// Whether returned blocks are cleared where they lie.
-    pub(super) in_place: bool,
+    pub in_place: bool,
     /// Whether a loan must be one file.
-    pub(super) single: bool,
+    pub single: bool,
 }
 
 impl Kind {
@@ -63,22 +67,22 @@ fn recycle(in_place: bool) -> book::config::Recycle {
 
 /// A loan that was granted.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Granted {
-    pub(super) lease: LeaseId,
+pub(crate) struct Granted {
+    pub(crate) lease: LeaseId,
     /// What of it was ready.
-    pub(super) ready: Bytes,
+    pub(crate) ready: Bytes,
 }
 
 /// Work for a worker: when it will be done, counted from now, in seconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Begun {
-    pub(super) job: JobId,
-    pub(super) seconds: f64,
+pub(crate) struct Begun {
+    pub(crate) job: JobId,
+    pub(crate) seconds: f64,
 }
 
 /// A node.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(crate) struct Host {
     kind: Kind,
     book: Book,
     /// The pages of every file.
@@ -90,14 +94,14 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// A node whose pool is as full as its thresholds want it.
-    pub(super) fn new(kind: Kind) -> Result<Self, Failure> {
-        let book = Book::new([kind.pool()], true).map_err(Failure::usage)?;
+    /// A node with a pool that is filled to its thresholds.
+    pub(crate) fn new(kind: Kind) -> Result<Self, ConfigError> {
+        let book = Book::new([kind.pool()], true)?;
         let none = Pages::ZERO;
         let (files, running) = (HashMap::new(), 0);
         let mut host = Self { kind, book, files, held: none, running, lent: none };
         host.observe();
-        // Nobody waits for what was zeroed before the trace begins.
+        // Pages are zeroed before the trace begins, at no cost.
         loop {
             let begun = host.begin();
             if begun.is_empty() {
@@ -108,8 +112,8 @@ impl Host {
         Ok(host)
     }
 
-    /// What is ready now.
-    pub(super) fn ready(&self) -> Bytes {
+    /// Bytes ready now.
+    pub(crate) fn ready(&self) -> Bytes {
         let key = self.kind.pool().key();
         let pages =
             self.book.pool_status(key, &Counts::default()).map_or(0, |pool| pool.ready_pages);
@@ -117,12 +121,12 @@ impl Host {
     }
 
     /// What borrowers have.
-    pub(super) fn lent(&self) -> Bytes {
+    pub(crate) fn lent(&self) -> Bytes {
         self.lent.bytes(self.kind.page_size)
     }
 
     /// A loan, or `None` where the book refuses it.
-    pub(super) fn lend(&mut self, bytes: Bytes) -> Option<Granted> {
+    pub(crate) fn lend(&mut self, bytes: Bytes) -> Option<Granted> {
         let request = LendRequest {
             page_size: Some(self.kind.page_size),
             node: Some(Kind::DOMAIN_NODE),
@@ -145,8 +149,8 @@ impl Host {
         Some(Granted { lease: loan.lease, ready: ready.bytes(self.kind.page_size) })
     }
 
-    /// A loan is given back, and nobody has any of it any more.
-    pub(super) fn end(&mut self, lease: LeaseId) {
+    /// Ends a loan that its borrower has returned and let go of.
+    pub(crate) fn end(&mut self, lease: LeaseId) {
         let blocks = self.book.lease_blocks(lease);
         let effects = self.book.end_lease(lease);
         self.carry_out(&effects);
@@ -161,7 +165,7 @@ impl Host {
     }
 
     /// Gives every worker that should run something to do.
-    pub(super) fn begin(&mut self) -> Vec<Begun> {
+    pub(crate) fn begin(&mut self) -> Vec<Begun> {
         let mut begun = Vec::new();
         while self.running < self.book.wanted_workers(self.kind.workers) {
             let Some((order, effects)) = self.book.take_zeroing(Who::Background, None, None) else {
@@ -184,7 +188,7 @@ impl Host {
     }
 
     /// A worker has zeroed all of its job.
-    pub(super) fn finish(&mut self, job: JobId) {
+    pub(crate) fn finish(&mut self, job: JobId) {
         self.running = self.running.saturating_sub(1);
         let Some(pages) = self.book.job(job).map(|order| order.pages) else { return };
         if let Ok(Some((_, _, effects))) = self.book.finish_zeroing(job, pages, Reach::Sole) {
@@ -216,8 +220,8 @@ impl Host {
     }
 }
 
-/// How long so many bytes take at a rate.
-pub(super) fn seconds(bytes: Bytes, rate: f64) -> f64 {
+/// How long these bytes take at a rate, in seconds.
+pub fn seconds(bytes: Bytes, rate: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a duration needs no more than 53 bits")]
     let bytes = bytes.0 as f64;
     bytes / rate
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ready_is_a_hole_and_more_than_there_is_is_refused() {
+    fn unready_pages_are_a_hole_and_an_excess_is_refused() {
         let mut host = Host::new(kind()).unwrap();
         let loan = host.lend(Bytes(20 * GIB)).unwrap();
         assert_eq!((loan.ready, host.lent()), (Bytes(16 * GIB), Bytes(20 * GIB)));

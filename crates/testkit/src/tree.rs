@@ -3,9 +3,8 @@
 
 use std::fs;
 
+use linux::Roots;
 use tempfile::TempDir;
-
-use crate::roots::Roots;
 
 /// A tree on disk, removed when dropped.
 #[derive(Debug)]

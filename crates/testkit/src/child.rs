@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Forked children: another process that holds a descriptor or a mapping, and can be killed.
 //!
-//! A forked child has a copy of every open descriptor of its parent, those of other tests in the
-//! same process included, and holds them until it ends. So tests that fork, or that search for a
-//! file's holders, hold [`alone`] from the beginning to the end.
+//! A forked child has a copy of every descriptor that its parent has open, those of other tests in
+//! the same process included, and holds them until it ends. So tests that fork, or that ask who
+//! holds a file, hold [`alone`] from the beginning to the end.
 //!
 //! # Safety
 //!
@@ -89,7 +89,7 @@ pub fn outlive_parent() {
     rustix::process::set_parent_process_death_signal(None).expect("prctl(PR_SET_PDEATHSIG, 0)");
 }
 
-/// In the child, as its future owner: makes a user namespace, waits until [`Child::map_users`] was
+/// In the child, as the future owner: makes a user namespace, waits until [`Child::map_users`] was
 /// called, and goes on as `uid` of it.
 ///
 /// # Panics
@@ -131,17 +131,17 @@ impl Child {
         assert_eq!(read, Ok(1), "the child {} ended early", self.pid());
     }
 
-    /// Waits for its end without reaping it, so that its number stays reserved.
+    /// Waits for its end but leaves it to be waited for, so that its number stays in use.
     ///
     /// # Panics
-    /// If the child is missing.
+    /// If there is no such child.
     pub fn wait_exited(&self) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let wait = || rustix::process::waitid(WaitId::Pid(self.pid), options);
         rustix::io::retry_on_intr(wait).expect("a child that was not waited for");
     }
 
-    /// Whether it still runs.
+    /// Whether it has not ended yet.
     pub fn is_running(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         matches!(rustix::process::waitid(WaitId::Pid(self.pid), options), Ok(None))

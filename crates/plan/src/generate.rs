@@ -11,35 +11,38 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp, Geometric, LogNormal};
 use units::Bytes;
 
-use super::trace::{Ask, ordered};
+use crate::trace::{Ask, ordered};
 
 /// What a generated trace looks like.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
-    pub(crate) loans: usize,
-    /// The median of the sizes, each rounded to a whole number of `unit`, and at most `most`.
-    pub(crate) size: Bytes,
-    pub(crate) unit: Bytes,
-    pub(crate) most: Bytes,
+pub struct Shape {
+    /// How many loans.
+    pub loans: usize,
+    /// The median of the sizes.
+    pub size: Bytes,
+    /// Sizes are multiples of this.
+    pub unit: Bytes,
+    /// The largest size.
+    pub most: Bytes,
     /// Loans a second, over the whole.
-    pub(crate) rate: f64,
+    pub rate: f64,
     /// The mean number of loans in a burst; 1 is none.
-    pub(crate) burst: f64,
+    pub burst: f64,
     /// The median of the lifetimes, in seconds.
-    pub(crate) lifetime: f64,
+    pub lifetime: f64,
 }
 
 /// How much sizes and lifetimes spread: one standard deviation is a factor of e to this.
 const SIZE_SPREAD: f64 = 0.9;
 const LIFETIME_SPREAD: f64 = 1.2;
-/// A burst's loans come within so many seconds, each at its own moment.
+/// A burst's loans come within these seconds, each at a random moment.
 const BURST_SECONDS: f64 = 5.0;
 
 /// The trace of a seed.
 ///
 /// # Panics
 /// If `rate` is not above 0, or `burst` below 1: the command line checks both.
-pub(crate) fn trace(shape: &Shape, seed: u64) -> Vec<Ask> {
+pub fn trace(shape: &Shape, seed: u64) -> Vec<Ask> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let expect = "the command line has checked it";
     let distance = Exp::new(shape.rate / shape.burst).expect(expect);

@@ -2,9 +2,9 @@
 //! One test at a time changes the machine's pools, and what a killed one left behind is put back.
 //!
 //! The lock is a file in the temporary directory, locked across processes and threads. While it is
-//! held it has a line per changed pool, with the size to restore. A killed run cannot restore
-//! pools, so the next holder of the lock does it, ends the processes that the run started and takes
-//! its mounts away.
+//! held it has a line per changed pool, with the size to go back to. A killed run cannot put pools
+//! back, so the next holder of the lock does it, ends the processes of that run and takes its
+//! mounts away.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -13,21 +13,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use linux::{Result, Roots, hugetlb};
 use rustix::fs::FlockOperation;
+use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal};
 use units::{Node, PageSize};
-
-use crate::error::Result;
-use crate::hugetlb;
-use crate::mountinfo;
-use crate::roots::Roots;
 
 /// How the names of directories begin, in the temporary directory, on which tests mount things.
 pub const MOUNTS_PREFIX: &str = "prezero-test-";
 
 /// How long a killed process may take to give back its pages: a thousand of 2 MiB take
 /// milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The size that a pool had before a test: of the whole machine, or of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +41,10 @@ impl Before {
         Ok(hugetlb::set_total(&Roots::default(), page, node, total)? == total)
     }
 
-    /// The same as soon as killed processes have let go of their pages. Gives up in the end:
-    /// another program has taken pages since, or a gigantic one cannot be found again.
+    /// The same as soon as the killed processes have let go of their pages. Gives up in the end:
+    /// another program has taken pages since, or the kernel finds no gigantic page again.
     fn restore_soon(self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         while self.restore().is_ok_and(|restored| !restored) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -144,11 +141,13 @@ fn kill_orphans() {
 
 /// What a killed test mounted: daemons' pages and control trees.
 fn detach_mounts() {
-    let mounts = mountinfo::read(&Roots::default()).unwrap_or_default();
-    for mount in mounts.iter().filter(|mount| is_of_a_test(&mount.dir)) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // A directory with a blank in its name, which is escaped here, is none of a test's.
+    let dirs = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+    for dir in dirs.filter(|dir| is_of_a_test(dir)) {
         // What cannot be unmounted holds pages, which the next test misses and says so. The files
         // beside the mounts are no obstacle, and may say what happened.
-        mountinfo::detach(&mount.dir).ok();
+        rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH).ok();
     }
 }
 

@@ -1,34 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Huge pages for a test, and the pool put back afterwards.
 //!
-//! The pool is the machine's, so only one test at a time may change it ([`super::lock`]). A test
+//! The pool is the machine's, so only one test at a time may change it (`lock`). A test
 //! that needs two sizes asks for both at once.
 //!
-//! The kernel's own counters are compared before and after: every additional page in use or
-//! promised fails the test.
+//! The kernel's own counters are compared before and after: a page that is newly in use, or
+//! promised, fails the test.
 //!
-//! Pages that are free already are used: a runner that reserves its tests' pages before it compiles
-//! them finds 1 GiB pages on machines where later none can be made. Excess free pages leave the
-//! pool until the test is over, so that a test has exactly as many as it asked for, whatever the
-//! machine has in its pools. Excess pages of 1 GiB, which might not be found again, are promised to
-//! an untouched mapping instead. Promises have no node: a machine of several runs the tests with
-//! empty pools.
+//! Pages that are free already are used: a runner that reserves what its tests need before it
+//! compiles them finds 1 GiB pages on machines where later none can be made. Free pages beyond a
+//! test's own leave the pool until the test is over, so that a test has exactly the number it asked
+//! for. Pages of 1 GiB, which might not be found again, are promised to an untouched mapping
+//! instead. A promise has no node: a machine of several runs the tests with empty pools.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use linux::{HugetlbMount, Mapping, Result, Roots, hugetlb, meminfo, mount};
 use rustix::fs::MemfdFlags;
 use tempfile::TempDir;
 use units::{Node, PageSize};
 
-use super::lock::{Before, Lock, MOUNTS_PREFIX};
-use super::{GIB_PAGES, IN_VM, skip, skip_for_ever};
-use crate::error::{Context, Result};
-use crate::hugetlb;
-use crate::mapping::Mapping;
-use crate::meminfo;
-use crate::mount::{self, HugetlbMount};
-use crate::roots::Roots;
+use crate::lock::{Before, Lock, MOUNTS_PREFIX};
+use crate::{GIB_PAGES, IN_VM, skip, skip_for_ever};
 
 /// 2 MiB.
 pub const MIB_2: PageSize = PageSize::MIB_2;
@@ -36,7 +30,7 @@ pub const MIB_2: PageSize = PageSize::MIB_2;
 pub const GIB_1: PageSize = PageSize::GIB_1;
 
 /// How long pages may be on their way back after a test's last process is gone.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often the pool is asked to grow: the kernel fails to find 1 GiB in one piece now and then.
 const ATTEMPTS: u32 = 5;
@@ -47,7 +41,7 @@ pub struct Guard {
     before: Vec<Before>,
     /// What others had of every size when the lock was taken.
     held: Vec<Held>,
-    /// Free pages of other owners that stay in their pool, how many of each size.
+    /// Free pages that are not this test's but stay in their pool, how many of each size.
     excess: Vec<(PageSize, u64, Mapping)>,
     lock: Lock,
 }
@@ -63,7 +57,7 @@ pub fn reserve(page: PageSize, pages: u64) -> Option<Guard> {
 /// The same for several sizes, each on a node of its own choice or anywhere.
 ///
 /// # Panics
-/// If they are unavailable and skipping is a failure.
+/// If they are not to be had and skipping is a failure.
 pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
     if !rustix::process::geteuid().is_root() {
         skip("changing the hugetlb pool needs root");
@@ -104,7 +98,7 @@ pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
     Some(guard)
 }
 
-/// Pages of one size in use, and promised ones.
+/// Pages of one size that are in use, and those that are promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     page: PageSize,
@@ -124,7 +118,7 @@ impl Held {
         sizes.into_iter().filter_map(held).collect()
     }
 
-    /// Those above `before`.
+    /// The sizes with more of either than `before`.
     fn beyond(before: &[Self]) -> Vec<(Self, Self)> {
         let now = Self::now();
         let pairs = before.iter().filter_map(|before| {
@@ -134,12 +128,12 @@ impl Held {
         pairs.filter(|(old, new)| new.used > old.used || new.reserved > old.reserved).collect()
     }
 
-    /// The same as soon as the kernel has freed the pages just let go of.
+    /// The same as soon as the kernel has freed the pages of the last users.
     fn beyond_soon(before: &[Self]) -> Vec<(Self, Self)> {
         let begun = Instant::now();
         loop {
             let beyond = Self::beyond(before);
-            if beyond.is_empty() || begun.elapsed() > PATIENCE {
+            if beyond.is_empty() || begun.elapsed() > RELEASE_TIMEOUT {
                 return beyond;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -148,21 +142,19 @@ impl Held {
 }
 
 impl Guard {
-    /// Unused pages of this test of that size; promised ones are among them.
+    /// Of this test's pages of that size the free ones, promised ones included.
     ///
     /// # Panics
-    /// If the kernel lacks the size.
+    /// If the kernel has no such size.
     pub fn free(&self, page: PageSize) -> u64 {
         let aside: u64 = self.excess.iter().filter(|e| e.0 == page).map(|e| e.1).sum();
-        // Promises of other programs, or leaked ones: some kernels lose count of promises now and
-        // then.
+        // Of other programs, or left over: some kernels lose count of promises now and then.
         let promised: u64 = self.held.iter().filter(|h| h.page == page).map(|h| h.reserved).sum();
         let counters = hugetlb::counters(&Roots::default(), page, None);
         counters.expect("a page size of this kernel").free.saturating_sub(aside + promised)
     }
 
-    /// Records that this number of pages of this size is the kernel's from now on: it keeps broken
-    /// ones.
+    /// Says that this many pages of this size are the kernel's from now on: it keeps broken pages.
     pub fn lose(&mut self, page: PageSize, pages: u64) {
         for held in self.held.iter_mut().filter(|held| held.page == page) {
             held.used += pages;
@@ -203,8 +195,8 @@ impl Guard {
         };
         let before: Vec<_> = self.before.iter().filter(|before| before.page == page).collect();
         if let ([Before { node, .. }], true) = (&before[..], page.bytes() < GIB_1.bytes()) {
-            // The elastic pool's tests found that a promise is not nothing: the probes for pins
-            // find no page, and the pool does not become smaller as it would.
+            // The elastic pool's tests found that a promise has effects: the probes for pins find
+            // no page, and the pool keeps its size where it would shrink.
             let there = hugetlb::counters(&roots, page, *node)?;
             let gone = there.free.saturating_sub(pages).min(excess()?);
             hugetlb::set_total(&roots, page, *node, there.total - gone)?;
@@ -216,7 +208,7 @@ impl Guard {
                 "excess",
                 MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | size,
             )
-            .or_call(|| format!("memfd_create(\"excess\", MFD_HUGETLB) of {page}"))?;
+            .expect("a page size of this kernel");
             // mmap(2) takes the promise, the file's size with it; the pages stay free.
             let promise = Mapping::map(&file, excess * page.bytes(), page)?;
             self.excess.push((page, excess, promise));
@@ -241,7 +233,7 @@ impl Drop for Guard {
         }
         self.lock.forget();
         if std::thread::panicking() {
-            // It may explain any failure, and the failure itself does not mention it.
+            // This may be the cause of the failure, which has its own text.
             if let Some(line) = strangers(&Roots::default()) {
                 eprintln!("{line}");
             }
@@ -255,7 +247,7 @@ impl Drop for Guard {
 }
 
 /// One line about the programs that have huge pages mapped and are not below this process; `None`
-/// if there is none. Under the lock they belong to no test: they take pages that a test counts on.
+/// if there is none. Under the lock they are no test, and take pages that a test counts on.
 pub fn strangers(roots: &Roots) -> Option<String> {
     let own = std::process::id().to_string();
     let mut found = Vec::new();
@@ -282,7 +274,7 @@ pub fn strangers(roots: &Roots) -> Option<String> {
 }
 
 /// Slab and page cache are the usual obstacles to 1 GiB in one piece: after a kernel build on a
-/// machine of 24 GiB one such page was available with them and two without. Only for the waiting
+/// machine of 24 GiB one such page was to be had with them and two without. Only for the waiting
 /// test, and only after the kernel has failed on its own.
 fn make_room(roots: &Roots) -> Result<()> {
     hugetlb::make_room(roots)?;
@@ -300,7 +292,7 @@ pub struct Mounted {
 /// Mounts a hugetlbfs of that page size on a new directory, or skips the test.
 ///
 /// # Panics
-/// If the mount fails and skipping is a failure.
+/// If it cannot be mounted and skipping is a failure.
 pub fn mounted(page: PageSize) -> Option<Mounted> {
     let dir = tempfile::Builder::new().prefix(MOUNTS_PREFIX).tempdir();
     let dir = dir.expect("a temporary directory");

@@ -20,21 +20,22 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use units::{Bytes, Domain, PageSize};
 
-/// One loan of a trace, whose times are numbers of at least 0.
+/// One loan of a trace. Its times are numbers of at least 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Ask {
+pub struct Ask {
     /// Seconds from the trace's start.
-    pub(crate) arrival: f64,
-    pub(crate) bytes: Bytes,
+    pub arrival: f64,
+    /// Its size.
+    pub bytes: Bytes,
     /// In seconds; infinite if it never ends.
-    pub(crate) lifetime: f64,
+    pub lifetime: f64,
     /// Where it must be, if it must.
-    pub(crate) node: Option<usize>,
+    pub node: Option<usize>,
 }
 
 /// How a trace is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     /// prezero's own: arrival,size,lifetime[,node]
     #[default]
     Csv,
@@ -47,10 +48,10 @@ pub(crate) enum Format {
 }
 
 impl Ask {
-    /// So many units of memory, from one time to another.
+    /// `amount` units of memory, for a lifetime from `arrival` on.
     ///
     /// # Errors
-    /// No loan can be so.
+    /// Times below 0, or more bytes than a u64 has.
     fn new(arrival: f64, (amount, unit): (u64, u64), lifetime: f64) -> Result<Self, String> {
         let times = [arrival, lifetime];
         if !arrival.is_finite() || times.iter().any(|time| time.is_nan() || *time < 0.0) {
@@ -68,8 +69,8 @@ impl Ask {
 /// Reads a trace, in the order of arrival and counted from its first one.
 ///
 /// # Errors
-/// What cannot be read, where.
-pub(crate) fn read(path: &Path, format: Format) -> Result<Vec<Ask>, String> {
+/// The line that cannot be read, and why.
+pub fn read(path: &Path, format: Format) -> Result<Vec<Ask>, String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
     let asks = parse(std::io::BufReader::new(file), format)?;
     if asks.is_empty() { Err("there is no loan in it".to_owned()) } else { Ok(ordered(asks)) }
@@ -78,8 +79,8 @@ pub(crate) fn read(path: &Path, format: Format) -> Result<Vec<Ask>, String> {
 /// The loans of a trace as it has them.
 ///
 /// # Errors
-/// What is no loan, where.
-pub(crate) fn parse(text: impl BufRead, format: Format) -> Result<Vec<Ask>, String> {
+/// The line that is not a loan.
+pub fn parse(text: impl BufRead, format: Format) -> Result<Vec<Ask>, String> {
     match format {
         Format::Csv => own(text),
         Format::Openb => openb(text),
@@ -89,21 +90,24 @@ pub(crate) fn parse(text: impl BufRead, format: Format) -> Result<Vec<Ask>, Stri
 }
 
 /// In the order of arrival, the first at 0.
-pub(crate) fn ordered(mut asks: Vec<Ask>) -> Vec<Ask> {
+pub fn ordered(mut asks: Vec<Ask>) -> Vec<Ask> {
     asks.sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
     let first = asks.first().map_or(0.0, |ask| ask.arrival);
     asks.iter_mut().for_each(|ask| ask.arrival -= first);
     asks
 }
 
-/// As prezero's own format writes it.
-pub(crate) fn write(asks: &[Ask], out: impl std::io::Write) -> csv::Result<()> {
+/// Writes a trace in prezero's own format.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(asks: &[Ask], out: impl std::io::Write) -> csv::Result<()> {
     let mut out = csv::Writer::from_writer(out);
     out.write_record(["arrival", "size", "lifetime", "node"])?;
     for Ask { arrival, bytes, lifetime, node } in asks {
         let lifetime = if lifetime.is_finite() { format!("{lifetime:.3}") } else { String::new() };
         let node = node.map(|node| node.to_string()).unwrap_or_default();
-        // What is rounded for people cannot be read again.
+        // A rounded size would read back as another one.
         let size = Some(bytes.to_string()).filter(|size| size.parse() == Ok(*bytes));
         let size = size.unwrap_or_else(|| bytes.0.to_string());
         out.write_record([format!("{arrival:.3}"), size, lifetime, node])?;
@@ -166,7 +170,7 @@ fn azure(file: impl Read) -> Result<Vec<Ask>, String> {
     })
 }
 
-/// Every line of a table, with its number where it is not as it should be.
+/// Every line of a table; an error has its number.
 fn lines<T: for<'de> Deserialize<'de>>(
     mut reader: csv::Reader<impl Read>,
     mut ask: impl FnMut(T) -> Result<Option<Ask>, String>,
@@ -302,7 +306,7 @@ mod tests {
                 "zeroing_pages": 0, "lent_pages": lent }] })
             .to_string()
         };
-        // The first 5 pages were lent before anybody watched.
+        // The first 5 pages were lent before the watch began.
         let seen =
             [level(10.0, 5), level(11.0, 9), level(12.0, 41), level(20.0, 9), level(30.0, 5)];
         let asks = watch(seen.join("\n").as_bytes()).unwrap();

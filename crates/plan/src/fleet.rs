@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A fleet of nodes and a trace of loans, event by event.
 //!
-//! A scheduler places each loan by what it knows: how much of every node is lent, exactly, for it
-//! keeps that ledger itself; how much is ready, as it was published last. A loan that a node
-//! refuses, because pages are in a worker's hands just then, is placed once more after the half
-//! second that a daemon's patience lasts, and counted as refused if that fails, too.
+//! A scheduler knows exactly how much of each node is lent, because it keeps that ledger, and how
+//! much is ready as it was published last. A node refuses a loan while a worker has its pages. The
+//! loan is placed once more after half a second, the daemon's wait, and counts as refused if that
+//! fails, too.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
+use book::config::ConfigError;
 use clap::ValueEnum;
-use cli::exit::Failure;
 use serde::Serialize;
 use units::{Bytes, JobId, LeaseId};
 
-use super::host::{Begun, Host, Kind, seconds};
-use super::trace::Ask;
+use crate::host::{Begun, Host, Kind, seconds};
+use crate::trace::Ask;
 
 /// Which node a loan goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Placement {
+pub enum Placement {
     /// The fullest node that has room
     Packed,
     /// The emptiest node
@@ -30,7 +30,9 @@ pub(crate) enum Placement {
 }
 
 impl Placement {
-    pub(crate) fn name(self) -> &'static str {
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Packed => "packed",
             Self::Spread => "spread",
@@ -41,34 +43,41 @@ impl Placement {
 
 /// A fleet.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fleet {
-    pub(super) kind: Kind,
-    pub(super) nodes: usize,
-    pub(super) placement: Placement,
-    /// From a change of what is ready until the scheduler knows, in seconds.
-    pub(super) delay: f64,
+pub struct Fleet {
+    /// What each node is like.
+    pub kind: Kind,
+    /// How many nodes.
+    pub nodes: usize,
+    /// Which node a loan goes to.
+    pub placement: Placement,
+    /// Seconds until the scheduler knows of a change of ready pages.
+    pub delay: f64,
     /// Bytes a second at which a borrower's own faults zero.
-    pub(super) fault_rate: f64,
+    pub fault_rate: f64,
 }
 
 /// What came out.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outcome {
-    pub(super) loans: usize,
-    pub(super) refused: usize,
-    pub(super) bytes: u64,
-    pub(super) ready_bytes: u64,
+pub struct Outcome {
+    /// Loans of the trace.
+    pub loans: usize,
+    /// Loans that found no room.
+    pub refused: usize,
+    /// Bytes lent.
+    pub bytes: u64,
+    /// Those of them that were ready.
+    pub ready_bytes: u64,
     /// What each loan's start took longer than with all of it ready, in seconds.
-    pub(super) added: Vec<f64>,
+    pub added: Vec<f64>,
     /// CPU seconds of workers.
-    pub(super) zeroing: f64,
-    /// Byte seconds that were ready and lent to nobody.
-    pub(super) withheld: f64,
+    pub zeroing: f64,
+    /// Byte seconds that were ready and unlent.
+    pub withheld: f64,
     /// From the first arrival to the last.
-    pub(super) seconds: f64,
+    pub seconds: f64,
 }
 
-/// A daemon's patience with pages in transit, in seconds.
+/// How long a daemon waits for pages in transit, in seconds.
 const PATIENCE: f64 = 0.5;
 const MICROSECOND: f64 = 1e-6;
 
@@ -86,7 +95,7 @@ enum Event {
 ///
 /// # Errors
 /// Where the configuration is one that the daemon would refuse.
-pub(super) fn run(fleet: &Fleet, asks: &[Ask]) -> Result<Outcome, Failure> {
+pub fn run(fleet: &Fleet, asks: &[Ask]) -> Result<Outcome, ConfigError> {
     let mut run = Run::new(fleet)?;
     for (index, ask) in asks.iter().enumerate() {
         let now = micros(ask.arrival);
@@ -115,10 +124,10 @@ struct Run<'a> {
     hosts: Vec<Host>,
     now: Time,
     events: BinaryHeap<Reverse<(Time, Event)>>,
-    /// What is lent of each node: the scheduler's ledger.
+    /// Bytes lent on each node: the scheduler's ledger.
     lent: Vec<u64>,
     by_lent: BTreeSet<(u64, usize)>,
-    /// What is ready on each node, as published last.
+    /// Bytes ready on each node, as published last.
     published: Vec<u64>,
     by_published: BTreeSet<(u64, usize)>,
     /// Whether a node's change is on its way.
@@ -130,7 +139,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(fleet: &'a Fleet) -> Result<Self, Failure> {
+    fn new(fleet: &'a Fleet) -> Result<Self, ConfigError> {
         let hosts =
             (0..fleet.nodes).map(|_| Host::new(fleet.kind)).collect::<Result<Vec<_>, _>>()?;
         let ready: Vec<_> = hosts.iter().map(|host| host.ready().0).collect();
@@ -218,7 +227,7 @@ impl<'a> Run<'a> {
                 self.by_lent.first().filter(|(lent, _)| *lent <= most).map(|(_, node)| *node)
             }
             Placement::ReadyFirst => {
-                // What was published may be gone, but a node without room is never taken.
+                // Published bytes may be gone; the check keeps out a node without room.
                 let mut enough = self.by_published.range((ask.bytes.0, 0)..);
                 let fits = |node: &usize| self.lent[*node] <= most;
                 enough.find_map(|(_, node)| fits(node).then_some(*node)).or_else(packed)
@@ -230,7 +239,7 @@ impl<'a> Run<'a> {
         self.events.push(Reverse((self.now.saturating_add(micros(seconds)), event)));
     }
 
-    /// A node's counts are others now: its workers, the ledger, what is published.
+    /// Follows a change of a node's counts: starts workers, updates the ledger, publishes.
     fn changed(&mut self, node: usize) {
         for Begun { job, seconds } in self.hosts[node].begin() {
             self.outcome.zeroing += seconds;
@@ -261,7 +270,7 @@ impl<'a> Run<'a> {
         self.by_published.insert((self.published[node], node));
     }
 
-    /// Adds up what was withheld until now.
+    /// Adds up the withheld byte seconds until now.
     fn settle(&mut self) {
         let passed = real(self.now - self.withheld_until) * MICROSECOND;
         self.outcome.withheld += passed * real(self.ready_in_all);
@@ -271,12 +280,14 @@ impl<'a> Run<'a> {
 
 impl Outcome {
     /// The share of lent bytes that were ready.
-    pub(super) fn hit_rate(&self) -> f64 {
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
         real(self.ready_bytes) / real(self.bytes.max(1))
     }
 
-    /// What was ready and lent to nobody, on average over the time.
-    pub(super) fn withheld_bytes(&self) -> f64 {
+    /// Bytes that were ready and unlent, on average over the time.
+    #[must_use]
+    pub fn withheld_bytes(&self) -> f64 {
         self.withheld / self.seconds.max(MICROSECOND)
     }
 }
@@ -328,7 +339,8 @@ mod tests {
     #[test]
     fn what_is_published_late_is_believed_until_then() {
         let late = Fleet { delay: 60.0, ..fleet(Placement::ReadyFirst) };
-        // Node 0 is empty after the first, and is asked again: nobody has heard of it.
+        // Node 0 is empty after the first loan, and is asked again, because the news has not
+        // arrived.
         let outcome = run(&late, &asks(&[(0.0, 8, 900.0), (0.1, 8, 900.0)])).unwrap();
         assert_eq!(outcome.hit_rate(), 0.5);
     }
