@@ -17,10 +17,10 @@ use super::{Answer, Granted, Handover, Lease, Shell, failed};
 use crate::base::error::{Error, Result};
 use crate::storage::kernel::Fill;
 
-/// Of so many blocks of a loan a debug build looks whether they are zero where they begin and end.
+/// A debug build checks the first and last bytes of 32 blocks of each loan.
 const VERIFIED: usize = 32;
 
-/// So many times a loan is tried when a block of it turns out to be reached by somebody.
+/// Attempts at a loan when a process turns out to reach a block of it.
 const SUSPICIONS: usize = 4;
 
 impl Shell {
@@ -57,7 +57,7 @@ impl Shell {
         Ok(Asked { request, uid: caller, account, quota, await_owner: true, named: None })
     }
 
-    /// Whether content may be kept for an owner for so long.
+    /// Checks that the daemon keeps content for an owner for this long.
     fn check_keep(&self, owner: Option<&Owner>, keep: Option<Duration>) -> Result<(), Refused> {
         let seconds = keep.map(|keep| keep.as_secs());
         if owner.is_none() && seconds.is_some() {
@@ -71,8 +71,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Finds the loan of the name that is asked for, or grants a new one, or refuses with nothing
-    /// changed.
+    /// Finds the loan of the requested name, or grants a new one. A refusal changes nothing.
     pub(crate) fn lend(
         &mut self,
         asked: &Asked,
@@ -95,11 +94,11 @@ impl Shell {
         Ok(lent.map(Answer::Granted))
     }
 
-    /// Tries until no block turns out to be reached by somebody, a few times at most.
+    /// Tries until no other process reaches a block, [`SUSPICIONS`] times at most.
     fn tried<T>(&mut self, mut attempt: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         for _ in 1..SUSPICIONS {
             match attempt(self) {
-                // Its blocks linger now. The next ones may be better.
+                // Its blocks drain now. The next blocks may be unreachable.
                 Err(Error::Reached(block)) => tracing::warn!(%block, "a ready block was reached"),
                 result => return result,
             }
@@ -107,8 +106,9 @@ impl Shell {
         attempt(self)
     }
 
-    /// Looks up what a user's files have beyond what was lent, unless that was done a moment ago. A
-    /// file's holder can make it larger by fallocate(2), and no call of the kernel's forbids it.
+    /// Measures what a user's files have beyond what was lent, unless that happened moments ago.
+    /// The holder of a file can grow it by fallocate(2), and the kernel has no call that forbids
+    /// it.
     pub(super) fn measure(&mut self, account: Uid) {
         let begin = Instant::now();
         if !self.peers.is_measure_due(account) {
@@ -147,7 +147,7 @@ impl Shell {
         }
     }
 
-    /// The borrower has the loan's descriptors: what it leaves is its owner's content.
+    /// The borrower has the loan's descriptors: from now on its content is its owner's.
     pub(crate) fn sent(&mut self, lease: LeaseId) {
         self.apply(|book| book.sent(lease));
     }
@@ -163,7 +163,7 @@ impl Shell {
         let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
         let blocks = self.open_parts(&loan, made, &to_fill, borrower)?;
         let by_memory = asked.request.hold == Hold::Memory;
-        // Its borrower has no descriptor yet, and so no lease on a file.
+        // The borrower has no descriptor yet, and so no lease on a file.
         if by_memory {
             loan.parts.iter().for_each(|part| self.store.open_to_watch(part.block));
         }
@@ -174,13 +174,13 @@ impl Shell {
             (Lease::Descriptor(client), Some(daemon))
         };
         let fills = self.fills(&loan, &blocks, &to_fill);
-        // The pages of its holes are promised until they are there.
+        // The pages of unbacked parts stay reserved for the borrower until it maps them.
         for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
             let domain = Domain { node: part.node, page_size: loan.page_size };
             let hole = part.pages.saturating_sub(part.ready);
             self.observed.unbacked.hand_out(part.block, domain, hole);
         }
-        // Before anybody waits for anything: its peer may go away there.
+        // Before any wait: the peer may go away during it.
         if by_memory {
             self.loans.memory_held.insert(loan.lease);
         }
@@ -202,7 +202,7 @@ impl Shell {
         let mut made: BTreeMap<_, _> =
             made.into_iter().map(|made| (made.block, made.file)).collect();
         let mut blocks = Vec::with_capacity(loan.parts.len());
-        // Of a loan of hundreds of blocks some, each time others: others wait meanwhile.
+        // Of a loan of hundreds of blocks, other blocks each time: other calls wait meanwhile.
         let verify_each = loan.parts.len().div_ceil(VERIFIED);
         let verified_first = usize::try_from(loan.lease.0).unwrap_or_default() % verify_each.max(1);
         for (nth, part) in loan.parts.iter().enumerate() {
@@ -210,7 +210,8 @@ impl Shell {
                 Some(file) => file,
                 None => self.store.open_to_lend(part.block)?,
             };
-            // To its borrower alone, whom `/proc/self/fd` must let in: QEMU opens it by that path.
+            // To the borrower alone. `/proc/self/fd` must let it in: QEMU opens the file by that
+            // path.
             file.give_access(borrower)?;
             let is_verified = cfg!(debug_assertions) && nth % verify_each == verified_first;
             if is_verified && !loan.kept && !to_fill.contains_key(&part.block) {
@@ -221,7 +222,7 @@ impl Shell {
         Ok(blocks)
     }
 
-    /// What is to be taken from the kernel's pool for a loan of new files.
+    /// The pages that a loan's new files take from the kernel's pool.
     fn fills(
         &mut self,
         loan: &Loan,
@@ -243,7 +244,7 @@ impl Shell {
         fills
     }
 
-    /// A loan's file has as many of its pages as could be had zeroed.
+    /// A loan's file has taken all the zeroed pages that it could.
     pub(crate) fn filled(&mut self, block: BlockId, filled: Pages) {
         let Some(planned) = self.loans.end_filling(block) else { return };
         self.book.note_filled(block, planned, filled);
@@ -252,12 +253,12 @@ impl Shell {
         self.changes.wake();
     }
 
-    /// What to wait for until the page tables of a job's block are made.
+    /// The making of page tables for a job's block, to wait for.
     pub(crate) fn making_tables(&self, job: JobId) -> Option<crate::storage::tables::Making> {
         self.store.making_tables(self.book.job(job)?.block()?)
     }
 
-    /// Whether pages are on their way from one hand to another, and enough of them for a request.
+    /// Whether enough pages for a request are in transit between users, the kernel and workers.
     pub(crate) fn may_come(&self, request: &LendRequest) -> bool {
         let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
         let ending = self.loans.memory_held.closed();
@@ -270,7 +271,7 @@ impl Shell {
     }
 }
 
-/// Whether a loan by that name can have the owner that is asked for.
+/// Checks that a loan by that name can have the requested owner.
 fn check_owner(request: &LendRequest, name: &LoanName) -> Result<(), Refused> {
     let Some(owner) = &request.owner else { return Ok(()) };
     if name.scope().is_none() {
@@ -293,7 +294,7 @@ fn check_owner(request: &LendRequest, name: &LoanName) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Debug builds look at the first and last 4 KiB of every ready page before it is lent.
+/// Debug builds check the first and last 4 KiB of every ready page before they lend it.
 fn verify_zero(file: &linux::BlockFile, ready: Pages, page_size: PageSize) -> Result<()> {
     for page in 0..ready.0 {
         let start = page * page_size.bytes();

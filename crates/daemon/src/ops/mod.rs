@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations: what every face of the daemon calls, and no logic besides.
+//! The operations: what the interfaces of the daemon call, and no other logic.
 //!
-//! Each one asks the book, carries its effects out in the file system, and tells the watchers.
-//! Everything runs on one thread and no operation waits, so that the book and the file system
-//! are never seen apart by anybody. [`lending`], [`returning`], [`zeroing`] and [`report`] are most
-//! of them; [`observing`] has the kernel's counts, [`peers`] the borrowers, [`loans`] what goes on
-//! with loans, and [`effects`] is how anything changes.
-//! Here are the state, starting, and what they share.
+//! Each operation asks the book, carries its effects out in the file system, and wakes the
+//! watchers. Everything runs on one thread and no operation waits, so that no call ever sees the
+//! book and the file system apart. [`lending`], [`returning`], [`zeroing`] and [`report`] are most
+//! of them. [`observing`] has the kernel's counts, [`peers`] the borrowers, [`loans`] the loans
+//! that something goes on with, and [`effects`] changes files. This file has the state, the start,
+//! and what the operations share.
 
 mod drain;
 mod effects;

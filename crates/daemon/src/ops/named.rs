@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name: made ready for whoever gets their file before the name is put on it, since from
-//! that on they last.
+//! Loans by name. The daemon makes such a loan ready before it puts the name on the file, because
+//! the loan lasts from then on.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,10 +15,10 @@ use super::{Granted, Handover, Shell};
 use crate::storage::unbacked::Hole;
 
 impl Shell {
-    /// Has the pages zeroed that a loan lacks, if it is to be whole. The daemon's own context pays.
+    /// Zeroes the pages that a `whole` loan lacks, in the daemon's own context.
     ///
     /// # Errors
-    /// More is missing than the daemon may zero.
+    /// More pages are missing than the daemon may zero.
     pub(crate) fn fill_whole(
         &self,
         granted: &Granted,
@@ -54,10 +54,10 @@ impl Shell {
         self.observed.expire();
     }
 
-    /// Puts its name on a loan: from now on it lasts.
+    /// Puts the name on a loan: from now on the loan lasts.
     ///
     /// # Errors
-    /// It is gone, or its file is not to be reached by a path; nothing is lent then.
+    /// The loan has ended, or no path reaches its file. Then nothing is lent.
     pub(crate) fn hold_by_name(&mut self, granted: Granted) -> Result<HeldByName, wire::Error> {
         let lease = granted.handover.loan.lease;
         drop(granted);
@@ -80,7 +80,7 @@ impl Shell {
         }
     }
 
-    /// Ends a loan that could not be made ready, and gives back what was zeroed for it.
+    /// Ends a loan that could not be made ready, and releases the pages zeroed for it.
     pub(crate) fn drop_granted(&mut self, granted: Granted) {
         let lease = granted.handover.loan.lease;
         drop(granted);
@@ -88,16 +88,16 @@ impl Shell {
         self.changes.wake();
     }
 
-    /// Has the making of a loan end within a page. No-op for one that its name holds.
+    /// Cancels the making of a loan, which ends within a page. No-op for a loan that is made.
     pub(crate) fn stop_making(&self, lease: LeaseId) {
         self.loans.stop_making(lease);
     }
 
-    /// Ends a loan by its name; `discard` keeps nothing of it for its owner. `None`: there is none;
+    /// Ends a loan by its name; `discard` drops its owner's content. `None`: there is no such loan;
     /// `Some(false)`: it is being made.
     ///
     /// # Errors
-    /// It could not be ended on disk: it is as it was, or nobody's at the next start.
+    /// The file system refused the end. The loan stays, or ends at the next start.
     pub(crate) fn return_by_name(
         &mut self,
         name: &LoanName,
@@ -128,7 +128,7 @@ impl Shell {
         self.store.allocated(block, page_size).unwrap_or_default().bytes(page_size)
     }
 
-    /// What there is to lend by name.
+    /// What agents can borrow, for each node and page size.
     pub(crate) fn supply(&mut self) -> Vec<Supply> {
         self.observed.expire();
         self.observe();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What calls wait for, and how long: the content of the borrower's own former self, pages on
-//! their way from one hand to another, pages that the kernel is to free or to give.
+//! What calls wait for, and how long: the content that the borrower left, pages in transit, and
+//! pages that the kernel frees or allocates.
 //!
-//! [`Shell`](crate::ops::Shell) never waits. Here is everything that does, on behalf of one peer
-//! ([`Place`]): who waited for something that many wait for takes its turn again before it goes on.
+//! [`Shell`](crate::ops::Shell) never waits. All waits are here, each on behalf of one peer
+//! ([`Place`]). After a wait that many calls share, each call takes its turn again.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,44 +21,44 @@ use crate::ops::{Answer, Granted, Handover, Lease, Shared};
 use crate::peers::users::Place;
 use crate::storage::kernel::Fill;
 
-/// How long a loan waits for content that this owner's former self still maps. An exiting process
-/// with hundreds of gigabytes takes seconds to unmap them.
+/// How long a loan waits for content that its owner's previous process still maps. An exiting
+/// process with hundreds of gigabytes takes seconds to unmap them.
 const FOR_OWNER: Duration = Duration::from_secs(2);
-/// How long a loan that cannot be served waits for pages on their way: returned ones whose last
-/// mapping is just going, and those in a worker's hands, where there are enough of them. A borrower
-/// that returns and borrows in a circle would otherwise be refused what it had a moment ago.
+/// How long an unserved loan waits for pages in transit: returned pages before their last unmap,
+/// and pages of workers, where they suffice. Without it, a borrower that returns and borrows in a
+/// loop would be refused the memory that it had a moment ago.
 const FOR_TRANSIT: Duration = Duration::from_millis(500);
-/// How long a status report waits for pages on their way to the kernel: 256 GiB of 2 MiB pages.
+/// How long a status report waits for pages in transit to the kernel: 256 GiB of 2 MiB pages.
 const FOR_STATUS: Duration = Duration::from_millis(100);
-/// The same for what users may hold up: one that does, all the time, held up each report.
+/// The same for pages that users delay: a user that always does would delay every report.
 const FOR_USERS: Duration = Duration::from_millis(5);
-/// How long taking memory away waits for it to be free.
+/// How long a revocation waits for its memory to be free.
 const FOR_REVOKED: Duration = Duration::from_secs(1);
 
-/// What came of asking for a loan.
+/// The result of a request for a loan.
 #[derive(Debug)]
 pub(crate) enum Lent {
-    /// A new loan, for its borrower's hands.
+    /// A new loan, with the descriptors for its borrower.
     Descriptors(Handover),
-    /// A new loan, which its name holds.
+    /// A new loan that its name holds.
     Named {
         /// The loan.
         held: HeldByName,
-        /// So many pages were ready.
+        /// Pages that were ready.
         ready: Pages,
-        /// Whether it has what its owner left.
+        /// Whether it has the content that its owner left.
         kept: bool,
     },
-    /// The loan by that name, which was there.
+    /// The existing loan of that name.
     Found(HeldByName),
 }
 
-/// A loan, with its pages. The call may be dropped with its peer wherever it waits. The daemon
-/// watches the end of a loan by descriptor from its grant on; a loan by name ends within a page: it
-/// is there when its agent was told, or for an instant that the agent's next `Return` undoes.
+/// A loan, with its pages. The peer's end drops the call at any wait. From the grant on, the daemon
+/// watches the lease of a loan by descriptor. A loan by name whose call is dropped ends within a
+/// page, or the agent's next `Return` ends it: a name may have been put on it at that instant.
 ///
 /// # Errors
-/// What the kernel refused; within, what the book did.
+/// The kernel's errors; inside, the refusal of the book.
 pub(crate) async fn lend(
     shell: &Shared,
     place: &Place,
@@ -81,8 +81,8 @@ pub(crate) async fn lend(
     let _dropped = granted.stop.clone().drop_guard();
     let is_named = matches!(granted.handover.lease, Lease::Name);
     let made = made_ready(Rc::clone(shell), granted, asked.request.whole);
-    // The lease of a loan by name is in no hands whose end would end it: its making outlives its
-    // caller, to end it.
+    // A loan by name has no lease descriptor whose close would end it. So its making outlives the
+    // call, and ends it.
     let lent = if is_named {
         let gone = |_| Error::Failed { what: "the daemon ends".to_owned() };
         tokio::task::spawn_local(made).await.map_err(gone)?
@@ -100,7 +100,7 @@ pub(crate) async fn lend(
     Ok(Ok(lent))
 }
 
-/// Asks until it is granted, or there is nothing left to wait for.
+/// Asks until the loan is granted, or no wait can help.
 async fn until_granted(
     shell: &Shared,
     place: &Place,
@@ -123,8 +123,8 @@ async fn until_granted(
     }
 }
 
-/// Waits for a change, and for its turn. Late is as good as in vain: the next attempt is the last
-/// then, and one that waited for what its owner left goes on without that.
+/// Waits for a change, and for its turn. After the deadline one attempt follows, which goes on
+/// without the content that its owner left.
 async fn wait_until(
     until: Instant,
     changes: &mut watch::Receiver<u64>,
@@ -137,7 +137,7 @@ async fn wait_until(
     asked.await_owner = Instant::now() < begin + FOR_OWNER;
 }
 
-/// Until when a loan that was refused may be granted yet.
+/// The deadline for another attempt after a refusal.
 fn worth_waiting(
     shell: &Shared,
     asked: &Asked,
@@ -146,7 +146,7 @@ fn worth_waiting(
 ) -> Option<Instant> {
     match refusal {
         Refusal::OwnerLingers => Some(begin + FOR_OWNER),
-        // Without us those pages would be free by now.
+        // Without prezero these pages would be free by now.
         Refusal::NotEnough { .. } => {
             let until = begin + FOR_TRANSIT;
             let waits = Instant::now() < until && shell.borrow().may_come(&asked.request);
@@ -165,11 +165,11 @@ fn worth_waiting(
     }
 }
 
-/// Gets a loan's files their pages, all of them if it is to be `whole`, and puts its name on it, if
-/// it is to have one.
+/// Gets a loan's files their pages, all pages for a `whole` loan. Then puts a name on the loan, if
+/// a name is to hold it.
 async fn made_ready(shell: Shared, mut granted: Granted, whole: bool) -> Result<Lent, Error> {
     let filled = fill(&shell, &mut granted, whole).await;
-    // From here to the rename nothing waits: what was cancelled by now never has its name.
+    // From here to the rename there is no wait: a cancelled loan never gets its name.
     let filled = match filled {
         Ok(()) if granted.stop.is_cancelled() => Err(Error::Failed {
             what: "nobody waits for the loan any more: its agent hung up, or its name was returned"
@@ -195,7 +195,7 @@ async fn made_ready(shell: Shared, mut granted: Granted, whole: bool) -> Result<
     }
 }
 
-/// Gets a loan's files their pages, or some of them where its making is cancelled.
+/// Gets a loan's files their pages. A cancelled loan gets some of them.
 async fn fill(shell: &Shared, granted: &mut Granted, whole: bool) -> Result<(), Error> {
     for fill in std::mem::take(&mut granted.fills) {
         let block = fill.block;
@@ -205,8 +205,8 @@ async fn fill(shell: &Shared, granted: &mut Granted, whole: bool) -> Result<(), 
         parts.filter(|part| part.block == block).for_each(|part| part.ready = filled);
     }
     if granted.handover.loan.parts.iter().any(|part| part.ready < part.pages) {
-        // The kernel promises a hole its pages when it is mapped, and they are taken when it is
-        // filled: those of unlent blocks must be free by then.
+        // The kernel promises unbacked pages when they are mapped, and takes them when they are
+        // filled. The pages of released blocks must be free by then.
         tokio::select! {
             () = all_freed(shell) => {}
             () = granted.stop.cancelled() => return Ok(()),
@@ -223,15 +223,14 @@ async fn fill(shell: &Shared, granted: &mut Granted, whole: bool) -> Result<(), 
     Ok(())
 }
 
-/// Has a file take its pages from the kernel's pool. Cancelled, it takes no more than the page at
-/// hand.
+/// Has a file take its pages from the kernel's pool. A cancelled fill ends with the current page.
 async fn run(fill: Fill, stop: &CancellationToken) -> Pages {
     let stop = stop.clone();
     tokio::task::spawn_blocking(move || fill.run(&stop)).await.unwrap_or(Pages::ZERO)
 }
 
-/// Ends a loan by its name; `discard` keeps nothing of it. One that is being made ends within a
-/// page, and nothing of it is kept. `None`: there is none; `Some(false)`: it is still being made.
+/// Ends a loan by its name; `discard` drops its content. A loan that is being made ends within a
+/// page, without content. `None`: there is no such loan; `Some(false)`: it is still being made.
 pub(crate) async fn return_by_name(
     shell: &Shared,
     name: &LoanName,
@@ -244,7 +243,7 @@ pub(crate) async fn return_by_name(
         changes.mark_unchanged();
         let found = shell.borrow().book().named(name);
         match (found, stopped) {
-            // Another call may have begun it anew since, which is not what was returned.
+            // Another call may have begun a new loan of that name, which this call must not end.
             (Some(found), Some(lease)) if found.lease != lease => return Ok(Some(true)),
             (Some(found), _) if found.is_pending => {
                 shell.borrow().stop_making(found.lease);
@@ -260,37 +259,37 @@ pub(crate) async fn return_by_name(
     }
 }
 
-/// Waits until every page that was given back is free: milliseconds per GiB of 2 MiB pages.
+/// Waits until all released pages are free: milliseconds per GiB of 2 MiB pages.
 pub(crate) async fn all_freed(shell: &Shared) {
     let mut freeing = shell.borrow().queues().ours();
-    // An error is the thread's end, after which nothing is waited for.
+    // The sender is gone only when its thread has ended: then there is no wait.
     drop(freeing.wait_for(|files| *files == 0).await);
 }
 
-/// Waits until pages that were taken away are free, unless their users hold that up.
+/// Waits until revoked pages are free, unless their users delay that.
 pub(crate) async fn revoked(shell: &Shared) {
     let mut in_transit = shell.borrow().queues().all();
     drop(timeout(FOR_REVOKED, in_transit.wait_for(|tasks| *tasks == 0)).await);
 }
 
-/// Everything there is to see, once no page is neither a block's nor free.
+/// The status, after pages in transit have arrived.
 pub(crate) async fn status(shell: &Shared, place: &Place) -> Status {
     let mut in_transit = shell.borrow().queues().all();
     if *in_transit.borrow() > 0 {
         drop(timeout(FOR_STATUS, all_freed(shell)).await);
         drop(timeout(FOR_USERS, in_transit.wait_for(|tasks| *tasks == 0)).await);
-        // Whoever else waited for the same does not make its report before others' calls.
+        // Another call that waited for the same pages must not report before calls of other peers.
         place.turn().await;
     }
     shell.borrow_mut().status()
 }
 
-/// Books what a worker reports. Looks first who can reach the block, and waits in the end for its
-/// page tables: the worker waits, so that no client has to. `None` for a job that is unknown.
+/// Books a worker's report. First checks which processes reach the block, and waits at the end for
+/// its page tables, so that no client has to. `None` for an unknown job.
 pub(crate) async fn finish(shell: &Shared, job: JobId, done: Pages) -> Option<StateName> {
     let tables = shell.borrow().making_tables(job);
     let look = shell.borrow().look_at_report(job);
-    // No answer is no proof.
+    // Without an answer there is no proof.
     let seen = match look {
         Some(look) => look.await.ok(),
         None => None,
