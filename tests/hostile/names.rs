@@ -112,7 +112,10 @@ fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
         .map(|nth| {
             let lent = daemon.agent().lend(&owned(nth)).expect("a loan");
             let file = std::fs::File::open(lent.loan.path).expect("root may");
-            daemon.agent().give_back(owned(nth).name).expect("it is lent");
+            daemon
+                .agent()
+                .give_back(owned(nth).name().expect("a name").clone())
+                .expect("it is lent");
             file
         })
         .collect();
