@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs of docs/guides/write-a-policy.md do as it says, exactly as they are printed there.
+//! The programs of docs/guides/write-a-policy.md and the commands of docs/start/first-loan.md do as
+//! these pages say, exactly as they are printed there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
 use tempfile::TempDir;
 use testkit::skip;
@@ -13,6 +15,7 @@ use crate::tree::{daemon, domain};
 const PAGES: u64 = 48;
 /// Compiled in: virtual machines lack a checkout.
 const DOCUMENT: &str = include_str!("../../docs/guides/write-a-policy.md");
+const FIRST_LOAN: &str = include_str!("../../docs/start/first-loan.md");
 
 fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in it")
@@ -121,4 +124,22 @@ fn the_printed_loops_keep_so_many_ready_and_no_more() {
         let pool = daemon.wait_for("returned", |pool| pool.lent_pages == 0);
         assert_eq!((pool.ready_pages, pool.zeroing_pages), (16, 0), "and no more");
     });
+}
+
+#[test]
+fn first_loan_page_lends_zeros_as_printed() {
+    let (_, rest) = FIRST_LOAN.split_once("\n```sh\n").expect("a block for the shell");
+    let (script, _) = rest.split_once("\n```").expect("its end");
+    let program = binary();
+    let folder = program.parent().expect("it lies in a folder");
+    let path = std::env::var("PATH").expect("a path");
+    // A failure leaves no daemon behind, which would keep the output open.
+    let script = format!("trap '(kill $daemon || :; rm -rf $dir) 2>/dev/null' EXIT\n{script}");
+    let mut shell = Command::new("sh");
+    shell.args(["-e", "-c", &script]).env("PATH", format!("{}:{path}", folder.display()));
+    let output = shell.stdin(Stdio::null()).output().expect("sh runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complaints}");
+    assert!(said.contains("256M are ready") && said.contains("\nall zero\n"), "{said}{complaints}");
 }

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use units::{Bytes, JobId, LeaseId};
 
-use crate::host::{Begun, Host, Kind, seconds};
+use crate::host::{Begun, Host, NodeKind, seconds};
 use crate::trace::Ask;
 
 /// Which node a loan goes to.
@@ -45,7 +45,7 @@ impl Placement {
 #[derive(Debug, Clone, Copy)]
 pub struct Fleet {
     /// What each node is like.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// How many nodes.
     pub nodes: usize,
     /// Which node a loan goes to.
@@ -300,7 +300,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn fleet(placement: Placement) -> Fleet {
-        let kind = Kind {
+        let kind = NodeKind {
             page_size: PageSize::MIB_2,
             memory: Bytes(40 * GIB),
             pages_per_block: Pages(512),

@@ -15,7 +15,7 @@ use wire::{LendRequest, ZeroBy};
 
 /// What all nodes of a fleet are like.
 #[derive(Debug, Clone, Copy)]
-pub struct Kind {
+pub struct NodeKind {
     /// The size of its pages.
     pub page_size: PageSize,
     /// The huge pages of the node.
@@ -38,7 +38,7 @@ pub struct Kind {
     pub single: bool,
 }
 
-impl Kind {
+impl NodeKind {
     fn pages(&self, bytes: Bytes) -> Pages {
         bytes.whole_pages(self.page_size)
     }
@@ -83,7 +83,7 @@ pub(crate) struct Begun {
 /// A node.
 #[derive(Debug)]
 pub(crate) struct Host {
-    kind: Kind,
+    kind: NodeKind,
     book: Book,
     /// The pages of every file.
     files: HashMap<BlockId, Pages>,
@@ -95,7 +95,7 @@ pub(crate) struct Host {
 
 impl Host {
     /// A node with a pool that is filled to its thresholds.
-    pub(crate) fn new(kind: Kind) -> Result<Self, ConfigError> {
+    pub(crate) fn new(kind: NodeKind) -> Result<Self, ConfigError> {
         let book = Book::new([kind.pool()], true)?;
         let none = Pages::ZERO;
         let (files, running) = (HashMap::new(), 0);
@@ -129,7 +129,7 @@ impl Host {
     pub(crate) fn lend(&mut self, bytes: Bytes) -> Option<Granted> {
         let request = LendRequest {
             page_size: Some(self.kind.page_size),
-            node: Some(Kind::DOMAIN_NODE),
+            node: Some(NodeKind::DOMAIN_NODE),
             single: self.kind.single,
             ..LendRequest::new(bytes)
         };
@@ -233,8 +233,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn kind() -> Kind {
-        Kind {
+    fn kind() -> NodeKind {
+        NodeKind {
             page_size: PageSize::MIB_2,
             memory: Bytes(64 * GIB),
             pages_per_block: Pages(512),
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn in_place_the_returned_blocks_are_cleared_faster() {
-        let mut host = Host::new(Kind { in_place: true, ..kind() }).unwrap();
+        let mut host = Host::new(NodeKind { in_place: true, ..kind() }).unwrap();
         let loan = host.lend(Bytes(16 * GIB)).unwrap();
         host.end(loan.lease);
         let begun = host.begin();

@@ -19,5 +19,5 @@ pub mod trace;
 
 pub use fleet::{Fleet, Outcome, Placement};
 pub use generate::Shape;
-pub use host::{Kind, seconds};
+pub use host::{NodeKind, seconds};
 pub use trace::{Ask, Format};

@@ -4,14 +4,14 @@
 //! The pool is the machine's, so only one test at a time may change it (`lock`). A test
 //! that needs two sizes asks for both at once.
 //!
-//! The kernel's own counters are compared before and after: a page that is newly in use, or
-//! promised, fails the test.
+//! The kernel's own counters are compared before and after: every additional page in use or
+//! promised fails the test.
 //!
-//! Pages that are free already are used: a runner that reserves what its tests need before it
-//! compiles them finds 1 GiB pages on machines where later none can be made. Free pages beyond a
-//! test's own leave the pool until the test is over, so that a test has exactly the number it asked
-//! for. Pages of 1 GiB, which might not be found again, are promised to an untouched mapping
-//! instead. A promise has no node: a machine of several runs the tests with empty pools.
+//! Pages that are free already are used: a runner that reserves its tests' pages before it compiles
+//! them finds 1 GiB pages on machines where memory is too scattered later. Excess free pages leave
+//! the pool until the test is over, so that a test has exactly the number that it asked for. Excess
+//! pages of 1 GiB are hard to find again: they are promised to an untouched mapping instead.
+//! Promises are of the whole machine: one with several nodes runs the tests with empty pools.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub struct Guard {
     before: Vec<Before>,
     /// What others had of every size when the lock was taken.
     held: Vec<Held>,
-    /// Free pages that are not this test's but stay in their pool, how many of each size.
+    /// Free pages of other owners that stay in their pool, how many of each size.
     excess: Vec<(PageSize, u64, Mapping)>,
     lock: Lock,
 }
@@ -49,7 +49,7 @@ pub struct Guard {
 /// Makes sure that `pages` pages of one size are free, or skips the test.
 ///
 /// # Panics
-/// If they are not to be had and skipping is a failure.
+/// If they are missing and skipping is a failure.
 pub fn reserve(page: PageSize, pages: u64) -> Option<Guard> {
     reserve_all(&[(page, None, pages)])
 }
@@ -57,7 +57,7 @@ pub fn reserve(page: PageSize, pages: u64) -> Option<Guard> {
 /// The same for several sizes, each on a node of its own choice or anywhere.
 ///
 /// # Panics
-/// If they are not to be had and skipping is a failure.
+/// If they are unavailable and skipping is a failure.
 pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
     if !rustix::process::geteuid().is_root() {
         skip("changing the hugetlb pool needs root");
@@ -98,7 +98,7 @@ pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
     Some(guard)
 }
 
-/// Pages of one size that are in use, and those that are promised.
+/// Pages of one size in use, and promised ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     page: PageSize,
@@ -118,7 +118,7 @@ impl Held {
         sizes.into_iter().filter_map(held).collect()
     }
 
-    /// The sizes with more of either than `before`.
+    /// Those above `before`.
     fn beyond(before: &[Self]) -> Vec<(Self, Self)> {
         let now = Self::now();
         let pairs = before.iter().filter_map(|before| {
@@ -128,7 +128,7 @@ impl Held {
         pairs.filter(|(old, new)| new.used > old.used || new.reserved > old.reserved).collect()
     }
 
-    /// The same as soon as the kernel has freed the pages of the last users.
+    /// The same as soon as the kernel has freed the pages just let go of.
     fn beyond_soon(before: &[Self]) -> Vec<(Self, Self)> {
         let begun = Instant::now();
         loop {
@@ -142,19 +142,21 @@ impl Held {
 }
 
 impl Guard {
-    /// Of this test's pages of that size the free ones, promised ones included.
+    /// Unused pages of this test of that size; promised ones are among them.
     ///
     /// # Panics
-    /// If the kernel has no such size.
+    /// If the kernel lacks the size.
     pub fn free(&self, page: PageSize) -> u64 {
         let aside: u64 = self.excess.iter().filter(|e| e.0 == page).map(|e| e.1).sum();
-        // Of other programs, or left over: some kernels lose count of promises now and then.
+        // Promises of other programs, or leaked ones: some kernels lose count of promises now and
+        // then.
         let promised: u64 = self.held.iter().filter(|h| h.page == page).map(|h| h.reserved).sum();
         let counters = hugetlb::counters(&Roots::default(), page, None);
         counters.expect("a page size of this kernel").free.saturating_sub(aside + promised)
     }
 
-    /// Says that this many pages of this size are the kernel's from now on: it keeps broken pages.
+    /// Records that this number of pages of this size is the kernel's from now on: it keeps broken
+    /// ones.
     pub fn lose(&mut self, page: PageSize, pages: u64) {
         for held in self.held.iter_mut().filter(|held| held.page == page) {
             held.used += pages;
@@ -169,7 +171,7 @@ impl Guard {
         self.before.push(before);
         for attempt in 1.. {
             let now = hugetlb::counters(&roots, page, node)?;
-            // A node does not say how many of its pages are promised.
+            // The number of promised pages is known for the whole machine only.
             let promised = hugetlb::counters(&roots, page, None)?.reserved.unwrap_or(0);
             let missing = (pages + promised).saturating_sub(now.free);
             if missing == 0 {
@@ -195,8 +197,8 @@ impl Guard {
         };
         let before: Vec<_> = self.before.iter().filter(|before| before.page == page).collect();
         if let ([Before { node, .. }], true) = (&before[..], page.bytes() < GIB_1.bytes()) {
-            // The elastic pool's tests found that a promise has effects: the probes for pins find
-            // no page, and the pool keeps its size where it would shrink.
+            // The elastic pool's tests found that a promise has effects: the probes for pins miss
+            // their page, and the pool keeps its size where it would shrink.
             let there = hugetlb::counters(&roots, page, *node)?;
             let gone = there.free.saturating_sub(pages).min(excess()?);
             hugetlb::set_total(&roots, page, *node, there.total - gone)?;
@@ -233,12 +235,12 @@ impl Drop for Guard {
         }
         self.lock.forget();
         if std::thread::panicking() {
-            // This may be the cause of the failure, which has its own text.
+            // It may explain any failure.
             if let Some(line) = strangers(&Roots::default()) {
                 eprintln!("{line}");
             }
         }
-        // A test that leaked pages must not pass; one that already failed keeps its own message.
+        // A test that leaked pages fails here; one that already failed keeps its own message.
         if !std::thread::panicking() {
             assert!(left.is_empty(), "pages left in the pool, somebody still has them: {left:?}");
             assert!(leaked.is_empty(), "pages or promises that nobody had before: {leaked:?}");
@@ -247,13 +249,13 @@ impl Drop for Guard {
 }
 
 /// One line about the programs that have huge pages mapped and are not below this process; `None`
-/// if there is none. Under the lock they are no test, and take pages that a test counts on.
+/// if there is none. Under the lock they belong to no test: they take pages that a test counts on.
 pub fn strangers(roots: &Roots) -> Option<String> {
     let own = std::process::id().to_string();
     let mut found = Vec::new();
     for entry in std::fs::read_dir(&roots.proc).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        // One that has ended meanwhile has no pages.
+        // One that has ended meanwhile is skipped.
         let Ok(status) = std::fs::read_to_string(entry.path().join("status")) else { continue };
         let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
         let kib = field("HugetlbPages:").and_then(|text| text.trim().strip_suffix(" kB"));
@@ -274,7 +276,7 @@ pub fn strangers(roots: &Roots) -> Option<String> {
 }
 
 /// Slab and page cache are the usual obstacles to 1 GiB in one piece: after a kernel build on a
-/// machine of 24 GiB one such page was to be had with them and two without. Only for the waiting
+/// machine of 24 GiB one such page was available with them and two without. Only for the waiting
 /// test, and only after the kernel has failed on its own.
 fn make_room(roots: &Roots) -> Result<()> {
     hugetlb::make_room(roots)?;
@@ -292,7 +294,7 @@ pub struct Mounted {
 /// Mounts a hugetlbfs of that page size on a new directory, or skips the test.
 ///
 /// # Panics
-/// If it cannot be mounted and skipping is a failure.
+/// If the mount fails and skipping is a failure.
 pub fn mounted(page: PageSize) -> Option<Mounted> {
     let dir = tempfile::Builder::new().prefix(MOUNTS_PREFIX).tempdir();
     let dir = dir.expect("a temporary directory");

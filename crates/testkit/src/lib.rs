@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the tests of several crates share. No crate that is shipped depends on it.
+//! What the tests of several crates share. It is for tests only: no shipped crate depends on it.
 //!
 //! # Safety
 //!
-//! Two calls of `fcntl` that take a descriptor and a number, and touch no memory.
+//! Two calls of `fcntl` that take a descriptor and a number.
 #![expect(unsafe_code, reason = "fcntl on leases, which rustix lacks")]
 
 pub mod child;

@@ -2,9 +2,9 @@
 //! One test at a time changes the machine's pools, and what a killed one left behind is put back.
 //!
 //! The lock is a file in the temporary directory, locked across processes and threads. While it is
-//! held it has a line per changed pool, with the size to go back to. A killed run cannot put pools
-//! back, so the next holder of the lock does it, ends the processes of that run and takes its
-//! mounts away.
+//! held it has a line per changed pool, with the size to restore. A killed run cannot restore
+//! pools, so the next holder of the lock does it, ends the processes that the run started and takes
+//! its mounts away.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -41,8 +41,8 @@ impl Before {
         Ok(hugetlb::set_total(&Roots::default(), page, node, total)? == total)
     }
 
-    /// The same as soon as the killed processes have let go of their pages. Gives up in the end:
-    /// another program has taken pages since, or the kernel finds no gigantic page again.
+    /// The same as soon as killed processes have let go of their pages. Gives up in the end:
+    /// another program has taken pages since, or a gigantic one cannot be found again.
     fn restore_soon(self) {
         let deadline = Instant::now() + RELEASE_TIMEOUT;
         while self.restore().is_ok_and(|restored| !restored) && Instant::now() < deadline {
@@ -142,11 +142,11 @@ fn kill_orphans() {
 /// What a killed test mounted: daemons' pages and control trees.
 fn detach_mounts() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // A directory with a blank in its name, which is escaped here, is none of a test's.
+    // Tests name their directories without blanks, which would be escaped.
     let dirs = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
     for dir in dirs.filter(|dir| is_of_a_test(dir)) {
         // What cannot be unmounted holds pages, which the next test misses and says so. The files
-        // beside the mounts are no obstacle, and may say what happened.
+        // beside the mounts may stay, and may say what happened.
         rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH).ok();
     }
 }

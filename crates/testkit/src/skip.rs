@@ -12,31 +12,31 @@ pub const NO_SKIP: &str = "PREZERO_TEST_NO_SKIP";
 /// With this variable set to a path every skip appends one line there, from all test binaries.
 pub const SKIP_LOG: &str = "PREZERO_TEST_SKIP_LOG";
 
-/// With this variable set to a number, tests that take more pages of 1 GiB are skipped, which is no
-/// failure: the caller has tried to reserve more and found memory too scattered. `make test` does.
+/// With this variable set to a number, tests that take more pages of 1 GiB are skipped on purpose:
+/// the runner has tried to reserve more and found memory too scattered. `make test` does.
 pub const GIB_PAGES: &str = "PREZERO_TEST_GIB_PAGES";
 
-/// With this variable set, tests that take huge pages are skipped, which is no failure: they run in
-/// a virtual machine, which has no other users of huge pages. `make test VM=1` does.
+/// With this variable set, tests that take huge pages are skipped on purpose: they run in a virtual
+/// machine of their own. `make test VM=1` does.
 pub const IN_VM: &str = "PREZERO_TEST_IN_VM";
 
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Says that the current test is skipped because this machine lacks something that it could have,
-/// and counts it; the test then returns.
+/// Reports that the current test is skipped because it lacks something that this machine could
+/// have, and counts it; the test then returns.
 ///
 /// # Panics
-/// If [`NO_SKIP`] is set, or the log cannot be written.
+/// If [`NO_SKIP`] is set, or writing the log fails.
 pub fn skip(reason: &str) {
     assert!(env::var(NO_SKIP).as_deref() != Ok("1"), "{NO_SKIP}=1, but would skip: {reason}");
     skip_for_ever(reason);
 }
 
-/// The same where this machine lacks something that it cannot have, like a second node: never a
-/// failure. The virtual machines have it.
+/// The same for something that this machine can never have, such as a second node: never a failure.
+/// The virtual machines have it.
 ///
 /// # Panics
-/// If the log cannot be written.
+/// If writing the log fails.
 pub fn skip_for_ever(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("?");

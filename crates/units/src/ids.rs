@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_of_its_domain_and_says_the_size_of_its_blocks_if_it_has_one() {
+    fn pool_shows_its_domain_and_its_block_size_if_any() {
         let domain = Domain { node: Node(1), page_size: PageSize::MIB_2 };
         let mixed = PoolKey::mixed(domain);
         let plain = PoolKey { pages_per_block: Pages(3), ..mixed };

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_is_read_in_any_case_and_with_or_without_its_i_and_b() {
+    fn units_are_read_in_any_case_with_or_without_i_and_b() {
         for (unit, shift) in [("", 0), ("k", 10), ("m", 20), ("g", 30), ("t", 40)] {
             for suffix in ["", "b", "ib"] {
                 let text = format!("3{unit}{suffix}");

@@ -3,8 +3,8 @@
 //!
 //! The kernel ends the zeroing of a page at a signal, but a signal to a process reaches one of its
 //! threads, most often the one that waits for the others. With pages of 1 GiB the rest would go on
-//! for up to a quarter of a second each. So a thread of its own looks every [`POLL_INTERVAL`] while the
-//! kernel zeroes a page. When the worker has to stop, it sends SIGURG to each thread that is
+//! for up to a quarter of a second each. So a thread of its own looks every [`POLL_INTERVAL`] while
+//! the kernel zeroes a page. When the worker has to stop, it sends SIGURG to each thread that is
 //! inside, again and again until all have left: one that is just about to enter would miss the
 //! first.
 

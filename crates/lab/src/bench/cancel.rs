@@ -22,7 +22,8 @@ const CHUNK_KIB: [usize; 5] = [64, 256, 4 << 10, 64 << 10, 512 << 10];
 /// Enough for a 99th percentile with two samples above it.
 const SAMPLES: usize = 200;
 const QUICK_SAMPLES: usize = 20;
-/// The signal comes at another time in each sample: this many steps of [`STEP_INTERVAL`] after the start.
+/// The signal comes at another time in each sample: this many steps of [`STEP_INTERVAL`] after its
+/// start.
 const STEPS: usize = 17;
 const STEP_INTERVAL: Duration = Duration::from_micros(190);
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ::plan::{Ask, Fleet, Format, Kind, Placement, Shape, fleet, generate, trace};
+use ::plan::{Ask, Fleet, Format, NodeKind, Placement, Shape, fleet, generate, trace};
 use cli::exit::{Exit, Failure, Outcome};
 use cli::output::{self, Form};
 use units::{Bytes, PageSize, Pages};
@@ -245,7 +245,7 @@ fn fleets(args: &Args) -> Result<Vec<Fleet>, Failure> {
                         ready_high.0 / 100 * u64::from(*percent)
                             + ready_high.0 % 100 * u64::from(*percent) / 100,
                     );
-                    let kind = Kind {
+                    let kind = NodeKind {
                         page_size: args.page_size,
                         memory: args.memory,
                         pages_per_block: pages_per_block.max(Pages(1)),

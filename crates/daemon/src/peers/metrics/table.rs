@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every metric: its name, labels, help and source, one row each.
 //!
-//! A name ends in its unit; counters get `_total` behind it. The tables of `docs/reference/metrics.md` are
-//! these rows, and a test compares them.
+//! A name ends in its unit; counters get `_total` behind it. The tables of
+//! `docs/reference/metrics.md` are these rows, and a test compares them.
 
 use std::time::Duration;
 
