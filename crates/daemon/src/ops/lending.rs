@@ -24,7 +24,8 @@ const VERIFIED: usize = 32;
 const SUSPICIONS: usize = 4;
 
 impl Shell {
-    /// A request with what the daemon knows of its caller, as the book takes it. `by_groups` is what
+    /// A request with what the daemon knows of its caller, as the book takes it. `by_groups` is
+    /// what
     /// a borrower may hold by its groups; agents are bound by the quotas of the names' scopes.
     ///
     /// # Errors

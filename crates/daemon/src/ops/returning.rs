@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use book::Book;
-use book::block::{Hold, Reach, Settled, State, StateName};
+use book::block::{HeldBy, Reach, Settled, State, StateName};
 use linux::Roots;
 use linux::meminfo::MemoryMeter;
 use pins::Opened;
@@ -201,7 +201,7 @@ impl Shell {
                 lease: its,
                 uid: part.map(|part| part.uid),
                 lingers,
-                is_pinned: lingers && block.hold() == Hold::Pinned,
+                is_pinned: lingers && block.hold() == HeldBy::Pinned,
                 domain: block.pool().domain(),
                 pages: block.pages(),
                 identity: self.store.identity(block.id()).ok()?,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::block::{Block, Hold};
+use crate::block::{Block, HeldBy};
 use crate::book::Learnt;
 use crate::config::{ConfigError, Recycle};
 use crate::policy::Demand;
@@ -110,7 +110,10 @@ fn what_is_told_of_a_pool_of_several_sizes_is_the_sum_of_them() {
         assert!(told > 0, "nothing is {state}: an example of too little");
         assert_eq!(told, pages(state), "{state}");
     }
-    assert_eq!((told.mapped_pages, told.pinned_pages), (held(Hold::Mapped), held(Hold::Pinned)));
+    assert_eq!(
+        (told.mapped_pages, told.pinned_pages),
+        (held(HeldBy::Mapped), held(HeldBy::Pinned))
+    );
     assert_eq!((told.mapped_pages, told.pinned_pages), (3, 3));
     let blocks: usize = StateName::ALL.iter().map(|state| book.in_state(*state).count()).sum();
     assert_eq!(told.blocks, blocks as u64);

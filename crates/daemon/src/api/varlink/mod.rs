@@ -199,18 +199,11 @@ impl Service {
         let (uid, account) = (self.rights.uid(), self.rights.account());
         let quota = self.rights.quota();
         let mut asked = self.shell.borrow_mut().ask(request?, uid, account, quota)?;
-        let granted = waits::lend(&self.shell, &self.place, &mut asked, self.rights.ids());
-        match granted.await? {
-            Ok(waits::Lent::Descriptors(handover)) => {
-                let (lent, fds) = translate::lent(handover);
-                holders::note(&self.shell, &self.rights, &lent);
-                Ok((self.answer.hands_over(lent), fds))
-            }
-            Ok(waits::Lent::Named { .. } | waits::Lent::Found(_)) => {
-                Err(Error::Failed { what: "this loan has no name".to_owned() })
-            }
-            Err(refusal) => Err(translate::refusal(&asked, &refusal, self.shell.borrow().book())),
-        }
+        let granted = waits::lend(&self.shell, &self.place, &mut asked, self.rights.ids()).await?;
+        let refusal = |no| translate::refusal(&asked, &no, self.shell.borrow().book());
+        let (lent, fds) = translate::lent(granted.map_err(refusal)?)?;
+        holders::note(&self.shell, &self.rights, &lent);
+        Ok((self.answer.hands_over(lent), fds))
     }
 
     fn taken(

@@ -11,7 +11,7 @@ use book::{Asked, Book, LoanPart, Refusal};
 use units::{Bytes, Node, Owner, PageSize, ParseError};
 use wire::{Error, Hold, Job, LendRequest, Lent, LentPart};
 
-use crate::ops::{Handover, Lease, Taken};
+use crate::ops::{Handover, Lease, Taken, waits};
 
 /// The page size of so many bytes.
 pub(super) fn page_size(bytes: Option<u64>) -> Result<Option<PageSize>, Error> {
@@ -51,8 +51,14 @@ impl LendParameters {
 }
 
 /// A loan and its descriptors: the lease, then one per part.
-pub(super) fn lent(handover: Handover) -> (Lent, Vec<OwnedFd>) {
-    let loan = handover.loan;
+///
+/// # Errors
+/// A loan by name, which has no descriptors.
+pub(super) fn lent(lent: waits::Lent) -> Result<(Lent, Vec<OwnedFd>), Error> {
+    let waits::Lent::Descriptors(Handover { loan, lease: Lease::Descriptor(lease), blocks }) = lent
+    else {
+        return Err(Error::Failed { what: "this loan has a name".to_owned() });
+    };
     let part = |(fd, part): (u32, &LoanPart)| LentPart {
         fd,
         node: part.node.0,
@@ -66,11 +72,7 @@ pub(super) fn lent(handover: Handover) -> (Lent, Vec<OwnedFd>) {
         kept: loan.kept,
         parts: (1..).zip(&loan.parts).map(part).collect(),
     };
-    let lease = match handover.lease {
-        Lease::Descriptor(lease) => Some(lease),
-        Lease::Name => None,
-    };
-    (reply, lease.into_iter().chain(handover.blocks).collect())
+    Ok((reply, std::iter::once(lease).chain(blocks).collect()))
 }
 
 /// Why a loan was refused, to its borrower.
