@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use client::{Client, Error, LendByName, LendRequest, Loan};
+use client::{Client, Error, LendRequest, Loan};
 use prezero_tests::refused::refusal;
 use prezero_tests::{Daemon, Page};
 use units::{Bytes, LeaseId, Node, Pages};
@@ -147,7 +147,7 @@ fn a_watch_reports_each_change_and_ends_with_the_daemon() {
 fn an_agents_calls_are_done_and_say_what_they_did() {
     let daemon = daemon(4);
     let mut agent = daemon.agent();
-    let ask = |name: &str| LendByName::new(name.parse().expect("a name"), PAGE.times(1));
+    let ask = |name: &str| LendRequest::by_name(name.parse().expect("a name"), PAGE.times(1));
     for name in ["a/1", "a/2", "b/1"] {
         let lent = agent.lend(&ask(name)).expect("it lends");
         assert_eq!((lent.loan.name.as_str(), lent.found), (name, false));
@@ -176,7 +176,7 @@ fn a_list_of_more_loans_than_an_answer_has_is_whole() {
     let names: Vec<_> = (100..400).map(|nth| format!("a/{nth}")).collect();
     for name in &names {
         // Of an untouched page: all of them are holes.
-        let ask = LendByName::new(name.parse().expect("a name"), PAGE.times(1));
+        let ask = LendRequest::by_name(name.parse().expect("a name"), PAGE.times(1));
         agent.lend(&ask).expect("it lends");
     }
     let listed = agent.loans("a/").expect("a list").into_iter().map(|loan| loan.name);

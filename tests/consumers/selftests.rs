@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use prezero_tests::{Daemon, Page};
 use testkit::{hugepages, skip};
-use units::Node;
+use units::{Node, Pages};
 
 use super::{ALL, run, served, skip_for_ever};
 

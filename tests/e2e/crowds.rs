@@ -366,7 +366,7 @@ fn without_descriptors_no_page_is_lost() {
     daemon.wait_for("all returned", |pool| pool.lingering_pages == Pages(0));
     let deadline = Instant::now() + PATIENCE;
     // Blocks that wait to be cleared where they lie still count.
-    while daemon.kernel_free(page) < PAGES && daemon.pool().zeroable_pages < PAGES {
+    while daemon.kernel_free(page) < PAGES && daemon.pool().zeroable_pages < Pages(PAGES) {
         assert!(Instant::now() < deadline, "pages are lost:\n{}", daemon.log());
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
-use units::Node;
+use units::{Node, Pages};
 use wire::ElasticStatus;
 
 mod places;
@@ -138,11 +138,11 @@ fn the_kernels_pool_has_its_least_size_whatever_is_needed() {
 #[test]
 fn what_an_operator_writes_is_respected_and_not_fought() {
     let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     // Added pages stay.
     set_total(before + 13);
     stays(before + 13);
-    assert_eq!(elastic(&daemon).grown_pages, 8);
+    assert_eq!(elastic(&daemon).grown_pages, Pages(8));
     // Pages that were taken away are not added again, whatever the need. The blocks have their
     // pages: those are surplus now.
     set_total(before + 2);

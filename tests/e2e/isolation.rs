@@ -10,6 +10,7 @@ use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, OFlags};
 use testkit::child::{alone, fork};
 use testkit::punch;
+use units::Pages;
 use worker::Which;
 use worker::job::Task;
 

@@ -10,6 +10,7 @@ use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
 use serde_json::json;
 use testkit::child::{alone, fork};
+use units::Pages;
 use wire::PoolStatus;
 
 const LONG: Duration = Duration::from_secs(300);

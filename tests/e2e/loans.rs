@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use client::{Error, LendRequest};
+use client::{Error, Hold, LendRequest};
 use prezero_tests::memory::{assert_zero, faults_of_touching, soil};
 use prezero_tests::{Daemon, Page};
 use units::{Bytes, Pages};
@@ -129,8 +129,8 @@ fn a_ready_gibibyte_of_small_huge_pages_maps_at_one_fault() {
     daemon.zero("max");
     daemon.kill();
     daemon.launch();
-    let taken_over = daemon.wait_for("taken over", |p| p.ready_pages == 1024);
-    assert_eq!(taken_over.lingering_pages, 0);
+    let taken_over = daemon.wait_for("taken over", |p| p.ready_pages == Pages(1024));
+    assert_eq!(taken_over.lingering_pages, Pages(0));
     // A restarted daemon makes them again by itself, without a waiting caller.
     std::thread::sleep(std::time::Duration::from_millis(200));
     check(&daemon);
@@ -222,7 +222,7 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 4, &page.pool("pages_per_block = 2")) else { return };
     daemon.zero("max");
-    let request = LendRequest { held_by_memory: true, ..LendRequest::new(page.times(4)) };
+    let request = LendRequest { hold: Hold::Memory, ..LendRequest::new(page.times(4)) };
     let loan = daemon.client().lend(&request).expect("a loan");
     let memory = loan.map().expect("one range");
     // The lease's descriptor is closed, and the blocks' as well.
@@ -249,11 +249,11 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
 fn the_end_of_a_mapping_is_an_event_for_loans_held_by_memory_and_blocks_that_linger() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 1, &page.pool("max = 1")) else { return };
-    for held_by_memory in [true, false] {
+    for hold in [Hold::Memory, Hold::Descriptor] {
         let mut times: Vec<_> = (0..9)
             .map(|_| {
                 daemon.zero("max");
-                let request = LendRequest { held_by_memory, ..LendRequest::new(page.times(1)) };
+                let request = LendRequest { hold: hold.clone(), ..LendRequest::new(page.times(1)) };
                 let loan = daemon.client().lend(&request).expect("a loan");
                 let memory = loan.map().expect("its memory");
                 drop(loan);
@@ -271,7 +271,7 @@ fn the_end_of_a_mapping_is_an_event_for_loans_held_by_memory_and_blocks_that_lin
         times.sort();
         // By the clock alone it would be half of a quarter of a second.
         let median = times[times.len() / 2];
-        assert!(median.as_millis() < 60, "held by memory: {held_by_memory}, {times:?}");
+        assert!(median.as_millis() < 60, "{hold:?}, {times:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use client::{AgentClient, Client, LendByName, LoanName};
+use client::{AgentClient, Client, LendRequest, LoanName};
 use linux::Mapping;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -19,15 +19,15 @@ use prezero_tests::refused::agent_refusal;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
 use testkit::child::{alone, fork};
-use units::Bytes;
+use units::{Bytes, Pages, Uid};
 use wire::agent::AgentError;
 
 fn named(name: &str) -> LoanName {
     name.parse().expect("a name")
 }
 
-fn ask(name: &str, bytes: Bytes) -> LendByName {
-    LendByName::new(named(name), bytes)
+fn ask(name: &str, bytes: Bytes) -> LendRequest {
+    LendRequest::by_name(named(name), bytes)
 }
 
 /// Maps a loan like any program that gets its path.
@@ -92,7 +92,7 @@ fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
     let page = Page::Mib2;
     let config = format!("{}[agent]\nfill_max = \"8M\"\n", page.pool("pages_per_block = 2"));
     let Some(daemon) = Daemon::start(page, 8, &config) else { return };
-    let whole = |name, pages| LendByName { whole: true, ..ask(name, page.times(pages)) };
+    let whole = |name, pages| LendRequest { whole: true, ..ask(name, page.times(pages)) };
     // Not ready, ready in part, ready: whole in the end.
     let allocated = |path: &str| std::fs::metadata(path).expect("a file").blocks() * 512;
     let lent = daemon.agent().lend(&whole("none", 3)).expect("the daemon zeroes it");
@@ -239,8 +239,7 @@ fn the_agents_socket_is_roots_and_its_groups_and_the_other_knows_nothing_of_name
         lent.loan.uid == Uid(NOBODY) && agent.give_back(named("mine")).is_ok()
     });
     // A file is its user's alone.
-    let request =
-        LendByName { uid: Some(Uid(NOBODY)), gid: Some(NOBODY), ..ask("given", page.times(1)) };
+    let request = ask("given", page.times(1)).given_to(Some(Uid(NOBODY)), Some(NOBODY));
     let lent = daemon.agent().lend(&request).expect("root may");
     let file = Path::new(&lent.loan.path).metadata().expect("a file");
     assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (NOBODY, NOBODY, 0o600));

@@ -6,7 +6,7 @@ use linux::{Roots, numa};
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
-use units::Node;
+use units::{Node, Pages};
 
 /// A daemon with a pool of `pages` pages on each of two nodes.
 fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {

@@ -12,7 +12,7 @@ use rustix::fs::MemfdFlags;
 use serde_json::Value;
 use testkit::child::{alone, fork};
 use testkit::hugepages;
-use units::Node;
+use units::{Node, Pages};
 
 fn json(mut command: Command) -> Value {
     let output = command.arg("--json").output().expect("prezero runs");
@@ -208,7 +208,7 @@ fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
     let lease = holder["lease"].as_u64().expect("a number").to_string();
     json(daemon.command(&["revoke", &lease]));
     // The kernel keeps pinned pages of any file.
-    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (0, 0));
+    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (Pages(0), 0));
     drop(ring);
     daemon.wait_for("free again", |pool| pool.kernel_free_pages == Pages(1));
 }
@@ -457,7 +457,7 @@ fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     assert!(people.lines().next().is_some_and(|line| line.ends_with(", drained")), "{people}");
     json(daemon.command(&["drain", "--end"]));
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 4);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(4));
     // After the end of the daemon, too.
     let while_it_runs = drain_without(&daemon, "elsewhere");
     assert!(text(&while_it_runs.stderr).contains("another daemon works in"), "it lives");

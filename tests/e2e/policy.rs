@@ -104,7 +104,7 @@ fn the_last_pages_are_left_free_and_given_back_when_others_take_them() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 8, &page.pool("leave_free = 3")) else { return };
     daemon.zero("max");
-    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (5, 3));
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (Pages(5), 3));
     // Another program takes two of the three.
     let file = linux::BlockFile::from(
         rustix::fs::memfd_create(

@@ -6,6 +6,7 @@ use prezero_tests::refused::refusal;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
 use testkit::child::{alone, become_user_of_a_new_namespace, fork};
+use units::{Bytes, JobId, Node, Pages, Uid};
 
 #[test]
 fn without_a_group_only_root_may_do_anything() {

@@ -17,6 +17,7 @@ use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use testkit::hugepages;
+use units::Pages;
 use wire::Status;
 
 /// The socket that a daemon tells things through, as systemd has one.
@@ -229,7 +230,7 @@ fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     daemon.wait_until_up();
     let mode = std::os::unix::fs::PermissionsExt::mode;
     assert_eq!(mode(&path.metadata().expect("a socket").permissions()) & 0o777, 0o600);
-    let ask = client::LendByName::new("pod".parse().expect("a name"), page.times(1));
+    let ask = client::LendRequest::by_name("pod".parse().expect("a name"), page.times(1));
     let lent = client::AgentClient::connect(&path).and_then(|mut agent| agent.lend(&ask));
     let lent = lent.expect("it lends").loan;
     for end in [Daemon::kill, Daemon::terminate] {

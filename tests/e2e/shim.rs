@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::{Daemon, Page, c};
 use testkit::hugepages;
-use units::Node;
+use units::{Node, Pages};
 
 mod answers;
 mod behind;

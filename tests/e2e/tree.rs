@@ -314,7 +314,7 @@ fn who_may_read_and_write_is_said_by_group_and_mode() {
             let as_expected = |may: bool, refused: bool| may != refused;
             as_expected(may_read, denied(read)) && as_expected(may_write, denied(written))
         });
-        assert_eq!(daemon.pool().ready_pages, u64::from(may_write), "{config}");
+        assert_eq!(daemon.pool().ready_pages, Pages(u64::from(may_write)), "{config}");
         // Files that make no sense to write refuse every user, as in sysfs.
         let zeroed = path.with_file_name("zeroed_hugepages");
         assert!(denied(OpenOptions::new().write(true).open(zeroed)));

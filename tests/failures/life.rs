@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use prezero_tests::memory::{first_dirty, soil};
 use prezero_tests::{Daemon, Page};
 use testkit::skip;
+use units::Pages;
 use wire::PoolStatus;
 
 const PAGE: Page = Page::Mib2;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use client::{AgentClient, LendByName};
+use client::{AgentClient, LendRequest};
 use prezero_tests::{Daemon, Page};
 use serde_json::{Value, json};
 
@@ -31,10 +31,9 @@ fn ask(scene: &Scene<'_>, method: &str, parameters: &Value) -> String {
     }
 }
 
-fn name(text: &str, uid: User) -> LendByName {
-    let mut request = LendByName::new(text.parse().expect("a name"), Page::Mib2.times(1));
-    request.uid = Some(uid.number());
-    request
+fn name(text: &str, uid: User) -> LendRequest {
+    let request = LendRequest::by_name(text.parse().expect("a name"), Page::Mib2.times(1));
+    request.given_to(Some(uid.number()), None)
 }
 
 /// An agent that lends to a container, and takes it back.
@@ -43,7 +42,7 @@ fn lend_and_return(daemon: &Daemon) -> Result<Duration, String> {
     let clock = Clock::start(daemon);
     let done = AgentClient::connect(daemon.agent_socket()).and_then(|mut agent| {
         agent.lend(&request)?;
-        agent.give_back(request.name.clone())
+        agent.give_back(request.name().expect("a name").clone())
     });
     let took = clock.stop();
     done.map(|()| took).map_err(|error| format!("lend and return by name: {error}"))

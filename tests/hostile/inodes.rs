@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use client::{LendRequest, Mapping};
+use client::{Hold, LendRequest, Mapping};
 use linux::BlockFile;
 use prezero_tests::Page;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -274,7 +274,7 @@ fn watch_while_it_borrows(scene: &mut Scene<'_>, pause: Duration, sets: usize) -
     let mut loans = 0;
     scene.set_up();
     while !scene.over() || loans == 0 {
-        let (lease, file) = scene.borrow_file(|request| request.held_by_memory = true);
+        let (lease, file) = scene.borrow_file(|request| request.hold = Hold::Memory);
         watch(&watcher, &file.as_fd());
         let memory = Mapping::map(&file, PAGE, Page::Mib2.size()).expect("lent memory");
         drop((lease, file));

@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use client::Hold;
 use testkit::child::fork;
 
 use crate::attack::{Attack, say};
@@ -129,7 +130,11 @@ fn read_locks_beside_leases(scene: &mut Scene<'_>) -> Got {
     let mut loans = 0;
     without_cpu_time(scene, read, |scene| {
         loans += 1;
-        let (lease, file) = scene.borrow_file(|request| request.held_by_memory = loans % 2 == 0);
+        let (lease, file) = scene.borrow_file(|request| {
+            if loans % 2 == 0 {
+                request.hold = Hold::Memory;
+            }
+        });
         // Its break would kill the holder otherwise.
         let _ = raw::fcntl(&file, F_SETSIG, libc::SIGURG);
         let _ = raw::fcntl(&file, libc::F_SETLEASE, libc::F_WRLCK);

@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use client::LendByName;
+use client::LendRequest;
 use prezero_tests::Daemon;
 use prezero_tests::daemon::PATIENCE;
 use serde_json::{Value, json};
@@ -102,17 +102,20 @@ fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
     const LOANS: usize = 8;
     let _alone = alone();
     let daemon = daemon(SMALL);
-    let owned = |nth: usize| LendByName {
+    let owned = |nth: usize| LendRequest {
         whole: true,
         owner: Some(format!("o{nth}").parse().expect("a name")),
-        keep_seconds: Some(600),
-        ..LendByName::new(format!("foe/{nth}").parse().expect("a name"), Bytes(PAGE))
+        keep: Some(Duration::from_secs(600)),
+        ..LendRequest::by_name(format!("foe/{nth}").parse().expect("a name"), Bytes(PAGE))
     };
     let kept: Vec<_> = (0..LOANS)
         .map(|nth| {
             let lent = daemon.agent().lend(&owned(nth)).expect("a loan");
             let file = std::fs::File::open(lent.loan.path).expect("root may");
-            daemon.agent().give_back(owned(nth).name).expect("it is lent");
+            daemon
+                .agent()
+                .give_back(owned(nth).name().expect("a name").clone())
+                .expect("it is lent");
             file
         })
         .collect();
@@ -130,7 +133,7 @@ fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
             .collect();
         std::thread::sleep(Duration::from_millis(200));
         let begun = Instant::now();
-        let victims = LendByName::new("victim/x".parse().expect("a name"), Bytes(PAGE));
+        let victims = LendRequest::by_name("victim/x".parse().expect("a name"), Bytes(PAGE));
         daemon.agent().lend(&victims).expect("a loan");
         let took = begun.elapsed();
         assert!(foes.iter().any(|foe| !foe.is_finished()), "nobody waited beside it");

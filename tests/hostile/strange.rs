@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use client::{Client, LendRequest, Mapping};
+use client::{Client, Hold, LendRequest, Mapping};
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
 use testkit::child::fork;
@@ -224,7 +224,7 @@ fn die_everywhere(scene: &mut Scene<'_>) -> Got {
         let socket = scene.daemon.socket();
         let child = fork(move |ready| {
             let mut request = LendRequest::new(Page::Mib2.times(1));
-            request.held_by_memory = true;
+            request.hold = Hold::Memory;
             let lent = Client::connect(&socket).and_then(|mut client| client.lend(&request));
             let _memory = lent.and_then(|loan| {
                 let memory = loan.map()?;

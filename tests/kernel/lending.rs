@@ -125,7 +125,7 @@ fn kept_content_holds_its_file_and_goes_to_its_owner() {
     if !support::shows_descriptors(&daemon) {
         // Its other users are unknown: it is given up, and its owner gets zeros as any borrower
         // does.
-        daemon.wait_for("given up", |p| (p.blocks, p.kept_pages) == (0, 0));
+        daemon.wait_for("given up", |p| (p.blocks, p.kept_pages) == (0, Pages(0)));
         assert_eq!(daemon.kernel_free(page), 8);
         let other = daemon.lend_to("db", hour, page, 4);
         assert!(!other.is_kept());

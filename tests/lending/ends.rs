@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How a loan is held, how it is accounted, and the knowledge about its holders.
 
+use client::Hold;
 use units::{Bytes, LeaseId, Node, Pages, Uid};
 
 use super::*;
@@ -10,7 +11,7 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_mapping() {
     let _alone = alone();
     let daemon = daemon("max = 2", "");
     ready(&daemon, 2);
-    let by_memory = LendRequest { held_by_memory: true, ..one_file(1) };
+    let by_memory = LendRequest { hold: Hold::Memory, ..one_file(1) };
     let loan = daemon.client().lend(&by_memory).expect("a loan");
     let id = loan.id();
     let memory = loan.map().expect("a mapping");
@@ -32,7 +33,7 @@ fn a_loan_held_by_its_memory_that_nobody_mapped_ends_with_its_lease() {
     let _alone = alone();
     let daemon = daemon("max = 1", "");
     ready(&daemon, 1);
-    let by_memory = LendRequest { held_by_memory: true, ..one_file(1) };
+    let by_memory = LendRequest { hold: Hold::Memory, ..one_file(1) };
     drop(daemon.client().lend(&by_memory).expect("a loan"));
     daemon.wait_for("returned", |pool| {
         pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(0)

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use client::{Client, LendRequest, Loan, Mapping};
+use client::{Client, Hold, LendRequest, Loan, Mapping};
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -141,7 +141,9 @@ impl<'a> Borrower<'a> {
         let random = &mut self.random;
         let mut request = LendRequest::new(Page::Mib2.times(random.random_range(1..=5)));
         request.single = random.random_bool(0.5);
-        request.held_by_memory = random.random_bool(0.3);
+        if random.random_bool(0.3) {
+            request.hold = Hold::Memory;
+        }
         if random.random_bool(0.25) {
             let owner = format!("s{}", random.random_range(0..3));
             request.owner = Some(owner.parse().expect("a name"));

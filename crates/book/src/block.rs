@@ -31,7 +31,7 @@ use thiserror::Error;
 use units::{BlockId, JobId, Pages, PoolKey, Uid};
 
 pub use part::{Keep, Part};
-pub use reach::{Hold, Proof, Reach, Unheld};
+pub use reach::{HeldBy, Proof, Reach, Unheld};
 pub use wire::StateName;
 
 /// The states for which [`Block::is_unlent`] is true.
@@ -120,7 +120,7 @@ pub struct Block {
     /// Pages of its borrower's file beyond the lent length.
     grown: Pages,
     /// What keeps it lingering, as of the last look.
-    hold: Hold,
+    hold: HeldBy,
 }
 
 impl Block {
@@ -134,7 +134,7 @@ impl Block {
             state: State::Zeroing { job, done: Pages::ZERO },
             missing,
             grown: Pages::ZERO,
-            hold: Hold::default(),
+            hold: HeldBy::default(),
         }
     }
 
@@ -148,13 +148,13 @@ impl Block {
             state: State::Lent(part),
             missing,
             grown: Pages::ZERO,
-            hold: Hold::default(),
+            hold: HeldBy::default(),
         }
     }
 
     fn adopted(id: BlockId, pool: PoolKey, state: State) -> Self {
         let (missing, grown) = (Pages::ZERO, Pages::ZERO);
-        Self { id, pool, state, missing, grown, hold: Hold::default() }
+        Self { id, pool, state, missing, grown, hold: HeldBy::default() }
     }
 
     /// A file found in `ready/` at start: a finish put it there, and `reach` shows that no other

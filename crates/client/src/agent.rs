@@ -5,10 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use units::LoanName;
-use wire::Parameters;
-use wire::agent::{
-    AgentError, GetSupply, LendByName, LentByName, ListLoans, NamedLoan, ReturnByName, Supply,
-};
+use wire::agent::{AgentError, GetSupply, LentByName, ListLoans, NamedLoan, ReturnByName, Supply};
+use wire::{LendForAgent, LendRequest, Parameters};
 
 use crate::connection::exchange;
 use crate::error::{Error, Result};
@@ -48,8 +46,8 @@ impl AgentClient {
     ///
     /// # Errors
     /// [`Error::AgentRefused`] with the reason, [`Error::Broken`].
-    pub fn lend(&mut self, request: &LendByName) -> Result<LentByName> {
-        self.call(request)
+    pub fn lend(&mut self, request: &LendRequest) -> Result<LentByName> {
+        self.call(&LendForAgent(request.clone()))
     }
 
     /// Ends a loan by its name, also a pending one. Processes that have its file open or mapped

@@ -29,5 +29,5 @@ pub use error::{Error, Result};
 pub use linux::Mapping;
 pub use loan::Loan;
 pub use units::{Bytes, LoanName, Node, Owner, PageSize, Pages};
-pub use wire::agent::{LendByName, LentByName, NamedLoan, SOCKET_ENDING as AGENT_SOCKET_ENDING};
-pub use wire::{DEFAULT_SOCKET, LendRequest, PoolStatus, Provider, Status};
+pub use wire::agent::{LentByName, NamedLoan, SOCKET_ENDING as AGENT_SOCKET_ENDING};
+pub use wire::{DEFAULT_SOCKET, Hold, LendRequest, PoolStatus, Provider, Status};

@@ -82,7 +82,7 @@ struct Waiting {
     /// `None` where the daemon tells nothing: then it is looked by the clock.
     watch: Option<Watch>,
     /// Ready bytes by node and page size, as reported.
-    ready: BTreeMap<(u32, u64), u64>,
+    ready: BTreeMap<(Node, PageSize), Bytes>,
     /// Fewer ready bytes than these are not enough...
     enough: Bytes,
     /// ... on one node, or on all of them.

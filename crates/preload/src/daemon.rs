@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Bytes, Client, LendRequest, Loan, Node, PageSize};
+use client::{Bytes, Client, Hold, LendRequest, Loan, Node, PageSize};
 
 use crate::config::config;
 use crate::policy::Choice;
@@ -59,7 +59,7 @@ impl Lender {
                 page_size: Some(page_size),
                 node: node.map(Node),
                 single: ask.single,
-                held_by_memory: true,
+                hold: Hold::Memory,
                 ..LendRequest::new(Bytes(ask.bytes))
             };
             let lent = Client::connect_within(socket, wait).and_then(|mut c| c.lend(&request));

@@ -25,7 +25,7 @@
 //!
 //! # Whose the memory is
 //!
-//! A loan is held by its memory ([`client::LendRequest::held_by_memory`]): it lasts while any
+//! A loan is held by its memory ([`client::Hold::Memory`]): it lasts while any
 //! process maps it or has it open. The shim keeps no descriptor, so a program that closes all of
 //! them loses nothing. `munmap`, `exec`, exit and SIGKILL end a loan without the shim's help.
 

@@ -6,14 +6,13 @@
 //! a loan is a path.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use units::{Bytes, LoanName, Node, Owner, PageSize, Uid};
+use units::{Bytes, LoanName, Node, PageSize, Uid};
 
 use crate::BadValue;
 use crate::methods::method;
-use crate::optional::{or_default, seconds};
+use crate::optional::or_default;
 
 /// The interface's name.
 pub const INTERFACE: &str = "io.prezero.agent";
@@ -108,61 +107,9 @@ pub struct Supplies {
     pub supplies: Vec<Supply>,
 }
 
-method!(LendByName, "io.prezero.agent.Lend", LentByName);
 method!(ReturnByName, "io.prezero.agent.Return", crate::Configured);
 method!(ListLoans, "io.prezero.agent.ListLoans", Loans);
 method!(GetSupply, "io.prezero.agent.GetSupply", Supplies);
-
-/// What to lend by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LendByName {
-    /// The name. The same name and size again are the same loan.
-    pub name: LoanName,
-    /// The size: whole pages.
-    pub bytes: Bytes,
-    /// The page size. `None` leaves it to the daemon.
-    #[serde(rename = "page_bytes", default)]
-    pub page_size: Option<PageSize>,
-    /// The node. `None` takes any.
-    #[serde(default)]
-    pub node: Option<Node>,
-    /// Whether every page must be there and zero. The daemon zeroes pages that are not ready, or
-    /// refuses.
-    #[serde(default, deserialize_with = "or_default")]
-    pub whole: bool,
-    /// The user that gets the file. `None` is the caller.
-    #[serde(default)]
-    pub uid: Option<Uid>,
-    /// The file's group. `None` is the caller's.
-    #[serde(default)]
-    pub gid: Option<u32>,
-    /// The owner of the content, which stays after the return for the next loan of the same owner,
-    /// user, size and scope. The loan's name must have a scope, and the loan must be `whole`.
-    #[serde(default)]
-    pub owner: Option<Owner>,
-    /// How long the content stays for its owner. `None` drops it.
-    #[serde(rename = "keep_seconds", default, with = "seconds")]
-    pub keep: Option<Duration>,
-}
-
-impl LendByName {
-    /// `bytes` of any pages, by that name, to the caller's own user.
-    #[must_use]
-    pub fn new(name: LoanName, bytes: Bytes) -> Self {
-        Self {
-            name,
-            bytes,
-            page_size: None,
-            node: None,
-            whole: false,
-            uid: None,
-            gid: None,
-            owner: None,
-            keep: None,
-        }
-    }
-}
 
 /// Ends a loan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,7 @@
 pub mod agent;
 mod answers;
 mod error;
+mod lend;
 mod message;
 mod methods;
 mod optional;
@@ -26,10 +27,11 @@ pub use answers::{
     ZeroBy,
 };
 pub use error::Error;
+pub use lend::{Hold, LendForAgent, LendRequest};
 pub use message::{Call, END, Refused, Reply, call, read_reply, refusal, reply};
 pub use methods::{
-    Configure, Drain, FindHolders, FinishZeroing, GetStatus, GiveBack, LendRequest, Parameters,
-    PoolChange, Revoke, TakeZeroing, Watch,
+    Configure, Drain, FindHolders, FinishZeroing, GetStatus, GiveBack, Parameters, PoolChange,
+    Revoke, TakeZeroing, Watch,
 };
 pub use reading::{BadValue, Invalid};
 pub use service::{

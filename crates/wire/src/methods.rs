@@ -2,16 +2,14 @@
 //! The methods of the interface: one struct for each, with the parameters as its fields.
 
 use std::fmt::Debug;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use units::{Bytes, JobId, LeaseId, Node, Owner, PageSize, Pages, PoolKey};
+use units::{JobId, LeaseId, Node, PageSize, Pages, PoolKey};
 
-use crate::optional::{or_default, seconds};
+use crate::optional::or_default;
 use crate::{
-    Configured, Drained, Finished, GivenBack, Holders, Job, Lent, MAX_PARTS, MOST_PARTS, Recycle,
-    Revoked, Status, WatchReply,
+    Configured, Drained, Finished, GivenBack, Holders, Job, Recycle, Revoked, Status, WatchReply,
 };
 
 /// A method's parameters, with its name and its reply.
@@ -33,7 +31,6 @@ macro_rules! method {
 pub(crate) use method;
 
 method!(GetStatus, "io.prezero.GetStatus", Status);
-method!(LendRequest, "io.prezero.Lend", Lent);
 method!(TakeZeroing, "io.prezero.TakeZeroing", Job);
 method!(FinishZeroing, "io.prezero.FinishZeroing", Finished);
 method!(GiveBack, "io.prezero.GiveBack", GivenBack);
@@ -47,64 +44,6 @@ method!(Drain, "io.prezero.Drain", Drained);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetStatus {}
-
-/// What to borrow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LendRequest {
-    /// The size: whole pages.
-    pub bytes: Bytes,
-    /// The page size. `None` leaves it to the daemon.
-    #[serde(rename = "page_bytes", default)]
-    pub page_size: Option<PageSize>,
-    /// The node. `None` takes any.
-    #[serde(default)]
-    pub node: Option<Node>,
-    /// The owner, to whom a later loan gives the content back.
-    #[serde(default)]
-    pub owner: Option<Owner>,
-    /// How long content stays for that owner after its return, in whole seconds; needs `owner`.
-    #[serde(rename = "keep_seconds", default, with = "seconds")]
-    pub keep: Option<Duration>,
-    /// Whether the loan must be one file, as programs need that take a path or one descriptor.
-    #[serde(default, deserialize_with = "or_default")]
-    pub single: bool,
-    /// Whether the loan lasts as long as any process has a block of it open or mapped, instead of
-    /// as long as the lease's descriptor: for programs that cannot keep a descriptor safe. The
-    /// borrower may drop the loan once it is mapped. Refused where the kernel grants no leases on
-    /// hugetlbfs.
-    #[serde(default, deserialize_with = "or_default")]
-    pub held_by_memory: bool,
-    /// The most blocks that the borrower can take, a descriptor each. The borrower's own faults
-    /// fill the rest. `None` is [`MAX_PARTS`](crate::MAX_PARTS), and the daemon grants
-    /// [`MOST_PARTS`](crate::MOST_PARTS) at most.
-    #[serde(default)]
-    pub most_blocks: Option<u32>,
-}
-
-impl LendRequest {
-    /// `bytes` of any pages, in any number of blocks.
-    #[must_use]
-    pub fn new(bytes: Bytes) -> Self {
-        Self {
-            bytes,
-            page_size: None,
-            node: None,
-            owner: None,
-            keep: None,
-            single: false,
-            held_by_memory: false,
-            most_blocks: None,
-        }
-    }
-
-    /// The most blocks that it may get.
-    #[must_use]
-    pub fn most_parts(&self) -> usize {
-        let asked = self.most_blocks.map_or(MAX_PARTS, |most| most as usize);
-        asked.clamp(1, MOST_PARTS)
-    }
-}
 
 /// Asks for a job for a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

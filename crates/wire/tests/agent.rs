@@ -3,10 +3,8 @@
 
 use serde_json::{Value, json};
 use units::{Bytes, Node, PageSize, Uid};
-use wire::Parameters;
-use wire::agent::{
-    AgentError, LendByName, ListLoans, NamedLoan, ReadyBlocks, ReturnByName, Supply,
-};
+use wire::agent::{AgentError, ListLoans, NamedLoan, ReadyBlocks, ReturnByName, Supply};
+use wire::{LendForAgent, LendRequest, Parameters};
 
 fn loan() -> (NamedLoan, Value) {
     let loan = NamedLoan {
@@ -48,18 +46,25 @@ fn loans_and_supplies_are_as_agents_read_them() {
 
 #[test]
 fn calls_have_their_names_and_what_may_be_absent_may() {
-    let names = [LendByName::NAME, ReturnByName::NAME, ListLoans::NAME];
+    let names = [LendForAgent::NAME, ReturnByName::NAME, ListLoans::NAME];
     let expected = ["Lend", "Return", "ListLoans"].map(|name| format!("io.prezero.agent.{name}"));
     assert_eq!(names.map(str::to_owned), expected);
-    let least: LendByName =
+    let least: LendForAgent =
         serde_json::from_value(json!({ "name": "a", "bytes": 4096 })).expect("the rest is absent");
-    assert_eq!(least, LendByName::new("a".parse().expect("a name"), units::Bytes(4096)));
+    assert_eq!(least.0, LendRequest::by_name("a".parse().expect("a name"), units::Bytes(4096)));
     let all = json!({
         "name": "a/b", "bytes": 2_097_152, "page_bytes": 2_097_152, "node": 1, "whole": true,
         "uid": 5, "gid": 6, "owner": "cache", "keep_seconds": 60,
     });
-    let read: LendByName = serde_json::from_value(all.clone()).expect("a call");
+    let read: LendForAgent = serde_json::from_value(all.clone()).expect("a call");
     assert_eq!(serde_json::to_value(read).expect("it can be written"), all);
+    for borrowers in ["single", "held_by_memory"] {
+        let mut call = json!({ "name": "a", "bytes": 4096 });
+        call.as_object_mut().expect("an object").insert(borrowers.to_owned(), true.into());
+        serde_json::from_value::<LendForAgent>(call).expect_err("a parameter of borrowers");
+    }
+    let nameless = serde_json::from_value::<LendForAgent>(json!({ "bytes": 4096 }));
+    assert!(nameless.expect_err("no name").to_string().contains("name"));
     assert_eq!(serde_json::from_value::<ListLoans>(json!({})).expect("all"), ListLoans::default());
     serde_json::from_value::<ReturnByName>(json!({ "name": "a//b" })).expect_err("no name");
     let kept: ReturnByName = serde_json::from_value(json!({ "name": "a" })).expect("a call");

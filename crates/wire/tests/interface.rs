@@ -78,7 +78,7 @@ fn interface_of_borrowers_is_that_of_the_structs() {
 #[test]
 fn interface_of_agents_is_that_of_the_structs() {
     let mut code = Code::default();
-    code.method::<wire::agent::LendByName>();
+    code.method::<wire::LendForAgent>();
     code.method::<wire::agent::ReturnByName>();
     code.method::<wire::agent::ListLoans>();
     code.method::<wire::agent::GetSupply>();

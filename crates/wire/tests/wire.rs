@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use units::{Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, Uid};
 use wire::{
     BlockHolder, BlockSize, Counters, Drained, ElasticStatus, Error, Finished, GivenBack, Held,
-    Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart, Level,
+    Hold, Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart, Level,
     LoanStatus, MESSAGE_FDS, MOST_PARTS, PoolChange, PoolStatus, Provider, Recycle, Revoked,
     StateName, Status, Unknown, UserStatus, Watch, WatchReply, ZeroBy,
 };
@@ -276,8 +276,9 @@ fn a_request_names_what_it_wants_and_nothing_else_is_needed() {
         owner: Some("guest1".parse().expect("an owner")),
         keep: Some(Duration::from_secs(60)),
         single: true,
-        held_by_memory: true,
+        whole: false,
         most_blocks: Some(300),
+        hold: Hold::Memory,
     };
     let wire = json!({
         "bytes": 8_589_934_592_u64, "page_bytes": 1_073_741_824, "node": 1, "owner": "guest1",
@@ -287,6 +288,11 @@ fn a_request_names_what_it_wants_and_nothing_else_is_needed() {
     golden(&request, &wire);
     let least = serde_json::from_value::<LendRequest>(json!({ "bytes": 4096 }));
     assert_eq!(least.unwrap(), LendRequest::new(Bytes(4096)));
+    for agents in [json!({ "name": "a" }), json!({ "whole": true }), json!({ "uid": 1 })] {
+        let mut call = json!({ "bytes": 4096 });
+        call.as_object_mut().unwrap().extend(agents.as_object().unwrap().clone());
+        serde_json::from_value::<LendRequest>(call).expect_err("a parameter of agents");
+    }
 }
 
 #[test]

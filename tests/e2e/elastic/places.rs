@@ -9,7 +9,7 @@ use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
-use units::Node;
+use units::{Node, Pages};
 
 use super::{total, wait_for_total};
 

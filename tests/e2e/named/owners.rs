@@ -4,31 +4,28 @@
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 
-use client::{Client, LendByName};
+use std::time::Duration;
+
+use client::{Client, LendRequest};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::refused::agent_refusal;
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
 use testkit::child::alone;
 use testkit::punch;
-use units::Bytes;
+use units::{Bytes, Pages, Uid};
 use wire::agent::AgentError;
 
 use super::{ask, map, named, names, raw_call};
 
 /// With an owner and content kept for a minute.
-fn owned(name: &str, owner: &str, bytes: Bytes) -> LendByName {
+fn owned(name: &str, owner: &str, bytes: Bytes) -> LendRequest {
     let owner = Some(owner.parse().expect("an owner"));
-    LendByName {
-        owner,
-        keep: Some(std::time::Duration::from_secs(60)),
-        whole: true,
-        ..ask(name, bytes)
-    }
+    LendRequest { owner, keep: Some(Duration::from_secs(60)), whole: true, ..ask(name, bytes) }
 }
 
 /// Whether it is what its owner left, and its path.
-fn lend(daemon: &Daemon, request: &LendByName) -> (bool, String) {
+fn lend(daemon: &Daemon, request: &LendRequest) -> (bool, String) {
     let lent = daemon.agent().lend(request).expect("it lends");
     (lent.kept, lent.loan.path)
 }
@@ -58,23 +55,23 @@ fn content_stays_for_an_owner_within_the_scope_of_names_and_for_nobody_else() {
         assert_eq!(back(&daemon, "team-a/one.0"), 1);
         // Another scope, another user, another owner, none; and a loan without a name. They leave
         // nothing: the pool has one page more than the kept ones.
-        let leaves_nothing = |request| LendByName { keep_seconds: None, ..request };
+        let leaves_nothing = |request| LendRequest { keep: None, ..request };
         for request in [
             leaves_nothing(mine("team-b/one.0")),
-            leaves_nothing(LendByName { uid: Some(Uid(NOBODY)), ..mine("team-a/user") }),
+            leaves_nothing(mine("team-a/user").given_to(Some(Uid(NOBODY)), None)),
             leaves_nothing(owned("team-a/other", "Cache", page.times(1))),
             ask("team-a/plain", page.times(1)),
         ] {
             let (is_kept, path) = lend(&daemon, &request);
             assert!(!is_kept, "{request:?} is given what team-a's owner left");
             assert_zero(&map(&path, page));
-            assert_eq!(back(&daemon, request.name.as_str()), 1);
+            assert_eq!(back(&daemon, request.name().expect("a name").as_str()), 1);
         }
         let mut client = Client::connect(daemon.socket()).expect("it listens");
-        let request = client::LendRequest {
+        let request = LendRequest {
             owner: Some("cache".parse().expect("an owner")),
             single: true,
-            ..client::LendRequest::new(page.times(1))
+            ..LendRequest::new(page.times(1))
         };
         let loan = client.lend(&request).expect("it lends");
         assert!(!loan.is_kept(), "an owner of a scope is no other");
@@ -177,12 +174,9 @@ fn what_is_kept_by_name_counts_against_its_scope_and_bad_owners_are_refused() {
     for (request, why) in [
         (one("noscope"), "scope"),
         (owned(&format!("s/{}", "n".repeat(80)), &long, page.times(1)), "file name"),
-        (
-            LendByName { keep: Some(std::time::Duration::from_secs(61)), ..one("s/n") },
-            "keep_seconds_max",
-        ),
-        (LendByName { owner: None, ..one("s/n") }, "needs an owner"),
-        (LendByName { whole: false, ..one("s/n") }, "whole"),
+        (LendRequest { keep: Some(Duration::from_secs(61)), ..one("s/n") }, "keep_seconds_max"),
+        (LendRequest { owner: None, ..one("s/n") }, "needs an owner"),
+        (LendRequest { whole: false, ..one("s/n") }, "whole"),
     ] {
         let no = agent_refusal(ask_for(request));
         assert!(no.to_string().contains(why), "{no}");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use units::{PageSize, Pages};
 
-use client::{AgentClient, Error, LendByName, NamedLoan};
+use client::{AgentClient, Error, LendRequest, NamedLoan};
 use nix::sys::signal::Signal;
 use prezero_tests::memory::{assert_soiled, soil};
 use prezero_tests::{Daemon, Page};
@@ -41,9 +41,9 @@ impl Agent {
                     self.lent.remove(&name);
                 }),
                 None => {
-                    let request = LendByName {
+                    let request = LendRequest {
                         whole: random.random_bool(0.7),
-                        ..LendByName::new(named(&name), page.times(random.random_range(1..4)))
+                        ..LendRequest::by_name(named(&name), page.times(random.random_range(1..4)))
                     };
                     client.lend(&request).map(|lent| {
                         let byte = random.random_range(1..=255);

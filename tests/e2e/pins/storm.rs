@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use client::{Client, LendRequest, Mapping};
+use client::{Client, Hold, LendRequest, Mapping};
 use io_uring::IoUring;
 use prezero_tests::memory::{first_dirty, soil};
 use prezero_tests::pins::{PINNED, pin_in_pipe, pin_in_ring, read_pinned, write_pinned};
@@ -74,7 +74,9 @@ fn pin(random: &mut StdRng, memory: &Mapping, mark: u8) -> Option<Pinned> {
 fn borrow(daemon: &Daemon, random: &mut StdRng, pinned: &mut Vec<Pinned>) -> Option<Seen> {
     let mark = random.random_range(1..=255);
     let mut request = LendRequest::new(Page::Mib2.times(random.random_range(1..=4)));
-    request.held_by_memory = random.random_bool(0.5);
+    if random.random_bool(0.5) {
+        request.hold = Hold::Memory;
+    }
     let lent = Client::connect(daemon.socket()).and_then(|mut client| client.lend(&request));
     let loan = lent.ok()?;
     let memory = loan.map().ok()?;

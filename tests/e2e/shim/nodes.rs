@@ -10,7 +10,7 @@ use std::time::Duration;
 use linux::{Roots, numa};
 use prezero_tests::{Daemon, c};
 use testkit::{hugepages, skip_for_ever};
-use units::Node;
+use units::{Node, Pages};
 
 use super::{PAGE, assert_same, logged, served, shim, shimmed, text};
 

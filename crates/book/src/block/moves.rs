@@ -4,7 +4,7 @@
 use units::{JobId, LeaseId, LoanName, Pages};
 
 use super::reach::InPlace;
-use super::{Block, Hold, IllegalMove, Part, Reach, Settled, State, StateName, ZeroClaim};
+use super::{Block, HeldBy, IllegalMove, Part, Reach, Settled, State, StateName, ZeroClaim};
 use crate::config::Recycle;
 
 impl Block {
@@ -188,7 +188,7 @@ impl Block {
 
     /// What keeps a lingering block from settling, as of the last look.
     #[must_use]
-    pub fn hold(&self) -> Hold {
+    pub fn hold(&self) -> HeldBy {
         self.hold
     }
 
@@ -209,9 +209,9 @@ impl Block {
     ) -> Result<Settled, IllegalMove> {
         let State::Lingering(part) = &self.state else { return self.illegal("settled") };
         let hold = match reach {
-            Reach::Shared => Some(Hold::Open),
-            Reach::Mapped => Some(Hold::Mapped),
-            Reach::Pinned => Some(Hold::Pinned),
+            Reach::Shared => Some(HeldBy::Open),
+            Reach::Mapped => Some(HeldBy::Mapped),
+            Reach::Pinned => Some(HeldBy::Pinned),
             Reach::Poisoned | Reach::Altered | Reach::Marked | Reach::Unknown => {
                 return Ok(Settled::Gone);
             }
@@ -224,7 +224,7 @@ impl Block {
         // A block that stays gets its length back, one that goes is counted no more.
         self.grown = Pages::ZERO;
         // The next time it lingers, it starts without a look.
-        self.hold = Hold::default();
+        self.hold = HeldBy::default();
         let is_named = part.as_ref().is_some_and(|part| part.scope().is_some());
         if let Some(part) = part
             && let Some(keep) = &part.keep

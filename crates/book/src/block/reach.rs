@@ -53,7 +53,7 @@ pub enum Reach {
 
 /// By what a lingering block is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Hold {
+pub enum HeldBy {
     /// A process has a descriptor, or the block has yet to be looked at.
     #[default]
     Open,

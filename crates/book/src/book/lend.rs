@@ -107,6 +107,8 @@ pub enum Refusal {
     OwnerLingers,
     /// There is a loan by that name already.
     NameTaken,
+    /// A loan by that name is being made: ask again when that is done.
+    NameBusy,
     /// There are as many loans by name as there may be.
     TooManyNames,
     /// The quota of the name's scope.

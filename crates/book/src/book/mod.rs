@@ -45,7 +45,7 @@ pub use lend::{Asked, Loan, LoanPart, Named, Refusal};
 pub use mix::Learnt;
 pub use names::HeldByName;
 
-use crate::block::{Block, Hold, Part, Reach, State, StateName};
+use crate::block::{Block, HeldBy, Part, Reach, State, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
 use crate::journal::{self, Entry};
 use crate::policy;
@@ -411,8 +411,8 @@ impl Book {
             lent_pages: pages(StateName::Lent),
             kept_pages: pages(StateName::Kept),
             lingering_pages: pages(StateName::Lingering),
-            mapped_pages: self.lingering_by(key, Hold::Mapped),
-            pinned_pages: self.lingering_by(key, Hold::Pinned),
+            mapped_pages: self.lingering_by(key, HeldBy::Mapped),
+            pinned_pages: self.lingering_by(key, HeldBy::Pinned),
             blocks: StateName::ALL.iter().map(|s| self.blocks.sum(key, *s).blocks).sum(),
             ready_low: config.low(),
             ready_high: config.ready_high,
@@ -425,7 +425,7 @@ impl Book {
         }
     }
 
-    fn lingering_by(&self, key: PoolKey, hold: Hold) -> Pages {
+    fn lingering_by(&self, key: PoolKey, hold: HeldBy) -> Pages {
         let held = |b: &&Block| b.pool() == key && b.hold() == hold;
         self.in_state(StateName::Lingering).filter(held).map(Block::pages).sum()
     }

@@ -90,6 +90,20 @@ impl Book {
         })
     }
 
+    /// The loan of the name that is asked for, if there is one by that name.
+    ///
+    /// # Errors
+    /// [`Refusal::NameBusy`] while it is pending, and [`Refusal::NameTaken`] where it is another
+    /// one than is asked for.
+    #[must_use]
+    pub fn find(&self, asked: &Asked) -> Option<Result<HeldByName, Refusal>> {
+        Some(match self.named(&asked.named.as_ref()?.name)? {
+            found if found.is_pending => Err(Refusal::NameBusy),
+            found if found.fits(asked) => Ok(found),
+            _ => Err(Refusal::NameTaken),
+        })
+    }
+
     /// The loans with names that begin with `prefix` and come after `after`, in the order of their
     /// names, pending ones included.
     pub fn named_loans<'a>(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use book::block::{Hold, State as Life, StateName};
+use book::block::{HeldBy, State as Life, StateName};
 use units::{Counts, LeaseId, Pages};
 
 use super::scene::Scene;
@@ -73,7 +73,7 @@ impl State {
         let block = self.book.block(file.block).expect("a file that is known");
         let by_worker = file.workers.contains(&true);
         let lingers = matches!(block.state(), Life::Lingering(_));
-        assert!(lingers || block.hold() == Hold::Open, "what held it before: {block:?}");
+        assert!(lingers || block.hold() == HeldBy::Open, "what held it before: {block:?}");
         match block.state() {
             Life::Ready(_) => {
                 let all = block.pool().pages_per_block.0;

@@ -119,7 +119,7 @@ impl State {
             let returns = ends.map(|discard| Step::Return { name: no, discard });
             match self.world.names[name] {
                 ByName::Pending { .. } => {
-                    steps.extend([true, false].map(|whole| Step::Hold { name: no, whole }));
+                    steps.extend([true, false].map(|whole| Step::HeldBy { name: no, whole }));
                 }
                 ByName::Told { .. } => steps.extend(returns),
                 // It asks again for what it may have asked for, or returns what it finds listed.

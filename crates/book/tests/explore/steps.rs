@@ -44,7 +44,7 @@ pub(crate) enum Step {
         owner: bool,
     },
     /// A pending loan gets its name. A whole loan is filled to the last page before.
-    Hold {
+    HeldBy {
         name: u8,
         whole: bool,
     },
@@ -178,7 +178,7 @@ impl State {
             Step::Ask { name, user, owner } => {
                 self.ask_by_name(scene, name.into(), user.into(), owner)
             }
-            Step::Hold { name, whole } => self.hold(name.into(), whole),
+            Step::HeldBy { name, whole } => self.hold(name.into(), whole),
             Step::Return { name, discard } => {
                 let name = usize::from(name);
                 self.world.names[name] = ByName::Nothing;

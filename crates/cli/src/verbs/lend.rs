@@ -74,11 +74,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    if let Some(name) = &args.named.name {
-        let kept = (args.owner.as_ref(), args.keep);
-        return args.named.lend(&args.daemon, &args.which.get(), name, args.size, kept);
-    }
-    let mut client = args.daemon.connect()?;
     let request = LendRequest {
         bytes: args.size,
         page_size: args.which.get().page_size,
@@ -86,9 +81,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
         owner: args.owner.clone(),
         keep: args.keep,
         single: true,
-        held_by_memory: false,
+        whole: args.named.whole,
         most_blocks: None,
+        hold: args.named.hold(),
     };
+    if request.name().is_some() {
+        return args.named.lend(&args.daemon, &request);
+    }
+    let mut client = args.daemon.connect()?;
     let loan = match args.wait {
         Some(time) => client.lend_within(&request, time)?,
         None => client.lend(&request)?,

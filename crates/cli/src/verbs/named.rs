@@ -2,12 +2,10 @@
 //! `prezero lend --name` and `prezero return`: loans that last by a name.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
-use client::{LendByName, LentByName, LoanName};
+use client::{Hold, LendRequest, LentByName, LoanName};
 use serde::Serialize;
-use units::{Bytes, Owner, Uid};
-use worker::Which;
+use units::Uid;
 
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
@@ -21,7 +19,7 @@ pub(crate) struct NamedArgs {
     pub(crate) name: Option<LoanName>,
     /// With --name: every page is there, or the loan is refused; the daemon zeroes the rest
     #[arg(long, requires = "name")]
-    whole: bool,
+    pub(crate) whole: bool,
     /// With --name: the user that owns its file
     #[arg(long, value_name = "UID", requires = "name")]
     uid: Option<u32>,
@@ -35,25 +33,18 @@ pub(crate) struct NamedArgs {
 }
 
 impl NamedArgs {
-    pub(crate) fn lend(
-        &self,
-        daemon: &Daemon,
-        which: &Which,
-        name: &LoanName,
-        bytes: Bytes,
-        kept: (Option<&Owner>, Option<Duration>),
-    ) -> Outcome {
-        let (owner, keep) = kept;
-        let lent = self.agents.connect(daemon)?.lend(&LendByName {
-            page_size: which.page_size,
-            node: which.node(),
-            whole: self.whole,
-            uid: self.uid.map(Uid),
-            gid: self.gid,
-            owner: owner.cloned(),
-            keep,
-            ..LendByName::new(name.clone(), bytes)
-        })?;
+    /// How the loan is held: by its name, if it is to have one.
+    pub(crate) fn hold(&self) -> Hold {
+        let Self { name, uid, gid, .. } = self;
+        name.clone().map_or(Hold::Descriptor, |name| Hold::Name {
+            name,
+            uid: uid.map(Uid),
+            gid: *gid,
+        })
+    }
+
+    pub(crate) fn lend(&self, daemon: &Daemon, request: &LendRequest) -> Outcome {
+        let lent = self.agents.connect(daemon)?.lend(request)?;
         self.form.print(&Lent(lent))?;
         Ok(Exit::Done)
     }

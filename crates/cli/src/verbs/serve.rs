@@ -52,8 +52,6 @@ pub(crate) struct Args {
     /// What to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "PREZERO_LOG_LEVEL", default_value = "info")]
     log: LevelFilter,
-    #[command(flatten)]
-    gone: Gone,
 }
 
 /// The examples, and the fields of a pool with the defaults that the daemon has for them.
@@ -90,56 +88,6 @@ Fields of a pool, with their defaults:
         recycle = pool.recycle,
         min = pool.elastic.reserve_min,
     )
-}
-
-/// Flags that said what a key of the configuration says, and the key.
-const GONE: [(&str, &str); 17] = [
-    ("provider", "provider"),
-    ("workers", "workers.max"),
-    ("worker-cpus", "workers.cpus"),
-    ("worker-nice", "workers.nice"),
-    ("worker-sched-idle", "workers.sched_idle"),
-    ("worker-cgroup", "workers.cgroup"),
-    ("pause-above-pressure", "workers.pause_above_pressure"),
-    ("lend-group", "lend_group"),
-    ("zero-group", "zero_group"),
-    ("trust-zero-group", "trust_zero_group"),
-    ("tree", "tree.path"),
-    ("no-tree", "tree.enabled"),
-    ("tree-group", "tree.group"),
-    ("tree-mode", "tree.mode"),
-    ("quota", "quota"),
-    ("quota-of", "quota_of.UID"),
-    ("metrics", "metrics.listen"),
-];
-
-/// None of [`GONE`]: each is refused with the key that says the same.
-#[derive(Debug, Clone)]
-struct Gone;
-
-impl clap::Args for Gone {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        GONE.into_iter().fold(command, |command, (flag, key)| {
-            let tip = format!("it is a key of the configuration: --set {key}=VALUE");
-            let parser = UnknownArgumentValueParser::suggest(tip);
-            let flag = clap::Arg::new(flag).long(flag).num_args(0..=1).hide(true);
-            command.arg(flag.default_missing_value("").value_parser(parser))
-        })
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
-}
-
-impl clap::FromArgMatches for Gone {
-    fn from_arg_matches(_: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self)
-    }
-
-    fn update_from_arg_matches(&mut self, _: &clap::ArgMatches) -> Result<(), clap::Error> {
-        Ok(())
-    }
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -245,22 +193,6 @@ mod tests {
                 other => other.to_string(),
             };
             assert_eq!(field, Some(expected), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_flag_that_is_a_key_now_names_it_and_the_key_exists() {
-        for (flag, key) in GONE {
-            for value in [vec![], vec!["4"]] {
-                let flag = format!("--{flag}");
-                let words = ["serve", &flag].into_iter().chain(value);
-                let error = Line::try_parse_from(words).unwrap_err().to_string();
-                assert!(error.contains(&format!("--set {key}=")), "{flag}: {error}");
-            }
-            let set = format!("{}=nonsense", key.replace("UID", "1")).parse().unwrap();
-            if let Err(error) = Config::from_toml_and("", &[set]) {
-                assert!(!error.to_string().contains("unknown field"), "{error}");
-            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use linux::Mapping;
 use units::{Bytes, Node, Owner, PageSize};
-use wire::LendRequest;
+use wire::{Hold, LendRequest};
 
 use super::{Failure, give, handle, prezero, run, text};
 use crate::loan::Loan;
@@ -111,7 +111,10 @@ unsafe fn read(request: *const prezero_request) -> Result<LendRequest, Failure> 
         owner,
         keep,
         single: known.flags & PREZERO_SINGLE != 0,
-        held_by_memory: known.flags & PREZERO_HELD_BY_MEMORY != 0,
+        hold: match known.flags & PREZERO_HELD_BY_MEMORY {
+            0 => Hold::Descriptor,
+            _ => Hold::Memory,
+        },
         ..LendRequest::new(Bytes(known.bytes))
     })
 }

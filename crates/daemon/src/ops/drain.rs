@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Draining: all that is not lent goes back to the kernel, and nothing is zeroed, until somebody
-//! says otherwise. A file in the run directory says so to the next daemon; both end with the boot.
+//! Draining: the daemon releases all unlent memory and zeroes nothing, until a call ends that. A
+//! file in the run directory tells the next daemon. Both end with the boot.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use wire::{Drained, Error, PoolStatus};
 
 use super::Shell;
 
-/// Whether the daemon is drained, and the file that says so.
+/// Whether the daemon is drained, and the file that records it.
 #[derive(Debug)]
 pub(super) struct Draining {
     marker: PathBuf,
@@ -42,11 +42,11 @@ impl Draining {
 }
 
 impl Shell {
-    /// Gives all back that nobody has and keeps it so, or goes on as configured. Pages are free
-    /// when [`queues`](Self::queues) says so.
+    /// Releases all unlent memory and keeps it so, or goes on as configured.
+    /// [`queues`](Self::queues) tells when the pages are free.
     ///
     /// # Errors
-    /// Those of the file that says so to the next daemon; nothing is changed then.
+    /// Those of the file that records it. Then nothing is changed.
     pub(crate) fn drain(&mut self, on: bool) -> Result<Drained, Error> {
         let marker = self.draining.marker.display().to_string();
         let failed = |error| Error::Failed { what: format!("{marker}: {error}") };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one way from the book to the file system: what the book decides is done, whole and in
-//! order, before anybody sees either.
+//! The one way from the book to the file system: the daemon carries out what the book decides,
+//! whole and in order, before any call sees either.
 
 use book::{Book, Effect};
 use linux::BlockFile;
@@ -8,9 +8,9 @@ use units::{BlockId, Pages};
 
 use super::Shell;
 
-/// What a method of the book that decides something returns: an answer, and what is to be done.
+/// The decision of a method of the book: an answer, and its effects.
 pub(super) trait Decision {
-    /// What is left of it when it is done.
+    /// The answer that remains when the effects are done.
     type Answer;
     fn split(self) -> (Self::Answer, Vec<Effect>);
 }
@@ -59,18 +59,18 @@ impl<D: Decision, E> Decision for Result<D, E> {
     }
 }
 
-/// A file that was made.
+/// A new file.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) block: BlockId,
     pub(super) file: BlockFile,
-    /// So many of its pages are to be taken from the kernel's pool before anybody gets it.
+    /// Pages that it takes from the kernel's pool before its borrower gets it.
     pub(super) fill: Pages,
 }
 
 impl Shell {
-    /// Asks the book and does what it decides. An effect that fails costs its block: a file that
-    /// could not be made, moved or opened is nobody's, and the next start removes or takes it over.
+    /// Asks the book and carries out its decision. An effect that fails costs its block: the daemon
+    /// forgets a file that it cannot make, move or open, and the next start removes or adopts it.
     pub(super) fn apply<D: Decision>(
         &mut self,
         decide: impl FnOnce(&mut Book) -> D,
@@ -84,7 +84,7 @@ impl Shell {
             matches!(effect, Effect::Remove(_) | Effect::Unlink(_) | Effect::Resize { .. })
         };
         if effects.iter().any(pages) {
-            // The kernel has more free pages than it was seen to have.
+            // The kernel has more free pages than at the last look.
             self.observed.expire();
         }
         (answer, made)
@@ -110,14 +110,14 @@ impl Shell {
         }
     }
 
-    /// The block of an effect that failed is nobody's.
+    /// Forgets the block of an effect that failed.
     fn give_up(&mut self, effect: &Effect) {
         if let Effect::Remove(_) | Effect::Unlink(_) = effect {
             return;
         }
         let block = effect.block();
         self.book.forget(block);
-        // Best effort: what cannot be removed either is found at the next start.
+        // Best effort: the next start finds a file that cannot be removed now.
         if let Err(error) = self.store.carry_out(&self.book, &Effect::Remove(block)) {
             tracing::debug!(%error, "nor could its file be removed");
         }

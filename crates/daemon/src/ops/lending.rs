@@ -6,49 +6,60 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use book::block::StateName;
-use book::{Asked, Loan, Refusal};
-use units::{BlockId, Bytes, Domain, JobId, LeaseId, Owner, PageSize, Pages, Uid};
-use wire::{Error as Refused, LendRequest};
+use book::journal::MOST_OWNED;
+use book::{Asked, Loan, Named, Refusal};
+use tokio_util::sync::CancellationToken;
+use units::{BlockId, Bytes, Domain, JobId, LeaseId, LoanName, Owner, PageSize, Pages, Uid};
+use wire::{Error as Refused, Hold, LendRequest};
 
 use super::effects::Made;
-use super::{Granted, Handover, Shell, failed};
+use super::{Answer, Granted, Handover, Lease, Shell, failed};
 use crate::base::error::{Error, Result};
 use crate::storage::kernel::Fill;
 
-/// Of so many blocks of a loan a debug build looks whether they are zero where they begin and end.
+/// A debug build checks the first and last bytes of 32 blocks of each loan.
 const VERIFIED: usize = 32;
 
-/// So many times a loan is tried when a block of it turns out to be reached by somebody.
+/// Attempts at a loan when a process turns out to reach a block of it.
 const SUSPICIONS: usize = 4;
 
 impl Shell {
-    /// A request with what the daemon knows of who makes it, which gets as far as the book.
-    /// `by_groups` is what it may hold by its groups.
+    /// A request with what the daemon knows of its caller, as the book takes it. `by_groups` is
+    /// what
+    /// a borrower may hold by its groups; agents are bound by the quotas of the names' scopes.
+    ///
+    /// # Errors
+    /// A value that the daemon does not take.
     pub(crate) fn ask(
         &mut self,
-        request: LendRequest,
-        uid: Uid,
+        mut request: LendRequest,
+        caller: Uid,
         account: Uid,
         by_groups: Option<Bytes>,
     ) -> Result<Asked, Refused> {
         self.check_keep(request.owner.as_ref(), request.keep)?;
-        if request.held_by_memory && !self.provable {
+        if request.hold == Hold::Memory && !self.provable {
             return Err(Refused::bad_value(
                 "held_by_memory",
                 "this kernel does not tell who maps a block",
             ));
         }
+        if let Hold::Name { name, uid, .. } = &request.hold {
+            check_owner(&request, name)?;
+            let agent = &self.config.agent;
+            let (quota, most) = (agent.quota_for(name), agent.names);
+            let named = Some(Named { name: name.clone(), quota, most });
+            let uid = uid.unwrap_or(caller);
+            request.single = true;
+            return Ok(Asked { request, uid, account, quota: None, await_owner: true, named });
+        }
         self.peers.note_groups(account, by_groups);
         let quota = self.config.quota_for(account, by_groups);
-        Ok(Asked { request, uid, account, quota, await_owner: true, named: None })
+        Ok(Asked { request, uid: caller, account, quota, await_owner: true, named: None })
     }
 
-    /// Whether content may be kept for an owner for so long.
-    pub(super) fn check_keep(
-        &self,
-        owner: Option<&Owner>,
-        keep: Option<Duration>,
-    ) -> Result<(), Refused> {
+    /// Checks that the daemon keeps content for an owner for this long.
+    fn check_keep(&self, owner: Option<&Owner>, keep: Option<Duration>) -> Result<(), Refused> {
         let seconds = keep.map(|keep| keep.as_secs());
         if owner.is_none() && seconds.is_some() {
             return Err(Refused::bad_value("keep_seconds", "needs an owner to keep content for"));
@@ -61,32 +72,34 @@ impl Shell {
         Ok(())
     }
 
-    /// Grants a loan, or refuses it with nothing changed.
+    /// Finds the loan of the requested name, or grants a new one. A refusal changes nothing.
     pub(crate) fn lend(
         &mut self,
         asked: &Asked,
         borrower: (u32, u32),
-    ) -> Result<Result<Granted, Refusal>, wire::Error> {
-        if self.provider.shares_ready() {
+    ) -> Result<Result<Answer, Refusal>, wire::Error> {
+        let is_named = asked.named.is_some();
+        if let Some(found) = self.book.find(asked) {
+            return Ok(found.map(Answer::Found));
+        }
+        if is_named || self.provider.shares_ready() {
             self.observed.expire();
         }
         self.observe();
-        if asked.quota.is_some() {
+        if is_named || asked.quota.is_some() {
             self.measure(asked.account);
         }
         let lent = self.tried(|shell| shell.try_lend(asked, borrower));
         let lent = lent.map_err(|error| failed(&error))?;
-        Ok(lent.inspect_err(|refusal| self.note_refusal(asked, refusal)))
+        let lent = lent.inspect_err(|refusal| self.note_refusal(asked, refusal));
+        Ok(lent.map(Answer::Granted))
     }
 
-    /// Tries until no block turns out to be reached by somebody, a few times at most.
-    pub(super) fn tried<T>(
-        &mut self,
-        mut attempt: impl FnMut(&mut Self) -> Result<T>,
-    ) -> Result<T> {
+    /// Tries until no other process reaches a block, [`SUSPICIONS`] times at most.
+    fn tried<T>(&mut self, mut attempt: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         for _ in 1..SUSPICIONS {
             match attempt(self) {
-                // Its blocks linger now. The next ones may be better.
+                // Its blocks drain now. The next blocks may be unreachable.
                 Err(Error::Reached(block)) => tracing::warn!(%block, "a ready block was reached"),
                 result => return result,
             }
@@ -94,8 +107,9 @@ impl Shell {
         attempt(self)
     }
 
-    /// Looks up what a user's files have beyond what was lent, unless that was done a moment ago. A
-    /// file's holder can make it larger by fallocate(2), and no call of the kernel's forbids it.
+    /// Measures what a user's files have beyond what was lent, unless that happened moments ago.
+    /// The holder of a file can grow it by fallocate(2), and the kernel has no call that forbids
+    /// it.
     pub(super) fn measure(&mut self, account: Uid) {
         let begin = Instant::now();
         if !self.peers.is_measure_due(account) {
@@ -123,31 +137,18 @@ impl Shell {
             Err(refusal) => return Ok(Err(refusal)),
         };
         self.note_grant(&loan);
-        let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
-        let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
-        match self.hand_over(asked, &loan, made, &to_fill, borrower) {
-            Ok((lease, blocks, watch)) => {
-                let fills = self.fills(&loan, &blocks, &to_fill);
-                for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
-                    let domain = Domain { node: part.node, page_size: loan.page_size };
-                    let hole = part.pages.saturating_sub(part.ready);
-                    self.observed.unbacked.hand_out(part.block, domain, hole);
-                }
-                // Before anybody waits for anything: its peer may go away there.
-                if asked.request.held_by_memory {
-                    self.loans.memory_held.insert(loan.lease);
-                }
-                Ok(Ok(Granted { handover: Handover { loan, lease, blocks }, watch, fills }))
-            }
+        let lease = loan.lease;
+        match self.hand_over(asked, loan, made, borrower) {
+            Ok(granted) => Ok(Ok(granted)),
             Err(error) => {
-                tracing::error!(%error, lease = %loan.lease, "a loan could not be handed over");
-                self.end_lease(loan.lease);
+                tracing::error!(%error, %lease, "a loan could not be handed over");
+                self.end_lease(lease);
                 Err(error)
             }
         }
     }
 
-    /// The borrower has the loan's descriptors: what it leaves is its owner's content.
+    /// The borrower has the loan's descriptors: from now on its content is its owner's.
     pub(crate) fn sent(&mut self, lease: LeaseId) {
         self.apply(|book| book.sent(lease));
     }
@@ -155,22 +156,44 @@ impl Shell {
     fn hand_over(
         &mut self,
         asked: &Asked,
-        loan: &Loan,
+        loan: Loan,
         made: Vec<Made>,
-        to_fill: &BTreeMap<BlockId, Pages>,
         borrower: (u32, u32),
-    ) -> Result<(OwnedFd, Vec<OwnedFd>, linux::DaemonEnd)> {
-        let blocks = self.open_parts(loan, made, to_fill, borrower)?;
-        // Its borrower has no descriptor yet, and so no lease on a file.
-        if asked.request.held_by_memory {
+    ) -> Result<Granted> {
+        let to_fill = made.iter().filter(|made| made.fill > Pages::ZERO);
+        let to_fill = to_fill.map(|made| (made.block, made.fill)).collect();
+        let blocks = self.open_parts(&loan, made, &to_fill, borrower)?;
+        let by_memory = asked.request.hold == Hold::Memory;
+        // The borrower has no descriptor yet, and so no lease on a file.
+        if by_memory {
             loan.parts.iter().for_each(|part| self.store.open_to_watch(part.block));
         }
-        let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
-        Ok((client, blocks, daemon))
+        let (lease, watch) = if asked.named.is_some() {
+            (Lease::Name, None)
+        } else {
+            let (client, daemon) = self.leases.create(loan.lease, loan.page_size)?;
+            (Lease::Descriptor(client), Some(daemon))
+        };
+        let fills = self.fills(&loan, &blocks, &to_fill);
+        // The pages of unbacked parts stay reserved for the borrower until it maps them.
+        for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
+            let domain = Domain { node: part.node, page_size: loan.page_size };
+            let hole = part.pages.saturating_sub(part.ready);
+            self.observed.unbacked.hand_out(part.block, domain, hole);
+        }
+        // Before any wait: the peer may go away during it.
+        if by_memory {
+            self.loans.memory_held.insert(loan.lease);
+        }
+        let stop = match lease {
+            Lease::Name => self.loans.begin_making(loan.lease),
+            Lease::Descriptor(_) => CancellationToken::new(),
+        };
+        Ok(Granted { handover: Handover { loan, lease, blocks }, watch, fills, stop })
     }
 
     /// Opens a loan's files and gives them to their borrower.
-    pub(super) fn open_parts(
+    fn open_parts(
         &self,
         loan: &Loan,
         made: Vec<Made>,
@@ -180,7 +203,7 @@ impl Shell {
         let mut made: BTreeMap<_, _> =
             made.into_iter().map(|made| (made.block, made.file)).collect();
         let mut blocks = Vec::with_capacity(loan.parts.len());
-        // Of a loan of hundreds of blocks some, each time others: others wait meanwhile.
+        // Of a loan of hundreds of blocks, other blocks each time: other calls wait meanwhile.
         let verify_each = loan.parts.len().div_ceil(VERIFIED);
         let verified_first = usize::try_from(loan.lease.0).unwrap_or_default() % verify_each.max(1);
         for (nth, part) in loan.parts.iter().enumerate() {
@@ -188,7 +211,8 @@ impl Shell {
                 Some(file) => file,
                 None => self.store.open_to_lend(part.block)?,
             };
-            // To its borrower alone, whom `/proc/self/fd` must let in: QEMU opens it by that path.
+            // To the borrower alone. `/proc/self/fd` must let it in: QEMU opens the file by that
+            // path.
             file.give_access(borrower)?;
             let is_verified = cfg!(debug_assertions) && nth % verify_each == verified_first;
             if is_verified && !loan.kept && !to_fill.contains_key(&part.block) {
@@ -199,8 +223,8 @@ impl Shell {
         Ok(blocks)
     }
 
-    /// What is to be taken from the kernel's pool for a loan of new files.
-    pub(super) fn fills(
+    /// The pages that a loan's new files take from the kernel's pool.
+    fn fills(
         &mut self,
         loan: &Loan,
         files: &[OwnedFd],
@@ -221,7 +245,7 @@ impl Shell {
         fills
     }
 
-    /// A loan's file has as many of its pages as could be had zeroed.
+    /// A loan's file has taken all the zeroed pages that it could.
     pub(crate) fn filled(&mut self, block: BlockId, filled: Pages) {
         let Some(planned) = self.loans.end_filling(block) else { return };
         self.book.note_filled(block, planned, filled);
@@ -230,12 +254,12 @@ impl Shell {
         self.changes.wake();
     }
 
-    /// What to wait for until the page tables of a job's block are made.
+    /// The making of page tables for a job's block, to wait for.
     pub(crate) fn making_tables(&self, job: JobId) -> Option<crate::storage::tables::Making> {
         self.store.making_tables(self.book.job(job)?.block()?)
     }
 
-    /// Whether pages are on their way from one hand to another, and enough of them for a request.
+    /// Whether enough pages for a request are in transit between users, the kernel and workers.
     pub(crate) fn may_come(&self, request: &LendRequest) -> bool {
         let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
         let ending = self.loans.memory_held.closed();
@@ -248,7 +272,30 @@ impl Shell {
     }
 }
 
-/// Debug builds look at the first and last 4 KiB of every ready page before it is lent.
+/// Checks that a loan by that name can have the requested owner.
+fn check_owner(request: &LendRequest, name: &LoanName) -> Result<(), Refused> {
+    let Some(owner) = &request.owner else { return Ok(()) };
+    if name.scope().is_none() {
+        let reason = "is one within the scope of its loan's name, which has none: name the loan as \
+                      SCOPE/REST";
+        return Err(Refused::bad_value("owner", reason));
+    }
+    if !request.whole {
+        let reason = "keeps nothing of a file that has a hole: ask for the loan whole";
+        return Err(Refused::bad_value("owner", reason));
+    }
+    let length = owner.as_str().len() + name.as_str().len();
+    if length > MOST_OWNED {
+        let reason = format!(
+            "and the loan's name have {length} characters, more than the {MOST_OWNED} for which a \
+             block's file name has room"
+        );
+        return Err(Refused::bad_value("owner", reason));
+    }
+    Ok(())
+}
+
+/// Debug builds check the first and last 4 KiB of every ready page before they lend it.
 fn verify_zero(file: &linux::BlockFile, ready: Pages, page_size: PageSize) -> Result<()> {
     for page in 0..ready.0 {
         let start = page * page_size.bytes();

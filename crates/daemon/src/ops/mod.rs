@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations: what every face of the daemon calls, and no logic besides.
+//! The operations: what the interfaces of the daemon call, and no other logic.
 //!
-//! Each one asks the book, carries its effects out in the file system, and tells the watchers.
-//! Everything runs on one thread and no operation waits, so that the book and the file system
-//! are never seen apart by anybody. [`lending`], [`returning`], [`zeroing`] and [`report`] are most
-//! of them; [`observing`] has the kernel's counts, [`peers`] the borrowers, [`loans`] what goes on
-//! with loans, and [`effects`] is how anything changes.
-//! Here are the state, starting, and what they share.
+//! Each operation asks the book, carries its effects out in the file system, and wakes the
+//! watchers. Everything runs on one thread and no operation waits, so that no call ever sees the
+//! book and the file system apart. [`lending`], [`returning`], [`zeroing`] and [`report`] are most
+//! of them. [`observing`] has the kernel's counts, [`peers`] the borrowers, [`loans`] the loans
+//! that something goes on with, and [`effects`] changes files. This file has the state, the start,
+//! and what the operations share.
 
 mod drain;
 mod effects;
@@ -38,9 +38,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use book::config::{Config, PoolConfig};
-use book::{Book, JobOrder, Loan};
+use book::{Book, HeldByName, JobOrder, Loan};
 use linux::Roots;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use units::{Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
 use wire::PoolChange;
 
@@ -60,7 +61,6 @@ use crate::storage::provider::Provider;
 use crate::storage::store::{Returned, Store, directory_name};
 
 pub(crate) use elastic::Sizes;
-pub(crate) use named::{Pending, Step};
 pub(crate) use waiting::Waiting;
 
 /// The daemon's state, shared by everything on its one thread.
@@ -79,22 +79,50 @@ const START_PATIENCE: Duration = Duration::from_millis(500);
 /// tables that were made in advance, so that its client has this long to fault its pages in.
 const HELD_AGE: Duration = Duration::from_millis(250);
 
-/// What is lent: descriptors for the client.
+/// A loan as its borrower gets it.
 #[derive(Debug)]
 pub(crate) struct Handover {
     pub(crate) loan: Loan,
-    pub(crate) lease: OwnedFd,
+    pub(crate) lease: Lease,
+    /// The files of its blocks, in order.
     pub(crate) blocks: Vec<OwnedFd>,
+}
+
+/// What a loan's borrower holds it by.
+#[derive(Debug)]
+pub(crate) enum Lease {
+    /// The borrower's end of the lease.
+    Descriptor(OwnedFd),
+    /// A name, which [`Shell::hold_by_name`] puts on the loan when it is ready.
+    Name,
 }
 
 /// A loan that was granted, and what goes on with it.
 #[derive(Debug)]
 pub(crate) struct Granted {
     pub(crate) handover: Handover,
-    /// The daemon's end of the lease.
-    pub(crate) watch: linux::DaemonEnd,
+    /// The daemon's end of the lease; a loan by name has none.
+    pub(crate) watch: Option<linux::DaemonEnd>,
     /// Files that take their pages from the kernel's pool before the client gets them.
     pub(crate) fills: Vec<Fill>,
+    /// Cancelled when nobody wants the loan any more: its agent hung up, or returned its name.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Granted {
+    /// The pages that are ready.
+    pub(crate) fn ready(&self) -> Pages {
+        self.handover.loan.parts.iter().map(|part| part.ready).sum()
+    }
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// A new loan, to be made ready.
+    Granted(Granted),
+    /// The loan by that name is there: its agent may have forgotten, or died before it heard.
+    Found(HeldByName),
 }
 
 /// Work for a worker.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looking at the kernel's counts, and saying that something has changed.
+//! Reads the kernel's counts, and reports changes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ use crate::storage::provider::{Meters, Provider};
 /// sysfs, about 10 us; a loan from ready memory needs none.
 const OBSERVE_EVERY: Duration = Duration::from_millis(20);
 
-/// So often the counts are read until no page was taken meanwhile: one that was is missing twice,
-/// and a loan may be refused for it.
+/// How often the counts are read until no page was taken meanwhile. A page that was taken counts as
+/// missing twice, and a loan may be refused for it.
 const LOOKS: u32 = 8;
 
 /// An event for each change of a count: watchers, waiting calls and maintenance subscribe to it.
@@ -93,13 +93,13 @@ impl Observed {
 }
 
 impl Shell {
-    /// Looks at the kernel's counts now, and tells whoever watches if they have changed.
+    /// Reads the kernel's counts now, and wakes subscribers if they have changed.
     pub(crate) fn look_again(&mut self) {
         self.observed.expire();
         self.observe();
     }
 
-    /// Looks at the kernel's counts, unless that was done a moment ago.
+    /// Reads the kernel's counts, unless they are recent.
     pub(crate) fn observe(&mut self) {
         let freed = self.store.has_freed();
         if !freed && self.observed.is_recent() {
@@ -122,14 +122,14 @@ impl Shell {
         }
     }
 
-    /// What is promised of a domain, and what the kernel has there besides: of one instant, unless
-    /// it changes all the time.
+    /// The promised pages of a domain, and the kernel's counts: of one instant, unless they change
+    /// all the time.
     fn look(&mut self, domain: Domain) -> (Pages, Counts) {
         let mut promised = self.promised(domain);
         let mut looks = LOOKS;
         loop {
-            // Promises before counts: a page that a job takes in between is counted as taken twice,
-            // and never as free.
+            // Promises before counts: a page that a job takes in between counts as taken twice, and
+            // never as free.
             let seen = match self.observed.read(&self.provider, domain) {
                 Ok(seen) => seen,
                 Err(error) => {
@@ -148,7 +148,7 @@ impl Shell {
         }
     }
 
-    /// Pages that jobs in workers' hands, and loans' new files, have yet to take from the kernel.
+    /// Pages that jobs and the new files of loans have yet to take from the kernel.
     pub(super) fn promised(&self, domain: Domain) -> Pages {
         let taken = |block| self.store.allocated(block, domain.page_size).unwrap_or_default();
         let here = |b: &&book::block::Block| b.pool().domain() == domain;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The end of loans, and finding out who still reaches what was lent.
+//! The end of loans, and the check which processes still reach lent memory.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use book::Book;
-use book::block::{Hold, Reach, Settled, State, StateName};
+use book::block::{HeldBy, Reach, Settled, State, StateName};
 use linux::Roots;
 use linux::meminfo::MemoryMeter;
 use pins::Opened;
@@ -16,10 +16,10 @@ use crate::peers::borrowers::LentFile;
 use crate::storage::store::Returned;
 use crate::storage::unmap_events::Watched;
 
-/// How often it is looked whether the kernel has met a memory error.
+/// How often the daemon checks for memory errors of the kernel.
 const ERRORS_EVERY: Duration = Duration::from_secs(1);
 
-/// What the kernel had out of use for memory errors at the last look.
+/// Memory that the kernel had retired for errors at the last check.
 #[derive(Debug)]
 pub(super) struct MemoryErrors {
     meter: Option<MemoryMeter>,
@@ -36,7 +36,7 @@ impl MemoryErrors {
         Self { meter: meter.ok(), broken: None, looked: None }
     }
 
-    /// Whether the kernel has met another error since the last look.
+    /// Whether the kernel has met another error since the last check.
     fn have_grown(&mut self) -> bool {
         if !self.is_due() {
             return false;
@@ -45,7 +45,7 @@ impl MemoryErrors {
         memory.and_then(|memory| memory.broken_bytes).is_some_and(|broken| self.is_new(broken))
     }
 
-    /// Whether it is time for another look.
+    /// Whether another check is due.
     fn is_due(&mut self) -> bool {
         let is_due = self.looked.is_none_or(|at| at.elapsed() >= ERRORS_EVERY);
         if is_due {
@@ -54,17 +54,17 @@ impl MemoryErrors {
         is_due
     }
 
-    /// Whether there are more than at the last look: what was there at the first one was seen when
-    /// blocks were taken over.
+    /// Whether there are more than at the last check. Takeover has checked the blocks for errors
+    /// from before the first one.
     fn is_new(&mut self, broken: u64) -> bool {
         self.broken.replace(broken).is_some_and(|before| before < broken)
     }
 }
 
 impl Shell {
-    /// The lease's last descriptor was closed: that ends the loan, unless its memory holds it.
-    /// `end` is the daemon's, if it has one. To close it waits for whoever closes the other end,
-    /// whose last step with the pipe's lock held is to wake the daemon.
+    /// The lease's last descriptor was closed. That ends the loan, unless its memory holds it.
+    /// `end` is the daemon's end, if there is one. Its close waits for the process that closes the
+    /// other end: the last step of that, under the pipe's lock, wakes the daemon.
     pub(crate) fn close_lease(&mut self, lease: LeaseId, end: Option<OwnedFd>) {
         if let Some(end) = end {
             let borrower = self.borrower_of(&self.book.lease_blocks(lease));
@@ -78,8 +78,7 @@ impl Shell {
         for block in self.book.lease_blocks(lease) {
             is_watched_now |= self.store.watch(block, None);
         }
-        // What went before that is told by nothing else: a process's memory goes before its
-        // descriptors.
+        // There is no event for earlier unmaps: a process loses its memory before its descriptors.
         if is_watched_now {
             self.end_if_unheld(lease);
         }
@@ -90,12 +89,12 @@ impl Shell {
         self.store.watched()
     }
 
-    /// The blocks of which a description went since the last call.
+    /// The blocks that lost a description since the last call.
     pub(crate) fn closed_blocks(&mut self) -> Option<Vec<BlockId>> {
         self.store.closed()
     }
 
-    /// Looks at a block of which a description went. Returns whether it may be worth another look.
+    /// Checks a block that lost a description. Returns whether another check may be worthwhile.
     pub(crate) fn look_at_closed(&mut self, block: BlockId) -> bool {
         match self.book.block(block).map(book::block::Block::state) {
             Some(State::Lent(part)) if self.loans.memory_held.is_closed(part.lease) => {
@@ -110,9 +109,8 @@ impl Shell {
         }
     }
 
-    /// Ends a loan that is held by its memory, unless it still is. Returns whether it did; blocks
-    /// that have to be opened for that are looked at by a lane, whose answer
-    /// [`settled`](Self::settled) takes.
+    /// Ends a loan that its memory no longer holds. Returns whether it did. A user queue checks
+    /// blocks that must be opened for that, and [`settled`](Self::settled) takes its answer.
     fn end_if_unheld(&mut self, lease: LeaseId) -> bool {
         let mut unknown = Vec::new();
         for block in self.book.lease_blocks(lease) {
@@ -131,21 +129,20 @@ impl Shell {
         false
     }
 
-    /// Ends loans that their memory held and holds no longer, of those whose lease was closed so
-    /// long ago. Looks at so many.
+    /// Ends loans that their memory no longer holds, of those with a lease closed for `age`. Checks
+    /// `most` loans.
     fn end_unheld(&mut self, age: Duration, most: usize) {
         for lease in self.loans.memory_held.due(age, most) {
             self.end_if_unheld(lease);
         }
     }
 
-    /// The loan is over: its blocks are nobody's as soon as nobody reaches them. No-op for one that
-    /// has ended.
+    /// Ends a loan: its blocks are free when no process reaches them. No-op for an ended loan.
     pub(crate) fn end_lease(&mut self, lease: LeaseId) {
         self.end(lease, true);
     }
 
-    /// The same; `keeps` what its owner left, if it has one and asked for that.
+    /// The same; `keeps` the content for an owner that asked for that.
     pub(super) fn end(&mut self, lease: LeaseId, keeps: bool) {
         let blocks = self.book.lease_blocks(lease);
         self.forget_loan(lease, &blocks);
@@ -159,7 +156,7 @@ impl Shell {
         }
     }
 
-    /// What is known of a loan besides what the book knows.
+    /// Forgets what the daemon knows of a loan beside the book.
     fn forget_loan(&mut self, lease: LeaseId, blocks: &[BlockId]) {
         self.loans.forget(lease, blocks);
         self.observed.unbacked.forget(blocks);
@@ -170,7 +167,7 @@ impl Shell {
         }
     }
 
-    /// The account of whoever has blocks of one loan.
+    /// The account that has blocks of one loan.
     fn borrower_of(&self, blocks: &[BlockId]) -> Option<Uid> {
         blocks.iter().find_map(|block| match self.book.block(*block)?.state() {
             State::Lent(part) => Some(part.account),
@@ -178,8 +175,8 @@ impl Shell {
         })
     }
 
-    /// Takes a loan's memory away, whoever has it: the files are truncated and unlinked, in their
-    /// user's lane. `None` if there is no such loan and nothing lingers of one.
+    /// Takes a loan's memory away from every process: truncates and unlinks its files, in their
+    /// user's queue. `None` if there is no such loan and no block of it drains.
     pub(crate) fn revoke(&mut self, lease: LeaseId) -> Option<Bytes> {
         let blocks = self.book.lease_blocks(lease);
         self.forget_loan(lease, &blocks);
@@ -187,7 +184,8 @@ impl Shell {
         self.apply(|book| book.revoke(lease)).0
     }
 
-    /// The files of loans, or of one: whose, whether it has ended, and what shows that they are it.
+    /// The files of all loans, or of one: their user, whether the loan has ended, and their
+    /// identity.
     pub(crate) fn lent_files(&self, lease: Option<LeaseId>) -> Vec<LentFile> {
         let of = |block: &book::block::Block| {
             let (part, lingers) = match block.state() {
@@ -203,7 +201,7 @@ impl Shell {
                 lease: its,
                 uid: part.map(|part| part.uid),
                 lingers,
-                is_pinned: lingers && block.hold() == Hold::Pinned,
+                is_pinned: lingers && block.hold() == HeldBy::Pinned,
                 domain: block.pool().domain(),
                 pages: block.pages(),
                 identity: self.store.identity(block.id()).ok()?,
@@ -213,7 +211,7 @@ impl Shell {
         states.into_iter().flat_map(|state| self.book.in_state(state)).filter_map(of).collect()
     }
 
-    /// Has it looked at who reaches a lingering block; [`settled`](Self::settled) takes the answer.
+    /// Begins the check of a draining block; [`settled`](Self::settled) takes the answer.
     pub(super) fn settle(&mut self, block: BlockId) {
         let lingers = |b: &&book::block::Block| b.state_name() == StateName::Lingering;
         let Some(lent) = self.book.block(block).filter(lingers).map(book::block::Block::pages)
@@ -225,7 +223,7 @@ impl Shell {
         }
     }
 
-    /// A lane has found out who reaches a lingering block, or one whose loan its memory may hold.
+    /// A user queue has checked a draining block, or a block of a loan that its memory may hold.
     pub(crate) fn settled(&mut self, found: Returned) {
         self.store.looked(found.block);
         if let Some(State::Lent(part)) = self.book.block(found.block).map(book::block::Block::state)
@@ -243,11 +241,11 @@ impl Shell {
             tracing::warn!(block = %found.block, "memory errors: a free block is given back");
             return;
         }
-        // A client can cut its file, grow it, or punch holes into it.
+        // A client can truncate its file, grow it, or punch holes into it.
         self.book.note_memory(found.block, found.memory);
         let settled = self.apply(|book| book.settle(found.block, found.reach, boot_seconds())).0;
         if settled == Some(Settled::Lingering) {
-            // What went since the look is told by nothing else.
+            // There is no event for a description that ended since the check.
             if self.store.watch(found.block, found.file) {
                 self.settle(found.block);
             }
@@ -259,11 +257,10 @@ impl Shell {
         }
     }
 
-    /// Looks again at lingering blocks, at loans that are held by their memory, and at files that
-    /// could not be removed: at so many of each, at others each time. Returns how many blocks
-    /// linger.
+    /// Checks draining blocks, loans that their memory holds, and files that could not be removed:
+    /// `most` of each, others each time. Returns how many blocks drain.
     ///
-    /// While a loan waits for pages those held by memory are looked at however young they are.
+    /// While a loan waits for pages, this includes the youngest loans that their memory holds.
     pub(crate) fn settle_some(&mut self, most: usize) -> usize {
         let age = if self.peers.waiting.is_anybody() { Duration::ZERO } else { HELD_AGE };
         self.end_unheld(age, most);
@@ -279,14 +276,14 @@ impl Shell {
         lingering.len()
     }
 
-    /// Has the free blocks looked at when the kernel has met another memory error: within a second.
+    /// Has the free blocks checked within a second of another memory error.
     fn see_errors(&mut self) {
         if self.errors.have_grown() {
             self.store.look_for_errors();
         }
     }
 
-    /// Tells the book of which pages pins are seen, and has others looked at again.
+    /// Tells the book the page sizes with visible pins, and measures the others again.
     pub(super) fn see_pins(&mut self) {
         self.book.see_pins_of(self.store.proofs().sizes());
         if self.provable && self.provider.recycles() {
@@ -294,13 +291,13 @@ impl Shell {
         }
     }
 
-    /// Gives up kept content whose time is over. Returns the second of the next such moment.
+    /// Releases kept content after its time. Returns the second of the next such moment.
     pub(crate) fn expire(&mut self) -> Option<u64> {
         self.apply(|book| book.expire(boot_seconds()));
         self.book.next_expiry()
     }
 
-    /// Gives blocks back where the kernel's pool has fewer free pages than it is to be left.
+    /// Releases blocks where the kernel's pool has fewer free pages than `leave_free`.
     pub(crate) fn relieve(&mut self) {
         if self.draining.is_on() {
             self.give_all_back();

@@ -17,9 +17,9 @@ use linux::{Mapping, Roots};
 use rustix::fs::{FallocateFlags, fallocate};
 use testkit::child::alone;
 use units::{BlockId, Domain, LeaseId, Node, Owner, PageSize, Pages, Uid};
-use wire::LendRequest;
+use wire::{Hold, LendRequest};
 
-use super::{Granted, Handover, ReturnedBlocks, Shared, Shell};
+use super::{Answer, Granted, Handover, ReturnedBlocks, Shared, Shell};
 use crate::base::user_queues::Lane;
 
 pub(crate) const SIZE: PageSize = PageSize::MIB_2;
@@ -110,7 +110,11 @@ impl Bed {
 
     pub(crate) fn try_lend(&self, request: &LendRequest) -> Result<Granted, Refusal> {
         let asked = self.ask(request.clone(), BORROWER);
-        self.shell.borrow_mut().lend(&asked, (0, 0)).expect("no kernel in the way")
+        let answer = self.shell.borrow_mut().lend(&asked, (0, 0)).expect("no kernel in the way");
+        answer.map(|answer| match answer {
+            Answer::Granted(granted) => granted,
+            Answer::Found(_) => panic!("{answer:?}"),
+        })
     }
 
     /// A loan that its borrower has been sent.
@@ -241,5 +245,5 @@ pub(crate) fn owned() -> LendRequest {
 
 /// A page that is lent for as long as it is open or mapped.
 pub(crate) fn by_memory() -> LendRequest {
-    LendRequest { held_by_memory: true, ..pages(1) }
+    LendRequest { hold: Hold::Memory, ..pages(1) }
 }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Holes of loans that their borrowers have not mapped yet.
+//! Unbacked parts of loans that their borrowers have not mapped yet.
 //!
-//! The kernel promises the pages of a hole when it is mapped, and a borrower needs its time for
-//! that: from microseconds to the start of a program. Until then a worker's job or another loan
-//! could take those pages, and `mmap` of what was granted would fail. So a hole counts as taken
-//! until the kernel is seen to have promised as many pages more, or for [`GRACE`]: who has not
-//! mapped its loan by then may find, as without prezero, that others were first.
+//! The kernel promises unbacked pages when they are mapped, and a borrower needs time for that:
+//! from microseconds to the start of a program. Until then a worker's job or another loan could
+//! take those pages, and `mmap` of the granted loan would fail. So an unbacked part counts as taken
+//! until the kernel has promised as many pages more, or for [`GRACE`]. A borrower that maps its
+//! loan later may find, as without prezero, that other programs were first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use units::{BlockId, Domain, PageSize, Pages};
 
-/// For how long a hole is held for a borrower that does not map it. A program that gets its memory
-/// by path maps it within 0.1 s of its start.
+/// How long unbacked pages are reserved for a borrower that does not map them. A program that gets
+/// its memory by path maps it within 0.1 s of its start.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
@@ -24,29 +24,29 @@ struct Hole {
     since: Instant,
 }
 
-/// The holes that were handed out and not mapped, the oldest first.
+/// The unbacked parts that were handed out and not mapped, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     holes: VecDeque<Hole>,
-    /// What the kernel had promised when it was looked at last.
+    /// What the kernel had promised at the last look.
     promised: BTreeMap<PageSize, Pages>,
 }
 
 impl Holes {
-    /// A loan's block has gone to its borrower with so many pages missing.
+    /// A loan's block has gone to its borrower with this many pages missing.
     pub(super) fn hand_out(&mut self, block: BlockId, domain: Domain, pages: Pages) {
         self.holes.push_back(Hole { block, domain, pages, since: Instant::now() });
     }
 
-    /// Those blocks are nobody's concern any more.
+    /// The loans of these blocks have ended.
     pub(super) fn forget(&mut self, blocks: &[BlockId]) {
         self.holes.retain(|hole| !blocks.contains(&hole.block));
     }
 
-    /// The kernel has promised so many pages of this size, on all nodes together.
+    /// The kernel has promised this many pages of this size, on all nodes together.
     ///
-    /// More than at the last look are taken for the oldest holes: a mistake, if it was somebody
-    /// else's mapping, costs no more than what was so before there was this list.
+    /// An increase counts for the oldest unbacked parts. If it was another program's mapping, the
+    /// mistake costs what every loan risked before this list existed.
     pub(super) fn promised(&mut self, page_size: PageSize, pages: Pages) {
         let before = self.promised.insert(page_size, pages).unwrap_or(pages);
         let mut mapped = pages.saturating_sub(before);
@@ -58,7 +58,7 @@ impl Holes {
         self.holes.retain(|hole| hole.pages > Pages::ZERO && hole.since.elapsed() < GRACE);
     }
 
-    /// Pages of a domain that are to be left to who has been lent them.
+    /// Pages of a domain that are reserved for their borrowers.
     pub(super) fn waiting(&self, domain: Domain) -> Pages {
         let here = self.holes.iter().filter(|hole| hole.domain == domain);
         here.map(|hole| hole.pages).sum()

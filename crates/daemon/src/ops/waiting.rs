@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loans that wait for pages on their way to them. They look at nothing themselves: the house
-//! is kept for all of them at once, and whoever waits is woken when something came of it.
+//! Loans that wait for pages in transit. They look at nothing themselves: maintenance runs for all
+//! of them at once, and a change wakes them.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How many wait.
+/// The number of waiting loans.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     loans: Cell<usize>,
@@ -13,7 +13,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Until the value is dropped, the house is kept for one more loan.
+    /// Maintenance runs for one more loan until the value is dropped.
     pub(crate) fn begin(self: &Rc<Self>) -> Waits {
         self.loans.set(self.loans.get() + 1);
         self.begun.notify_one();
@@ -30,7 +30,7 @@ impl Waiting {
     }
 }
 
-/// One that waits.
+/// One waiting loan.
 #[derive(Debug)]
 pub(crate) struct Waits(Rc<Waiting>);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Jobs: handing pages to workers and taking their reports.
+//! Jobs: the daemon hands pages to workers and takes their reports.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -42,8 +42,8 @@ impl WorkerStates {
 }
 
 impl Shell {
-    /// Hands work to a worker, with the daemon's end of the job to watch. `None` where there is
-    /// none.
+    /// Hands work to a worker, and returns the daemon's end of the job to watch. `None` where there
+    /// is no work.
     pub(crate) fn take_zeroing(
         &mut self,
         who: Who,
@@ -61,7 +61,7 @@ impl Shell {
         }
         let taken = match self.apply(|book| book.take_zeroing(who, node, page_size)) {
             (None, _) => {
-                // What other jobs were promised may have been taken since the last look.
+                // Pages promised to other jobs may have been taken since the last look.
                 self.look_again();
                 self.apply(|book| book.take_zeroing(who, node, page_size))
             }
@@ -82,8 +82,8 @@ impl Shell {
         Ok(Some((Taken { order, block: block.map(OwnedFd::from), job }, watch)))
     }
 
-    /// Has it looked up who can reach the block of a job that is reported: what comes of it is for
-    /// [`finish_zeroing`](Self::finish_zeroing). `None` for a job on no block, or none at all.
+    /// Begins the check which processes reach the block of a reported job. The result goes to
+    /// [`finish_zeroing`](Self::finish_zeroing). `None` for an unknown job, or one without a block.
     pub(crate) fn look_at_report(&self, job: JobId) -> Option<oneshot::Receiver<Seen>> {
         let block = self.book.job(job)?.block()?;
         match self.store.look_at_report(block) {
@@ -95,7 +95,7 @@ impl Shell {
         }
     }
 
-    /// Books what a worker reports. `None` for a job that is unknown.
+    /// Books a worker's report. `None` for an unknown job.
     pub(crate) fn finish_zeroing(
         &mut self,
         job: JobId,
@@ -104,7 +104,7 @@ impl Shell {
     ) -> Option<StateName> {
         let order = self.book.job(job)?.clone();
         let (reach, done) = match (order.block(), seen) {
-            // A page that has no memory was not zeroed, whatever the worker says.
+            // A page without memory was not zeroed, even if the worker reports it.
             (Some(_), Some((reach, allocated))) => (reach, done.min(allocated)),
             (Some(_), None) => (Reach::Shared, Pages::ZERO),
             (None, _) => (Reach::Sole, done),
@@ -122,15 +122,15 @@ impl Shell {
         }
     }
 
-    /// A worker is gone. No-op if it reported before.
+    /// A worker has ended. No-op after its report.
     pub(crate) fn lose_job(&mut self, job: JobId) {
         let Some(order) = self.book.job(job).cloned() else { return };
         self.apply(|book| book.lose_job(job));
         self.follow_up(&order, true);
     }
 
-    /// After a job: a block of it that lingers is looked at, and what is ready where there is no
-    /// block the kernel says.
+    /// After a job: checks its block if that drains. Where there is no block, the kernel's counts
+    /// say what is ready.
     fn follow_up(&mut self, order: &JobOrder, lingers: bool) {
         match order.block() {
             Some(block) if lingers => self.settle(block),

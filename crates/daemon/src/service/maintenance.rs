@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeping house: what is looked after for as long as the daemon lives.
+//! Maintenance: the checks that run as long as the daemon.
 
 use std::time::Duration;
 
@@ -10,26 +10,25 @@ use crate::ops::{Shared, boot_seconds};
 use crate::service::control::Control;
 use crate::tasks::workers::Workers;
 
-/// How often the house is kept when nothing happens: the kernel's free counts have no event.
+/// Poll interval when idle: the kernel does not signal changes of its free counts.
 const IDLE_TICK: Duration = Duration::from_millis(250);
-/// The same where the kernel tells of its pool: CPU pressure, and workers that achieved nothing,
-/// are looked at again then, and whatever an event did not reach us for.
+/// The same where the kernel signals changes of its pool. CPU pressure, failed workers and lost
+/// events remain to be polled.
 const TOLD_TICK: Duration = Duration::from_secs(1);
-/// The same while the size of the kernel's pool changes: what was added is zeroed meanwhile.
+/// The same while the kernel's pool changes its size: new pages are zeroed meanwhile.
 const RESIZING_TICK: Duration = Duration::from_millis(20);
-/// The first look at a lingering block after its return; doubles up to [`IDLE_TICK`].
+/// First check of a draining block after its return. The interval doubles up to [`IDLE_TICK`].
 const FIRST_LOOK: Duration = Duration::from_millis(2);
-/// Blocks, loans and files that are looked at in one go, each 10 us. Whoever leaves more of them
-/// waits for them, and nobody else.
+/// Blocks, loans and files that one pass checks, each 10 us. A user with more of them waits for its
+/// own, and delays no other user.
 const LOOKS: usize = 64;
-/// Keeping house takes at most one part of so many of the daemon's time.
+/// Maintenance takes at most one part in this many of the daemon's time.
 const SHARE: u32 = 5;
 
-/// After so many changes the allocator has kept memory of them that is worth giving back: 1.5 MiB
-/// after 4096 jobs.
+/// Changes after which the allocator holds memory that is worth releasing: 1.5 MiB after 4096 jobs.
 const WORTH_TRIMMING: u64 = 1000;
 
-/// Gives memory back once a lot has happened and no more does.
+/// Releases the allocator's memory after a burst of changes.
 struct Trimming {
     trimmed: u64,
     seen: u64,
@@ -45,7 +44,7 @@ impl Trimming {
     }
 }
 
-/// Looks after lingering blocks, kept content, other users of the kernel's pool, and workers.
+/// Checks draining blocks, kept content, other users of the kernel's pool, and workers.
 pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Control) {
     let mut changes = shell.borrow().changes.subscribe();
     let mut events = Events::default();
@@ -54,13 +53,13 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
     let waiting = shell.borrow().peers.waiting.clone();
     let mut look = FIRST_LOOK;
     let mut next = Instant::now();
-    // Not before this is there another look, whatever happens.
+    // The earliest time of the next pass.
     let mut earliest = next;
     loop {
-        // A change is worth a look at once, but a burst of them no more than one each 2 ms.
+        // A change deserves a pass at once. A burst of changes gets one pass each 2 ms.
         tokio::select! {
             () = sleep_until(next) => {}
-            // For all that wait at once: each of them is woken when something comes of it.
+            // For all waiting loans at once: each wakes when a change concerns it.
             () = waiting.begun() => sleep_until(earliest).await,
             changed = changes.changed() => {
                 if changed.is_err() {

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans that are held by their memory.
+//! Loans that their memory holds.
 //!
-//! Such a loan lasts as long as somebody has a block of it open or mapped: the kernel's count of
-//! descriptions is the lease, and the client holds no descriptor that it could lose or leak. The
-//! lease's own descriptor says only that the client has set up its memory. From then on the daemon
-//! watches its blocks ([`crate::storage::unmap_events`]), and looks each time that a description of
-//! them ends whether there are others: a lease proof, 2 us. It looks by the clock, too, for events
-//! that were lost.
+//! Such a loan lasts as long as any process has a block of it open or mapped. The kernel's count of
+//! descriptions is the lease, and the client has no descriptor to lose or leak. The lease's own
+//! descriptor says only that the client has set up its memory. From then on the daemon watches the
+//! blocks ([`crate::storage::unmap_events`]). Each time that a description of a block ends, it
+//! checks whether there are others: a lease proof, 2 us. It also checks by the clock, for lost
+//! events.
 //!
-//! A restarted daemon does not know these loans for what they are: it finds blocks whose lease
-//! nobody holds, and they linger until nobody reaches them. Nothing is lost but a word in
-//! `status`.
+//! A restarted daemon does not recognize these loans: it finds blocks without a lease holder, which
+//! drain until no process reaches them. Only a word in `status` is lost.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use units::LeaseId;
 
-/// The loans, and since when their lease has no holder.
+/// The loans, with the time at which their lease lost its holder.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     leases: BTreeMap<LeaseId, Option<Instant>>,
@@ -30,24 +29,24 @@ impl Held {
         self.leases.insert(lease, None);
     }
 
-    /// Notes that the lease's last descriptor is closed; `false` if the loan is an ordinary one.
+    /// Notes that the lease's last descriptor is closed; `false` for a loan by descriptor.
     pub(crate) fn close(&mut self, lease: LeaseId) -> bool {
         let held = self.leases.get_mut(&lease);
         held.map(|since| *since = Some(Instant::now())).is_some()
     }
 
-    /// Whether a loan is held by nothing but its memory.
+    /// Whether only its memory holds a loan.
     pub(crate) fn is_closed(&self, lease: LeaseId) -> bool {
         self.leases.get(&lease).is_some_and(Option::is_some)
     }
 
-    /// Leases that were closed, and whose memory may hold their loans still.
+    /// Closed leases of loans that their memory may still hold.
     pub(crate) fn closed(&self) -> Vec<LeaseId> {
         let closed = self.leases.iter().filter(|(_, since)| since.is_some());
         closed.map(|(lease, _)| *lease).collect()
     }
 
-    /// Loans whose lease was closed so long ago: so many at most, others each time.
+    /// Loans with a lease that has been closed for `age`: `most` at most, others each time.
     pub(crate) fn due(&mut self, age: Duration, most: usize) -> Vec<LeaseId> {
         let is_due = |since: &Option<Instant>| since.is_some_and(|at| at.elapsed() >= age);
         let due = self.leases.iter().filter(|(_, since)| is_due(since));
@@ -62,7 +61,7 @@ impl Held {
     }
 }
 
-/// At most `most` of what is sorted, from behind `last` on and round to the beginning.
+/// At most `most` elements of a sorted list, starting after `last` and wrapping around.
 pub(crate) fn turn_about<T: Copy + Ord>(all: &[T], last: Option<T>, most: usize) -> Vec<T> {
     let begin = last.map_or(0, |last| all.partition_point(|id| *id <= last));
     all[begin..].iter().chain(&all[..begin]).copied().take(most).collect()

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hole of a loan that is to be whole, filled before anybody gets the file.
+//! The unbacked part of a `whole` loan, filled before its borrower gets the file.
 //!
-//! Whoever maps such a loan may not allocate a page: Kubernetes gives containers a hugetlb limit of
-//! 0. So the kernel zeroes what is missing here, in the daemon's context, on a thread of its own:
-//! 0.1 s a GiB, bounded by `agent.fill_max`. The end of the process ends it within a page, and so
-//! does its [token](CancellationToken), when the agent hangs up or the name is returned.
+//! The borrower of such a loan may be unable to allocate pages: Kubernetes gives containers a
+//! hugetlb limit of 0. So the kernel zeroes the missing pages here, in the daemon's context, on a
+//! thread of its own: 0.1 s a GiB, bounded by `agent.fill_max`. It ends within a page when the
+//! process ends, or when its [token](CancellationToken) is cancelled: the agent hung up, or the
+//! name was returned.
 
 use std::io;
 use std::ops::ControlFlow::{Break, Continue};
@@ -14,20 +15,20 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use units::{Domain, Pages};
 
-/// A file with a hole.
+/// A file with an unbacked part.
 #[derive(Debug)]
 pub(crate) struct Hole {
     pub(crate) file: BlockFile,
     pub(crate) domain: Domain,
     /// The file's length.
     pub(crate) pages: Pages,
-    /// Ends it before that.
+    /// Cancels the fill.
     pub(crate) stop: CancellationToken,
 }
 
 impl Hole {
-    /// Allocates what is missing, on its node. What comes of it is told, with the file closed; a
-    /// cancelled one does not say how far it came.
+    /// Allocates the missing pages on their node. The receiver gets the result after the file is
+    /// closed. A cancelled fill does not report its progress.
     pub(crate) fn fill(self) -> io::Result<oneshot::Receiver<linux::Result<()>>> {
         let (tell, told) = oneshot::channel();
         std::thread::Builder::new().name("filling".to_owned()).spawn(move || {
@@ -38,7 +39,7 @@ impl Hole {
                 self.file.allocate_pages(all, size, &mut each).map(drop)
             });
             drop(self.file);
-            // Nobody hears it when the daemon ends.
+            // The receiver is gone when the daemon ends.
             drop(tell.send(filled));
         })?;
         Ok(told)

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::prefault::Anonymous;
-use client::{Client, LendRequest};
+use client::{Client, Hold, LendRequest};
 use pins::PinProbe;
 use units::{Bytes, PageSize, Pages};
 
@@ -293,7 +293,7 @@ fn ends_of_loans(
     let mut client = Client::connect(scene.socket())?;
     let mut request = LendRequest::new(bytes);
     request.page_size = Some(PAGE);
-    request.held_by_memory = true;
+    request.hold = Hold::Memory;
     let mut ends = Vec::new();
     for _ in 0..samples {
         plan.go_on()?;

@@ -224,7 +224,7 @@ impl World {
                 assert!(ask.await_owner && lingering.any(mine), "{refusal:?}");
                 "refused: content on its way to a name"
             }
-            Refusal::NameTaken | Refusal::Quota { .. } => {
+            Refusal::NameTaken | Refusal::NameBusy | Refusal::Quota { .. } => {
                 unreachable!("{refusal:?} of {ask:?}")
             }
             Refusal::Size(_) | Refusal::NoSuchPool | Refusal::NotEnough { .. } => {

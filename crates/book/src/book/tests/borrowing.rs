@@ -165,7 +165,10 @@ impl World {
                 assert!(held.0 + ask.request.bytes.0 > quota.0, "{refusal:?} of {ask:?}");
             }
             Refusal::NotEnough { .. } => assert!(!room, "there is room: {refusal:?} of {ask:?}"),
-            Refusal::NameTaken | Refusal::TooManyNames | Refusal::ScopeQuota { .. } => {
+            Refusal::NameTaken
+            | Refusal::NameBusy
+            | Refusal::TooManyNames
+            | Refusal::ScopeQuota { .. } => {
                 unreachable!("{refusal:?} of a loan without a name")
             }
             Refusal::OwnerLingers => {
@@ -184,9 +187,10 @@ impl World {
             Refusal::Quota { .. } => "refused: quota",
             Refusal::NotEnough { .. } => "refused: not enough",
             Refusal::OwnerLingers => "refused: owner lingers",
-            Refusal::NameTaken | Refusal::TooManyNames | Refusal::ScopeQuota { .. } => {
-                "refused: name"
-            }
+            Refusal::NameTaken
+            | Refusal::NameBusy
+            | Refusal::TooManyNames
+            | Refusal::ScopeQuota { .. } => "refused: name",
         });
     }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::block::{Block, Hold};
+use crate::block::{Block, HeldBy};
 use crate::book::Learnt;
 use crate::config::{ConfigError, Recycle};
 use crate::policy::Demand;
@@ -112,7 +112,7 @@ fn what_is_told_of_a_pool_of_several_sizes_is_the_sum_of_them() {
     }
     assert_eq!(
         (told.mapped_pages, told.pinned_pages),
-        (Pages(held(Hold::Mapped)), Pages(held(Hold::Pinned)))
+        (Pages(held(HeldBy::Mapped)), Pages(held(HeldBy::Pinned)))
     );
     assert_eq!((told.mapped_pages, told.pinned_pages), (Pages(3), Pages(3)));
     let blocks: usize = StateName::ALL.iter().map(|state| book.in_state(*state).count()).sum();

@@ -7,10 +7,10 @@ use book::{Asked, HeldByName, Refusal};
 use tokio::net::UnixStream;
 use units::LoanName;
 use wire::agent::{
-    AgentError, GetSupply, LendByName, LentByName, ListLoans, Loans, MOST_LISTED, NamedLoan,
-    ReturnByName, Supplies,
+    AgentError, GetSupply, LentByName, ListLoans, Loans, MOST_LISTED, NamedLoan, ReturnByName,
+    Supplies,
 };
-use wire::{Call, Configured, Parameters, Refused};
+use wire::{Call, Configured, Hold, LendForAgent, Parameters, Refused};
 
 use super::connection::hung_up;
 use super::serving::{Answer, Interface, reply, unknown};
@@ -36,7 +36,7 @@ impl Interface for AgentService {
 
     async fn call(&mut self, call: Call) -> Result<Answer, Refused<AgentError>> {
         match call.method.as_str() {
-            LendByName::NAME => reply(call, async |it| self.lend(it).await).await,
+            LendForAgent::NAME => reply(call, async |it| self.lend(it).await).await,
             ReturnByName::NAME => reply(call, async |it| self.give_back(it).await).await,
             ListLoans::NAME => reply(call, async |it| self.list_loans(it)).await,
             GetSupply::NAME => reply(call, async |it| self.get_supply(it)).await,
@@ -46,42 +46,45 @@ impl Interface for AgentService {
 }
 
 impl AgentService {
-    async fn lend(&self, request: LendByName) -> Result<LentByName, AgentError> {
+    async fn lend(&self, LendForAgent(request): LendForAgent) -> Result<LentByName, AgentError> {
         self.rights.may_lend_by_name().map_err(error)?;
-        for (field, number) in [("uid", request.uid.map(|uid| uid.0)), ("gid", request.gid)] {
+        let Hold::Name { name, uid, gid } = request.hold.clone() else {
+            return Err(AgentError::bad_value("name", "is missing"));
+        };
+        for (field, number) in [("uid", uid.map(|uid| uid.0)), ("gid", gid)] {
             // To chown(2) that is not to change it.
             if number == Some(u32::MAX) {
                 return Err(AgentError::bad_value(field, "4294967295 is nobody's number"));
             }
         }
-        let (uid, gid) = self.rights.ids();
-        let borrower = (request.uid.map_or(uid, |uid| uid.0), request.gid.unwrap_or(gid));
-        let caller = self.rights.uid();
-        let asked = self.shell.borrow().ask_by_name(&request, caller, self.rights.account());
+        let (own_uid, own_gid) = self.rights.ids();
+        let borrower = (uid.map_or(own_uid, |uid| uid.0), gid.unwrap_or(own_gid));
+        let (caller, account) = (self.rights.uid(), self.rights.account());
+        let asked = self.shell.borrow_mut().ask(request, caller, account, None);
         let mut asked = asked.map_err(error)?;
-        let lent =
-            waits::lend_by_name(&self.shell, &self.place, &mut asked, borrower, request.whole);
+        let lent = waits::lend(&self.shell, &self.place, &mut asked, borrower);
         let lent = tokio::select! {
             lent = lent => lent,
             () = hung_up(&self.peer) => {
                 return Err(AgentError::Failed { what: "its agent hung up".to_owned() });
             }
         };
-        match lent.map_err(error)? {
-            Ok(waits::Lent::Made { held, ready, kept }) => {
-                let ready_bytes = ready.bytes(held.page_size);
-                let loan = named(&self.shell, &held);
-                Ok(LentByName { loan, found: false, kept, ready_bytes })
+        let (held, found, kept, ready_bytes) = match lent.map_err(error)? {
+            Ok(waits::Lent::Named { held, ready, kept }) => {
+                let ready = ready.bytes(held.page_size);
+                (held, false, kept, ready)
             }
             Ok(waits::Lent::Found(held)) => {
                 let there = self.shell.borrow().memory_of(held.block, held.page_size);
-                let loan = named(&self.shell, &held);
-                let ready_bytes = there.min(held.bytes());
-                Ok(LentByName { loan, found: true, kept: false, ready_bytes })
+                let ready = there.min(held.bytes());
+                (held, true, false, ready)
             }
-            Ok(waits::Lent::Busy) => Err(AgentError::NameBusy { name: request.name.to_string() }),
-            Err(no) => Err(refused(&self.shell, &asked, &request.name, &no)),
-        }
+            Ok(waits::Lent::Descriptors(_)) => {
+                return Err(AgentError::Failed { what: "this loan has a name".to_owned() });
+            }
+            Err(no) => return Err(refused(&self.shell, &asked, &name, &no)),
+        };
+        Ok(LentByName { loan: named(&self.shell, &held), found, kept, ready_bytes })
     }
 
     async fn give_back(&self, request: ReturnByName) -> Result<Configured, AgentError> {
@@ -134,8 +137,10 @@ fn refused(shell: &Shared, asked: &Asked, name: &LoanName, refusal: &Refusal) ->
         (Refusal::NameTaken, Some(there)) => {
             AgentError::NameTaken { loan: Box::new(named(shell, &there)) }
         }
-        // It has ended since.
-        (Refusal::NameTaken, None) => AgentError::NameBusy { name: name.to_string() },
+        // It is being made, or it has ended since.
+        (Refusal::NameBusy, _) | (Refusal::NameTaken, None) => {
+            AgentError::NameBusy { name: name.to_string() }
+        }
         (Refusal::TooManyNames, _) => {
             let most = asked.named.as_ref().map_or(0, |named| named.most as u64);
             AgentError::TooManyNames { most }

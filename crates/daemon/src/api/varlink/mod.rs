@@ -78,7 +78,7 @@ impl Service {
         let granted = waits::lend(&self.shell, &self.place, &mut asked, self.rights.ids());
         match granted.await? {
             Ok(handover) => {
-                let (lent, fds) = translate::lent(handover);
+                let (lent, fds) = translate::lent(handover)?;
                 holders::note(&self.shell, &self.rights, &lent);
                 Ok(Answer::with_loan(&lent, fds, lent.lease))
             }

@@ -6,11 +6,17 @@ use std::os::fd::OwnedFd;
 use book::{Asked, Book, LoanPart, Refusal};
 use wire::{Error, Job, Lent, LentPart};
 
-use crate::ops::{Handover, Taken};
+use crate::ops::{Handover, Lease, Taken, waits};
 
 /// A loan and its descriptors: the lease, then one per part.
-pub(super) fn lent(handover: Handover) -> (Lent, Vec<OwnedFd>) {
-    let loan = handover.loan;
+///
+/// # Errors
+/// A loan by name, which has no descriptors.
+pub(super) fn lent(lent: waits::Lent) -> Result<(Lent, Vec<OwnedFd>), Error> {
+    let waits::Lent::Descriptors(Handover { loan, lease: Lease::Descriptor(lease), blocks }) = lent
+    else {
+        return Err(Error::Failed { what: "this loan has a name".to_owned() });
+    };
     let part = |(fd, part): (u32, &LoanPart)| LentPart {
         fd,
         node: part.node,
@@ -24,7 +30,7 @@ pub(super) fn lent(handover: Handover) -> (Lent, Vec<OwnedFd>) {
         kept: loan.kept,
         parts: (1..).zip(&loan.parts).map(part).collect(),
     };
-    (reply, std::iter::once(handover.lease).chain(handover.blocks).collect())
+    Ok((reply, std::iter::once(lease).chain(blocks).collect()))
 }
 
 /// Why a loan was refused, to its borrower.
@@ -52,9 +58,10 @@ pub(super) fn refusal(asked: &Asked, refusal: &Refusal, book: &Book) -> Error {
             free_bytes: *free,
         },
         Refusal::OwnerLingers => Error::Failed { what: "the owner's content lingers".to_owned() },
-        Refusal::NameTaken | Refusal::TooManyNames | Refusal::ScopeQuota { .. } => {
-            Error::Failed { what: "this loan has no name".to_owned() }
-        }
+        Refusal::NameTaken
+        | Refusal::NameBusy
+        | Refusal::TooManyNames
+        | Refusal::ScopeQuota { .. } => Error::Failed { what: "this loan has no name".to_owned() },
     }
 }
 

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans by name, step by step: what is asked, begun, filled, held, found and returned.
 
+use super::*;
+use crate::ops::{Answer, Granted};
 use book::HeldByName;
 use book::block::{Proof, Unheld};
 use book::journal::MOST_OWNED;
 use units::{Bytes, LoanName};
-use wire::agent::LendByName;
-
-use super::*;
-use crate::ops::{Pending, Step};
 
 struct Seen;
 
@@ -18,12 +16,12 @@ fn name(text: &str) -> LoanName {
     text.parse().expect("a name")
 }
 
-fn named(text: &str, count: u64) -> LendByName {
-    LendByName::new(name(text), Pages(count).bytes(SIZE))
+fn named(text: &str, count: u64) -> LendRequest {
+    LendRequest::by_name(name(text), Pages(count).bytes(SIZE))
 }
 
-fn owned(text: &str, owner: &str) -> LendByName {
-    LendByName {
+fn owned(text: &str, owner: &str) -> LendRequest {
+    LendRequest {
         whole: true,
         owner: Some(owner.parse().expect("a name")),
         keep: Some(Duration::from_secs(60)),
@@ -31,23 +29,24 @@ fn owned(text: &str, owner: &str) -> LendByName {
     }
 }
 
-fn ask(bed: &Bed, request: &LendByName) -> Result<Asked, wire::Error> {
-    bed.shell.borrow().ask_by_name(request, Uid(BORROWER), Uid(BORROWER))
+fn ask(bed: &Bed, request: &LendRequest) -> Result<Asked, wire::Error> {
+    let uid = Uid(BORROWER);
+    bed.shell.borrow_mut().ask(request.clone(), uid, uid, None)
 }
 
-fn begin(bed: &Bed, request: &LendByName) -> Result<Step, Refusal> {
+fn begin(bed: &Bed, request: &LendRequest) -> Result<Answer, Refusal> {
     let asked = ask(bed, request).expect("a request");
-    bed.shell.borrow_mut().begin_by_name(&asked, (0, 0)).expect("no kernel in the way")
+    bed.shell.borrow_mut().lend(&asked, (0, 0)).expect("no kernel in the way")
 }
 
-fn pending(bed: &Bed, request: &LendByName) -> Pending {
+fn pending(bed: &Bed, request: &LendRequest) -> Granted {
     match begin(bed, request) {
-        Ok(Step::Begun(pending)) => pending,
+        Ok(Answer::Granted(granted)) => granted,
         other => panic!("{other:?}"),
     }
 }
 
-fn hold(bed: &Bed, request: &LendByName) -> HeldByName {
+fn hold(bed: &Bed, request: &LendRequest) -> HeldByName {
     let pending = pending(bed, request);
     bed.shell.borrow_mut().hold_by_name(pending).expect("a file")
 }
@@ -69,11 +68,10 @@ fn an_owner_and_a_name_have_so_many_characters_together() {
 #[test]
 fn all_that_an_agent_asks_for_is_asked_of_the_book() {
     let bed = Bed::with("", "pages_per_block = 1\n[[pool]]\npage_size = \"1G\"");
-    let request = LendByName {
+    let request = LendRequest {
         page_size: Some(SIZE),
         node: Some(Node(0)),
-        uid: Some(Uid(9)),
-        ..owned("a/x", "guest")
+        ..owned("a/x", "guest").given_to(Some(Uid(9)), None)
     };
     let asked = ask(&bed, &request).expect("a request");
     let LendRequest { bytes, page_size, node, owner, keep, single, .. } = &asked.request;
@@ -81,7 +79,7 @@ fn all_that_an_agent_asks_for_is_asked_of_the_book() {
     assert_eq!((owner, *keep), (&request.owner, Some(Duration::from_secs(60))));
     assert!(single, "a path is of one file");
     assert_eq!((asked.uid, asked.account), (Uid(9), Uid(BORROWER)));
-    let by_caller = ask(&bed, &LendByName { uid: None, ..request }).expect("a request");
+    let by_caller = ask(&bed, &request.given_to(None, None)).expect("a request");
     assert_eq!(by_caller.uid, Uid(BORROWER));
 }
 
@@ -91,8 +89,8 @@ fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
     bed.zero(1);
     let request = named("a/x", 1);
     let pending = pending(&bed, &request);
-    assert_eq!(pending.ready, Pages(1));
-    assert!(matches!(begin(&bed, &request), Ok(Step::Busy)));
+    assert_eq!(pending.ready(), Pages(1));
+    assert!(matches!(begin(&bed, &request), Err(Refusal::NameBusy)));
     let seen = |bed: &Bed| {
         let shell = bed.shell.borrow();
         let names = shell.book().named_loans("", None).count();
@@ -104,7 +102,7 @@ fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
     assert!(matches!(returned, Ok(Some(false))), "it is being made: {returned:?}");
     let held = bed.shell.borrow_mut().hold_by_name(pending).expect("a file");
     assert_eq!(seen(&bed), (1, Some(false)));
-    assert!(matches!(begin(&bed, &request), Ok(Step::Found(found)) if found == held));
+    assert!(matches!(begin(&bed, &request), Ok(Answer::Found(found)) if found == held));
     assert!(matches!(begin(&bed, &named("a/x", 2)), Err(Refusal::NameTaken)));
     let returned = bed.shell.borrow_mut().return_by_name(&name("a/x"), false);
     assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
@@ -118,11 +116,12 @@ fn a_hole_is_promised_until_it_is_filled() {
     let waiting = || bed.shell.borrow().observed.unbacked.waiting(HERE);
     let hole = hold(&bed, &named("a/hole", 2));
     assert_eq!(waiting(), Pages(2), "its borrower will take them");
-    let fills = |pending: &Pending| bed.shell.borrow().fill_hole(pending);
+    let fills = |granted: &Granted| bed.shell.borrow().fill_whole(granted);
     let full = pending(&bed, &named("a/full", 2));
     assert_eq!(waiting(), Pages(4));
-    let filled = fills(&full).expect("no more than it may").expect("all of it");
-    filled.blocking_recv().expect("a thread").expect("room");
+    for filled in fills(&full).expect("no more than it may") {
+        filled.blocking_recv().expect("a thread").expect("room");
+    }
     bed.shell.borrow_mut().note_whole(&full);
     assert_eq!(waiting(), Pages(2), "those of this one are there");
     let full = bed.shell.borrow_mut().hold_by_name(full).expect("a file");
@@ -138,12 +137,12 @@ fn a_hole_is_promised_until_it_is_filled() {
     let large = pending(&bed, &named("a/large", 3));
     let error = fills(&large).expect_err("more than it may");
     assert!(matches!(&error, wire::Error::BadValue { field, .. } if field == "whole"), "{error:?}");
-    bed.shell.borrow_mut().drop_pending(large);
+    bed.shell.borrow_mut().drop_granted(large);
     assert_eq!((waiting(), bed.shell.borrow().book().named(&name("a/large"))), (Pages(2), None));
     bed.zero(1);
     let ready = pending(&bed, &named("a/ready", 1));
-    assert!(fills(&ready).expect("nothing to do").is_none());
-    bed.shell.borrow_mut().drop_pending(ready);
+    assert!(fills(&ready).expect("nothing to do").is_empty());
+    bed.shell.borrow_mut().drop_granted(ready);
 }
 
 #[test]
@@ -177,7 +176,7 @@ fn what_an_owner_left_by_a_name_is_kept_unless_it_is_discarded() {
         assert_eq!(bed.count(StateName::Kept), usize::from(!discard));
         bed.zero(usize::from(discard));
         // By any name of its scope.
-        assert_eq!(pending(&bed, &owned("a/y", "guest")).kept, !discard);
+        assert_eq!(pending(&bed, &owned("a/y", "guest")).handover.loan.kept, !discard);
     }
 }
 

@@ -11,7 +11,6 @@ use rustix::fs::{FallocateFlags, fallocate};
 use tokio::time::advance;
 use units::{LeaseId, PageSize, Uid};
 use wire::LendRequest;
-use wire::agent::LendByName;
 
 use super::*;
 use crate::ops::testkit::{BORROWER, Bed, PATIENCE, SIZE, map, owned, pages};
@@ -38,7 +37,13 @@ fn place() -> Place {
 async fn lend(bed: &Bed, request: &LendRequest) -> Result<Handover, Refusal> {
     let mut asked = bed.ask(request.clone(), BORROWER);
     let lent = waits::lend(&bed.shell, &place(), &mut asked, (0, 0)).await;
-    lent.expect("no kernel in the way")
+    lent.expect("no kernel in the way").map(handed)
+}
+
+/// What is handed over of a loan.
+fn handed(lent: Lent) -> Handover {
+    let Lent::Descriptors(handover) = lent else { panic!("{lent:?}") };
+    handover
 }
 
 /// Waits until a lease's end was heard.
@@ -99,7 +104,7 @@ fn an_owner_has_its_content_as_soon_as_that_is_there() {
         let begin = Instant::now();
         bed.shell.borrow_mut().settle_some(9);
         bed.settle_all();
-        let handover = lent.await.expect("no kernel in the way").expect("a loan");
+        let handover = handed(lent.await.expect("no kernel in the way").expect("a loan"));
         assert!(handover.loan.kept);
         assert!(begin.elapsed() < FOR_OWNER);
         assert!(!shell.borrow().peers.waiting.is_anybody(), "nobody waits any more");
@@ -191,18 +196,19 @@ fn who_revokes_waits_a_second_for_the_pages() {
     });
 }
 
-fn named(count: u64) -> (LoanName, LendByName) {
+fn named(count: u64) -> (LoanName, LendRequest) {
     let name: LoanName = "a/x".parse().expect("a name");
-    (name.clone(), LendByName::new(name, Pages(count).bytes(SIZE)))
+    (name.clone(), LendRequest::by_name(name, Pages(count).bytes(SIZE)))
 }
 
 async fn lend_by_name(
     bed: &Bed,
-    request: &LendByName,
+    request: &LendRequest,
 ) -> Result<Result<Lent, Refusal>, wire::Error> {
     let uid = Uid(BORROWER);
-    let mut asked = bed.shell.borrow().ask_by_name(request, uid, uid).expect("a request");
-    waits::lend_by_name(&bed.shell, &place(), &mut asked, (0, 0), request.whole).await
+    let asked = bed.shell.borrow_mut().ask(request.clone(), uid, uid, None);
+    let mut asked = asked.expect("a request");
+    waits::lend(&bed.shell, &place(), &mut asked, (0, 0)).await
 }
 
 #[test]
@@ -211,14 +217,14 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
         let bed = Bed::new();
         bed.zero(1);
         let (name, request) = named(1);
-        let asked = bed.shell.borrow().ask_by_name(&request, Uid(0), Uid(0)).expect("a request");
-        let begun = bed.shell.borrow_mut().begin_by_name(&asked, (0, 0));
-        let Ok(Ok(Step::Begun(pending))) = begun else { panic!("{begun:?}") };
-        let request = LendByName { uid: Some(Uid(0)), ..request };
+        let asked = bed.shell.borrow_mut().ask(request.clone(), Uid(0), Uid(0), None);
+        let begun = bed.shell.borrow_mut().lend(&asked.expect("a request"), (0, 0));
+        let Ok(Ok(Answer::Granted(pending))) = begun else { panic!("{begun:?}") };
+        let request = request.given_to(Some(Uid(0)), None);
 
         let begin = Instant::now();
         let busy = lend_by_name(&bed, &request).await;
-        assert!(matches!(busy, Ok(Ok(Lent::Busy))), "{busy:?}");
+        assert!(matches!(busy, Ok(Err(Refusal::NameBusy))), "{busy:?}");
         assert_eq!(begin.elapsed(), FOR_OWNER);
         let returned = waits::return_by_name(&bed.shell, &name, false).await;
         assert!(matches!(returned, Ok(Some(false))), "{returned:?}");
@@ -240,13 +246,18 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
 /// A large loan whose file is just being filled.
 async fn being_filled<'a>(
     bed: &'a Bed,
-    request: &'a LendByName,
+    request: &'a LendRequest,
 ) -> std::pin::Pin<Box<dyn Future<Output = Result<Result<Lent, Refusal>, wire::Error>> + 'a>> {
     let mut lent: std::pin::Pin<Box<dyn Future<Output = _>>> = Box::pin(lend_by_name(bed, request));
     let begin = std::time::Instant::now();
     loop {
         assert!((&mut lent).now_or_never().is_none(), "it is not that fast");
-        let found = bed.shell.borrow().book().named(&request.name).expect("it is listed at once");
+        let found = bed
+            .shell
+            .borrow()
+            .book()
+            .named(request.name().expect("a name"))
+            .expect("it is listed at once");
         assert!(found.is_pending);
         if bed.shell.borrow().memory_of(found.block, SIZE) > units::Bytes(0) {
             return lent;
@@ -265,7 +276,7 @@ fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
         let bed = Bed::with("[agent]\nfill_max = \"2048T\"", "pages_per_block = 1");
         bed.has_free(pages);
         let (name, request) = named(pages);
-        let request = LendByName { whole: true, ..request };
+        let request = LendRequest { whole: true, ..request };
         let is_there = || bed.shell.borrow().book().named(&name).is_some();
         let begin = std::time::Instant::now();
 
@@ -333,15 +344,15 @@ fn a_loan_by_name_says_what_was_ready_and_whether_it_was_kept() {
         bed.zero(1);
         let (name, request) = named(1);
         for ready in [Pages(1), Pages::ZERO] {
-            let lent = lend_by_name(&bed, &LendByName { whole: true, ..request.clone() }).await;
-            let Ok(Ok(Lent::Made { held, ready: had, kept })) = lent else { panic!("{lent:?}") };
+            let lent = lend_by_name(&bed, &LendRequest { whole: true, ..request.clone() }).await;
+            let Ok(Ok(Lent::Named { held, ready: had, kept })) = lent else { panic!("{lent:?}") };
             assert_eq!((held.pages, had, kept), (Pages(1), ready, false));
             assert_eq!(bed.shell.borrow().memory_of(held.block, SIZE), held.bytes());
             let returned = waits::return_by_name(&bed.shell, &name, false).await;
             assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
         }
         assert_eq!(counted(&bed), [("not_ready", 1), ("ready", 1)]);
-        let large = LendByName { whole: true, ..named(3).1 };
+        let large = LendRequest { whole: true, ..named(3).1 };
         let refused = lend_by_name(&bed, &large).await;
         assert!(matches!(&refused, Err(wire::Error::BadValue { .. })), "{refused:?}");
         assert_eq!(bed.shell.borrow().book().named(&name), None);
@@ -412,7 +423,7 @@ fn a_lease_that_nobody_has_any_more_ends_its_loan() {
         bed.zero(1);
         let Granted { handover, watch, .. } = bed.lend(&pages(1));
         let lease = handover.loan.lease;
-        watchers::lease(&bed.shell, lease, watch);
+        watchers::lease(&bed.shell, lease, watch.expect("an end of its own"));
         tokio::task::yield_now().await;
         assert!(bed.has(lease));
         drop(handover);

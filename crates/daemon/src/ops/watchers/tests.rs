@@ -39,7 +39,7 @@ async fn hear() {
 
 fn lend(bed: &Bed) -> (LeaseId, Handover, DaemonEnd) {
     let Granted { handover, watch, .. } = bed.lend(&pages(1));
-    (handover.loan.lease, handover, watch)
+    (handover.loan.lease, handover, watch.expect("an end of its own"))
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Reason {
             Some(Refusal::Quota { .. }) => Self::Quota,
             Some(Refusal::NotEnough { .. }) => Self::NotEnough,
             Some(Refusal::OwnerLingers) => Self::OwnerLingers,
-            Some(Refusal::NameTaken) => Self::NameTaken,
+            Some(Refusal::NameTaken | Refusal::NameBusy) => Self::NameTaken,
             Some(Refusal::TooManyNames) => Self::TooManyNames,
             Some(Refusal::ScopeQuota { .. }) => Self::ScopeQuota,
         }

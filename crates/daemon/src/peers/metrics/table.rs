@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
-use units::Bytes;
 use wire::PoolStatus;
 
 use super::{Metrics, Outcome, Reason, Reload, Samples, Scrape};
@@ -149,7 +148,7 @@ fn pages(scrape: &Scrape<'_>) -> Samples {
         for (state, pages) in STATES.iter().zip(counts) {
             let mut labels = labels_of(pool);
             labels.push((*state).to_owned());
-            samples.insert(labels, pages);
+            samples.insert(labels, pages.0);
         }
     }
     samples
