@@ -6,7 +6,6 @@ use std::process::Command;
 
 use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
-use units::Pages;
 
 use super::{assert_returned, assert_served, is_wanted, run, succeeded};
 

@@ -109,7 +109,7 @@ fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
     assert_eq!((supply.named_bytes, supply.total_bytes, supply.block_bytes), expected);
     let ready: Vec<_> =
         supply.ready_blocks.iter().map(|of| (of.block_bytes, of.ready_bytes)).collect();
-    assert_eq!(ready, [(page.times(2).0, supply.ready_bytes)]);
+    assert_eq!(ready, [(page.times(2), supply.ready_bytes)]);
     // More than there is, and more than the daemon may zero: refused and left as before.
     let refused = agent_refusal(daemon.agent().lend(&whole("much", 3)));
     assert!(matches!(refused, AgentError::NotEnough { .. }), "{refused}");

@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use units::Uid;
 
 use client::{AgentClient, LendRequest};
 use prezero_tests::{Daemon, Page};
@@ -33,7 +34,7 @@ fn ask(scene: &Scene<'_>, method: &str, parameters: &Value) -> String {
 
 fn name(text: &str, uid: User) -> LendRequest {
     let request = LendRequest::by_name(text.parse().expect("a name"), Page::Mib2.times(1));
-    request.given_to(Some(uid.number()), None)
+    request.given_to(Some(Uid(uid.number())), None)
 }
 
 /// An agent that lends to a container, and takes it back.
@@ -199,7 +200,7 @@ fn scene_agent(scene: &Scene<'_>) -> Result<AgentClient, String> {
 fn count_scope(daemon: &Daemon) -> Result<Duration, String> {
     let loans = AgentClient::connect(daemon.agent_socket()).and_then(|mut a| a.loans("team/"));
     let loans = loans.map_err(|error| error.to_string())?;
-    let bytes: u64 = loans.iter().map(|loan| loan.bytes).sum();
+    let bytes: u64 = loans.iter().map(|loan| loan.bytes.0).sum();
     if bytes > 4 << 20 {
         return Err(format!("{bytes} bytes are lent to a scope with a quota of 4M"));
     }

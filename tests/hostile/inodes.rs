@@ -12,7 +12,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use testkit::child::fork;
 use testkit::punch;
-use units::PageSize;
+use units::{PageSize, Pages};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::raw;
@@ -111,15 +111,15 @@ fn nobodys(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
     let mut missed = 0;
     for _ in 0..4 {
         let status = daemon.status();
-        let pools = status.pools.iter().filter(|pool| pool.page_bytes == PAGE);
-        let known: u64 = pools
+        let pools = status.pools.iter().filter(|pool| pool.page_size.bytes() == PAGE);
+        let known: Pages = pools
             .map(|pool| {
                 let free = pool.ready_pages + pool.zeroable_pages + pool.zeroing_pages;
                 free + pool.lent_pages + pool.lingering_pages + pool.kept_pages
             })
             .sum();
         let kernel = crate::stage::Kernel::now();
-        missed = (kernel.total - kernel.free).saturating_sub(known);
+        missed = (kernel.total - kernel.free).saturating_sub(known.0);
         if missed <= QUOTA {
             return Ok(Duration::ZERO);
         }

@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testkit::child::alone;
 use testkit::hugepages;
-use units::Node;
+use units::{Node, Pages};
 
 use crate::attack::say;
 use crate::stage::Kernel;
@@ -27,7 +27,7 @@ fn settles(daemon: &Daemon, before: Kernel) -> Result<(), String> {
     loop {
         let pool = daemon.pool();
         let held = pool.lent_pages + pool.lingering_pages + pool.zeroing_pages;
-        if held == 0 {
+        if held == Pages(0) {
             daemon.client().give_back(None, None, None).expect("everything back");
             if Kernel::now() == before {
                 return Ok(());

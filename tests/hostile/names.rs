@@ -12,7 +12,7 @@ use prezero_tests::Daemon;
 use prezero_tests::daemon::PATIENCE;
 use serde_json::{Value, json};
 use testkit::child::alone;
-use units::Bytes;
+use units::{Bytes, Pages};
 
 use crate::scene::{call, error_of, message};
 use crate::socket::receive;
@@ -74,7 +74,7 @@ fn an_agent_that_goes_amid_a_loan_leaves_none() {
                 "the loan of round {round} is made to its end"
             );
         }
-        daemon.wait_for("given back", |pool| pool.lent_pages + pool.lingering_pages == 0);
+        daemon.wait_for("given back", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
         // It stays absent later, and its name is free.
         std::thread::sleep(Duration::from_millis(500));
         assert!(daemon.agent().loans("").expect("a list").is_empty());

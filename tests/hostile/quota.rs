@@ -7,7 +7,7 @@ use std::time::Duration;
 use client::{Client, Error, LendRequest};
 use prezero_tests::Page;
 use serde_json::{Value, json};
-use units::Pages;
+use units::{Pages, Uid};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, error_of, message};
@@ -24,7 +24,7 @@ fn two_pages() -> String {
 /// Pages lent to the attackers, as root sees them.
 fn lent_to(daemon: &prezero_tests::Daemon, user: User) -> u64 {
     let loans = daemon.status().loans;
-    loans.iter().filter(|loan| loan.uid == user.number()).map(|loan| loan.pages).sum()
+    loans.iter().filter(|loan| loan.uid == Uid(user.number())).map(|loan| loan.pages.0).sum()
 }
 
 /// Many calls at once, of every kind: in one piece, without waiting, held by memory, for owners.

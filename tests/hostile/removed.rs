@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use units::Pages;
 
 use client::{Client, LendRequest};
 use prezero_tests::{Daemon, Page};
@@ -44,9 +45,9 @@ fn content_of_a_removed_user_is_gone_after_the_printed_command() {
     let config = format!("lend_group = \"{LEND_GROUP}\"\n{pool}");
     let mut daemon = Daemon::start_with(None, &config, &["--plain"]);
     assert!(!borrow(&daemon), "it is the first");
-    daemon.wait_for("kept", |pool| pool.kept_pages == 1);
+    daemon.wait_for("kept", |pool| pool.kept_pages == Pages(1));
     assert!(borrow(&daemon), "content is the number's");
-    daemon.wait_for("kept", |pool| pool.kept_pages == 1);
+    daemon.wait_for("kept", |pool| pool.kept_pages == Pages(1));
     daemon.terminate();
     let removed = Command::new("sh").args(["-ec", &printed(&daemon.run_dir())]).status();
     assert!(removed.is_ok_and(|status| status.success()));

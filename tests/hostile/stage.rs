@@ -13,7 +13,7 @@ pub(crate) use prezero_tests::counters::Kernel;
 use prezero_tests::{Daemon, Page, process};
 use testkit::child::alone;
 use testkit::hugepages;
-use units::Node;
+use units::{Node, Pages};
 use wire::{PoolChange, PoolStatus};
 
 use crate::attack::{POOL, WORKERS};
@@ -172,7 +172,7 @@ impl Stage {
             let held = status.pools.iter().map(|pool| {
                 pool.lent_pages + pool.lingering_pages + pool.zeroing_pages + pool.kept_pages
             });
-            let quiet = status.workers == 0 && held.sum::<u64>() == 0;
+            let quiet = status.workers == 0 && held.sum::<Pages>() == Pages(0);
             seen.replace(Some(status));
             quiet
         });
@@ -205,10 +205,10 @@ impl Stage {
 
     fn zero_by_itself(&self, on: bool) {
         for pool in &self.pools {
-            let threshold = |pages: u64| Some(if on { pages } else { 0 });
+            let threshold = |pages: Pages| Some(if on { pages } else { Pages(0) });
             let change = PoolChange {
                 node: pool.node,
-                page_bytes: pool.page_bytes,
+                page_size: pool.page_size,
                 pages_per_block: pool.pages_per_block,
                 ready_low: threshold(pool.ready_low),
                 ready_high: threshold(pool.ready_high),

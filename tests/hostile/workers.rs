@@ -11,6 +11,7 @@ use linux::BlockFile;
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;
+use units::{PageSize, Pages};
 use wire::PoolChange;
 
 use crate::attack::{Attack, POOL};
@@ -179,9 +180,9 @@ fn what_a_worker_keeps_pins_and_says_reaches_no_borrower() {
 /// What keeps users apart is not a threshold.
 fn configure_recycling(scene: &mut Scene<'_>) -> Got {
     let change = PoolChange {
-        page_bytes: PAGE,
-        pages_per_block: 1,
-        recycle: Some("in-place".to_owned()),
+        page_size: PageSize::new(PAGE).expect("a page size"),
+        pages_per_block: Pages(1),
+        recycle: Some(wire::Recycle::InPlace),
         ..Default::default()
     };
     scene.set_up();

@@ -79,7 +79,6 @@ fn costs_do_not_grow_with_what_is_lent() {
     assert_eq!(names(&found), names(&untouched));
     assert!(served(&log) >= 2, "{:?}", std::fs::read_to_string(&log));
     for ((name, native), (_, shim)) in untouched.iter().zip(&found) {
-        println!("{name}: {native:.0} ns native, {shim:.0} ns under the shim");
         if !name.starts_with("memfd") {
             assert!(shim < &(native * 3.0 + 1000.0), "{name}: {native} ns became {shim} ns");
         }
