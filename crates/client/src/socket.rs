@@ -24,7 +24,7 @@ const MAX_MESSAGE: usize = 256 << 20;
 /// Bytes of one read.
 const PIECE: usize = 8 << 10;
 
-/// A connected socket, and what was received of the messages to come.
+/// A connected socket, and the received part of the messages to come.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,

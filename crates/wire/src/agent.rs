@@ -203,13 +203,13 @@ pub enum AgentError {
         held_bytes: Bytes,
         /// What they may hold.
         quota_bytes: Bytes,
-        /// What was asked for.
+        /// The request.
         asked_bytes: Bytes,
     },
     /// Ready and free pages together are too few.
     #[serde(rename = "io.prezero.agent.NotEnough")]
     NotEnough {
-        /// What was asked for.
+        /// The request.
         asked_bytes: Bytes,
         /// The size of the pages.
         #[serde(rename = "page_bytes")]

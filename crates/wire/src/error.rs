@@ -53,7 +53,7 @@ pub enum Error {
     /// Ready and free pages together are too few.
     #[serde(rename = "io.prezero.NotEnough")]
     NotEnough {
-        /// What was asked for.
+        /// The request.
         asked_bytes: Bytes,
         /// The size of the pages.
         #[serde(rename = "page_bytes")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The faces: what programs, scrapers and the kernel's FUSE say to the daemon, and nothing besides.
+//! The faces: the daemon's side of programs, scrapers and the kernel's FUSE.
 
 pub(crate) mod http;
 pub(crate) mod tree;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a daemon did not start, or stopped.
+//! Why a daemon failed to start, or stopped.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use book::config::ConfigError;
 use thiserror::Error;
 
-/// A daemon that could not do its work.
+/// A daemon that failed in its work.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The configuration breaks a rule.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A group that the system does not know.
+    /// A group unknown to the system.
     #[error("{field}: `{group}` is neither a group's name nor its number")]
     NoSuchGroup {
         /// The configuration's field.
@@ -22,7 +22,7 @@ pub enum Error {
         /// Its value.
         group: String,
     },
-    /// The kernel has no such pages.
+    /// The kernel lacks these pages.
     #[error("no {page} pages: this kernel has {known}; see /sys/kernel/mm/hugepages")]
     NoSuchPages {
         /// The size asked for.
@@ -30,7 +30,7 @@ pub enum Error {
         /// The sizes there are.
         known: String,
     },
-    /// The provider that was forced is not there.
+    /// The forced provider is missing.
     #[error(
         "provider kernel: this kernel does not offer it ({found}); load the module (prezero module load), boot a kernel with the series, or use --set provider=stock"
     )]
@@ -48,7 +48,7 @@ pub enum Error {
         /// The provider.
         provider: wire::Provider,
     },
-    /// A pool's node is not there.
+    /// A pool's node is missing.
     #[error("pool of node {node}: this machine has memory on nodes {known}")]
     NoSuchNode {
         /// The node asked for.
@@ -56,7 +56,7 @@ pub enum Error {
         /// Those there are.
         known: String,
     },
-    /// Workers cannot run as they are told to.
+    /// Workers cannot run as configured.
     #[error("workers.{0}")]
     Workers(linux::Error),
     /// Another daemon works there.
@@ -94,19 +94,19 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Somebody else serves a tree there.
+    /// Another server has a tree there.
     #[error("another daemon's control tree is mounted at {0}: choose another tree.path")]
     TreeTaken(PathBuf),
     /// A worker that stood in for a writer failed.
     #[error("a worker did not do its work: {0}")]
     Deputy(String),
-    /// It cannot be kept that nothing is to be ready.
+    /// The order to keep nothing ready cannot be saved.
     #[error("{0}")]
     Drain(String),
-    /// A block whose file nobody knows.
+    /// A block with an unknown file.
     #[error("{0} has no file")]
     NoFile(units::BlockId),
-    /// A block that was to be lent, and that somebody else has open.
+    /// A block that was about to be lent, and that another process has open.
     #[error("{0} is open elsewhere: it is not lent before that has ended")]
     Reached(units::BlockId),
     /// The thread of an embedded daemon is gone.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Directories and sockets of the daemon's.
 //!
-//! Every path that an operator gives is resolved once ([`OwnDir`]): no other user can change where
-//! it leads, from then on either. What is changed afterwards is changed through descriptors.
+//! Every path that an operator gives is resolved once ([`OwnDir`]): from then on no other user can
+//! change where it leads. Later changes go through descriptors.
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
@@ -28,8 +28,8 @@ use crate::base::error::{Error, Result};
 pub(crate) const BACKLOG: i32 = -1;
 /// The mode of a socket to which root and its owner connect.
 pub(crate) const OWNER_ONLY: u32 = 0o600;
-/// ... and of one to which everybody does: who may do what is decided by the peer's credentials, so
-/// that a refusal can say why.
+/// ... and of one that every user can reach: the peer's credentials decide about rights, so that a
+/// refusal can say why.
 pub(crate) const EVERYBODY: u32 = 0o666;
 const NO_SOCKET: &str = "a file that is no socket is there";
 
@@ -42,7 +42,7 @@ pub(crate) fn make_dir(path: &Path) -> Result<()> {
     own(path, 0o700, "run directory", "--run-dir").map(drop)
 }
 
-/// The same of the control tree's directory, which everybody may enter.
+/// The same of the control tree's directory, which every user may enter.
 pub(crate) fn make_tree_dir(path: &Path) -> Result<()> {
     own(path, 0o755, "directory of the control tree", "tree.path").map(drop)
 }
@@ -54,7 +54,8 @@ fn own(path: &Path, mode: u32, what: &'static str, choose: &'static str) -> Resu
     })
 }
 
-/// Writes a file of the daemon's own: a reader finds all of what was in it or all of `content`.
+/// Writes a file of the daemon's own: a reader finds either its whole former text or all of
+/// `content`.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     // Left by a daemon that was killed right here.
@@ -70,7 +71,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 pub(crate) fn lock(run_dir: &Path) -> Result<Option<File>> {
     let failed = |source| Error::Runtime { what: "cannot lock the run directory", source };
     let path = run_dir.join("lock");
-    // Nobody else's lock can be waited for or taken: the file is the daemon's user's.
+    // The lock is free of other users: the file is the daemon's user's.
     let open = File::options().create(true).append(true).mode(0o600).open(path);
     let file = open.map_err(failed)?;
     match file.try_lock() {
@@ -99,7 +100,7 @@ impl Place {
         Ok(Self { dir, name: name.to_owned() })
     }
 
-    /// What is there; the link itself, if it is one.
+    /// The file there; the link itself, if it is one.
     fn open(&self) -> rustix::io::Result<(OwnedFd, FileType)> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty())?;
@@ -202,7 +203,7 @@ fn is_served(path: &Path, patience: Duration) -> Result<bool> {
                 let patience = end.saturating_duration_since(Instant::now());
                 return Ok(!linux::peer::has_ended(&socket, patience)?);
             }
-            // So many have knocked already that nobody knows whose it is.
+            // Its queue is full, and the users of the connections are unknown.
             Err(Errno::AGAIN) if Instant::now() < end => sleep(Duration::from_millis(20)),
             Err(Errno::AGAIN) => return Ok(true),
             Err(_) => return Ok(false),

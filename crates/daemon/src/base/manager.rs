@@ -7,20 +7,20 @@
 //! | socket `agent` | the same for agents, who lend by name |
 //! | stored `pages-SIZEkB` | the root of a page size's hugetlbfs |
 //!
-//! Block files survive the daemon by their mount. A mount is seen in its mount namespace only, and
-//! an operator who adds `ProtectSystem=` or `PrivateTmp=` to the unit gives every start of the
-//! service a new one, in which the mount of the last start is not. So the manager keeps a
-//! descriptor of each mount's root: it keeps the file system, and the next daemon works relative to
-//! it, whatever is mounted where.
+//! Block files survive the daemon by their mount. A mount is seen in its mount namespace only. An
+//! operator who adds `ProtectSystem=` or `PrivateTmp=` to the unit gives every start of the service
+//! a new namespace without the mount of the last start. So the manager keeps a descriptor of each
+//! mount's root: it keeps the file system, and the next daemon works relative to it, under any
+//! mount.
 //!
-//! Without a service manager nothing is handed over and nobody told.
+//! Without a service manager the calls do nothing.
 //!
 //! # Safety
 //!
 //! The one unsafe operation takes descriptors by number that the environment names
-//! (`sd_listen_fds`). They are owned by nobody else in this process: the numbers were checked to be
-//! meant for this process id, [`Inherited::take`] hands each out once, and runs before the daemon
-//! opens anything.
+//! (`sd_listen_fds`). No other code in this process owns them: the numbers were checked to be meant
+//! for this process id, [`Inherited::take`] hands each out once, and runs before the daemon opens
+//! anything.
 #![expect(unsafe_code, reason = "inherited descriptors are known by number only")]
 
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Takes what there is; the second time there is nothing. What nobody knows is closed.
+    /// Takes the present ones; the second call finds none. Unknown ones are closed.
     pub(crate) fn take() -> Self {
         static TAKEN: AtomicBool = AtomicBool::new(false);
         let mut inherited = Self::default();
@@ -75,8 +75,8 @@ impl Inherited {
             }
         };
         for (number, name) in fds {
-            // SAFETY: the number is one of this process's inherited descriptors, open and meant
-            // for it, and nobody else takes it: see the module's text.
+            // SAFETY: the number is one of this process's inherited descriptors, open and meant for
+            // it, and taken only here: see the module's text.
             let fd = unsafe { OwnedFd::from_raw_fd(number) };
             if name == SOCKET && inherited.listener.is_none() {
                 inherited.listener = Some(UnixListener::from(fd));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may wait for a borrower, or takes long: done beside the daemon's one thread, in order for
-//! each user, so that one who holds his file's locks holds up his own returns and nobody else.
+//! Calls that may wait for a borrower, or take long: made beside the daemon's one thread, in order
+//! for each user. So a user that holds his file's locks holds up only his own returns.
 //!
-//! `fchown`, `fchmod`, `ftruncate` and `unlink` wait for a file's inode lock, which a borrower's
-//! `fallocate` holds for as long as it takes: half a minute and more in a thread that hardly gets
-//! any CPU time. So they are called here for every file that a borrower has had. And giving pages
-//! back to the kernel takes 0.4 us for each, 50 ms for 256 GiB of 2 MiB pages.
+//! `fchown`, `fchmod`, `ftruncate` and `unlink` wait for a file's inode lock. A borrower's
+//! `fallocate` holds it for the whole call: half a minute and more in a thread that hardly gets any
+//! CPU time. So they are called here for every file that a borrower has had. And giving pages back
+//! to the kernel takes 0.4 us for each, 50 ms for 256 GiB of 2 MiB pages.
 //!
-//! A lane has one thread while it has something to do, and a second longer. What is given to it
-//! lives in the file system first: a crash in between costs nothing.
+//! A lane has one thread while it has something to do, and a second longer. Its tasks are on disk
+//! first: a crash in between costs nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,16 +17,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use units::Uid;
 
-/// Whose: an account's, or `None` for what no borrower can have.
+/// The user of the tasks: an account, or `None` for files that no borrower can have.
 pub(crate) type Lane = Option<Uid>;
 
-/// The lane of names that a borrower has had and that are nobody's loan any more: whoever still has
-/// such a file may hold it up, and loans wait for the lane of `None`.
+/// The lane of names that a borrower has had and that are no loan any more: a process that still
+/// has the file may hold it up, while loans wait for the lane of `None`.
 pub(crate) const NOBODYS: Lane = Some(Uid(u32::MAX));
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The most lanes of users at a time; those who come later share one.
+/// The most lanes of users at a time; later ones share one.
 const MOST: usize = 256;
 /// The lane that they share.
 const SHARED: Lane = Some(Uid(u32::MAX));
@@ -38,13 +38,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// An event on a user's file that takes longer wakes thousands who wait for it. Without any it
 /// takes some microseconds.
 const WAKES_MANY: Duration = Duration::from_millis(1);
-/// For so many times as long the lane rests then: the kernel wakes them with interrupts off.
+/// The lane rests this multiple of the time: the kernel wakes the waiters with interrupts off.
 const REST: u32 = 9;
 /// The longest rest.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
-/// Does in a lane what is an event (inotify(7)) on a file that its user may watch. After an event
-/// that woke many waiters the lane rests: the user who has them woken waits, other users have CPUs.
+/// Makes a call that is an event (inotify(7)) on a file that its user may watch. After an event
+/// that woke many waiters the lane rests: the user of the waiters waits, other users have CPUs.
 pub(crate) fn event<T>(act: impl FnOnce() -> T) -> T {
     let begin = cpu_time();
     let done = act();
@@ -98,7 +98,7 @@ impl Lanes {
         Self(Arc::new(Inner { queues: Mutex::default(), more: Condvar::new(), counts }))
     }
 
-    /// Has a task done after those that its lane has already. Waits for nobody.
+    /// Adds a task behind those of its lane. Returns at once.
     pub(crate) fn submit(&self, lane: Lane, task: impl FnOnce() + Send + 'static) {
         let mut queues = lock(&self.0.queues);
         let is_new = !queues.contains_key(&lane);
@@ -116,7 +116,7 @@ impl Lanes {
         let started = std::thread::Builder::new().name(name).spawn(move || inner.work(lane));
         if let Err(error) = started {
             tracing::error!(%error, "a thread cannot be started: returned pages wait");
-            // Looked at again by whoever waits for them: the files are where they were.
+            // Its waiters look again: the files are where they were.
             let dropped = lock(&self.0.queues).remove(&lane).unwrap_or_default();
             dropped.iter().for_each(|_| self.0.counts.subtract(lane));
         }
@@ -127,7 +127,7 @@ impl Lanes {
         self.0.counts.ours.subscribe()
     }
 
-    /// The same of all tasks, for who does not wait long.
+    /// The same of all tasks, for callers with little time.
     pub(crate) fn all(&self) -> watch::Receiver<usize> {
         self.0.counts.all.subscribe()
     }
@@ -137,7 +137,7 @@ impl Lanes {
         *self.0.counts.all.borrow() > 0
     }
 
-    /// Keeps a lane busy until what is returned is dropped.
+    /// Keeps a lane busy until the returned value is dropped.
     #[cfg(test)]
     pub(crate) fn hold_up(&self, lane: Lane) -> std::sync::mpsc::Sender<()> {
         let (release, released) = std::sync::mpsc::channel::<()>();
@@ -145,7 +145,7 @@ impl Lanes {
         release
     }
 
-    /// Waits until nothing is left to do, at most so long.
+    /// Waits until all tasks are done, at most this long.
     pub(crate) fn wait(&self, patience: Duration) {
         let end = Instant::now() + patience;
         while self.is_busy() && Instant::now() < end {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The size of the kernel's pools, where the operator lets the daemon change it.
 //!
-//! Counts are read off the book, [`Sizing`] says what is to be done, [`Resizing`] does it on a
-//! thread of its own, one for each pool at a time. What a restart must know is in a file of the run
-//! directory before anything is begun.
+//! Counts are read off the book, [`Sizing`] gives the next change, [`Resizing`] makes it on a
+//! thread of its own, one for each pool at a time. The state that a restart needs is in a file of
+//! the run directory before anything is begun.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,7 +41,7 @@ struct Pool {
     sizing: Sizing,
     /// A change that goes on.
     resizing: Option<Resizing>,
-    /// What is written down of it.
+    /// The recorded part of it.
     record: Option<Grown>,
     /// Why the last change came to less than it was to.
     short: Option<String>,
@@ -49,7 +49,7 @@ struct Pool {
     told: Option<Instant>,
 }
 
-/// The pools whose size may change, or might before the last reload.
+/// The pools that may change their size, or might before the last reload.
 #[derive(Debug)]
 pub(crate) struct Sizes {
     path: PathBuf,
@@ -98,7 +98,7 @@ impl Sizes {
         })
     }
 
-    /// Writes down what has changed: 50 us.
+    /// Records changes: 50 us.
     fn write(&mut self) {
         let mut pools: BTreeMap<_, _> = self.written.pools.iter().copied().collect();
         let known = self.pools.iter().filter_map(|(of, pool)| Some((*of, pool.record?)));
@@ -121,8 +121,7 @@ fn limits(of: &Elastic) -> Option<Limits> {
 }
 
 impl Shell {
-    /// Looks whether the kernel's pools have the sizes that they should, begins what is to change,
-    /// and tells what came of it.
+    /// Checks the sizes of the kernel's pools, begins due changes, and reports finished ones.
     ///
     /// Returns whether a change goes on.
     pub(crate) fn tend_sizes(&mut self) -> bool {
@@ -143,14 +142,14 @@ impl Shell {
         let elastic = self.book.elastic();
         let ended = self.end_resizings();
         if elastic.is_empty() {
-            // Whoever goes on is not wanted any more.
+            // A thread that goes on is no longer wanted.
             self.sizes.pools.values_mut().for_each(|pool| {
                 pool.resizing.iter().for_each(Resizing::stop);
             });
             return;
         }
         let is_due = self.sizes.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
-        // Pages on their way to the kernel are nobody's, and nowhere to be seen.
+        // Pages on their way to the kernel are in no count.
         if !is_due && !ended || *self.queues().ours().borrow() > 0 {
             return;
         }
@@ -163,8 +162,9 @@ impl Shell {
         self.sizes.write();
     }
 
-    /// What there is of a domain now, and what jobs have yet to take of it. Counts before promises:
-    /// a page that a job has taken in between is counted as nobody's twice, and never as a demand.
+    /// The counts of a domain now, and the pages that jobs have yet to take of it. Counts before
+    /// promises: a page that a job has taken in between is counted as unused twice, and never as a
+    /// demand.
     fn seen(&mut self, domain: Domain) -> Option<(Seen, Pages)> {
         let kernel = self.observed.read(&self.provider, domain).ok()?;
         let jobs = self.promised(domain);
@@ -211,8 +211,8 @@ impl Shell {
             );
         }
         if !matches!(next, Move::Wait(_)) {
-            // The counts are no snapshot: what somebody changed between two of them looks like a
-            // demand. What is there twice is true.
+            // The counts are no snapshot: a change between two of them looks like a demand. A value
+            // read twice is true.
             let Some((seen, jobs)) = self.seen(domain) else { return };
             next = self.sizes.pool(domain, seen.total).sizing.next(limits, &seen);
             // A page that the kernel clears for a job is neither free nor in the job's file, and
@@ -291,7 +291,7 @@ impl Shell {
         self.changes.wake();
     }
 
-    /// A loan was granted: what was refused for want of its pages has them.
+    /// A loan was granted: earlier refusals for lack of its pages are settled.
     pub(super) fn note_grant(&mut self, loan: &book::Loan) {
         let mut taken: BTreeMap<Domain, Pages> = BTreeMap::new();
         for part in loan.parts.iter().filter(|_| !loan.kept) {
@@ -305,7 +305,7 @@ impl Shell {
         }
     }
 
-    /// The operator has said anew what is to be.
+    /// The operator has configured the pools anew.
     pub(super) fn let_sizes_go(&mut self) {
         self.sizes.pools.values_mut().for_each(|pool| pool.sizing.let_go());
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who has it: which processes asked for loans, and which have blocks of them.
+//! The holders of memory: the processes that asked for loans, and those that have blocks of them.
 //!
-//! All of it is looked up in `/proc` when somebody asks, on threads beside the daemon's: `/proc`
-//! takes locks that others hold. A process that began after a loan has got the number of one that
-//! has ended, and is not whoever asked for it.
+//! All of it is looked up in `/proc` on request, on threads beside the daemon's: `/proc` takes
+//! locks that others hold. A process that began after a loan reuses the number of an ended one, and
+//! did not ask for the loan.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::ops::Shared;
 use crate::peers::borrowers::LentFile;
 use crate::peers::rights::Rights;
 
-/// A loan of so much is worth a line of the log.
+/// The size from which a loan is worth a line of the log.
 const LARGE: Bytes = Bytes(1 << 30);
 /// A loan that is over by then is not; and a program that borrows for another, as `prezero lend`
 /// does, is that other one.
@@ -31,8 +31,8 @@ const SETTLED: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Looks up the processes that have asked for loans, unless that is being done or was a moment ago:
-/// however many ask, it is one look at a time and a fifth of one CPU. Goes on if whoever asked is
-/// gone.
+/// any number of requests make one look at a time and use a fifth of one CPU. Goes on if the caller
+/// is gone.
 async fn look(shell: &Shared) {
     let Some(pids) = shell.borrow_mut().peers.borrowers.begin_look() else { return };
     let shell = Rc::clone(shell);
@@ -49,7 +49,7 @@ async fn look(shell: &Shared) {
     drop(looked.await);
 }
 
-/// Fills in what `rights` may see of whoever has the loans of a report.
+/// Fills in the processes of a report's loans, as far as `rights` allow.
 pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status) -> Status {
     if !rights.may_see_others() {
         let own = rights.account();
@@ -119,7 +119,7 @@ impl Drop for Searching {
     }
 }
 
-/// Who has the blocks of one loan, or of all. Waits at most [`PATIENCE`] and a process.
+/// The holders of the blocks of one loan, or of all. Waits at most [`PATIENCE`] and a process.
 ///
 /// # Errors
 /// [`Error::NoSuchLease`], and [`Error::Failed`] while another search goes on.
@@ -141,7 +141,7 @@ pub(crate) async fn find(shell: &Shared, lease: Option<LeaseId>) -> Result<Holde
     spawn_blocking(look).await.map_err(|_| failed("the search for holders ended early"))
 }
 
-/// What was found, a line for each process, loan, node and way of holding.
+/// The findings, a line for each process, loan, node and way of holding.
 fn report(roots: &Roots, files: &[LentFile], found: &Search) -> Holders {
     let mut processes: BTreeMap<u32, Option<Process>> = BTreeMap::new();
     let mut lines: BTreeMap<(Option<LeaseId>, bool, Domain, u32, Held), Pages> = BTreeMap::new();
@@ -158,14 +158,14 @@ fn report(roots: &Roots, files: &[LentFile], found: &Search) -> Holders {
     for file in files.iter().filter(|file| file.is_pinned) {
         let borrower = file.uid.map(|uid| uid.0);
         for pid in &found.pinners {
-            // Root's may have pinned anybody's.
+            // Root's may have pinned any user's.
             if know(*pid).is_some_and(|p| Some(p.uid) == borrower || p.uid == 0) {
                 add(file, *pid, Held::Pins);
             }
         }
     }
     let holders = lines.into_iter().filter_map(|((lease, lingers, domain, pid, how), pages)| {
-        // One that has ended since holds nothing.
+        // One that has ended since holds no memory.
         let process = know(pid)?;
         Some(BlockHolder {
             lease,

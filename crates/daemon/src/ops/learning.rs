@@ -13,7 +13,7 @@ use book::{Book, Learnt};
 
 use super::Shell;
 
-/// A crash forgets no more than so much: the file is 4 KiB, and written in 50 us.
+/// The most learning that a crash forgets: the file is 4 KiB, and written in 50 us.
 const WRITE_EVERY: Duration = Duration::from_secs(10);
 
 /// The file, and what it says.
@@ -22,8 +22,8 @@ pub(super) struct Learning {
     path: PathBuf,
     written: Vec<Learnt>,
     at: Option<Instant>,
-    /// Writes at the moment: whoever lists the run directory keeps others from changing a name in
-    /// it, for as long as that takes.
+    /// Writes at the moment: a process that lists the run directory keeps others from changing a
+    /// name in it for the whole call.
     writing: Option<JoinHandle<()>>,
 }
 
@@ -48,7 +48,7 @@ impl Learning {
         Self { path, written, at: None, writing: None }
     }
 
-    /// Has it written by a thread, of which there is one at a time.
+    /// Writes it by a thread, one at a time.
     fn write(&mut self, learnt: Vec<Learnt>) -> std::io::Result<()> {
         let (path, text) = (self.path.clone(), serde_json::to_vec(&learnt)?);
         self.finish();
@@ -76,7 +76,7 @@ impl Learning {
 }
 
 impl Shell {
-    /// Writes down what was learnt since it was written last, `now` or from time to time.
+    /// Saves the learning since the last save, `now` or from time to time.
     pub(crate) fn keep_learnt(&mut self, now: bool) {
         let is_early = || self.learning.at.is_some_and(|at| at.elapsed() < WRITE_EVERY);
         if !now && (is_early() || self.learning.is_writing()) {

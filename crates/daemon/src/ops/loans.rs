@@ -11,7 +11,7 @@ use crate::storage::memory_held::{Held, turn_about};
 /// Loans that something goes on with.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
-    /// Those that last as long as their memory is open or mapped.
+    /// Those that last while their memory is open or mapped.
     pub(super) memory_held: Held,
     /// Files that are being filled, with the pages that they are to have.
     filling: BTreeMap<BlockId, Pages>,
@@ -22,7 +22,7 @@ pub(super) struct Loans {
 }
 
 impl Loans {
-    /// A file takes so many pages from the kernel from now on.
+    /// A file takes this number of pages from the kernel from now on.
     pub(super) fn begin_filling(&mut self, block: BlockId, pages: Pages) {
         self.filling.insert(block, pages);
     }

@@ -69,7 +69,7 @@ pub(crate) type Shared = Rc<RefCell<Shell>>;
 /// What lanes found out about returned blocks, for [`Shell::settled`].
 pub(crate) type ReturnedBlocks = mpsc::UnboundedReceiver<Returned>;
 
-/// How long a start waits for leases whose holders hold up the look at them.
+/// How long a start waits for leases with holders that delay the look at them.
 const LEASES_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a start waits until it knows what became of the blocks that it has found.
@@ -141,7 +141,7 @@ pub(crate) struct Started {
     pub(crate) shell: Shell,
     /// The leases that are alive, to be watched.
     pub(crate) leases: Vec<(LeaseId, linux::DaemonEnd)>,
-    /// The same of those whose holders hold up the look.
+    /// The same of those with holders that delay the look.
     pub(crate) later: mpsc::UnboundedReceiver<FoundLease>,
     pub(crate) returned: ReturnedBlocks,
 }
@@ -256,7 +256,7 @@ impl Shell {
             metrics: Metrics::new(),
         };
         shell.apply(|book| found.iter().flat_map(|f| book.adopt(f)).collect::<Vec<_>>());
-        // A lease whose blocks are all gone is nobody's: its number must be free for a new one.
+        // A lease without blocks has no holder: its number must be free for a new one.
         let known: Vec<_> = shell.book.leases().collect();
         for lease in held.keys().filter(|lease| !known.contains(lease)) {
             if let Some(forget) = shell.leases.remove(*lease) {
@@ -277,7 +277,7 @@ impl Shell {
         &self.config
     }
 
-    /// Has `config` from now on; what is lent, kept or being zeroed stays.
+    /// Takes `config` from now on; lent, kept and zeroing blocks stay.
     ///
     /// # Errors
     /// A rule that it breaks, or pages that this kernel does not have; nothing is changed then.
@@ -375,7 +375,7 @@ impl Shell {
         self.book.pool_config(key).is_some()
     }
 
-    /// Notes who has a loan that was just granted, unless it has ended meanwhile.
+    /// Records the borrower of a loan that was just granted, unless it has ended meanwhile.
     pub(crate) fn note_borrower(&mut self, lease: LeaseId, pid: Option<u32>) {
         if self.book.has_lease(lease) {
             self.peers.borrowers.insert(lease, pid, since_boot());

@@ -71,12 +71,12 @@ impl Observed {
         self.at.is_some_and(|at| at.elapsed() < OBSERVE_EVERY)
     }
 
-    /// A domain's counts at the last look; none where it failed.
+    /// A domain's counts at the last look; empty after a failure.
     pub(super) fn counts(&self, domain: Domain) -> Counts {
         self.counts.get(&domain).copied().unwrap_or_default()
     }
 
-    /// Reads a domain's counts, and remembers nothing.
+    /// Reads a domain's counts, without remembering them.
     pub(super) fn read(&mut self, provider: &Provider, domain: Domain) -> Result<Counts> {
         provider.look(&mut self.meters, domain)
     }

@@ -45,7 +45,7 @@ impl Peers {
         self.by_groups.retain(|account, _| accounts.contains(account));
     }
 
-    /// Whether an account's files are to be measured: not again within moments.
+    /// Whether an account's files are due for measuring: at most once within moments.
     pub(super) fn is_measure_due(&mut self, account: Uid) -> bool {
         let now = Instant::now();
         self.next_measure.retain(|_, next| *next > now);

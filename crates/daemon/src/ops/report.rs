@@ -84,14 +84,14 @@ impl Shell {
         self.domain_lately(domain)
     }
 
-    /// The same from what was seen of the kernel's counts a moment ago: for who asks often.
+    /// The same from counts seen a moment ago: for frequent callers.
     pub(crate) fn domain_lately(&mut self, domain: Domain) -> Option<Counts> {
         self.observe();
         self.book.domain(domain)
     }
 
-    /// A domain's counts with those of the kernel around them: `free` are pages that nobody uses,
-    /// ours among them.
+    /// A domain's counts with those of the kernel around them: `free` counts unused pages, ours
+    /// among them.
     pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<Counts>> {
         let Some(ours) = self.domain(domain) else { return Ok(None) };
         let seen = self.observed.read(&self.provider, domain)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A shell in the test's own process: over plain memory, on a machine that has as many free pages
-//! as the test says, with each look at the test's own hand.
+//! A shell in the test's own process: over plain memory, on a machine with as many free pages as
+//! the test says, with each look at the test's own hand.
 
 use std::cell::RefCell;
 use std::fs;
@@ -34,13 +34,13 @@ pub(crate) struct Bed {
     pub(crate) returned: ReturnedBlocks,
     pub(crate) dir: tempfile::TempDir,
     config: String,
-    // Who asks whether anybody has a file must be the only one to fork and to open.
+    // A test that asks for a file's users must be the only one to fork and to open.
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Bed {
-    /// With a pool of blocks of one page, which are cleared where they lie, and as much free memory
-    /// as anybody may want.
+    /// With a pool of blocks of one page, which are cleared where they lie, and free memory without
+    /// bound.
     pub(crate) fn new() -> Self {
         Self::with("", "pages_per_block = 1\nrecycle = \"in-place\"")
     }
@@ -72,19 +72,19 @@ impl Bed {
         Self::start(dir, config, alone)
     }
 
-    /// From now on the machine has so many pages free besides those that the shell has.
+    /// From now on the machine has this number of pages free besides those that the shell has.
     pub(crate) fn has_free(&self, pages: u64) {
         self.has_free_unseen(pages);
         self.shell.borrow_mut().look_again();
     }
 
-    /// The same, and nobody has looked yet.
+    /// The same, before the next look.
     pub(crate) fn has_free_unseen(&self, pages: u64) {
         let text = format!("MemTotal: 0 kB\nMemFree: 0 kB\nMemAvailable: {} kB\n", pages * 2048);
         fs::write(self.dir.path().join("proc/meminfo"), text).expect("a file");
     }
 
-    /// Has so many blocks made ready.
+    /// Has this number of blocks made ready.
     pub(crate) fn zero(&self, blocks: usize) {
         for _ in 0..blocks {
             let mut shell = self.shell.borrow_mut();
@@ -162,7 +162,7 @@ impl Bed {
         }
     }
 
-    /// Waits until no lane has anything to do.
+    /// Waits until all lanes are idle.
     pub(crate) fn wait_for_lanes(&self) {
         self.shell.borrow().store.lanes().wait(PATIENCE);
     }
@@ -175,12 +175,12 @@ impl Bed {
         self.shell.borrow().book.in_state(state).count()
     }
 
-    /// Keeps a lane busy until what is returned is dropped.
+    /// Keeps a lane busy until the returned value is dropped.
     pub(crate) fn hold_up(&self, lane: Lane) -> Sender<()> {
         self.shell.borrow().store.lanes().hold_up(lane)
     }
 
-    /// Waits until the lane that is nobody's has nothing to do.
+    /// Waits until the shared lane is idle.
     pub(crate) fn wait_for_ours(&self) {
         let ours = self.shell.borrow().queues().ours();
         let end = Instant::now() + PATIENCE;
@@ -194,7 +194,7 @@ impl Bed {
         self.shell.borrow().path_of(block).expect("a file")
     }
 
-    /// Writes a byte into a block behind everybody's back.
+    /// Writes a byte into a block behind the daemon's back.
     pub(crate) fn write(&self, block: BlockId, at: u64, byte: u8) {
         let file = fs::OpenOptions::new().write(true).open(self.path(block)).expect("a file");
         std::os::unix::fs::FileExt::write_at(&file, &[byte], at).expect("room");
@@ -237,7 +237,7 @@ pub(crate) fn map(granted: &Granted) -> Mapping {
     Mapping::map(&blocks[0], length, SIZE).expect("a mapping")
 }
 
-/// A page that belongs to an owner, whose content is kept for a minute.
+/// A page that belongs to an owner, with content kept for a minute.
 pub(crate) fn owned() -> LendRequest {
     let owner: Owner = "guest".parse().expect("a name");
     LendRequest { owner: Some(owner), keep: Some(Duration::from_secs(60)), ..pages(1) }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The operations one by one.
 //!
-//! What e2e and `tests/lending` show of whole daemons is this code, too. Here is what they cannot
-//! hold still: which look it was that ended a loan, and what waits in whose lane.
+//! e2e and `tests/lending` show this code, too, in whole daemons. Here are the parts that they
+//! cannot hold still: which look ended a loan, and which task waits in which lane.
 
 mod effects;
 mod files;

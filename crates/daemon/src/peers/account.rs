@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whose quota a borrower's loans count against.
+//! The user with the quota that a borrower's loans count against.
 //!
 //! A user with subordinate numbers (subuid(5)) is 65,536 users in a namespace that it makes
 //! (user_namespaces(7)), and would have as many quotas. So a loan counts against the user who made
-//! the namespace, asked of the kernel, which knows it however the numbers were given out. Such a
-//! number leaves its namespace on a set-user-ID file, which the kernel honours everywhere: so a
-//! number that /etc/subuid gives to a user is that user's, wherever it runs.
+//! the namespace, asked of the kernel, which knows it however the numbers were given out. A
+//! subordinate number leaves its namespace on a set-user-ID file, which the kernel honours
+//! everywhere: so a number that /etc/subuid gives to a user is that user's, wherever it runs.
 //!
-//! What root makes are containers, whose users count each for itself.
+//! Root makes containers, and their users count each for itself.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -57,10 +57,10 @@ impl Accounts {
     /// The account of a connected peer.
     ///
     /// # Errors
-    /// Those of asking the kernel; ESRCH if the process that connected has ended, upon which nobody
-    /// knows whose it was.
+    /// Those of asking the kernel; ESRCH if the process that connected has ended, and its user is
+    /// unknown.
     pub(crate) fn of(&self, socket: impl AsFd, peer: &Peer) -> linux::Result<Uid> {
-        // Root's quota is nobody's to multiply.
+        // No user can multiply root's quota.
         if peer.uid == 0 {
             return Ok(Uid(0));
         }
@@ -76,7 +76,7 @@ impl Accounts {
         Ok(Uid(self.of_number(maker.unwrap_or(peer.uid))))
     }
 
-    /// The user whose subordinate a number is, or itself.
+    /// The user that has a number as subordinate, or the number itself.
     pub(crate) fn of_number(&self, uid: u32) -> u32 {
         self.look();
         lock(&self.known).owner(uid).unwrap_or(uid)
@@ -115,13 +115,13 @@ fn lock(known: &Mutex<Subordinates>) -> MutexGuard<'_, Subordinates> {
 }
 
 impl Subordinates {
-    /// What a file says; nothing, if there is none.
+    /// The content of a file; empty if it is missing.
     fn read(file: &Path) -> Self {
         Self::parse(&std::fs::read_to_string(file).unwrap_or_default())
     }
 
-    /// Lines of `user:first:count`, the user by name or number. Others mean nothing, as to
-    /// newuidmap(1); nor do users that there are not.
+    /// Lines of `user:first:count`, the user by name or number. Other lines mean nothing, as to
+    /// newuidmap(1); neither do unknown users.
     fn parse(text: &str) -> Self {
         let range = |line: &str| {
             let mut fields = line.split(':');
@@ -154,7 +154,7 @@ mod tests {
         let known = Subordinates::parse(text);
         let owners = [99_999, 100_000, 165_535, 165_536, 165_546, 300_000, 5, u32::MAX];
         let owners = owners.map(|uid| known.owner(uid));
-        // Where the system has no such user its range is nobody's.
+        // Where the system lacks this user its range is unused.
         let daemon = nix::unistd::User::from_name("daemon").unwrap();
         let (user, daemon) = (Some(1000), daemon.map(|user| user.uid.as_raw()));
         assert_eq!(owners, [None, user, user, daemon, None, None, None, Some(8)]);

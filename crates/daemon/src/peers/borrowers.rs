@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who asked for a loan, as an operator knows it: process, command, control group, since when.
 //!
-//! A number is noted when a loan is granted, which costs nothing; what it stands for is looked up
-//! when somebody asks. Who asked for a loan before a restart is not known.
+//! A number is recorded when a loan is granted, which costs nothing; its process is looked up on
+//! request. The borrowers of loans from before a restart are unknown.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use linux::process::Process;
 use units::{Domain, LeaseId, Pages, Uid};
 use wire::LoanStatus;
 
-/// So many lines about loans in each of these.
+/// The number of lines about loans in each of these.
 const LINES: usize = 8;
 const QUIET: Duration = Duration::from_secs(10);
 /// The most processes that are looked up, those of the youngest loans: 80 us each.
 const MOST: usize = 1024;
-/// Looking them up takes at most one part in so many of a CPU's time.
+/// Looking them up takes at most one part in this number of a CPU's time.
 const SHARE: u32 = 5;
 
-/// A block's file that somebody may have.
+/// A block's file that a process may have.
 #[derive(Debug)]
 pub(crate) struct LentFile {
     pub(crate) lease: Option<LeaseId>,
     /// Its borrower.
     pub(crate) uid: Option<Uid>,
     pub(crate) lingers: bool,
-    /// Whether nothing but pins holds it.
+    /// Whether only pins hold it.
     pub(crate) is_pinned: bool,
     pub(crate) domain: Domain,
     pub(crate) pages: Pages,
@@ -89,13 +89,13 @@ impl Borrowers {
         self.is_looking.then_some(pids)
     }
 
-    /// What a look that took so long has found.
+    /// The findings of a look and its duration.
     pub(crate) fn end_look(&mut self, known: BTreeMap<u32, Process>, took: Duration) {
         (self.known, self.is_looking) = (known, false);
         self.next_look = Some(Instant::now() + took * (SHARE - 1));
     }
 
-    /// What is known without a look at anything.
+    /// The present knowledge, without a look.
     pub(crate) fn tell(&self, loans: &mut [LoanStatus], now: Duration) {
         for loan in loans {
             let Some(borrower) = self.of.get(&loan.lease) else { continue };

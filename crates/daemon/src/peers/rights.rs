@@ -49,12 +49,12 @@ impl Groups {
         Ok(Self { lenders, quota, zero, zero_trusted, agent })
     }
 
-    /// The group whose members may lend by name.
+    /// The group with members that may lend by name.
     pub(crate) fn agent(&self) -> Option<u32> {
         self.agent.as_ref().map(|group| group.gid)
     }
 
-    /// The group whose members may zero.
+    /// The group with members that may zero.
     pub(crate) fn zero(&self) -> Option<u32> {
         self.zero.as_ref().map(|group| group.gid)
     }
@@ -76,7 +76,7 @@ impl Groups {
     }
 }
 
-/// A group whose members may borrow, and the most that each of them may hold.
+/// A group with members that may borrow, and the most that each of them may hold.
 #[derive(Debug, Clone)]
 struct Lender {
     /// The key that names it.
@@ -153,7 +153,7 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Of `peer` at the other end of `socket`, whose loans count against its own quota.
+    /// Of `peer` at the other end of `socket`, with loans that count against its own quota.
     ///
     /// # Errors
     /// Those of asking the kernel for its groups; never of a master.
@@ -198,12 +198,12 @@ impl Rights {
         Uid(self.peer.uid)
     }
 
-    /// The user whose quota its loans count against.
+    /// The user that pays for its loans.
     pub(crate) fn account(&self) -> Uid {
         self.account
     }
 
-    /// User and group, as the owner of what is lent to it.
+    /// User and group, as the owner of its loans.
     pub(crate) fn ids(&self) -> (u32, u32) {
         (self.peer.uid, self.peer.gid)
     }
@@ -240,12 +240,12 @@ impl Rights {
         wire::Error::NotPermitted { uid: Uid(self.peer.uid), action: action.to_owned(), needed }
     }
 
-    /// Whether it has any right at all. Who has none is not served.
+    /// Whether it has any right at all. A peer without one is refused.
     pub(crate) fn may_connect(&self) -> Result<(), wire::Error> {
         self.may_either("connect")
     }
 
-    /// Whether it may see what there is: whoever may do anything.
+    /// Whether it may see the status: any right is enough.
     pub(crate) fn may_look(&self) -> Result<(), wire::Error> {
         self.may_either("look")
     }
@@ -297,9 +297,9 @@ impl Rights {
         self.only_root(action, "only root may")
     }
 
-    /// Whether blocks that others borrow may be in its hands. A worker can keep a page of them
-    /// pinned, and read and write what its next borrower has there; no proof sees that, and no
-    /// look at its work helps against it.
+    /// Whether it may have blocks in its hands that others borrow. A worker can keep a page of them
+    /// pinned, and read and write the next borrower's bytes there; no proof sees that, and no look
+    /// at its work helps against it.
     pub(crate) fn may_fill(&self) -> Result<(), wire::Error> {
         self.may_zero("zero")?;
         if self.is_master() || self.groups.borrow().zero_trusted {
@@ -321,8 +321,8 @@ impl Rights {
         self.only_root("change how a pool recycles", needed)
     }
 
-    /// Whether it may add pools, each of which every report has and every look at the kernel's
-    /// counts takes longer by, until the daemon ends.
+    /// Whether it may add pools. Every report has each of them, and every look at the kernel's
+    /// counts takes longer, until the daemon ends.
     pub(crate) fn may_add_pools(&self) -> Result<(), wire::Error> {
         self.only_root("add a pool", "only root may")
     }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is connected: how many connections each user may have, and whose turn it is.
+//! The connected users: how many connections each may have, and the turns.
 //!
-//! A user is an account: whoever a uid is subordinate to, or the uid. Root and the user that the
-//! daemon runs as are *masters*: what others have open is nothing to them, so that an operator and
-//! the daemon's own workers always get in.
+//! A user is an account: the user that has a uid as subordinate, or the uid. Root and the user that
+//! the daemon runs as are *masters*: other users' connections never limit them, so that an operator
+//! and the daemon's own workers always get in.
 //!
-//! When all places are taken, whoever has most makes room for whoever has less, with the connection
-//! that has asked for nothing longest: four users with a quarter each would keep out all others, as
-//! would ten who keep theirs for later. A loan needs no connection once it is granted.
+//! When all places are taken, the user with most makes room for a user with less, by the connection
+//! that has been idle longest. Four users with a quarter each would otherwise keep out all others,
+//! as would ten that keep theirs for later. A loan needs no connection once it is granted.
 //!
-//! Calls take turns by user: of one user's calls one is begun for so many looks at who else has
-//! news, however many connections that user has and however many calls it has sent ahead. A turn is
-//! reading as well as answering: both wake whoever watches the peer's socket, which can be a
+//! Calls take turns by user: one call of a user is begun for several looks at who else has news,
+//! however many connections that user has and however many calls it has sent ahead. A turn is
+//! reading as well as answering: both wake the watchers of the peer's socket, which can be a
 //! hundred thousand epoll sets of the peer's. So a user is charged with the CPU time of its
-//! connections, whatever it went into, and rests after what takes long ([`charged`]); and once a
-//! call on one of its sockets took long, they are read, written and closed beside the daemon's
-//! thread ([`Place::aside`]), where nobody else waits for it.
+//! connections, for any purpose, and rests after long calls ([`charged`]). Once a call on one of
+//! its sockets took long, they are read, written and closed beside the daemon's thread
+//! ([`Place::aside`]), where only that user waits for it.
 
 mod queues;
 #[cfg(test)]
@@ -44,7 +44,7 @@ use crate::base::user_queues::Lanes;
 const MOST: usize = 4096;
 /// Each kind has at most this part of all descriptors: half of them remain for loans.
 const PART_OF_DESCRIPTORS: usize = 4;
-/// A user that is no master has at most this part of the connections.
+/// An ordinary user has at most this part of the connections.
 const PART_OF_CONNECTIONS: usize = 4;
 
 /// How often is looked who else has news before a call of a user that has several waiting; else it
@@ -55,24 +55,24 @@ const LOOKS: usize = 8;
 /// A step of a connection that takes longer is followed by a rest of its user. A call takes 0.1 ms;
 /// one reply to a socket with 120,000 watchers took 12.
 const LONG: Duration = Duration::from_millis(1);
-/// A user whose steps are long has one part in so many of the daemon's time.
+/// A user with long steps has one part in this number of the daemon's time.
 const PART: u32 = 10;
-/// So long after a long call on a user's socket the next is made beside the daemon's thread: with
-/// rests alone, and 120,000 watchers, others waited up to 60 ms for one call in ten. Whoever has 3
-/// million holds up others for 0.2 s, once in that time.
+/// For this long after a long call on a user's socket the next is made beside the daemon's thread:
+/// with rests alone, and 120,000 watchers, others waited up to 60 ms for one call in ten. A user
+/// with 3 million holds up others for 0.2 s, once in that time.
 const CROWDED: Duration = Duration::from_secs(600);
 
 /// How many connections there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Of all that are no masters; of masters as many again.
+    /// Of all ordinary users; of masters as many again.
     pub(crate) all: usize,
-    /// Of one user that is no master.
+    /// Of one ordinary user.
     pub(crate) user: usize,
 }
 
 impl Bounds {
-    /// Those of a process that may have so many descriptors.
+    /// The limits of a process that may have this number of descriptors.
     pub(crate) fn of(descriptors: u64) -> Self {
         let part = usize::try_from(descriptors).unwrap_or(usize::MAX) / PART_OF_DESCRIPTORS;
         let all = part.clamp(PART_OF_CONNECTIONS, MOST);
@@ -85,7 +85,7 @@ impl Bounds {
 pub(crate) enum Full {
     /// The user has as many as it may.
     User(usize),
-    /// All have, and nobody has more than this user.
+    /// All are taken, and no user has more than this one.
     All(usize),
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Users {
 #[derive(Debug, Default)]
 struct User {
     is_master: bool,
-    /// By when they asked for something, or came, last. What is told when one has to go.
+    /// By their last request, or their arrival. Ends the oldest when one has to go.
     connections: RefCell<BTreeMap<u64, Rc<Notify>>>,
     turn: Mutex<()>,
     /// When the rest after its long steps is over.
@@ -152,7 +152,7 @@ impl Users {
         self.made_room.take()
     }
 
-    /// Forgets users who have rested and have no connection any more.
+    /// Forgets users that have rested and have closed all connections.
     pub(crate) fn forget_rested(&self) {
         self.table.borrow_mut().retain(|_, user| user.count() > 0 || user.is_known());
     }
@@ -185,8 +185,8 @@ impl Users {
         Ok(Place { users: Rc::clone(self), user, uid, at: Cell::new(at), wanted })
     }
 
-    /// Has a connection end of whoever has most, for a user that has so many and will not have more
-    /// than that one then; `false` if there is nobody like that. A master has none to give.
+    /// Closes one connection of the busiest user to admit a user with fewer, if that one stays
+    /// below it. Returns `false` if no user qualifies. Masters give none.
     fn make_room(&self, count: usize) -> bool {
         let table = self.table.borrow();
         let others = table.values().filter(|user| !user.is_master);
@@ -217,7 +217,7 @@ impl User {
         self.connections.borrow().len()
     }
 
-    /// Whether it would come back as somebody else if it were forgotten.
+    /// Whether it would come back as another user if it were forgotten.
     fn is_known(&self) -> bool {
         self.rests() || self.wakes_many()
     }
@@ -229,7 +229,7 @@ impl User {
         }
     }
 
-    /// Notes a step that took so much CPU time.
+    /// Records a step with this CPU time.
     fn charge(&self, spent: Duration) {
         let rest = rest_after(spent);
         if !rest.is_zero() {
@@ -239,7 +239,7 @@ impl User {
         }
     }
 
-    /// Notes a call on one of its sockets that took so much CPU time.
+    /// Records a call on one of its sockets with this CPU time.
     fn note_call(&self, spent: Duration) {
         if spent >= LONG {
             self.crowded.set(Some(Instant::now() + CROWDED));
@@ -247,7 +247,7 @@ impl User {
     }
 }
 
-/// What is done beside the daemon's thread. Dropped, it is done all the same.
+/// Work beside the daemon's thread. Dropped, it is done all the same.
 #[derive(Debug)]
 pub(crate) struct Aside<T> {
     done: oneshot::Receiver<(T, Duration)>,
@@ -258,7 +258,7 @@ impl<T> Aside<T> {
     /// Waits for it, and charges its user. Can be cancelled and waited for again.
     ///
     /// # Errors
-    /// There is no thread to do it.
+    /// A thread for it is missing.
     pub(crate) async fn done(&mut self) -> io::Result<T> {
         let done = (&mut self.done).await;
         let (value, spent) = done.map_err(|_| io::Error::other("no thread for a user's socket"))?;
@@ -268,7 +268,7 @@ impl<T> Aside<T> {
     }
 }
 
-/// How long a user rests after a step that took so much CPU time.
+/// How long a user rests after a step with this CPU time.
 pub(crate) fn rest_after(spent: Duration) -> Duration {
     if spent >= LONG { spent * (PART - 1) } else { Duration::ZERO }
 }
@@ -293,8 +293,8 @@ pub(crate) async fn charged<F: Future>(place: &Place, work: F) -> F::Output {
 }
 
 impl Place {
-    /// Waits until somebody who has less needs the place. For one waiter at a time; can be
-    /// cancelled and waited for again.
+    /// Waits until a user with less needs the place. For one waiter at a time; can be cancelled and
+    /// waited for again.
     pub(crate) async fn wanted(&self) {
         self.wanted.notified().await;
     }
@@ -309,7 +309,8 @@ impl Place {
     }
 
     /// Waits for its user's turn: until the earlier calls of that user have begun, the user has
-    /// rested, and everybody else with news has been served since. Nothing is held when it returns.
+    /// rested, and every other user with news has been served since. Nothing is held when it
+    /// returns.
     pub(crate) async fn turn(&self) {
         self.touch();
         let (_turn, looks) = match self.user.turn.try_lock() {
@@ -323,7 +324,7 @@ impl Place {
         }
     }
 
-    /// Whether calls on its user's sockets are to be made [aside](Self::aside).
+    /// Whether calls on its user's sockets must be made [aside](Self::aside).
     pub(crate) fn wakes_many(&self) -> bool {
         self.user.wakes_many()
     }
@@ -338,7 +339,7 @@ impl Place {
         value
     }
 
-    /// Has a call that waits for nobody made by a thread of its user's, after those before it.
+    /// Makes a call that waits for no other user by a thread of its user's, after those before it.
     pub(crate) fn aside<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
@@ -347,7 +348,7 @@ impl Place {
         self.users.lanes.submit(Some(Uid(self.uid)), move || {
             let begin = cpu_time();
             let value = call();
-            // Nobody may wait any more.
+            // Later waits end at once.
             drop(tell.send((value, cpu_time().saturating_sub(begin))));
         });
         Aside { done, user: Rc::clone(&self.user) }
@@ -362,7 +363,8 @@ impl Drop for Place {
             kind.set(kind.get() - 1);
         }
         self.users.ended.set(self.users.ended.get() + 1);
-        // Nobody comes back rested. What had to make room may end after its user has come anew.
+        // A user that comes back must not come back rested. The one that had to make room may end
+        // after its user has come anew.
         let mut table = self.users.table.borrow_mut();
         let key = (self.uid, self.user.is_master);
         let is_own = table.get(&key).is_some_and(|user| Rc::ptr_eq(user, &self.user));

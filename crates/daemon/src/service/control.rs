@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What runs around the operations for as long as the daemon lives: the configuration that can be
-//! read again, the metrics, the service manager, and what the log tells the operator.
+//! The parts around the operations during the daemon's life: the configuration that can be read
+//! again, the metrics, the service manager, and the log for the operator.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::peers::rights::{Groups, SharedGroups};
 use crate::tasks::log::Log;
 use crate::tasks::workers::Pids;
 
-/// How the configuration is read again: by whoever knows where it came from. Its error is one line.
+/// How the configuration is read again: by the code that knows its source. Its error is one line.
 #[derive(Clone)]
 pub struct ConfigSource(Arc<dyn Fn() -> std::result::Result<Config, String> + Send + Sync>);
 

@@ -48,7 +48,7 @@ impl Embedded {
     /// stays theirs until they let go.
     ///
     /// # Errors
-    /// What could not be removed.
+    /// Files that are still there.
     pub fn stop(mut self) -> Result<()> {
         self.end()
     }

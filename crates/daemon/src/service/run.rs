@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From start to end: what is taken over, who listens, what stays.
+//! From start to end: taking over, listening, and leaving.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -47,8 +47,8 @@ const SIZES_PATIENCE: Duration = Duration::from_secs(5);
 /// How long draining without a daemon waits for pages to be free: 256 GiB take 50 ms.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a start waits for a daemon before it to be gone, and what it has open with it: a worker
-/// that it was about to start has copies of that, until it runs.
+/// How long a start waits for an earlier daemon to be gone, with its open files: a worker that it
+/// was about to start has copies of them, until it runs.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Descriptors that there is room for from the start: 20,000 loans have 60,000.
@@ -131,9 +131,9 @@ pub fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Does without a daemon what the interface's `Drain` asks one for: all that is
-/// below `run_dir` and nobody's goes back to the kernel, whose pools lose what daemons have added,
-/// and the next daemon keeps nothing ready. Blocks until the pages are free, at most 15 s.
+/// Does the work of the interface's `Drain` without a daemon: all unused blocks below `run_dir` go
+/// back to the kernel, the kernel's pools lose the pages that daemons have added, and the next
+/// daemon keeps nothing ready. Blocks until the pages are free, at most 15 s.
 ///
 /// # Errors
 /// [`Error::Locked`] where a daemon runs; those of a start.
@@ -173,7 +173,7 @@ pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
 pub(crate) enum Until {
     /// Until a signal; its files and mounts stay.
     Signal(Signals),
-    /// Until somebody else says so, who is told when it listens; nothing of it stays.
+    /// Until another caller says so, which is told when it listens; nothing of it stays.
     Told { stopped: oneshot::Receiver<()>, listens: mpsc::Sender<()> },
 }
 
@@ -358,7 +358,7 @@ async fn end(until: Until, control: &Control, socket: &Path) -> Result<()> {
         }
         Until::Told { stopped, listens } => (stopped, listens),
     };
-    // Whoever started it may be gone already; then `stopped` says so at once.
+    // Its starter may be gone already; then `stopped` says so at once.
     let _ = listens.send(());
     let _ = stopped.await;
     Ok(())

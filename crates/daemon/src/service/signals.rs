@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Signals: those a daemon ends and reads its configuration by, whatever its starter left of them.
+//! Signals: those that end a daemon or make it read its configuration, in any state that its
+//! starter left them in.
 //!
 //! A blocked mask and an ignored signal outlive `execve` (signal(7)): `nohup` ignores SIGHUP, a
 //! supervisor that reads a signalfd blocks what it reads there.
@@ -18,11 +19,11 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes over what was inherited, before anything else starts. SIGTERM and SIGINT end a start
-    /// as they end any program, so nobody waits for one that hangs.
+    /// Takes over the inherited state, before anything else starts. SIGTERM and SIGINT end a start
+    /// as they end any program, so a hanging start can be ended.
     ///
     /// # Errors
-    /// No descriptor for the signals.
+    /// A descriptor for the signals is missing.
     pub(crate) fn of_a_start() -> Result<Self> {
         SigSet::empty().thread_set_mask().map_err(|errno| failed(std::io::Error::from(errno)))?;
         Ok(Self { hangup: hear(SignalKind::hangup())? })
@@ -46,9 +47,9 @@ impl Signals {
 /// (waitpid(2)), and a worker that has cleared a page looks like one that was lost.
 ///
 /// # Errors
-/// No descriptor for the signals.
+/// A descriptor for the signals is missing.
 pub(crate) fn keep_children() -> Result<()> {
-    // The handler stays for good, and whoever else is told of children in this process still is.
+    // The handler stays for good, and other listeners for children in this process keep theirs.
     hear(SignalKind::child()).map(drop)
 }
 

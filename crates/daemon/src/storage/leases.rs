@@ -27,13 +27,13 @@ pub(crate) type FoundLease = (LeaseId, linux::Result<Option<DaemonEnd>>);
 /// The leases of an earlier daemon, which lanes look for.
 #[derive(Debug)]
 pub(crate) struct TakenOver {
-    /// Those of which nothing is known yet.
+    /// Leases in an unknown state.
     asked: BTreeSet<LeaseId>,
     found: mpsc::UnboundedReceiver<FoundLease>,
 }
 
 impl TakenOver {
-    /// Those that are found so far to be held. Those of which nothing is known yet may be.
+    /// Leases known to be held. Those in an unknown state may be.
     pub(crate) fn held(&mut self) -> Result<BTreeMap<LeaseId, DaemonEnd>> {
         let mut held = BTreeMap::new();
         while let Ok((lease, end)) = self.found.try_recv() {
@@ -43,12 +43,12 @@ impl TakenOver {
         Ok(held)
     }
 
-    /// Those of which nothing is known yet.
+    /// Leases in an unknown state.
     pub(crate) fn unknown(&self) -> &BTreeSet<LeaseId> {
         &self.asked
     }
 
-    /// What is found out from now on.
+    /// Findings from now on.
     pub(crate) fn later(self) -> mpsc::UnboundedReceiver<FoundLease> {
         self.found
     }
@@ -68,8 +68,8 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Opens, and where needed makes, the directory beside the blocks of one size, whose mount's
-    /// root is `root`; no-op if it is open.
+    /// Opens, and where needed makes, the directory beside the blocks of one size, on the mount
+    /// with `root` as its root; no-op if it is open.
     pub(crate) fn add(&mut self, size: PageSize, root: BorrowedFd<'_>, path: &Path) -> Result<()> {
         if let Entry::Vacant(place) = self.dirs.entry(size) {
             place.insert(Arc::new(LeaseDir::open_in(root, path, DIRECTORY)?));
@@ -77,10 +77,10 @@ impl Leases {
         Ok(())
     }
 
-    /// Has it looked up which of the leases that an earlier daemon gave somebody still holds, whose
-    /// accounts `owners` has; the names of all others are removed. Does not wait: to open a pipe
-    /// waits for whoever changes or measures it, seconds for one that 60 threads without CPU time
-    /// do that to, so that each user's are opened in its own lane.
+    /// Looks up which leases of an earlier daemon still have holders, with their accounts in
+    /// `owners`; the names of all others are removed. Returns at once. To open a pipe waits for
+    /// processes that change or measure it, seconds for one that 60 threads without CPU time use.
+    /// So each user's are opened in its own lane.
     pub(crate) fn take_over(
         &mut self,
         owners: &BTreeMap<LeaseId, Uid>,
@@ -93,7 +93,7 @@ impl Leases {
                 let id = name.strip_prefix('l').and_then(|n| n.parse().ok()).map(LeaseId);
                 let dir = Arc::clone(dir);
                 let Some((id, owner)) = id.and_then(|id| Some((id, *owners.get(&id)?))) else {
-                    // Its blocks are all gone: whoever holds it holds nothing.
+                    // Its blocks are all gone: its holder has nothing.
                     lanes.submit(NOBODYS, move || forget(&dir, &name));
                     continue;
                 };
@@ -105,7 +105,7 @@ impl Leases {
                     if matches!(end, Ok(None)) {
                         forget(&dir, &name);
                     }
-                    // Nobody hears it when the start has failed.
+                    // The start may have failed.
                     tell.send((id, end)).ok();
                 });
             }
@@ -128,9 +128,9 @@ impl Leases {
         Ok(ends)
     }
 
-    /// Forgets a lease. `None` if there is none of that number; else what is to be called for the
-    /// end of its name. That waits for whoever tries to change the FIFO's mode by a descriptor that
-    /// it has kept, 50 ms where many do so without CPU time, and holds up nothing of others'.
+    /// Forgets a lease. `None` if that number is unused; else returns the call that ends its name.
+    /// That call waits for processes that change the FIFO's mode by a descriptor of it, 50 ms where
+    /// many do so without CPU time, and delays only this user.
     pub(crate) fn remove(&mut self, lease: LeaseId) -> Option<impl FnOnce() + Send + use<>> {
         let dir = Arc::clone(self.dirs.get(&self.places.remove(&lease)?)?);
         Some(move || forget(&dir, &lease.to_string()))

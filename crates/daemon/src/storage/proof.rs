@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who can reach a block: the looks at the kernel, and what they come to for the book.
 //!
-//! What a file at rest looks like is measured at start for each page size, on a page of the
-//! daemon's own; where none is free then, as soon as one is. Until then, and where the kernel does
-//! not show pins, only the lease says something, and blocks that recycle as is best recycle fresh.
+//! The state of a file at rest is measured at start for each page size, on a page of the daemon's
+//! own; where none is free then, as soon as one is. Until then, and where the kernel hides pins,
+//! only the lease says something, and blocks with `recycle = "auto"` recycle fresh.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,7 +20,7 @@ use units::{BlockId, PageSize};
 /// How long nothing is measured again after it failed: what lacks is a free page, mostly.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The file that is measured, in the directory of what nobody needs.
+/// The measured file, in the directory of unneeded ones.
 const NAME: &str = "rest";
 
 /// What one page size looks like at rest.
@@ -40,7 +40,7 @@ struct Inner {
     lent: Mutex<BTreeMap<BlockId, Arc<Mutex<LentPages>>>>,
 }
 
-/// The looks. Clones share what was measured.
+/// The looks. Clones share the measures.
 #[derive(Debug, Clone)]
 pub(crate) struct Proofs(Arc<Inner>);
 
@@ -55,8 +55,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Proofs {
-    /// Loads the program that looks; what is in the way is told by [`why_not`](Self::why_not).
-    /// `watcher` is by what the daemon watches files.
+    /// Loads the program that looks; [`why_not`](Self::why_not) names the obstacle. `watcher` is
+    /// the daemon's means of watching files.
     pub(crate) fn load(watcher: Option<Arc<Closings>>) -> Self {
         let probe = PinProbe::load().map_err(|error| error.to_string());
         if let Err(why) = &probe {
@@ -72,7 +72,7 @@ impl Proofs {
         Self(Arc::new(Inner { probe, measures, watcher, lent }))
     }
 
-    /// The lease alone, for memory that has no huge pages.
+    /// The lease alone, for plain memory.
     pub(crate) fn of_leases() -> Self {
         Self::of(Err("plain memory has no huge pages to look at".to_owned()), None)
     }
@@ -89,9 +89,9 @@ impl Proofs {
         }
     }
 
-    /// Measures a page size, unless a daemon before this one has since the machine was booted and
-    /// has left it in `run_dir`: most pages have an owner when a daemon is started again. Takes a
-    /// page for as long as that is zeroed.
+    /// Measures a page size, unless an earlier daemon has since the machine was booted and has left
+    /// it in `run_dir`: most pages have an owner when a daemon is started again. Takes a page while
+    /// that is zeroed.
     pub(crate) fn measure(&self, run_dir: &Path, dir: &BlockDir, state: &str, size: PageSize) {
         let Ok(probe) = &self.0.probe else { return };
         let left = run_dir.join(format!("rest-{}kB", size.kib()));
@@ -115,7 +115,7 @@ impl Proofs {
         lock(&self.0.measures).insert(size, measure);
     }
 
-    /// The page sizes whose pins are seen.
+    /// The page sizes with visible pins.
     pub(crate) fn sizes(&self) -> Vec<PageSize> {
         let measures = lock(&self.0.measures);
         let known = measures.iter().filter(|(_, m)| matches!(m, Measure::Known(_)));
@@ -134,7 +134,7 @@ impl Proofs {
         }
     }
 
-    /// What is needed to look at files of that size, if pins of it are seen.
+    /// The means to look at files of that size, if pins of it are visible.
     fn seen(&self, size: PageSize) -> Option<(&PinProbe, Rest)> {
         match lock(&self.0.measures).get(&size) {
             Some(Measure::Known(rest)) => Some((self.0.probe.as_ref().ok()?, *rest)),
@@ -183,8 +183,8 @@ impl Proofs {
         probe.look(file, 0, rest, None).map_or(0, |seen| seen.poisoned)
     }
 
-    /// Who has a file open that the caller has open once, and may map. 1 us; waits for nobody where
-    /// pins are seen.
+    /// The other users of a file that the caller has open once, and may map. 1 us; returns at once
+    /// where pins are visible.
     pub(crate) fn opened(&self, file: &BlockFile, size: PageSize) -> Opened {
         let Some((probe, rest)) = self.seen(size) else {
             // Where no lease is granted nothing is recycled in place, nor held by its memory.
@@ -252,7 +252,7 @@ fn measured(probe: &PinProbe, dir: &BlockDir, state: &str, size: PageSize) -> Re
     rest
 }
 
-/// Who has a file open or maps it: what the lease says. 2 us, however large the file is.
+/// The users of a file according to the lease. 2 us, for any size of the file.
 fn by_lease(file: &BlockFile) -> Reach {
     match exclusive::prove(file) {
         Ok(Exclusivity::Sole) => Reach::Sole,

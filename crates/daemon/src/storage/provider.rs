@@ -74,7 +74,7 @@ impl Provider {
         }
     }
 
-    /// Whether others can take what is ready: then a loan has to look first.
+    /// Whether others can take ready pages: then a loan has to look first.
     pub(crate) fn shares_ready(&self) -> bool {
         matches!(self, Self::Kernel(_))
     }
@@ -94,7 +94,7 @@ impl Provider {
         matches!(self, Self::Kernel(_))
     }
 
-    /// A loan's file that is to take so many zeroed pages, where there is anybody to take them
+    /// A loan's file that takes this number of zeroed pages, if there is a kernel to take them
     /// from.
     pub(crate) fn fill(
         &self,
@@ -121,8 +121,8 @@ impl Provider {
         Ok(sizes)
     }
 
-    /// Fails for a pool that is to change the size of the kernel's, where that is not done: a
-    /// kernel that knows its zeroed pages would have to choose which of them go.
+    /// Fails for a pool that resizes the kernel's where that is not done: a kernel that knows its
+    /// zeroed pages would have to choose which of them go.
     fn can_resize(&self, config: &Config) -> Result<()> {
         match config.pools.iter().find(|pool| pool.elastic.is_on()) {
             Some(pool) if !matches!(self, Self::Stock) => {
@@ -133,7 +133,7 @@ impl Provider {
         }
     }
 
-    /// Fails for a node that the machine does not have.
+    /// Fails for a node that the machine lacks.
     ///
     /// # Errors
     /// [`Error::NoSuchNode`], and those of looking.
@@ -167,7 +167,7 @@ impl Provider {
         Ok(sizes)
     }
 
-    /// An empty book. `provable` says whether this kernel proves that a file is held by nobody.
+    /// An empty book. `provable` says whether this kernel proves that a file is free.
     pub(crate) fn book(&self, config: &Config, provable: bool) -> Result<Book> {
         let pools = config.pools.iter().cloned();
         Ok(match self {
@@ -176,7 +176,7 @@ impl Provider {
         })
     }
 
-    /// What the kernel has of a domain; what is only known to the book is not among it.
+    /// The kernel's counts of a domain; the book's own are left out.
     pub(crate) fn look(&self, meters: &mut Meters, domain: Domain) -> Result<Counts> {
         match self {
             Self::Plain => {
@@ -198,7 +198,7 @@ impl Provider {
         }
     }
 
-    /// All pages of a domain, of which `lent` are in clients' hands.
+    /// All pages of a domain, including `lent` in clients' hands.
     pub(crate) fn total(&self, seen: &Counts, lent: Pages) -> Pages {
         if matches!(self, Self::Plain) { seen.free + lent } else { seen.total }
     }

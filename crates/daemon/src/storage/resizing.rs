@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One change of the size of the kernel's pool, on a thread of its own.
 //!
-//! To add pages the kernel may have to move memory out of their way, a second for a GiB, and who
-//! writes `nr_hugepages` waits for it. So pages are added in steps of at most [`STEP`], and before
-//! each it is looked whether memory is still plentiful, whether somebody else has changed the size
-//! meanwhile, and whether the daemon still wants it. The end of the process ends it within a page.
+//! To add pages the kernel may have to move memory out of their way, a second for a GiB, and the
+//! writer of `nr_hugepages` waits for it. So pages are added in steps of at most [`STEP`]. Before
+//! each step the thread checks whether memory is still plentiful, whether another program has
+//! changed the size meanwhile, and whether the daemon still wants it. The end of the process ends
+//! it within a page.
 //!
-//! The file takes a size, not a difference. Who writes it between a look and a step is overwritten:
-//! microseconds, and no page of anybody is lost by it.
+//! The file takes a size, not a difference. A write by another program between a look and a step is
+//! overwritten: microseconds, and it loses no page of any program.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,19 +20,19 @@ use linux::{Roots, hugetlb, meminfo, psi};
 use tokio::sync::oneshot;
 use units::{Bytes, Domain, Pages};
 
-/// What is added between two looks.
+/// Pages added between two looks.
 const STEP: Bytes = Bytes(128 << 20);
-/// What is taken away between two looks, in 0.4 us a page.
+/// Pages taken away between two looks, in 0.4 us each.
 const STEP_BACK: Bytes = Bytes(1 << 30);
-/// One part in so many of a node's memory stays available where nobody says how much.
+/// One part in this number of a node's memory stays available by default.
 const FREE_PART: u64 = 16;
 
-/// What is to be done.
+/// The next change.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) domain: Domain,
     pub(crate) change: Move,
-    /// So much memory of the node stays available.
+    /// Memory of the node that stays available.
     pub(crate) free: Option<Bytes>,
     pub(crate) nice: i32,
 }
@@ -40,7 +41,7 @@ pub(crate) struct Order {
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) done: Pages,
-    /// Why it is not all.
+    /// The reason for a partial result.
     pub(crate) short: Option<Short>,
 }
 
@@ -51,9 +52,9 @@ pub(crate) enum Short {
     Scarce(Scarce),
     /// The kernel found no more pages in one piece.
     Scattered,
-    /// Pages that were free are somebody's now.
+    /// Pages that were free are in use now.
     Taken,
-    /// Somebody else changed the size.
+    /// Another program changed the size.
     Others,
     /// The daemon does not want it any more.
     Stopped,
@@ -117,7 +118,7 @@ impl Resizing {
                 !stopped.load(Ordering::Relaxed)
             };
             let outcome = order.carry_out(&roots, go_on);
-            // Nobody hears it when the daemon ends.
+            // The daemon may have ended.
             drop(done.send(outcome));
             tell();
         })?;
@@ -208,8 +209,8 @@ impl Order {
         Ok(())
     }
 
-    /// Takes only pages that are free and promised to nobody: the kernel would make those in use
-    /// vanish when they are freed.
+    /// Takes only free and unpromised pages: the kernel would make those in use vanish when they
+    /// are freed.
     fn shrink(
         &self,
         roots: &Roots,
@@ -235,7 +236,7 @@ impl Order {
             let now = hugetlb::counters(roots, page_size, Some(node))?;
             let taken = Pages(now.surplus.saturating_sub(here.surplus));
             if taken > Pages::ZERO {
-                // Somebody got them just now, and keeps them.
+                // A program got them just now, and keeps them.
                 self.set(roots, Pages(now.configured()) + taken)?;
             }
             *done += before.saturating_sub(self.configured(roots)?).min(less);
@@ -256,7 +257,7 @@ mod tests {
 
     const DOMAIN: Domain = Domain { node: Node(0), page_size: PageSize::MIB_2 };
 
-    /// A machine whose kernel takes any size, with so much memory available.
+    /// A machine with a kernel that takes any size, with this much memory available.
     struct Machine {
         _dir: tempfile::TempDir,
         roots: Roots,
@@ -345,7 +346,7 @@ mod tests {
     #[test]
     fn no_more_pages_go_than_are_free() {
         let machine = Machine::new(30, 10, "8G");
-        // The free count of files does not follow: one step takes what is free.
+        // The free count of files does not follow: one step takes all free pages.
         let stop_after_one = || machine.total() == "30";
         let (done, _) = machine.done(Move::Shrink(Pages(25)), stop_after_one);
         assert_eq!((done, machine.total().as_str()), (10, "20"));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The block files: makes the file system agree with the book.
 //!
-//! No call of the daemon's thread waits for a borrower: what takes a file's inode lock is done in a
-//! lane ([`crate::base::user_queues`]) for every file that a borrower has had and may have still.
+//! No call of the daemon's thread waits for a borrower: calls that take a file's inode lock are
+//! made in a lane ([`crate::base::user_queues`]) for every file that a borrower has had and may
+//! have still.
 //!
-//! One directory of block files per page size, each a private hugetlbfs mount (or a tmpfs
-//! directory in plain mode), with a subdirectory per state. What is where is remembered here, so
-//! that an effect only says which block changed.
+//! One directory of block files per page size, each a private hugetlbfs mount (or a tmpfs directory
+//! in plain mode), with a subdirectory per state. The places are remembered here, so that an effect
+//! only says which block changed.
 
 mod looking;
 mod start;
@@ -44,17 +45,17 @@ struct Place {
     name: String,
 }
 
-/// Blocks that nobody knows any more, and whose pages the kernel has yet to get.
+/// Forgotten blocks with pages that the kernel has yet to get.
 const GONE: &str = "gone";
 
-/// What becomes of whoever still has a file that is removed.
+/// What happens to processes that still have a removed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
     /// Its pages are taken away, so that nothing outlives the name except pages that the kernel
     /// itself pins.
     LoseIt,
-    /// The kernel frees its pages with the last of them: nobody can tell who that is, and a loan
-    /// lasts as long as a mapping of it.
+    /// The kernel frees its pages with the last user, which is unknown, and a loan lasts as long as
+    /// a mapping of it.
     KeepIt,
 }
 
@@ -66,9 +67,9 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Returned {
     pub(crate) block: BlockId,
     pub(crate) reach: Reach,
-    /// The pages it has memory for; none if its length is not what was lent.
+    /// The pages it has memory for; none if its length differs from the lent one.
     pub(crate) memory: Pages,
-    /// The description by which it was looked at, if somebody else has it, too.
+    /// The description by which it was looked at, if it is shared.
     pub(crate) file: Option<Arc<BlockFile>>,
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct Store {
     dirs: BTreeMap<PageSize, Arc<BlockDir>>,
     mounts: Vec<HugetlbMount>,
     places: BTreeMap<BlockId, Place>,
-    /// Files that nobody needs and that could not be removed yet: tried again until they are.
+    /// Unneeded files that could not be removed yet: tried again until they are.
     unremoved: BTreeMap<BlockId, Users>,
     tables: Option<Tables>,
     proofs: Proofs,
@@ -184,7 +185,7 @@ impl Store {
         huge.map(|(page_size, dir)| (*page_size, dir.root()))
     }
 
-    /// Adds the leases' directories, beside the blocks, that are not there yet.
+    /// Adds missing directories of leases, beside the blocks.
     pub(crate) fn add_leases(&self, leases: &mut Leases) -> Result<()> {
         self.dirs.iter().try_for_each(|(size, dir)| leases.add(*size, dir.root(), dir.path()))
     }
@@ -194,7 +195,7 @@ impl Store {
         &self.proofs
     }
 
-    /// Measures what could not be measured before, aside.
+    /// Retries failed measures, aside.
     pub(crate) fn measure_again(&self, sizes: impl Iterator<Item = PageSize>) {
         for size in sizes.filter(|size| self.proofs.is_due(*size)) {
             let Some(dir) = self.dirs.get(&size).map(Arc::clone) else { continue };
@@ -218,7 +219,7 @@ impl Store {
         self.has_freed.swap(false, Ordering::Acquire)
     }
 
-    /// Whether this kernel proves that a file is held by nobody, tried on a file of no pages.
+    /// Whether this kernel proves that a file is free, tried on a file of no pages.
     pub(crate) fn can_prove(&self) -> Result<bool> {
         for dir in self.dirs.values() {
             let name = "probe";
@@ -328,14 +329,14 @@ impl Store {
     fn remove(&mut self, block: BlockId, users: Users) -> Result<()> {
         let Some(place) = self.places.get(&block).cloned() else { return Ok(()) };
         let dir = Arc::clone(self.dir(place.page_size)?);
-        // A name that says whose it was, and that no other block ever has.
+        // A name that says its user, and that no other block ever has.
         match dir.rename(&place.name, place.state.as_str(), &place.name, GONE) {
             Ok(()) => {
                 let slot = self.tables.as_ref().and_then(|tables| tables.take(block));
                 let file = self.watched.forget(block);
                 self.free(place.page_size, &dir, place.name, (slot, file), users);
             }
-            // It was never made.
+            // It was missing from the start.
             Err(error) if error.errno() == Some(linux::Errno::NOENT) => {}
             Err(error) => {
                 self.unremoved.insert(block, users);
@@ -350,15 +351,14 @@ impl Store {
         Ok(())
     }
 
-    /// Tries again to remove what could not be removed, so many files at most. Returns whether one
-    /// was.
+    /// Tries again to remove files, at most `most`. Returns whether one was removed.
     pub(crate) fn remove_again(&mut self, most: usize) -> bool {
         let blocks: Vec<_> =
             self.unremoved.iter().map(|(block, users)| (*block, *users)).take(most).collect();
         blocks.into_iter().filter(|(block, users)| self.remove(*block, *users).is_ok()).count() > 0
     }
 
-    /// A block that is neither ready nor lent is nobody's to map: the lease proof must not see it.
+    /// Only ready and lent blocks may be mapped here: the lease proof must not see others mapped.
     fn unneeded_tables(&self, block: BlockId, state: StateName) -> Option<Slot> {
         let is_over = !matches!(state, StateName::Ready | StateName::Lent);
         self.tables.as_ref().filter(|_| is_over).and_then(|tables| tables.take(block))
@@ -404,7 +404,7 @@ impl Store {
 
     /// Removes every file and mount: the kernel has its pages back.
     ///
-    /// Memory that somebody still maps stays theirs until they let go; the kernel frees it then.
+    /// Memory that a process still maps stays its own until it lets go; the kernel frees it then.
     pub(crate) fn clean_up(&mut self) -> Result<()> {
         self.tables = None;
         for (page_size, dir) in self.dirs.clone() {
@@ -434,7 +434,7 @@ fn is_of(root: &OwnedFd, page: PageSize) -> bool {
     matches!(mount::is_on_hugetlbfs(root), Ok(Some(found)) if found == page)
 }
 
-/// The lane of the user whose block it is or was.
+/// The lane of the user that has or had the block.
 fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
     if matches!(state, StateName::Ready | StateName::Zeroable | StateName::Zeroing) {
         return None;
@@ -445,7 +445,7 @@ fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
 }
 
 /// A number of a scope in place of an account's, above those that users have. The key is this
-/// process's: a tenant that chooses its scope's text cannot choose whose lane it shares.
+/// process's: a tenant that chooses its scope's text cannot choose the lane that it shares.
 fn scope_lane(scope: &str) -> Uid {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     Uid((1 << 31) | (KEY.hash_one(scope) & 0x3fff_ffff) as u32)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Page tables that are ready as well as the pages are.
 //!
-//! A client that maps 2 MiB pages takes a fault for each: 0.4 to 0.8 us, 1.5 ms for 4 GiB on a
-//! Zen 4 of 2.6 GHz, which is more than all the rest of a loan. But the kernel lets the mappings of
-//! one hugetlbfs file share their page tables (x86-64, arm64 and riscv: `huge_pmd_share()`), for
-//! every whole GiB that each maps at a GiB's boundary with the same rights. So the daemon keeps
-//! each ready and lent block of at least 1 GiB mapped, filled in, on a thread of its own; a client
-//! that maps as [`linux::Mapping`] does then takes one fault per GiB: 0.04 ms for the same 4 GiB.
+//! A client that maps 2 MiB pages takes a fault for each: 0.4 to 0.8 us, 1.5 ms for 4 GiB on a Zen
+//! 4 of 2.6 GHz, which is more than all the rest of a loan. But the kernel lets the mappings of one
+//! hugetlbfs file share their page tables (x86-64, arm64 and riscv: `huge_pmd_share()`), for every
+//! whole GiB that each maps at a GiB's boundary with the same rights. So the daemon keeps each
+//! ready and lent block of at least 1 GiB mapped, filled in, on a thread of its own. A client that
+//! maps as [`linux::Mapping`] does then takes one fault per GiB: 0.04 ms for the same 4 GiB.
 //!
 //! The mapping must be gone before the lease proof, which would see it: it is kept while the
 //! block is ready or lent, and no longer. It costs 4 KiB and 0.25 ms per GiB, and no memory else:
@@ -24,7 +24,7 @@ use units::{BlockId, Node, PageSize};
 
 use crate::base::error::{Error, Result};
 
-/// A table of the level above 2 MiB pages covers so much: what can be shared.
+/// The range of a table of the level above 2 MiB pages: the unit of sharing.
 const SHARED: usize = 1 << 30;
 
 /// A block to map.
@@ -36,7 +36,7 @@ struct ToMap {
     node: Node,
 }
 
-/// A block that is mapped, or is to be: `mapping` is `None` while the thread has yet to do it.
+/// A block that is mapped, or queued for it: `mapping` is `None` while the thread has yet to do it.
 #[derive(Debug)]
 pub(crate) struct Slot {
     mapping: Option<Mapping>,
@@ -65,7 +65,7 @@ pub(crate) struct Making {
 }
 
 impl Making {
-    /// Waits until they are made, or nobody wants them any more.
+    /// Waits until they are made, or unwanted.
     pub(crate) async fn end(mut self) {
         let ended =
             |(): &()| lock(&self.wanted).get(&self.block).is_none_or(|slot| slot.mapping.is_some());
@@ -99,7 +99,7 @@ impl Tables {
                     wanted.remove(&order.block);
                 }
                 drop(wanted);
-                // It may be lent by now, and to close it wakes whoever waits for events of it.
+                // It may be lent by now, and to close it wakes the waiters for its events.
                 drop(order);
                 tell.send_replace(());
             }
@@ -139,9 +139,9 @@ impl Tables {
         Making { block, wanted: Arc::clone(&self.wanted), made: self.made.subscribe() }
     }
 
-    /// The description by which a block that is about to be lent is mapped. What has yet to be
-    /// mapped is given up: with its borrower's locks in the way, the thread, and whoever waits
-    /// for it, would wait for that borrower.
+    /// The description by which a block that is about to be lent is mapped. A queued mapping is
+    /// given up: with its borrower's locks in the way, the thread, and its waiters, would wait for
+    /// that borrower.
     pub(crate) fn before_lending(&self, block: BlockId) -> Option<Arc<BlockFile>> {
         let mut wanted = lock(&self.wanted);
         let slot = wanted.get(&block)?;
@@ -152,13 +152,13 @@ impl Tables {
         Some(file)
     }
 
-    /// The description by which a block is mapped, or is to be.
+    /// The description by which a block is mapped, or queued for it.
     pub(crate) fn file_of(&self, block: BlockId) -> Option<Arc<BlockFile>> {
         lock(&self.wanted).get(&block).map(|slot| Arc::clone(&slot.file))
     }
 
-    /// What is mapped of a block, which dropping it unmaps. What the thread has just begun to map
-    /// it drops within 0.3 ms.
+    /// The mapping of a block, which dropping it unmaps. A mapping that the thread has just begun
+    /// is dropped within 0.3 ms.
     pub(crate) fn take(&self, block: BlockId) -> Option<Slot> {
         lock(&self.wanted).remove(&block)
     }
@@ -181,7 +181,7 @@ fn lock(wanted: &Mutex<Wanted>) -> MutexGuard<'_, Wanted> {
     wanted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `None` if nobody wants it any more, or the file is not whole.
+/// `None` if it is unwanted by now, or the file is incomplete.
 fn fill(order: &ToMap, wanted: &Mutex<Wanted>) -> linux::Result<Option<Mapping>> {
     let is_wanted = || lock(wanted).contains_key(&order.block);
     if order.file.allocated_bytes()? != order.bytes {
@@ -191,7 +191,7 @@ fn fill(order: &ToMap, wanted: &Mutex<Wanted>) -> linux::Result<Option<Mapping>>
     numa::bind_thread_to(order.node).or_else(|_| numa::reset_policy())?;
     let mapping = {
         // `mmap` waits for the file's inode lock, with this process's own lock on its mappings
-        // held. So it is called while nobody else has the file, and none is lent meanwhile.
+        // held. So it is called while the file is free, and the file stays unlent meanwhile.
         let wanted = lock(wanted);
         if !wanted.contains_key(&order.block) {
             return Ok(None);

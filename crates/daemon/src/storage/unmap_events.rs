@@ -2,13 +2,13 @@
 //! The end of a mapping as an event, for loans that are held by their memory and for blocks that
 //! linger.
 //!
-//! A block is watched by a description of the daemon's own, by which it is also looked at: opening
-//! it for each look would be an event itself. So a watch costs a descriptor; beyond [`MOST`] blocks
-//! are looked at by the clock, as are those that somebody pins, of which nothing tells.
+//! A block is watched by a description of the daemon's own, which also serves the looks: opening it
+//! for each look would be an event itself. So a watch costs a descriptor. Beyond [`MOST`] blocks
+//! are looked at by the clock, as are pinned ones, since nothing reports the end of a pin.
 //!
-//! To close a description is an event on the file, and wakes all who wait for the events of whoever
-//! watches it: a hundred thousand waiters are 0.1 s. So none is dropped here: each goes back to the
-//! caller, who has it closed in its user's lane.
+//! To close a description is an event on the file, and wakes all who wait for the events of its
+//! watchers: a hundred thousand waiters are 0.1 s. So none is dropped here: each goes back to the
+//! caller, which closes it in its user's lane.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -78,8 +78,8 @@ impl Watched {
         }
     }
 
-    /// Keeps a description of a block that is to be watched later, if there is room and none yet.
-    /// Else it is returned.
+    /// Keeps a description of a block for a later watch, if there is room and none yet. Else
+    /// returns it.
     #[must_use = "to close it may wake all who watch its file"]
     pub(crate) fn keep(&mut self, block: BlockId, file: Arc<BlockFile>) -> Option<Arc<BlockFile>> {
         if self.blocks.len() >= MOST || self.blocks.contains_key(&block) {
@@ -100,14 +100,14 @@ impl Watched {
         Some(file)
     }
 
-    /// The blocks of which a description went since the last call: all of them, if the kernel has
+    /// The blocks with a description that went since the last call: all of them, if the kernel has
     /// lost count. `None` if nothing happened.
     pub(crate) fn closed(&mut self) -> Option<Vec<BlockId>> {
         let told = self.closings.as_ref().map(|closings| closings.read()).transpose();
         self.heed(told)
     }
 
-    /// What was told, or that it could not be read.
+    /// The events, or that they could not be read.
     fn heed(&mut self, told: linux::Result<Option<Vec<Closed>>>) -> Option<Vec<BlockId>> {
         let told = match told {
             Ok(told) => told.unwrap_or_default(),
@@ -123,7 +123,7 @@ impl Watched {
         for closed in told {
             match closed {
                 Closed::One(watch) => blocks.extend(self.by_watch.get(&watch)),
-                // Its file is gone, and with it whoever could wait for it.
+                // Its file is gone, and with it every waiter.
                 Closed::Gone(watch) => {
                     if let Some(block) = self.by_watch.remove(&watch) {
                         self.blocks.remove(&block);

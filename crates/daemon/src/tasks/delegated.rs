@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Deputies: workers that stand in for somebody who waits for zeroed pages.
+//! Delegated workers: they stand in for a writer that waits for zeroed pages.
 //!
-//! Who writes to a kernel's `zeroable_hugepages` zeroes in its own context. Here the writer sleeps
-//! in a request to the daemon, so a worker process does it in the writer's place: before it asks
-//! for its first block it joins the writer's control groups and takes over its CPUs, policy and
-//! nice value (`--like`). The writer cannot go away meanwhile, not even killed, as its request is
-//! not answered: its thread number is its own for as long as the deputy needs it.
+//! A writer to a kernel's `zeroable_hugepages` zeroes in its own context. Here the writer sleeps in
+//! a request to the daemon, so a worker process does it in the writer's place: before it asks for
+//! its first block it joins the writer's control groups and takes over its CPUs, policy and nice
+//! value (`--like`). The writer cannot go away meanwhile, not even killed, as its request is not
+//! answered: its thread number is its own until the deputy ends.
 //!
-//! A deputy is told to stop by the end of its standard input. So it stops as well when the daemon
-//! dies; and it does the page that it has begun, as a signal sent before it listens could not. One
-//! that takes too long for that is not waited for, and if it asks for work afterwards, as one may
-//! that had not even started, it gets none: what it zeroed would be in no writer's count.
+//! The end of its standard input stops a deputy. So it stops as well when the daemon dies; and it
+//! finishes the begun page, as a signal sent before it listens could not. The daemon does not wait
+//! for one that takes too long. If it asks for work afterwards, as one may that had not even
+//! started, it gets none: its pages would be in no writer's count.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -35,19 +35,18 @@ use crate::peers::account::Accounts;
 /// wait for one to end. Each is a process of 3 MiB, and more than one per CPU finish nothing
 /// sooner.
 const MOST: usize = 64;
-/// The most of one user that is not root. Each has a block in its hands, for as long as the
-/// writer's control group lets it: so many blocks can one user keep from everybody by having no CPU
-/// time.
+/// The most of one user other than root. Each has a block in its hands, while the writer's control
+/// group lets it run: one user without CPU time can keep this number of blocks from all others.
 const MOST_OF_ONE: usize = 8;
-/// How long a writer that was interrupted waits for its deputy to finish the page at hand. A page
-/// of 1 GiB takes up to a quarter of it; a deputy whose group is throttled or frozen may take any
-/// time, and finishes its page by itself then.
+/// How long an interrupted writer waits for its deputy to finish the page at hand. A page of 1 GiB
+/// takes up to a quarter of it; a deputy with a throttled or frozen group may take any time, and
+/// finishes its page by itself then.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a deputy is to do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
-    /// The thread in whose place it works.
+    /// The thread that it stands in for.
     pub(crate) thread: u32,
     /// Its user.
     pub(crate) user: u32,
@@ -72,7 +71,7 @@ pub(crate) struct Deputies {
     places: Places,
 }
 
-/// Places of deputies. Root's are its own, so that nobody keeps an operator waiting.
+/// Places of deputies. Root's are its own, so that an operator never waits.
 #[derive(Debug)]
 struct Places {
     all: Arc<Semaphore>,
@@ -101,7 +100,7 @@ impl Places {
 
     fn of(&self, user: u32) -> Arc<Semaphore> {
         let mut users = self.users.borrow_mut();
-        // Those whose deputies have all ended are nobody any more.
+        // Users without running deputies are forgotten.
         users.retain(|_, places| Arc::strong_count(places) > 1);
         let most = if user == 0 { MOST } else { MOST_OF_ONE };
         Arc::clone(users.entry(user).or_insert_with(|| Arc::new(Semaphore::new(most))))
@@ -137,7 +136,7 @@ impl Deputies {
         let pid = child.id();
         tracing::debug!(pid, ?order, "started a deputy");
         let mut work = Box::pin(async move {
-            // Until its end, also when nobody waits for it any more: it has a block as long.
+            // Until its end, also without a waiting writer: it has a block as long.
             let _place = place;
             let mut text = String::new();
             if let Some(mut output) = output {
@@ -198,7 +197,7 @@ impl Deputies {
     }
 }
 
-/// A deputy that nobody waits for any more, until it has ended.
+/// A deputy without a waiting writer, until it has ended.
 struct Abandoned {
     shell: Shared,
     pid: Option<u32>,
@@ -260,7 +259,7 @@ mod tests {
             Places::new(Accounts::of_file(Roots::default(), &subuid, Duration::from_secs(1)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            // Or tokio's own budget would be what is found.
+            // Or tokio's own budget would be the result.
             let now = |user| unconstrained(places.take(user)).now_or_never();
             let of = |user| std::iter::from_fn(|| now(user)).take(100).collect::<Vec<_>>();
             let first = of(1);

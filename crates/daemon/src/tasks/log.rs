@@ -131,7 +131,7 @@ impl Log {
         let fillings = &self.fillings;
         self.filling.retain(|pool, since| {
             let goes_on = now.contains_key(pool);
-            // Whose beginning was told of, or that took long.
+            // Those with a logged beginning, or a long duration.
             let told = fillings.get(pool).is_some_and(|(told, _)| told == since);
             if !goes_on && (told || since.elapsed() >= QUIET) {
                 let seconds = since.elapsed().as_secs_f64();

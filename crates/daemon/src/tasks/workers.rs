@@ -66,7 +66,7 @@ impl Workers {
         u32::try_from(self.pids.borrow().len()).unwrap_or(u32::MAX)
     }
 
-    /// Starts what is missing; stops all while CPU pressure is above its limit.
+    /// Starts missing ones; stops all while CPU pressure is above its limit.
     pub(crate) fn tend(&mut self, shell: &Shared) {
         self.settings.clone_from(&shell.borrow().config().workers);
         if self.command.is_empty() || self.settings.max == 0 {

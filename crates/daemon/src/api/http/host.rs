@@ -34,7 +34,7 @@ fn is_name(host: &str, known: &[String]) -> bool {
             || known.iter().any(|known| is(known)))
 }
 
-/// Nothing, or a colon and a number.
+/// Empty, or a colon and a number.
 fn is_port(text: &str) -> bool {
     text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
 }

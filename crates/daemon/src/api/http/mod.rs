@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Serving the metrics by HTTP: `GET /metrics`, one answer per connection.
 //!
-//! On a thread of its own: each call on a scraper's socket wakes all who wait for it, and anybody
-//! may have millions of epoll sets wait; half a million took the daemon's thread 24 ms. That one
-//! makes the text, for all who want it at once, and has something else to do in between.
+//! On a thread of its own: each call on a scraper's socket wakes all who wait for it, and any user
+//! may have millions of epoll sets wait; half a million took the daemon's thread 24 ms. The serving
+//! thread makes the text, for all scrapers at once, and serves others in between.
 
 mod host;
 mod places;
@@ -46,8 +46,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
-/// Making texts takes at most one part in so many of the daemon's time: one of 5,000 loans takes
-/// 40 ms.
+/// Making texts takes at most one part in this number of the daemon's time: one of 5,000 loans
+/// takes 40 ms.
 const SHARE: u32 = 10;
 /// ... unless who waits for the next one would wait for longer than it may.
 const LONGEST_REST: Duration = Duration::from_secs(2);
@@ -58,7 +58,7 @@ pub(crate) type Source = Box<dyn Fn() -> String>;
 /// Who waits for a text.
 type Asked = oneshot::Sender<Bytes>;
 
-/// A place where metrics are served. Dropping it ends that, which it does not wait for.
+/// A place where metrics are served. Dropping it ends that, at a later moment.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     texts: JoinHandle<()>,
@@ -94,13 +94,13 @@ impl Bound {
 }
 
 impl Endpoint {
-    /// Listens there, and serves what `source` makes to those who ask by one of `hosts`. Waits for
-    /// its thread to begin.
+    /// Listens there, and serves the texts of `source` to requests by one of `hosts`. Waits for its
+    /// thread to begin.
     ///
     /// # Errors
-    /// [`Error::Listen`] for an address that is taken or not the machine's; [`Error::NotOurs`] for
-    /// a path that another user can change; [`Error::Runtime`] if there is no thread to do it, or
-    /// no event loop for it.
+    /// [`Error::Listen`] for an address that is taken or of another machine; [`Error::NotOurs`] for
+    /// a path that another user can change; [`Error::Runtime`] without a thread or an event loop
+    /// for it.
     pub(crate) fn open(
         listen: &Listen,
         hosts: Vec<String>,
@@ -172,14 +172,14 @@ impl Drop for Endpoint {
     }
 }
 
-/// Makes texts for those who ask: one for all who do meanwhile.
+/// Makes texts on request: one for all requests meanwhile.
 async fn tell(mut asked: mpsc::Receiver<Asked>, source: Source) {
     while let Some(first) = asked.recv().await {
         let begin = cpu_time();
         let text = Bytes::from(source());
         let others = std::iter::from_fn(|| asked.try_recv().ok());
         for one in std::iter::once(first).chain(others) {
-            // Nobody hears it when the scraper is gone.
+            // The scraper may be gone.
             one.send(text.clone()).ok();
         }
         let rest = cpu_time().saturating_sub(begin) * (SHARE - 1);
@@ -228,7 +228,7 @@ async fn serve(listener: Listener, server: Rc<Server>, scrapers: Scrapers) {
     }
 }
 
-/// Whose a connection is. Its groups do not matter, and a user may have 65,536 of them.
+/// The user of a connection. Its groups are irrelevant, and a user may have 65,536 of them.
 fn who_is(stream: &tokio::net::UnixStream, scrapers: &Scrapers) -> io::Result<Scraper> {
     let cred = stream.peer_cred()?;
     let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
@@ -287,7 +287,7 @@ async fn answer(request: &Request<Incoming>, server: &Server) -> Response<Full<B
         return refused;
     }
     let (asked, told) = oneshot::channel();
-    // Neither fails but where the daemon ends.
+    // Both fail only where the daemon ends.
     let (Ok(()), Ok(metrics)) = (server.ask.send(asked).await, told.await) else {
         return text(StatusCode::SERVICE_UNAVAILABLE, "the daemon ends\n");
     };
@@ -336,7 +336,7 @@ mod tests {
     fn an_address_that_is_not_the_machines_is_an_error_and_one_that_is_serves_until_dropped() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
-            // Of a block of addresses that nobody has (RFC 5737).
+            // Of an unassigned block of addresses (RFC 5737).
             let elsewhere = "192.0.2.1:1".parse().unwrap();
             let open = |at, text: &'static str| {
                 Endpoint::open(at, Vec::new(), Roots::default(), Box::new(|| text.to_owned()))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whose connections to the metrics are open, and which one ends to admit another.
+//! The users of the open connections to the metrics, and the one to end to admit another.
 //!
-//! A connection counts for a user, not for an address or a number: users of this machine have
-//! millions of addresses (127.0.0.0/8) and 65,536 subordinate numbers each. Of a local connection
-//! the kernel says whose the other end is, by TCP as well.
+//! A connection counts for a user instead of an address or a number: users of this machine have
+//! millions of addresses (127.0.0.0/8) and 65,536 subordinate numbers each. For a local connection
+//! the kernel names the user of the other end, by TCP as well.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ impl Scrapers {
         Self { accounts: Accounts::new(roots), owners: owners.ok(), own }
     }
 
-    /// Whose a connection by TCP is.
+    /// The user of a connection by TCP.
     pub(super) fn of_address(&self, local: SocketAddr, peer: SocketAddr) -> Scraper {
         match self.owners.as_ref().map(|owners| owners.of(local, peer)) {
             Some(Ok(Some(uid))) => return self.user(uid, self.accounts.of_number(uid)),
@@ -69,11 +69,11 @@ impl Scrapers {
         }
     }
 
-    /// Whose a connection to a unix socket is.
+    /// The user of a connection to a unix socket.
     pub(super) fn of_socket(&self, socket: impl AsFd, peer: &Peer) -> Scraper {
         match self.accounts.of(socket, peer) {
             Ok(account) => self.user(peer.uid, account.0),
-            // Who connects and ends at once is anybody.
+            // A peer that connects and ends at once is unknown.
             Err(_) => Scraper::Local,
         }
     }

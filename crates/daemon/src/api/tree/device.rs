@@ -4,7 +4,7 @@
 //! # Safety
 //!
 //! The one unsafe call registers the descriptor with the event loop, which demands that it stays
-//! the same open file for as long as it is registered. [`Device`] owns it and gives it to nobody.
+//! the same open file while it is registered. [`Device`] owns it and keeps it.
 #![expect(unsafe_code, reason = "the event loop cannot see who owns a descriptor")]
 
 use std::collections::BTreeSet;
@@ -29,8 +29,8 @@ pub(super) struct Device {
     wakeups: Arc<Wakeups>,
 }
 
-/// Whom to wake. By a thread of its own: the kernel wakes whoever watches an open file in the time
-/// of the one who says so, and one user can have a hundred thousand epoll sets watch one.
+/// The pollers to wake. By a thread of its own: the kernel wakes all watchers of an open file in
+/// the time of the caller, and one user can have a hundred thousand epoll sets watch one.
 #[derive(Debug, Default)]
 struct Wakeups {
     to_wake: Mutex<ToWake>,
@@ -39,7 +39,7 @@ struct Wakeups {
 
 #[derive(Debug, Default)]
 struct ToWake {
-    /// Each once, so that those who poll without end make it no longer than they have files.
+    /// Each once, so that the queue is at most as long as the number of open files.
     waiters: BTreeSet<u64>,
     is_over: bool,
 }
@@ -61,7 +61,7 @@ impl Wakeups {
             }
             let waiters = std::mem::take(&mut to_wake.waiters);
             drop(to_wake);
-            // A message that answers nothing has its code in the place of the error.
+            // A message without a request has its code in the place of the error.
             let code = i32::try_from(abi::FUSE_NOTIFY_POLL).unwrap_or_default();
             for waiter in waiters {
                 send(fd, code, 0, abi::fuse_notify_poll_wakeup_out { kh: waiter }.as_bytes());
@@ -103,8 +103,7 @@ impl Device {
             match read.map(|result| result.map_err(|e| Errno::from_io_error(&e))) {
                 Ok(Ok(length)) => return Ok(Some(&buffer[..length])),
                 Ok(Err(Some(Errno::NODEV))) => return Ok(None),
-                // A request that was withdrawn while it was read, a signal, nothing there after
-                // all.
+                // A request that was withdrawn while it was read, a signal, or an empty queue.
                 Ok(Err(Some(Errno::NOENT | Errno::INTR | Errno::AGAIN))) | Err(_) => {}
                 Ok(Err(Some(errno))) => return Err(errno.into()),
                 Ok(Err(None)) => return Err(io::ErrorKind::Other.into()),
@@ -128,7 +127,7 @@ impl Device {
         send(self.fd.get_ref(), error, unique, &body);
     }
 
-    /// Has whoever polls the open file woken that the kernel calls `waiter`. Never waits.
+    /// Wakes the pollers of the open file that the kernel calls `waiter`. Returns at once.
     pub(super) fn wake(&self, waiter: u64) {
         self.wakeups.lock().waiters.insert(waiter);
         self.wakeups.news.notify_one();
@@ -142,7 +141,7 @@ fn send(fd: impl AsFd, error: i32, unique: u64, body: &[u8]) {
     message.extend_from_slice(abi::fuse_out_header { len, error, unique }.as_bytes());
     message.extend_from_slice(body);
     match rustix::io::write(fd, &message) {
-        // Whoever asked was killed before it was read, or everything is being unmounted.
+        // The caller was killed before it was read, or everything is being unmounted.
         Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM) => {}
         Err(error) => tracing::warn!(%error, unique, "the kernel takes no answer"),
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is in the tree: names, numbers, modes.
+//! The items of the tree: names, numbers, modes.
 
 use linux::hugepagectl;
 use polyfuse_kernel::fuse_attr;
@@ -53,7 +53,7 @@ pub(super) enum Item {
     File(Domain, Kind),
 }
 
-/// Whose the files are, and what others may do with them.
+/// The owners of the files, and the rights of others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Access {
     pub(super) uid: u32,
@@ -89,7 +89,7 @@ impl Item {
         }
     }
 
-    /// Its inode number: the same each time, and nobody else's.
+    /// Its inode number: always the same, and unique.
     pub(super) fn ino(self) -> u64 {
         let place = |domain: Domain, tag: u64| {
             let shift = u64::from(domain.page_size.bytes().trailing_zeros());
@@ -107,7 +107,7 @@ impl Item {
         }
     }
 
-    /// What has this inode number.
+    /// The item with this inode number.
     fn of_ino(ino: u64) -> Option<Self> {
         let place = match ino {
             ROOT => return Some(Self::Root),
@@ -138,7 +138,7 @@ impl Item {
         if self.is_directory() { self.ino() } else { lookup << INO_BITS | self.ino() }
     }
 
-    /// The item that has such a number.
+    /// The item with that number.
     pub(super) fn of_number(number: u64) -> Option<Self> {
         Self::of_ino(number & ((1 << INO_BITS) - 1))
     }
@@ -172,7 +172,7 @@ pub(super) fn domain_of(node: i32, page_shift: u32) -> Option<Domain> {
     Some(Domain { node: Node(u32::try_from(node).ok()?), page_size })
 }
 
-/// What one write(2) hands over: a page, as in sysfs. The rest is not written.
+/// What one write(2) hands over: a page, as in sysfs. The rest is left.
 pub(super) const LONGEST_WRITE: usize = 4096;
 
 /// What a file takes of a write, and the text in it. A null byte ends that, as in sysfs: a program

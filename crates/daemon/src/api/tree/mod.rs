@@ -6,20 +6,20 @@
 //! Like the varlink service, the tree takes a request apart, asks [`Shell`](crate::ops::Shell), and
 //! answers. Users take turns ([`serving`]). A request that zeroes starts a *delegated worker*
 //! ([`crate::tasks::delegated`]), which works in the caller's place, in a task of its own, until it
-//! is done or the kernel reports a signal of the caller's. [`device`] is the daemon's end
-//! of `/dev/fuse`, [`wire`] what travels through it, [`item`] what is in the tree, [`open`] what is
-//! open, [`permits`] who asks, [`session`] and [`ioctl`] the answers, [`notify`] the rules of
-//! waking, [`tell`] the waking.
+//! is done or the kernel reports a signal of the caller's. [`device`] is the daemon's end of
+//! `/dev/fuse`, [`wire`] the protocol, [`item`] the items of the tree, [`open`] the open files,
+//! [`permits`] the callers, [`session`] and [`ioctl`] the answers, [`notify`] the rules of waking,
+//! [`tell`] the waking.
 //!
 //! # Why not a FUSE crate's session
 //!
 //! A writer is stopped by FUSE_INTERRUPT, waits by FUSE_POLL and its wake-ups, and talks by
-//! FUSE_IOCTL; and all of it has to happen on the daemon's one thread, whose operations never wait.
+//! FUSE_IOCTL; and all of it must happen on the daemon's one thread, where operations never wait.
 //! No crate has the four: fuser (0.18) answers FUSE_INTERRUPT with ENOSYS, upon which the kernel
 //! never sends it again, and calls back from threads of its own; fuse3 (0.10) has no ioctl, and
 //! asks for `Send` futures; polyfuse (0.5) has neither ioctl nor poll; fuse-backend-rs (0.14) drops
-//! interrupts and has no wake-ups. What is used is `polyfuse-kernel`, the structs of the protocol;
-//! the protocol's part that such a small and static tree needs is [`wire`].
+//! interrupts and has no wake-ups. The code uses `polyfuse-kernel`, the structs of the protocol;
+//! [`wire`] is the part of the protocol that a small and static tree needs.
 
 mod device;
 mod ioctl;
@@ -55,10 +55,10 @@ use session::{Session, State};
 
 /// What the kernel calls the file system: `fuse.prezero`.
 const KIND: &str = "prezero";
-/// How long a mount that is found at the tree's place may take to say whether anybody serves it.
+/// How long a mount found at the tree's place may take to show that it has a server.
 const ALIVE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where the tree is and whose it is.
+/// The tree's place and owners.
 #[derive(Debug)]
 pub(crate) struct Settings {
     path: PathBuf,
@@ -207,15 +207,15 @@ async fn remove_stale(roots: &Roots, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether anybody answers for the file system at `path`: a dead one says ENOTCONN at once. Asked
-/// by a thread of its own, since who serves it may sleep.
+/// Whether the file system at `path` has a server: a dead one says ENOTCONN at once. Asked by a
+/// thread of its own, since the server may sleep.
 async fn is_served(path: &Path) -> bool {
     let (say, said) = oneshot::channel();
     let path = path.to_owned();
     std::thread::spawn(move || {
-        // Not stat, which the kernel may answer from what it remembers.
+        // An open, since the kernel may answer stat from its cache.
         let dead = rustix::fs::statfs(&path).is_err_and(|errno| errno == linux::Errno::NOTCONN);
-        // Nobody may wait any more.
+        // Later waits end at once.
         let _ = say.send(!dead);
     });
     !matches!(timeout(ALIVE_PATIENCE, said).await, Ok(Ok(false)))

@@ -2,11 +2,10 @@
 //! Whom to wake when: the kernel series' rules (mm/hugetlb_zero_notify.c) for its files and
 //! watches.
 //!
-//! A reader *arms* its file before it takes the value. What changes after that finds it armed and
-//! makes the file *pending*; it *notifies*, at once or when its interval is over, and is disarmed:
-//! all who poll it are woken and have to read again, so there is nobody left to tell. Hence bursts
-//! notify a few times, and their last state always. A watch is a level: whoever polls is told how
-//! it is; notifying only wakes those who sleep.
+//! A reader *arms* its file before it takes the value. A later change finds it armed and makes the
+//! file *pending*; it *notifies*, at once or when its interval is over, and is disarmed: all its
+//! pollers are woken and must read again. Hence bursts notify a few times, and their last state
+//! always. A watch is a level: every poll returns the state; notifying only wakes sleepers.
 //!
 //! Unlike the kernel's, changes are looked for, not reported: up and down again between two looks
 //! ([`SPACING`]) is no change.
@@ -25,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(WATCH_INTERVAL_DEFAULT_MS as u6
 /// One file of a domain that can be polled.
 #[derive(Debug)]
 pub(super) struct Notifier {
-    /// How often it notified, from 1. Who has read it before the last time, or never, is to read.
+    /// How often it notified, from 1. A reader whose last read is older must read again.
     notified: u64,
     armed: bool,
     pending: bool,
@@ -37,7 +36,8 @@ impl Notifier {
         Self { notified: 1, armed: false, pending: false, not_before: now }
     }
 
-    /// Somebody is about to read. Returns what to compare with [`notified`](Self::notified) later.
+    /// A read is about to happen. Returns the value to compare with [`notified`](Self::notified)
+    /// later.
     pub(super) fn arm(&mut self) -> u64 {
         self.armed = true;
         self.notified
@@ -122,7 +122,7 @@ impl Notifiers {
         self.below = below;
     }
 
-    /// Notifies of what is pending and may be told.
+    /// Notifies pending changes that are due.
     pub(super) fn notify(&mut self, now: Instant) -> Notified {
         Notified { zeroable: self.zeroable.notify(now), zeroed: self.zeroed.notify(now) }
     }
@@ -136,7 +136,7 @@ impl Notifiers {
         [self.zeroable.due(), self.zeroed.due()].into_iter().flatten().min()
     }
 
-    /// Whether anybody has read and not been told since.
+    /// Whether a reader has read and waits for a notification.
     pub(super) fn is_armed(&self) -> bool {
         self.zeroable.armed || self.zeroed.armed
     }

@@ -9,7 +9,7 @@ use units::Domain;
 use super::item::{Item, Kind};
 use super::notify::Watch;
 
-/// An open directory: what was in it when it was read from its begin.
+/// An open directory, with its entries as of the read from its begin.
 #[derive(Debug)]
 pub(super) struct OpenDirectory {
     pub(super) item: Item,
@@ -21,13 +21,13 @@ pub(super) struct OpenDirectory {
 pub(super) struct OpenFile {
     pub(super) domain: Domain,
     pub(super) kind: Kind,
-    /// What was read last, from its begin.
+    /// The last text read, from its begin.
     pub(super) text: Vec<u8>,
     /// Where the last read ended.
     pub(super) end: usize,
     /// How often the file had notified by then; 0 before the first time.
     pub(super) seen: u64,
-    /// What the kernel calls it, if somebody polls it.
+    /// The kernel's number for it, if it is polled.
     pub(super) waiter: Option<u64>,
 }
 
@@ -48,10 +48,10 @@ pub(super) enum Open {
 /// Open files of all users but masters, and as many again of masters. Each takes 0.3 KiB of the
 /// daemon's memory, and of its time 20 ns a look at who polls.
 const MOST: usize = 8192;
-/// Of one user that is no master. Monitors have a few each; a change wakes all that are polled.
+/// Of one ordinary user. Monitors have a few each; a change wakes all that are polled.
 const MOST_OF_ONE: usize = 512;
 
-/// Whose an open file is: an account, and whether it is a master's.
+/// The user of an open file: an account, and whether it is a master's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owner {
     pub(super) account: u32,
@@ -107,7 +107,7 @@ impl Handles {
         }
     }
 
-    /// EINVAL for what is no file of a domain: `hugepagectl` can neither be read nor written.
+    /// EINVAL for files outside of a domain: `hugepagectl` can neither be read nor written.
     pub(super) fn file(&mut self, handle: u64) -> Result<&mut OpenFile, Errno> {
         match self.open.get_mut(&handle) {
             Some((_, Open::File(file))) => Ok(file),

@@ -41,7 +41,7 @@ impl Permits {
         Self { groups, accounts: Accounts::new(roots.clone()), roots, lanes: Lanes::new() }
     }
 
-    /// On whose account a request is.
+    /// The account of a request.
     pub(super) fn owner(&self, caller: Caller) -> Owner {
         let account = self.accounts.of_number(caller.uid);
         Owner { account, is_master: is_master(caller.uid) }
@@ -57,7 +57,7 @@ impl Permits {
             return Permit::Given;
         }
         if caller.thread == 0 {
-            // Of a pid namespace that is not visible from here.
+            // Of an invisible pid namespace.
             return Permit::Refused;
         }
         let (tell, told) = oneshot::channel();

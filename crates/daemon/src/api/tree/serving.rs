@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whose request is answered next: users take turns, as with their calls at the socket.
+//! The order of requests: users take turns, as with their calls at the socket.
 //!
 //! The kernel has one queue for the whole tree: a user with 200 threads has 200 requests ahead of
 //! another user's. So the daemon empties that queue and sorts the requests by user. Then it answers

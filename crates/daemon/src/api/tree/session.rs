@@ -22,7 +22,7 @@ use super::wire::{Caller, Op, Reply, Request};
 use crate::ops::Shared;
 use crate::tasks::delegated::{Deputies, Ended, Wanted};
 
-/// What a file that has nothing to tell polls as, in sysfs.
+/// A file without news polls as this, in sysfs.
 fn no_event() -> PollFlags {
     PollFlags::IN | PollFlags::RDNORM | PollFlags::OUT | PollFlags::WRNORM
 }
@@ -42,7 +42,7 @@ pub(super) struct Session {
     pub(super) state: RefCell<State>,
     /// Somebody new listens.
     pub(super) listens: Notify,
-    /// Nothing more is zeroed.
+    /// Zeroing has ended.
     pub(super) stopping: Cell<bool>,
 }
 
@@ -65,7 +65,7 @@ struct Later {
     stop: Option<oneshot::Sender<()>>,
 }
 
-/// The most of one user that is no master: each takes 1 KiB, and of writes eight are worked on.
+/// The most of one ordinary user: each takes 1 KiB, and of writes eight are worked on.
 const MOST_LATER_OF_ONE: usize = 256;
 
 impl State {
@@ -127,7 +127,7 @@ impl Session {
             }
             Op::StatFs => Ok(Reply::stat_fs()),
             Op::Poll { handle, waiter, wake } => self.poll(handle, wake.then_some(waiter)),
-            // As sysfs, whose directories have no such operations.
+            // As sysfs, which has no such operations on directories.
             Op::Create => Err(Errno::ACCESS),
             Op::Rename => Err(Errno::PERM),
             Op::Unknown => Err(Errno::NOSYS),
@@ -149,7 +149,7 @@ impl Session {
         Ok(Reply::attr(item_of(number)?.attr(&self.access)))
     }
 
-    /// Whose files they are is configured; truncation (`>`) and times are accepted and mean
+    /// The owners of the files are configured; truncation (`>`) and times are accepted and mean
     /// nothing.
     fn set_attr(&self, number: u64, valid: u32) -> Result<Reply, Errno> {
         use polyfuse_kernel::{FATTR_GID, FATTR_MODE, FATTR_UID};
@@ -218,7 +218,7 @@ impl Session {
             let (seen, value) = match kind {
                 Kind::Zeroable => (notifiers.zeroable.arm(), now.zeroable.0),
                 Kind::Zeroed => (notifiers.zeroed.arm(), now.ready.0),
-                // Nobody is told when it changes.
+                // Changes of it stay unreported.
                 Kind::Low => (1, notifiers.low()),
             };
             let file = state.handles.file(handle)?;
@@ -345,14 +345,14 @@ impl Session {
             Ok(now) => now?.free,
             Err(error) => {
                 tracing::warn!(%error, "cannot see the kernel's pages");
-                // Nobody is told that they run low for it.
+                // Shortages of it stay unreported.
                 Pages(u64::MAX)
             }
         };
         Some(Counts { free, ..seen })
     }
 
-    /// What can be done with an open file now; `waiter` is to be woken when that changes.
+    /// The operations possible on an open file now; wake `waiter` when that changes.
     fn poll(&self, handle: u64, waiter: Option<u64>) -> Result<Reply, Errno> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;

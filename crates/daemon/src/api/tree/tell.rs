@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waking those who poll.
+//! Waking the pollers.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::session::Session;
 const TICK: Duration = Duration::from_millis(250);
 
 impl Session {
-    /// Looks for changes as long as anybody listens, and wakes whom they concern. Never returns.
+    /// Looks for changes while there are listeners, and wakes the concerned ones. Never returns.
     pub(super) async fn tell(self: Rc<Self>) {
         let mut changes = self.shell.borrow().changes.subscribe();
         let mut due = None;

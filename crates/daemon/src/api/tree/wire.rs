@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The longest write that the kernel sends in one piece. More than is taken of one
 /// ([`LONGEST_WRITE`](super::item::LONGEST_WRITE)), or the rest would come as a write of its own.
 const LONGEST_PIECE: u32 = 8192;
-/// ABI 7.38: writes through one open file need not wait for each other. Newer than the crate.
+/// ABI 7.38: writes through one open file go on side by side. Newer than the crate.
 const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 /// Who asks, as the kernel says it.
@@ -23,7 +23,7 @@ pub(super) struct Caller {
     pub(super) thread: u32,
 }
 
-/// What is asked for.
+/// The request.
 #[derive(Debug)]
 pub(super) enum Op {
     Init {
@@ -77,7 +77,7 @@ pub(super) enum Op {
     /// A name should come or go.
     Rename,
     Create,
-    /// The kernel remembers the answer ENOSYS, and does without.
+    /// The kernel remembers the answer ENOSYS, and stops asking.
     Unknown,
 }
 
@@ -202,7 +202,7 @@ impl Reply {
         Self(body.as_bytes().to_vec())
     }
 
-    /// Nothing but that it worked.
+    /// Success alone.
     pub(super) fn empty() -> Self {
         Self::default()
     }
@@ -212,7 +212,7 @@ impl Reply {
     }
 
     pub(super) fn init(offered: u32) -> Self {
-        // Look-ups in one directory need not wait for each other.
+        // Look-ups in one directory go on side by side.
         let flags = offered & abi::FUSE_PARALLEL_DIROPS;
         let (max_write, time_gran) = (LONGEST_PIECE, 1);
         Self::of(&abi::fuse_init_out { flags, max_write, time_gran, ..Default::default() })
@@ -228,7 +228,7 @@ impl Reply {
         Self::of(&abi::fuse_attr_out { attr_valid: ATTR_VALID, attr, ..Default::default() })
     }
 
-    /// `direct`: reads and writes come here, none is served from a cache.
+    /// `direct`: reads and writes come here, past every cache.
     pub(super) fn open(handle: u64, direct: bool) -> Self {
         let direct = if direct { abi::FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES } else { 0 };
         Self::of(&abi::fuse_open_out { fh: handle, open_flags: direct, padding: 0 })

@@ -4,7 +4,8 @@
 //! A [`connection`](super::connection) bounds what its peer can make the daemon remember. How many
 //! there may be, and which user has its turn, is for [`crate::peers::users`] to say.
 //!
-//! Who has no right at all is told so and hung up on before anything else is done for it.
+//! A peer without any right gets the reason and is disconnected before anything else is done for
+//! it.
 
 use std::cell::Cell;
 use std::io;
@@ -41,10 +42,10 @@ const GUESTS: u64 = 8;
 const TIDY: Duration = Duration::from_secs(1);
 /// The shortest time between two lines about the same kind of trouble.
 const QUIET: Duration = Duration::from_secs(10);
-/// Memory is given back when so many connections have ended since the last time.
+/// Memory is given back after this number of ended connections.
 const WORTH_TRIMMING: usize = 64;
 
-/// What is refused, between two lines of the log.
+/// Refusals between two lines of the log.
 #[derive(Debug, Default)]
 struct Troubles {
     strangers: Cell<u64>,
@@ -55,12 +56,12 @@ fn count(cell: &Cell<u64>) {
     cell.set(cell.get() + 1);
 }
 
-/// What is served at a socket.
+/// The interface served at a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Face {
-    /// `io.prezero`: for whoever borrows, zeroes and looks.
+    /// `io.prezero`: for borrowers, zeroers and observers.
     Borrowers,
-    /// `io.prezero.agent`: for those who hand memory on to others.
+    /// `io.prezero.agent`: for programs that hand memory on to others.
     Agents,
 }
 
@@ -139,8 +140,8 @@ async fn serve_all(
 ) {
     let accounts = Accounts::new(shell.borrow().roots().clone());
     for served in 1_u64.. {
-        // However many knock, whoever is connected gets its turn; and whoever knocks last does not
-        // wait for a call of somebody else's for each that knocked before.
+        // Accepts yield to open connections, under any load; and the last new connection waits for
+        // at most one call, however many came before it.
         if served.is_multiple_of(GUESTS) {
             yield_now().await;
         }
@@ -236,7 +237,7 @@ async fn serve(
         () = gone(&stream) => Ok(()),
         () = place.wanted() => Ok(()),
     };
-    // The last descriptor's end wakes whoever watches the other end, as well.
+    // The end of the last descriptor wakes the watchers of the other end, as well.
     let last = place.wakes_many().then(|| stream.as_fd().try_clone_to_owned());
     drop(stream);
     if let Some(Ok(last)) = last {

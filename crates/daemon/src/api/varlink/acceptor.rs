@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The door: a thread that accepts connections and asks the kernel whose they are, and no more.
+//! The acceptor: a thread that accepts connections, asks the kernel for their users, and does only
+//! that.
 //!
-//! The kernel has one queue for all who connect. Whoever fills it, with 4000 connections in 20 ms,
-//! keeps everybody waiting for as long as each of them takes to be served or refused, 60 us; the
-//! thread takes 3. So it asks for the user alone (SO_PEERCRED), whose answer is of one size. Behind
-//! it each user has a queue of its own, and these take turns.
+//! The kernel has one queue for all new connections. A user that fills it, with 4000 connections in
+//! 20 ms, would keep all others waiting while each of them is served or refused, 60 us; the thread
+//! takes 3. So it asks for the user alone (SO_PEERCRED), an answer of one size. Behind it each user
+//! has a queue of its own, and these take turns.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -44,13 +45,13 @@ struct Accepted {
     most: usize,
     queues: Mutex<Queues<Guest>>,
     news: Notify,
-    /// Connections that could not be accepted.
+    /// Failed accepts.
     failed: AtomicU64,
 }
 
 impl Door {
-    /// Accepts from now on; at most so many wait. `turn_away` is for one who is one too many, of
-    /// whichever user has most.
+    /// Accepts from now on; at most `most` wait. `turn_away` gets each excess connection, of the
+    /// user with most.
     ///
     /// # Errors
     /// No thread, or no descriptors.
@@ -83,7 +84,7 @@ impl Door {
         }
     }
 
-    /// How many could not be accepted since the last call.
+    /// How many accepts failed since the last call.
     pub(super) fn take_failed(&self) -> u64 {
         self.accepted.failed.swap(0, Ordering::Relaxed)
     }

@@ -116,7 +116,7 @@ impl AgentService {
 }
 
 fn named(shell: &Shared, loan: &HeldByName) -> NamedLoan {
-    // Nobody gets the path of a file that is not ready for its user.
+    // The path of a pending loan's file is withheld.
     let path = if loan.is_pending { None } else { shell.borrow().path_of(loan.block) };
     let path = path.unwrap_or_default();
     NamedLoan {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connection: bounds what its peer can make the daemon remember, and for how long.
 //!
-//! - No method takes descriptors, and none ever reaches the daemon: what is read without room for
-//!   control messages has its descriptors closed by the kernel (`read(2)` on a unix socket).
+//! - No method takes descriptors, and none ever reaches the daemon: the kernel closes descriptors
+//!   of bytes that are read without room for control messages (`read(2)` on a unix socket).
 //! - A message longer than [`MAX_MESSAGE`] ends the connection.
 //! - One message is read and handed on at a time, when it is its user's turn ([`Place::turn`]).
 //! - Where calls on its user's sockets take long, they are made by a thread of that user's
@@ -44,9 +44,9 @@ const HALF_CLOSED_POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) struct Connection {
     stream: Rc<UnixStream>,
     place: Rc<Place>,
-    /// Read and not handed on yet.
+    /// Read and still here.
     ahead: Vec<u8>,
-    /// What is being read beside the daemon's thread.
+    /// A read beside the daemon's thread.
     aside: Option<Aside<io::Result<Vec<u8>>>>,
 }
 

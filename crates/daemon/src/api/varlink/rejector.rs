@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Those who are not served: told why, and hung up on.
+//! Refused peers: they get a reason, and are disconnected.
 //!
-//! By a thread of its own, as sending to a socket and closing it wakes whoever watches its other
-//! end: a hundred thousand epoll sets of a stranger's take 12 ms of the one who wakes them.
+//! By a thread of its own, as sending to a socket and closing it wakes the watchers of its other
+//! end: a hundred thousand epoll sets of a stranger's take 12 ms of the caller.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -18,9 +18,9 @@ use super::connection::send;
 /// How long the socket of a refused connection stays open, so that a peer which has not sent its
 /// call yet does not find it broken before it reads why.
 const STAYS: Duration = Duration::from_millis(100);
-/// So many of them at a time; the oldest goes for another.
+/// The most refused peers at a time; the oldest goes for another.
 const MOST: usize = 64;
-/// So many may be on their way to the thread; whoever comes later is hung up on without a word.
+/// The most on their way to the thread; later ones are disconnected without a reason.
 const ON_THE_WAY: usize = 4096;
 
 /// The thread that refuses; it ends with the last of these values.
@@ -42,7 +42,7 @@ impl Farewells {
         Self { refused, on_the_way }
     }
 
-    /// Says why, without reading anything, and hangs up. Waits for nobody.
+    /// Says why, reads nothing, and hangs up at once.
     pub(super) fn tell(&self, stream: OwnedFd, error: &impl Serialize) {
         let Ok(message) = wire::refusal(error) else { return };
         if self.on_the_way.load(Ordering::Relaxed) < ON_THE_WAY {

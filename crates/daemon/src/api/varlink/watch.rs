@@ -13,7 +13,7 @@ use crate::peers::users::Place;
 /// The shortest time between two reports of one watch, unless the client asks for more.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Of `now`, what is worth a report after `before`.
+/// The parts of `now` that are worth a report after `before`.
 fn changed(watch: &Watch, before: &[Level], now: Vec<Level>) -> Vec<Level> {
     let low = |level: &Level| watch.below.is_some_and(|below| level.ready_pages < below);
     let is_new = |level: &Level| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the book decides is done, and whoever watches is told.
+//! The book's decisions are carried out, and watchers are told.
 
 use super::*;
 

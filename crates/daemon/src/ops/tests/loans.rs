@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is handed over, and what is known of it.
+//! The hand-over, and the knowledge about it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -66,7 +66,7 @@ fn looking_up_files_takes_a_small_part_of_the_daemons_time() {
     assert!(most > f64::from(MEASURE_SHARE) / 2.0, "{most} times as long as it took");
 }
 
-/// A bed with so many ready blocks of two pages, in the order in which they are lent.
+/// A bed with this number of ready blocks of two pages, in the order in which they are lent.
 fn in_order(count: u64) -> (Bed, Vec<BlockId>) {
     let ready = || {
         let bed = Bed::with("", "pages_per_block = 2");
@@ -89,7 +89,7 @@ fn in_order(count: u64) -> (Bed, Vec<BlockId>) {
     (bed, ordered)
 }
 
-/// Whether a loan is found to have a byte that is not zero: of `count` blocks of two pages, with
+/// Whether the check of a loan finds a byte other than zero: of `count` blocks of two pages, with
 /// the `nth` one dirty at `at`, by a lease of that number.
 fn is_found_dirty(count: u64, nth: usize, at: u64, lease: u64) -> bool {
     let (bed, order) = in_order(count);
@@ -208,7 +208,7 @@ fn a_loan_that_could_not_be_sent_is_over_at_once() {
     assert!(!bed.has(lease));
     bed.settle();
     assert_eq!((bed.count(StateName::Kept), bed.count(StateName::Zeroable)), (0, 1));
-    // What has ended meanwhile has nothing to end.
+    // An ended loan has nothing to end.
     bed.shell.borrow_mut().end_lease(lease);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files that cannot be opened as a look wants to: one on which somebody has a lease, which is
-//! somebody who has it, and one that is gone, which nobody has.
+//! Files that cannot be opened as a look wants to: one with a lease, which counts as a user, and a
+//! removed one, which has none.
 
 use std::fs::{File, remove_file};
 
@@ -10,14 +10,14 @@ use super::*;
 use crate::base::error::Error;
 use crate::storage::store::Returned;
 
-/// Somebody's lease on a block, as its borrower can take one.
+/// A lease on a block, as its borrower can take one.
 fn leased(bed: &Bed, block: BlockId) -> File {
     let file = File::options().write(true).open(bed.path(block)).expect("a file");
     hold_lease(&file).expect("nobody else has it open");
     file
 }
 
-/// A loan whose memory may hold it and that nobody has, without the description by which it would
+/// A loan that its memory may hold and that has no user, without the description by which it would
 /// be looked at.
 fn unwatched(bed: &Bed) -> (LeaseId, BlockId) {
     let granted = bed.lend(&by_memory());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name, step by step: what is asked, begun, filled, held, found and returned.
+//! Loans by name, step by step: asked, begun, filled, held, found and returned.
 
 use super::*;
 use crate::ops::{Answer, Granted};
@@ -171,7 +171,7 @@ fn what_an_owner_left_by_a_name_is_kept_unless_it_is_discarded() {
         hold(&bed, &owned("a/x", "guest"));
         let returned = bed.shell.borrow_mut().return_by_name(&name("a/x"), discard);
         assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
-        // Of plain memory nobody knows that no name of it is left: as huge pages would show it.
+        // Plain memory hides whether names of it are left: as huge pages would show it.
         bed.settle_as(|| Reach::Nobody(Unheld::by(Seen)));
         assert_eq!(bed.count(StateName::Kept), usize::from(!discard));
         bed.zero(usize::from(discard));
@@ -191,7 +191,7 @@ fn agents_are_told_what_there_is_now() {
     let page = SIZE.bytes();
     assert_eq!((here.node, here.page_size.bytes(), here.named_bytes), (Node(0), page, Bytes(page)));
     assert_eq!((here.ready_bytes, here.total_bytes), (Bytes(page), Bytes(7 * page)));
-    // What is seen may not be a moment old.
+    // The counts must be fresh.
     bed.has_free_unseen(3);
     assert_eq!(bed.shell.borrow_mut().supply()[0].total_bytes, Bytes(5 * page));
 }

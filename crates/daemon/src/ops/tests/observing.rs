@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is taken for free, and when it is looked up; and jobs that end without a report.
+//! Pages that count as free, and when they are looked up; and jobs that end without a report.
 
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ fn counts_are_looked_up_when_they_are_old_or_pages_were_freed() {
     let bed = Bed::new();
     bed.zero(1);
     bed.has_free(5);
-    // The machine has other pages now, which nobody has looked up.
+    // The machine has other pages now, and the daemon has yet to look.
     bed.has_free_unseen(9);
     let sees = |bed: &Bed, observed| {
         let mut shell = bed.shell.borrow_mut();

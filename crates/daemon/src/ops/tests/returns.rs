@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::*;
 use crate::ops::HELD_AGE;
 
-/// The blocks of which a description went: the kernel tells of that a moment after it.
+/// The blocks with a description that went: the kernel reports it a moment later.
 fn closed(bed: &Bed) -> Vec<BlockId> {
     let end = Instant::now() + PATIENCE;
     loop {

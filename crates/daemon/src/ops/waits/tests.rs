@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What calls wait for, and until when: by a clock that goes on when everybody waits.
+//! The waits of calls, and their ends: by a clock that goes on when every task waits.
 //!
 //! That clock knows nothing of the lanes' threads. So nothing here waits for those by it, but for
 //! what they are kept from doing.
@@ -17,14 +17,14 @@ use crate::ops::testkit::{BORROWER, Bed, PATIENCE, SIZE, map, owned, pages};
 use crate::ops::waits;
 use crate::peers::users::{Bounds, Users};
 
-/// Runs a test on a thread whose clock stands still while anybody has something to do.
+/// Runs a test on a thread with a clock that stands still while any task has something to do.
 fn by_the_clock<F: Future>(test: F) -> F::Output {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(true).build().expect("an event loop");
     tokio::task::LocalSet::new().block_on(&runtime, test)
 }
 
-/// What is promised, not what the code says.
+/// The promised values, independent of the code.
 const FOR_OWNER: Duration = Duration::from_secs(2);
 const FOR_TRANSIT: Duration = Duration::from_millis(500);
 
@@ -55,7 +55,7 @@ async fn gone(bed: &Bed, lease: LeaseId) {
     }
 }
 
-/// An owner's loan that has ended and whose content is still mapped.
+/// An owner's loan that has ended, with content that is still mapped.
 fn lingering_owner(bed: &mut Bed) -> Mapping {
     let granted = bed.lend(&owned());
     let (lease, memory) = (granted.handover.loan.lease, map(&granted));
@@ -243,7 +243,7 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
     });
 }
 
-/// A large loan whose file is just being filled.
+/// A large loan with a file that is just being filled.
 async fn being_filled<'a>(
     bed: &'a Bed,
     request: &'a LendRequest,
@@ -270,7 +270,7 @@ async fn being_filled<'a>(
 #[test]
 fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
     by_the_clock(async {
-        // What is waited for here is a thread.
+        // The awaited event is a thread's.
         tokio::time::resume();
         let pages = 1 << 30;
         let bed = Bed::with("[agent]\nfill_max = \"2048T\"", "pages_per_block = 1");

@@ -12,11 +12,11 @@ use crate::ops::Shared;
 /// see it; and page tables of the daemon's own, which are dropped then, take as long.
 const LOOKS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(3)];
 
-/// Heeding events takes at most one part of so many of the daemon's time, whoever opens and closes
-/// its file in a loop.
+/// Handling events takes at most one part in this number of the daemon's time, also when a process
+/// opens and closes its file in a loop.
 const SHARE: u32 = 10;
 
-/// Has every block looked at of which a description went.
+/// Looks at every block with a description that went.
 pub(super) async fn heed(shell: Shared) {
     let Some(descriptor) = shell.borrow().watched().descriptor() else { return };
     let events = match register(descriptor, Interest::READABLE) {
@@ -48,7 +48,7 @@ pub(super) async fn heed(shell: Shared) {
     }
 }
 
-/// How long events wait after so much work for them.
+/// How long events wait after this much work for them.
 fn rest_after(took: Duration) -> Duration {
     took * (SHARE - 1)
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Being told by the kernel that its pool has changed.
 //!
-//! Three things per node and page size, all of them limited by the kernel to one wakeup in 100 ms
-//! and none of them ever losing the last: the files `zeroed_hugepages` and `zeroable_hugepages`,
-//! which wake at every change, for whoever watches; and a watch on the device at the low threshold,
-//! for the policy, which no other program can set otherwise (`zeroed_low` is one number for all).
+//! Three things per node and page size. The kernel limits all of them to one wakeup in 100 ms, and
+//! none of them ever loses the last. The files `zeroed_hugepages` and `zeroable_hugepages` wake at
+//! every change, for all watchers. A watch on the device at the low threshold serves the policy: no
+//! other program can set it otherwise (`zeroed_low` is one number for all).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use super::polled::{Polled, register};
 use crate::base::error::{Error, Result};
 use crate::ops::Shared;
 
-/// The least time between two looks for one reason, whatever wakes us.
+/// The least time between two looks for one reason, under any number of wakeups.
 const SPACING: Duration = Duration::from_millis(50);
 
 /// Who listens for what.
@@ -32,7 +32,7 @@ pub(crate) struct Events {
     domains: BTreeMap<Domain, Listener>,
 }
 
-/// Dropped, nobody listens any more.
+/// Dropped, it ends the watch.
 #[derive(Debug)]
 struct Listener {
     tasks: Vec<JoinHandle<()>>,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What happens without a call: leases and jobs that end, mappings that do, returned blocks that a
-//! lane has looked at, and, by [`kernel`], a pool of the kernel's that changes. Each is told to the
-//! shell.
+//! Events without a call: leases and jobs that end, mappings that do, returned blocks that a lane
+//! has looked at, and, by [`kernel`], a pool of the kernel's that changes. The shell is told each.
 
 mod closings;
 pub(crate) mod kernel;
@@ -47,7 +46,7 @@ pub(crate) fn lease(shell: &Shared, lease: LeaseId, end: DaemonEnd) {
     });
 }
 
-/// The same of leases of an earlier daemon, as it is found out whether anybody holds them.
+/// The same of leases of an earlier daemon, as their holders are found.
 pub(crate) fn leases(shell: &Shared, mut later: UnboundedReceiver<FoundLease>) {
     let shell = Rc::clone(shell);
     tokio::task::spawn_local(async move {
@@ -61,8 +60,7 @@ pub(crate) fn leases(shell: &Shared, mut later: UnboundedReceiver<FoundLease>) {
     });
 }
 
-/// Waits until nobody has the other end of a lease. Returns this one, also if it cannot be waited
-/// for.
+/// Waits until the other end of a lease has no holder. Returns this one, also after a failure.
 async fn unheld(end: DaemonEnd) -> Result<DaemonEnd, (DaemonEnd, io::Error)> {
     let end = try_register(end, Interest::ERROR)?;
     loop {
@@ -106,11 +104,11 @@ pub(crate) fn job(shell: &Shared, job: JobId, ours: OwnedFd) {
     });
 }
 
-/// Waits until nobody has the other end of a job.
+/// Waits until the other end of a job has no holder.
 async fn closed(ours: OwnedFd) -> io::Result<()> {
     let ours = pipe::Receiver::from_owned_fd(ours)?;
-    // Nobody writes into a job: readable means that it ended. What a worker writes all the same is
-    // thrown away.
+    // Workers send nothing by a job: readable means that it ended. Bytes that a worker writes all
+    // the same are thrown away.
     let mut nothing = [0_u8; 64];
     loop {
         ours.readable().await?;

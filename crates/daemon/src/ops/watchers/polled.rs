@@ -43,7 +43,7 @@ pub(super) fn register<T: KeepsFd>(file: T, interest: Interest) -> Result<AsyncF
     try_register(file, interest).map_err(|(_, source)| Error::Runtime { what, source })
 }
 
-/// The same; what cannot be polled comes back.
+/// The same; an unpollable one comes back.
 pub(super) fn try_register<T: KeepsFd>(
     file: T,
     interest: Interest,

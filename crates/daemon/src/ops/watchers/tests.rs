@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What happens without a call, in an event loop and without the looks of the housekeeping: so what
-//! is heard here is heard by events.
+//! Events without a call, in an event loop and without the looks of maintenance: so every result
+//! here comes from an event.
 
 use std::mem::replace;
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) struct Queues<T> {
     users: BTreeMap<u32, VecDeque<T>>,
     count: usize,
-    /// Whose turn it was.
+    /// The user that had the turn.
     last: u32,
 }
 
@@ -34,7 +34,7 @@ impl<T> Queues<T> {
         self.users.get(&user).into_iter().flatten()
     }
 
-    /// The first in the queue of the user whose turn it is.
+    /// The first in the queue of the user that has the turn.
     pub(crate) fn take(&mut self) -> Option<T> {
         let next = self.last.checked_add(1).and_then(|from| self.users.range(from..).next());
         let user = *next.or_else(|| self.users.iter().next())?.0;
@@ -42,7 +42,7 @@ impl<T> Queues<T> {
         self.take_of(user, VecDeque::pop_front)
     }
 
-    /// The last of the user who has most.
+    /// The last of the user with most.
     pub(crate) fn turn_away(&mut self) -> Option<T> {
         let user = *self.users.iter().max_by_key(|(_, queue)| queue.len())?.0;
         self.take_of(user, VecDeque::pop_back)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who gets a place, whose turn it is, and what those pay whose calls take long.
+//! Places, turns, and the price of long calls.
 
 use super::*;
 use crate::base::now::NowOrNever as _;
@@ -40,13 +40,13 @@ fn whoever_has_most_makes_room_with_what_was_silent_longest() {
     let gone = [&few, &many].map(|places| places.iter().map(wanted).collect::<Vec<_>>());
     let second = [false, true, false, false];
     assert_eq!(gone, [second, second], "one each, and not the one that has just asked");
-    // All have two or three: nobody is to have less than who comes.
+    // All have two or three: each keeps as many as a newcomer gets.
     assert_eq!(users.enter(3, false).unwrap_err(), Full::All(8));
     assert_eq!((users.others.get(), users.take_made_room()), (8, 2));
-    // Who comes from nowhere gets a place, as long as anybody has two.
+    // A newcomer gets a place while any user has two.
     let newcomers: Vec<_> = (4..100).map_while(|uid| users.enter(uid, false).ok()).collect();
     assert_eq!((newcomers.len(), users.others.get()), (5, 8));
-    // What had to go counts once, and what is left is found again.
+    // A removed one counts once, and the rest is found again.
     drop((few, many, third, newcomers));
     assert_eq!((users.others.get(), users.table.borrow().len()), (0, 0));
     let root = fill(&users, ROOT);
@@ -103,7 +103,7 @@ fn a_user_whose_steps_take_long_rests_and_nobody_else_does() {
         let rested = begin.elapsed();
         assert!(rested >= long * (PART - 2), "its turn came after {rested:?}");
         assert!(others < rested, "another user waited {others:?}");
-        // Nor is root's time bounded.
+        // Root's time has no bound either.
         let root = users.enter(ROOT, true).unwrap();
         charged(&root, async { busy(long) }).await;
         assert!(!root.user.rests());
@@ -144,7 +144,7 @@ fn after_a_long_call_on_its_socket_a_users_calls_are_made_in_its_own_thread() {
         long.done().await.unwrap();
         assert!(place.user.rests(), "it is charged for what its thread does");
     });
-    // Nobody comes back as somebody else.
+    // No user comes back as another.
     drop(place);
     users.forget_rested();
     assert!(users.enter(1, false).unwrap().wakes_many());

@@ -5,10 +5,10 @@
 //! entries only. It runs on a thread of its own all the same: 256 GiB of 2 MiB pages are 131,072 of
 //! them, and the daemon has others to serve.
 //!
-//! *Nobody else's zeroing*: pages go to whoever asks first, so another program may take the last
+//! *No zeroing for others*: pages go to the first caller, so another program may take the last
 //! zeroed ones between our look and our allocation, and the kernel would clear a dirty one on the
-//! daemon's account. The look is therefore taken anew for each [`STEP_BYTES`], which bounds what a
-//! lost race costs; what is not zeroed then stays a hole, which the client's own faults fill.
+//! daemon's account. The look is therefore taken anew for each [`STEP_BYTES`], which bounds the
+//! cost of a lost race. Dirty pages then stay a hole, which the client's own faults fill.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const STEP_BYTES: u64 = 32 << 20;
 pub(crate) struct Fill {
     /// Its block.
     pub(crate) block: BlockId,
-    /// So many pages from its start.
+    /// This number of pages from its start.
     pub(crate) pages: Pages,
     device: Arc<Device>,
     file: BlockFile,

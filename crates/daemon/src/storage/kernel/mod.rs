@@ -34,7 +34,7 @@ impl KernelPool {
         wire::KernelStatus { kind, module_version, release: self.origin.release.clone() }
     }
 
-    /// What is ready and what could be, at one instant. One system call.
+    /// Ready and zeroable pages, at one instant. One system call.
     pub(crate) fn counts(&self, domain: Domain) -> Result<Counts> {
         Ok(self.device.query(domain)?)
     }

@@ -17,8 +17,8 @@ use crate::storage::proof::Proofs;
 use crate::storage::unmap_events::Watched;
 
 impl Store {
-    /// Opens a block that is to be lent, after a last proof that nobody else has it. An open that
-    /// was allowed before access was taken away may return only after the proof that followed.
+    /// Opens a block that is about to be lent, after a last proof that it is free. An open that was
+    /// allowed before access was taken away may return only after the proof that followed.
     ///
     /// # Errors
     /// [`Error::Reached`].
@@ -40,9 +40,9 @@ impl Store {
         Ok(file)
     }
 
-    /// Has it looked up who can reach a block that a worker has reported, and the pages it has
-    /// memory for. Nobody was ever given access to it since it was proven last. Does not wait: a
-    /// look takes 20 ms for 256 GiB of 2 MiB pages.
+    /// Looks up which processes can reach a block that a worker has reported, and the pages it has
+    /// memory for. No process was given access to it since its last proof. Returns at once: a look
+    /// takes 20 ms for 256 GiB of 2 MiB pages.
     pub(crate) fn look_at_report(&self, block: BlockId) -> Result<oneshot::Receiver<Seen>> {
         let (tell, told) = oneshot::channel();
         let Some(file) = self.try_open(block)? else {
@@ -66,7 +66,7 @@ impl Store {
                 (Reach::Shared, Pages::ZERO)
             });
             drop(file);
-            // Nobody hears it when the worker is gone.
+            // The worker may be gone.
             drop(tell.send(report));
         });
         Ok(told)
@@ -77,7 +77,7 @@ impl Store {
         &self.watched
     }
 
-    /// The blocks of which a description went since the last call.
+    /// The blocks with a description that went since the last call.
     pub(crate) fn closed(&mut self) -> Option<Vec<BlockId>> {
         self.watched.closed()
     }
@@ -100,7 +100,7 @@ impl Store {
     }
 
     /// Closes a description of a block that a borrower has or had, in its user's lane: that is an
-    /// event on the file, for which whoever watches it decides how many it wakes.
+    /// event on the file, and its watcher decides how many waiters it wakes.
     pub(crate) fn close(&self, block: BlockId, file: Arc<BlockFile>) {
         let Some(last) = Arc::into_inner(file) else { return };
         let place = self.places.get(&block);
@@ -108,9 +108,9 @@ impl Store {
         self.lanes.submit(lane, move || event(|| drop(last)));
     }
 
-    /// Opens a block that is about to be lent, and held by its memory, for the daemon itself: when
-    /// it is to be looked at its borrower may have a lease on it, whose end an `open` asks for, and
-    /// waits for whoever reads `/proc/locks`.
+    /// Opens a block that is about to be lent, and held by its memory, for the daemon itself. At
+    /// the time of a later look its borrower may have a lease on it: an `open` breaks that lease,
+    /// and waits for readers of `/proc/locks`.
     pub(crate) fn open_to_watch(&mut self, block: BlockId) {
         if self.tables.as_ref().is_some_and(|tables| tables.file_of(block).is_some()) {
             return;
@@ -122,7 +122,7 @@ impl Store {
         }
     }
 
-    /// Ends that: the block is nobody's, and proven by others.
+    /// Ends that: the block is free, and others have proven it.
     pub(crate) fn unwatch(&mut self, block: BlockId) {
         if let Some(file) = self.watched.forget(block) {
             self.close(block, file);
@@ -136,8 +136,8 @@ impl Store {
         self.watched.file(block).or_else(mapped)
     }
 
-    /// Who has a block open that is lent, its page tables made in advance apart. `None` if the
-    /// daemon has no description of it: to open one is for a lane.
+    /// The users of a lent block, its page tables made in advance apart. `None` if the daemon has
+    /// no description of it: to open one is for a lane.
     pub(crate) fn opened_while_lent(&self, block: BlockId) -> Option<Opened> {
         let size = self.places.get(&block)?.page_size;
         Some(self.proofs.opened(&*self.known(block)?, size))
@@ -165,13 +165,13 @@ impl Store {
                 };
             let reach = if places.iter().any(is_open) { Reach::Shared } else { Reach::Sole };
             let found = Returned { block: first, reach, memory: Pages::ZERO, file: None };
-            // Nobody hears it when the daemon ends.
+            // The daemon may have ended.
             returned.send(found).ok();
         });
     }
 
-    /// Has it looked, beside all else, which ready blocks have a page with a memory error; what is
-    /// found is said as of returned blocks. By their names: they may be lent meanwhile.
+    /// Looks, beside all else, which ready blocks have a page with a memory error, and reports it
+    /// as of returned blocks. By their names: they may be lent meanwhile.
     pub(crate) fn look_for_errors(&self) {
         let ready = self.places.iter().filter(|(_, place)| place.state == StateName::Ready);
         let ready: Vec<_> = ready.map(|(block, place)| (*block, place.clone())).collect();
@@ -183,7 +183,7 @@ impl Store {
                 let Ok(file) = dir.name_block(state.as_str(), &name) else { continue };
                 if proofs.broken(file.as_fd(), size) > 0 {
                     let (reach, memory) = (Reach::Poisoned, Pages::ZERO);
-                    // Nobody hears it when the daemon ends.
+                    // The daemon may have ended.
                     returned.send(Returned { block, reach, memory, file: None }).ok();
                 }
             }
@@ -239,9 +239,9 @@ impl Store {
                     ((Reach::Shared, Pages::ZERO), None)
                 }
             };
-            // Else closed before anybody acts on it: a proof made meanwhile would see it.
+            // Else closed before the answer is used: a proof made meanwhile would see it.
             let file = file.filter(|_| matches!(reach, Reach::Shared | Reach::Mapped));
-            // Nobody hears it when the daemon ends.
+            // The daemon may have ended.
             returned.send(Returned { block, reach, memory, file }).ok();
         });
         Ok(())
@@ -252,7 +252,7 @@ impl Store {
         self.looked_at.remove(&block);
     }
 
-    /// `None` while somebody has a lease on the file or runs it, who has it open, too.
+    /// `None` while a process has a lease on the file or runs it, and so has it open, too.
     fn try_open(&self, block: BlockId) -> Result<Option<BlockFile>> {
         match self.open_block(block) {
             Ok(file) => Ok(Some(file)),
@@ -262,7 +262,7 @@ impl Store {
     }
 }
 
-/// Who can reach a returned file once nobody may open it anew, and then the pages that it has
+/// The processes that reach a returned file after access has ended, and then the pages that it has
 /// memory for: where that is [`Reach::Sole`], nothing can change any more.
 ///
 /// The file is also cut at its length. That frees pages behind the end, and promises of pages

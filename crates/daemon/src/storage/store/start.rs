@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an earlier daemon left: files are taken over, and whose they are is read from their names.
+//! An earlier daemon's remains: files are taken over, and their names say their users.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Store {
         Ok(owners)
     }
 
-    /// Every file there is. Names that are nobody's are removed: only a daemon writes here.
+    /// Every file there is. Unknown names are removed: only a daemon writes here.
     pub(crate) fn scan(&mut self, lease_alive: &dyn Fn(u64) -> bool) -> Result<Vec<Found>> {
         let mut found = Vec::new();
         for (page_size, dir) in self.dirs.clone() {
@@ -78,8 +78,8 @@ impl Store {
         Ok(found)
     }
 
-    /// How many blocks are on the mounts that it knows nothing of: their pages are nobody's until
-    /// the next start, which removes them or takes them over.
+    /// How many unknown blocks are on the mounts: their pages are unused until the next start,
+    /// which removes them or takes them over.
     pub(crate) fn unknown(&self) -> Result<u64> {
         let mut unknown = 0;
         for (page_size, dir) in &self.dirs {
@@ -88,7 +88,7 @@ impl Store {
             let known = self.places.values().filter(|place| place.page_size == *page_size);
             unknown += there.saturating_sub(known.count() as u64);
             if !self.lanes.is_busy() {
-                // Nobody is at work on what is there.
+                // The files there are at rest.
                 unknown += dir.count(GONE)?;
             }
         }
@@ -96,12 +96,12 @@ impl Store {
     }
 }
 
-/// Whether what has the name of a block has no file of it.
+/// Whether an entry with the name of a block has no file of it.
 fn is_no_block(error: &linux::Error) -> bool {
     error.is_not_found() || error.errno() == Some(linux::Errno::NOTDIR)
 }
 
-/// Who can reach a file that is found at start, without waiting for anybody.
+/// The processes that reach a file found at start, without waiting for any of them.
 fn reach_of(
     opened: linux::Result<BlockFile>,
     block: BlockId,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! In whose lane is done what a file needs.
+//! The lanes of the calls that a file needs.
 
 use super::*;
 

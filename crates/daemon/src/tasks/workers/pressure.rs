@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPU pressure, read beside the daemon's thread: `/proc/pressure` takes a lock with everybody who
-//! reads it, for whom that takes its time.
+//! CPU pressure, read beside the daemon's thread: `/proc/pressure` takes a lock with all its
+//! readers, and a reader without CPU time holds it for long.
 
 use linux::Roots;
 use tokio::sync::watch;
