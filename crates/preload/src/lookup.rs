@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `dlsym`: a program that looks a call up in the C library's own handle finds this library's
 //! function, as every program does that the dynamic linker serves. Python's
-//! `ctypes.CDLL("libc.so.6").mmap` is such a look-up.
+//! `ctypes.CDLL("libc.so.6").mmap` is one example.
 //!
 //! The answer is exchanged, and the question passes as it came. An address that the C library's
 //! `dlsym` finds is compared with the C library's functions of the registry ([`crate::next`]).

@@ -98,8 +98,8 @@ fn check(result: isize) -> Result<usize> {
     }
 }
 
-/// A call whose arguments are numbers, pointers to values of the shim, or pointers that the program
-/// passes for that very call. The kernel checks the last.
+/// A call with arguments that are numbers, pointers to values of the shim, or pointers that the
+/// program passes for that very call. The kernel checks the last.
 fn plain(number: c_long, args: [usize; 6]) -> Result<usize> {
     // SAFETY: used below for calls that unmap nothing and write to no memory of Rust's.
     unsafe { call(number, args) }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A panic in the midst of the allocator ends the program, and does not wait for the allocator.
 //!
-//! The shim's hook, in a process whose allocator panics with its own lock held.
+//! The shim's hook, in a process with an allocator that panics with its own lock held.
 //!
 //! # Safety
 //!

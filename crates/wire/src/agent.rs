@@ -38,7 +38,7 @@ pub struct NamedLoan {
     pub page_size: PageSize,
     /// NUMA node.
     pub node: Node,
-    /// The user that owns the file, whose mode is 0600.
+    /// The user that owns the file, which has mode 0600.
     pub uid: Uid,
     /// Whether the loan is being made. Then it ends with the connection of the agent that asked
     /// for it, or when its name is returned.
@@ -69,7 +69,7 @@ pub struct Loans {
     pub more: bool,
 }
 
-/// What is ready in blocks of one length.
+/// The ready blocks of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyBlocks {
     /// The size of one block, which is the most that one loan finds ready here. 0 where a loan of
@@ -89,14 +89,14 @@ pub struct Supply {
     pub page_size: PageSize,
     /// The size of the largest block that the pools make.
     pub block_bytes: Bytes,
-    /// What is ready, in blocks of any length.
+    /// Ready memory, in blocks of any length.
     pub ready_bytes: Bytes,
     /// The ready blocks by length, the smallest first. A loan is one file and a file is one block,
     /// so the memory of several blocks serves several loans.
     pub ready_blocks: Vec<ReadyBlocks>,
     /// The most that could be lent, lent memory included.
     pub total_bytes: Bytes,
-    /// What is lent by name, loans that are being made included.
+    /// Memory lent by name, pending loans included.
     pub named_bytes: Bytes,
 }
 
@@ -158,7 +158,7 @@ pub enum AgentError {
     BadValue {
         /// The parameter.
         field: String,
-        /// What is wrong with it and what is allowed.
+        /// The error in it and the allowed values.
         reason: String,
     },
     /// No pool has that shape.

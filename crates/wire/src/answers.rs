@@ -28,7 +28,7 @@ pub struct Drained {
     pub lingering_bytes: Bytes,
 }
 
-/// What was taken from its borrower.
+/// The memory taken from its borrower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked {
     /// The size of its files. All of it goes back to the kernel, pinned pages when they are
@@ -118,7 +118,7 @@ pub struct Finished {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Configured {}
 
-/// What was given back.
+/// The memory given back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenBack {
     /// The size.

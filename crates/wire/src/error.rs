@@ -27,7 +27,7 @@ pub enum Error {
     BadValue {
         /// The parameter.
         field: String,
-        /// What is wrong with it and what is allowed.
+        /// The error in it and the allowed values.
         reason: String,
     },
     /// No pool has that shape.
@@ -41,7 +41,7 @@ pub enum Error {
     /// The user holds too much already.
     #[serde(rename = "io.prezero.QuotaExceeded")]
     QuotaExceeded {
-        /// The user whose quota pays: the peer, or the user to which the peer is subordinate.
+        /// The user that pays: the peer, or the user to which the peer is subordinate.
         uid: Uid,
         /// What it holds.
         held_bytes: Bytes,

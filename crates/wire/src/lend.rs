@@ -24,12 +24,12 @@ pub enum Hold {
     /// programs that cannot keep a descriptor safe: they may drop the loan once it is mapped. The
     /// daemon refuses it where the kernel grants no leases on hugetlbfs.
     Memory,
-    /// Its name holds it: it ends when an agent returns the name. Such a loan is one file. The
+    /// Its name holds it: it ends when an agent returns the name. A loan by name is one file. The
     /// socket of agents alone takes it.
     Name {
         /// The name. The same name and size again are the same loan.
         name: LoanName,
-        /// The user whose file it is; `None` is the caller.
+        /// The user that gets the file; `None` is the caller.
         uid: Option<Uid>,
         /// The file's group; `None` is the caller's.
         gid: Option<u32>,
@@ -53,8 +53,8 @@ pub struct LendRequest {
     pub keep: Option<Duration>,
     /// Whether it must be one file, as programs that take a path or descriptor need.
     pub single: bool,
-    /// Whether every page must be there, zero: the daemon zeroes what is not ready, or refuses. Of
-    /// a loan by name alone.
+    /// Whether every page must be there, zero: the daemon zeroes missing ones, or refuses. Of a
+    /// loan by name alone.
     pub whole: bool,
     /// The most blocks that the borrower can take, a descriptor each; what more would be needed is
     /// a hole. `None` is [`MAX_PARTS`], and none gets more than [`MOST_PARTS`].

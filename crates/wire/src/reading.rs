@@ -21,7 +21,7 @@ use crate::Unknown;
 pub struct BadValue {
     /// The parameter.
     pub field: String,
-    /// What is wrong with it and what is allowed.
+    /// The error in it and the allowed values.
     pub reason: String,
 }
 
@@ -158,7 +158,7 @@ impl<'de> Deserializer<'de> for Parameter {
 /// The fields of one JSON object.
 struct Fields {
     rest: serde_json::map::IntoIter,
-    /// The field whose name was read and whose value comes next.
+    /// The field with its name read and its value to come next.
     next: Option<(String, Value)>,
 }
 

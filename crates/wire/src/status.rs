@@ -19,8 +19,8 @@ pub struct PoolStatus {
     pub page_size: PageSize,
     /// Pages of one block; 0 where the daemon keeps blocks of several sizes, see `sizes`.
     pub pages_per_block: Pages,
-    /// How its returned blocks become zero again: *fresh* also where it is to be another, and
-    /// cannot be.
+    /// How its returned blocks become zero again: *fresh* also where the configured way is
+    /// impossible.
     pub recycle: Recycle,
     /// Pages that could be zeroed now: dirty ones owned, and free ones that may be taken.
     pub zeroable_pages: Pages,
@@ -30,13 +30,13 @@ pub struct PoolStatus {
     pub ready_pages: Pages,
     /// Pages in clients' hands.
     pub lent_pages: Pages,
-    /// Pages whose content waits for its owner.
+    /// Pages with content that waits for its owner.
     pub kept_pages: Pages,
     /// Pages returned but still reachable.
     pub lingering_pages: Pages,
     /// Those of them that are still mapped.
     pub mapped_pages: Pages,
-    /// Those of them that nobody has open or maps, in blocks of which pages are pinned.
+    /// The pages of them that are closed and unmapped, in blocks with pinned pages.
     pub pinned_pages: Pages,
     /// Blocks of all states.
     pub blocks: u64,
@@ -48,12 +48,12 @@ pub struct PoolStatus {
     pub max_pages: Option<Pages>,
     /// Pages left free in the kernel's pool.
     pub leave_free: Pages,
-    /// Pages of the kernel's pool on this node that are free and promised to nobody.
+    /// Free and unpromised pages of the kernel's pool on this node.
     pub kernel_free_pages: Pages,
-    /// Pages of the kernel's pool that are free and promised to whoever has mapped them, so that
-    /// nobody else can have them. The kernel counts promises of all nodes together.
+    /// Free pages of the kernel's pool that are promised to programs that have mapped them: other
+    /// programs cannot have them. The kernel counts promises of all nodes together.
     pub kernel_reserved_pages: Pages,
-    /// The sizes of its blocks, where there are several: those that are wanted or ready.
+    /// The sizes of its blocks, where there are several: the wanted and the ready ones.
     pub sizes: Vec<BlockSize>,
     /// The size of the kernel's pool, where the daemon may change it for this pool.
     pub elastic: Option<ElasticStatus>,
@@ -62,18 +62,18 @@ pub struct PoolStatus {
 /// The size of one pool of the kernel's, which the daemon may change.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ElasticStatus {
-    /// It keeps the kernel's pool at so many pages at least.
+    /// The minimum size of the kernel's pool in pages.
     pub min_pages: Pages,
     /// ... and makes it no larger than this.
     pub max_pages: Pages,
     /// Pages of the kernel's pool, in use or not, without surplus ones.
     pub total_pages: Pages,
-    /// Of those the daemon has added so many, and not yet taken away again.
+    /// Pages that the daemon has added and has yet to take away again.
     pub grown_pages: Pages,
-    /// It is adding so many at this moment.
+    /// Pages that it is adding now.
     pub growing_pages: Pages,
-    /// Somebody else made the kernel's pool smaller, to this size: it does not grow beyond that
-    /// before somebody adds pages, or the configuration is read again.
+    /// Another program made the kernel's pool smaller, to this size. The pool stays there until a
+    /// program adds pages, or the configuration is read again.
     pub held_pages: Option<Pages>,
     /// Why the last growth came to less than it was to, in one line.
     pub short_because: Option<String>,
@@ -84,9 +84,9 @@ pub struct ElasticStatus {
 pub struct BlockSize {
     /// Pages of one block.
     pub pages_per_block: Pages,
-    /// So many are ready.
+    /// Ready pages.
     pub ready_blocks: u64,
-    /// So many are to be, by what was asked for lately.
+    /// Pages wanted ready, by recent requests.
     pub wanted_blocks: u64,
 }
 
@@ -97,7 +97,7 @@ pub struct LoanStatus {
     pub lease: LeaseId,
     /// The borrower's user number.
     pub uid: Uid,
-    /// The user whose quota it counts against: the borrower, or whose subordinate it is.
+    /// The user that pays for it: the borrower, or the user to which the borrower is subordinate.
     pub account: Uid,
     /// The owner it named.
     pub owner: Option<String>,
@@ -113,7 +113,7 @@ pub struct LoanStatus {
     pub blocks: u64,
     /// The nodes that they lie on.
     pub nodes: Vec<Node>,
-    /// Of its pages those that were ready, or have been filled by the kernel as zeroed ones.
+    /// Pages that were ready, or that the kernel has filled with zeroed ones.
     pub ready_pages: Pages,
     /// The others: a hole, which the borrower's own faults fill.
     pub hole_pages: Pages,
@@ -233,7 +233,7 @@ pub struct Status {
     pub levels: Vec<Level>,
     /// Its loans.
     pub loans: Vec<LoanStatus>,
-    /// Whoever holds anything: only oneself without the right to zero.
+    /// Users with loans: only the caller without the right to zero.
     pub users: Vec<UserStatus>,
     /// Its own workers that run now.
     pub workers: u32,
@@ -241,12 +241,12 @@ pub struct Status {
     pub paused_by_pressure: bool,
     /// Why pools recycle fresh that would recycle in place if pinned pages could be seen.
     pub fresh_because: Option<String>,
-    /// Whether it keeps nothing ready, because somebody had it drained.
+    /// Whether it keeps nothing ready, because it was drained.
     pub drained: bool,
     /// Where its control tree is mounted.
     pub tree: Option<String>,
-    /// Blocks on its mounts that it knows nothing of: their pages are nobody's until its next
-    /// start. None in a daemon without faults. Absent in answers of a daemon from before.
+    /// Unknown blocks on its mounts: their pages are unused until its next start. None in a daemon
+    /// without faults.
     pub unknown_files: u64,
     /// What happened since it started.
     pub counters: Counters,

@@ -90,8 +90,8 @@ words! {
     /// How a returned block becomes zero again.
     #[derive(Default)]
     Recycle {
-        /// In place where the daemon can prove that nobody has the file open, maps it or pins a
-        /// page of it; fresh where it cannot. For any client.
+        /// In place where the daemon can prove that the file is closed, unmapped and unpinned;
+        /// fresh elsewhere. For any client.
         #[default]
         Auto = "auto",
         /// The file is truncated and unlinked and a new one allocated: the kernel's own isolation,

@@ -7,8 +7,8 @@
 //!
 //! # Safety
 //!
-//! A C program's arguments are trusted as its header says: handles are the ones that this library
-//! gave out and not yet took back, used by one thread at a time; texts end with a zero byte;
+//! A C program's arguments are trusted as its header says. Handles are the ones that this library
+//! gave out and not yet took back, used by one thread at a time. Texts end with a zero byte, and
 //! pointers for results are valid for writing. Null is caught wherever it is not allowed
 //! (`-EINVAL`). No reference to the program's memory outlives a call.
 #![expect(unsafe_code, reason = "pointers of a C program")]

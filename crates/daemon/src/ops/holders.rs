@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The holders of memory: the processes that asked for loans, and those that have blocks of them.
+//! The holders of memory: the processes that asked for loans, and the processes that have blocks of
+//! them.
 //!
 //! All of it is looked up in `/proc` on request, on threads beside the daemon's: `/proc` takes
 //! locks that others hold. A process that began after a loan reuses the number of an ended one, and
@@ -49,7 +50,7 @@ async fn look(shell: &Shared) {
     drop(looked.await);
 }
 
-/// Fills in the processes of a report's loans, as far as `rights` allow.
+/// Fills in the processes of a report's loans, within `rights`.
 pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status) -> Status {
     if !rights.may_see_others() {
         let own = rights.account();

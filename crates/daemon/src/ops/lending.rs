@@ -107,9 +107,9 @@ impl Shell {
         attempt(self)
     }
 
-    /// Measures what a user's files have beyond what was lent, unless that happened moments ago.
-    /// The holder of a file can grow it by fallocate(2), and the kernel has no call that forbids
-    /// it.
+    /// Measures the pages of a user's files beyond the lent length, unless that happened moments
+    /// ago. The holder of a file can grow it by fallocate(2), and the kernel has no call that
+    /// forbids it.
     pub(super) fn measure(&mut self, account: Uid) {
         let begin = Instant::now();
         if !self.peers.is_measure_due(account) {

@@ -11,7 +11,7 @@ use crate::storage::memory_held::{Held, turn_about};
 /// Loans that something goes on with.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
-    /// Those that last while their memory is open or mapped.
+    /// Loans that last while their memory is open or mapped.
     pub(super) memory_held: Held,
     /// Files that are being filled, with the pages that they are to have.
     filling: BTreeMap<BlockId, Pages>,

@@ -2,11 +2,10 @@
 //! The operations: what the interfaces of the daemon call, and no other logic.
 //!
 //! Each operation asks the book, carries its effects out in the file system, and wakes the
-//! watchers. Everything runs on one thread and no operation waits, so that no call ever sees the
-//! book and the file system apart. [`lending`], [`returning`], [`zeroing`] and [`report`] are most
-//! of them. [`observing`] has the kernel's counts, [`peers`] the borrowers, [`loans`] the loans
-//! that something goes on with, and [`effects`] changes files. This file has the state, the start,
-//! and what the operations share.
+//! watchers. Everything runs on one thread and no operation waits, so that the book and the file
+//! system agree for every call. [`lending`], [`returning`], [`zeroing`] and [`report`] are most of
+//! them. [`observing`] has the kernel's counts, [`peers`] the borrowers, [`loans`] the unfinished
+//! loans, and [`effects`] changes files. This file has the state, the start, and the shared parts.
 
 mod drain;
 mod effects;
@@ -105,7 +104,7 @@ pub(crate) struct Granted {
     pub(crate) watch: Option<linux::DaemonEnd>,
     /// Files that take their pages from the kernel's pool before the client gets them.
     pub(crate) fills: Vec<Fill>,
-    /// Cancelled when nobody wants the loan any more: its agent hung up, or returned its name.
+    /// Cancelled when the loan is unwanted: its agent hung up, or returned its name.
     pub(crate) stop: CancellationToken,
 }
 

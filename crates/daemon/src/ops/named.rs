@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name. The daemon makes such a loan ready before it puts the name on the file, because
-//! the loan lasts from then on.
+//! Loans by name. The daemon makes one ready before it puts the name on the file, because the loan
+//! lasts from then on.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -72,7 +72,7 @@ impl Bed {
         Self::start(dir, config, alone)
     }
 
-    /// From now on the machine has this number of pages free besides those that the shell has.
+    /// From now on the machine has this number of pages free besides the shell's own.
     pub(crate) fn has_free(&self, pages: u64) {
         self.has_free_unseen(pages);
         self.shell.borrow_mut().look_again();

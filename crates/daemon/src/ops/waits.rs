@@ -54,7 +54,7 @@ pub(crate) enum Lent {
 }
 
 /// A loan, with its pages. The peer's end drops the call at any wait. From the grant on, the daemon
-/// watches the lease of a loan by descriptor. A loan by name whose call is dropped ends within a
+/// watches the lease of a loan by descriptor. A loan by name with a dropped call ends within a
 /// page, or the agent's next `Return` ends it: a name may have been put on it at that instant.
 ///
 /// # Errors
@@ -81,8 +81,8 @@ pub(crate) async fn lend(
     let _dropped = granted.stop.clone().drop_guard();
     let is_named = matches!(granted.handover.lease, Lease::Name);
     let made = made_ready(Rc::clone(shell), granted, asked.request.whole);
-    // A loan by name has no lease descriptor whose close would end it. So its making outlives the
-    // call, and ends it.
+    // A loan by name lacks a lease descriptor that could end it by its close. So its making
+    // outlives the call, and ends it.
     let lent = if is_named {
         let gone = |_| Error::Failed { what: "the daemon ends".to_owned() };
         tokio::task::spawn_local(made).await.map_err(gone)?

@@ -129,8 +129,8 @@ impl Shell {
         self.follow_up(&order, true);
     }
 
-    /// After a job: checks its block if that drains. Where there is no block, the kernel's counts
-    /// say what is ready.
+    /// After a job: checks its block if that drains. Without a block, the kernel's counts say how
+    /// much is ready.
     fn follow_up(&mut self, order: &JobOrder, lingers: bool) {
         match order.block() {
             Some(block) if lingers => self.settle(block),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Signals: those that end a daemon or make it read its configuration, in any state that its
-//! starter left them in.
+//! Signals: some end a daemon, others make it read its configuration, in any state that its starter
+//! left them in.
 //!
 //! A blocked mask and an ignored signal outlive `execve` (signal(7)): `nohup` ignores SIGHUP, a
 //! supervisor that reads a signalfd blocks what it reads there.

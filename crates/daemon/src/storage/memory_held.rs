@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans that their memory holds.
 //!
-//! Such a loan lasts as long as any process has a block of it open or mapped. The kernel's count of
-//! descriptions is the lease, and the client has no descriptor to lose or leak. The lease's own
-//! descriptor says only that the client has set up its memory. From then on the daemon watches the
-//! blocks ([`crate::storage::unmap_events`]). Each time that a description of a block ends, it
-//! checks whether there are others: a lease proof, 2 us. It also checks by the clock, for lost
-//! events.
+//! A loan held by memory lasts while any process has a block of it open or mapped. The kernel's
+//! count of descriptions is the lease, and the client has no descriptor to lose or leak. The
+//! lease's own descriptor says only that the client has set up its memory. From then on the daemon
+//! watches the blocks ([`crate::storage::unmap_events`]). Each time that a description of a block
+//! ends, it checks whether there are others: a lease proof, 2 us. It also checks by the clock, for
+//! lost events.
 //!
 //! A restarted daemon does not recognize these loans: it finds blocks without a lease holder, which
 //! drain until no process reaches them. Only a word in `status` is lost.

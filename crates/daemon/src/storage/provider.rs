@@ -149,7 +149,7 @@ impl Provider {
         Err(Error::NoSuchNode { node, known })
     }
 
-    /// The page sizes of the configured pools, all of which the kernel must have.
+    /// The page sizes of the configured pools. The kernel must have all of them.
     fn page_sizes(&self, config: &Config, roots: &Roots) -> Result<Vec<PageSize>> {
         let mut sizes: Vec<_> = config.pools.iter().map(|p| p.page_size).collect();
         sizes.sort_unstable();

@@ -444,7 +444,7 @@ fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
     Some(part.scope().map_or(part.account, scope_lane))
 }
 
-/// A number of a scope in place of an account's, above those that users have. The key is this
+/// A number of a scope in place of an account's, above the numbers of users. The key is this
 /// process's: a tenant that chooses its scope's text cannot choose the lane that it shares.
 fn scope_lane(scope: &str) -> Uid {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The unbacked part of a `whole` loan, filled before its borrower gets the file.
 //!
-//! The borrower of such a loan may be unable to allocate pages: Kubernetes gives containers a
+//! The borrower of a whole loan may be unable to allocate pages: Kubernetes gives containers a
 //! hugetlb limit of 0. So the kernel zeroes the missing pages here, in the daemon's context, on a
 //! thread of its own: 0.1 s a GiB, bounded by `agent.fill_max`. It ends within a page when the
 //! process ends, or when its [token](CancellationToken) is cancelled: the agent hung up, or the

@@ -2,7 +2,7 @@
 //! Delegated workers: they stand in for a writer that waits for zeroed pages.
 //!
 //! A writer to a kernel's `zeroable_hugepages` zeroes in its own context. Here the writer sleeps in
-//! a request to the daemon, so a worker process does it in the writer's place: before it asks for
+//! a request to the daemon, so a worker process does it in the writer's place. Before it asks for
 //! its first block it joins the writer's control groups and takes over its CPUs, policy and nice
 //! value (`--like`). The writer cannot go away meanwhile, not even killed, as its request is not
 //! answered: its thread number is its own until the deputy ends.

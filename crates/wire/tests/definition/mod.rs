@@ -40,7 +40,7 @@ pub(crate) fn parse(text: &str) -> Definition {
     found
 }
 
-/// What stands between parentheses, none of which is inside another.
+/// The text between parentheses without nesting.
 fn fields(words: &mut &str) -> String {
     let inner = words.trim_start().strip_prefix('(').expect("fields");
     let (inner, rest) = inner.split_once(')').expect("their end");

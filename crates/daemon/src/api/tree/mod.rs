@@ -8,16 +8,16 @@
 //! ([`crate::tasks::delegated`]), which works in the caller's place, in a task of its own, until it
 //! is done or the kernel reports a signal of the caller's. [`device`] is the daemon's end of
 //! `/dev/fuse`, [`wire`] the protocol, [`item`] the items of the tree, [`open`] the open files,
-//! [`permits`] the callers, [`session`] and [`ioctl`] the answers, [`notify`] the rules of waking,
-//! [`tell`] the waking.
+//! [`permits`] the callers. [`session`] and [`ioctl`] are the answers, [`notify`] the rules of
+//! waking, [`tell`] the waking.
 //!
 //! # Why not a FUSE crate's session
 //!
 //! A writer is stopped by FUSE_INTERRUPT, waits by FUSE_POLL and its wake-ups, and talks by
-//! FUSE_IOCTL; and all of it must happen on the daemon's one thread, where operations never wait.
-//! No crate has the four: fuser (0.18) answers FUSE_INTERRUPT with ENOSYS, upon which the kernel
-//! never sends it again, and calls back from threads of its own; fuse3 (0.10) has no ioctl, and
-//! asks for `Send` futures; polyfuse (0.5) has neither ioctl nor poll; fuse-backend-rs (0.14) drops
+//! FUSE_IOCTL. All of it must happen on the daemon's one thread, where operations never wait. No
+//! crate has the four. fuser (0.18) answers FUSE_INTERRUPT with ENOSYS, upon which the kernel never
+//! sends it again, and calls back from threads of its own. fuse3 (0.10) has no ioctl, and asks for
+//! `Send` futures. polyfuse (0.5) has neither ioctl nor poll. fuse-backend-rs (0.14) drops
 //! interrupts and has no wake-ups. The code uses `polyfuse-kernel`, the structs of the protocol;
 //! [`wire`] is the part of the protocol that a small and static tree needs.
 

@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(WATCH_INTERVAL_DEFAULT_MS as u6
 /// One file of a domain that can be polled.
 #[derive(Debug)]
 pub(super) struct Notifier {
-    /// How often it notified, from 1. A reader whose last read is older must read again.
+    /// How often it notified, from 1. A reader with an older last read must read again.
     notified: u64,
     armed: bool,
     pending: bool,

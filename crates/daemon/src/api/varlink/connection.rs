@@ -59,7 +59,7 @@ impl Connection {
     }
 
     /// Receives the next message, without its end. `None` means that the peer has hung up. Can be
-    /// cancelled anywhere: what was read is in `self` before anything is waited for.
+    /// cancelled anywhere: read bytes are in `self` before the next wait.
     ///
     /// # Errors
     /// The message is too long, or the connection is broken.
@@ -189,7 +189,7 @@ pub(super) async fn hung_up(peer: &Weak<UnixStream>) {
     }
 }
 
-/// Whether such a call would do something. Looking wakes no waiter.
+/// Whether the call would transfer anything. Looking wakes no waiter.
 fn is_ready(stream: &UnixStream, flags: PollFlags) -> io::Result<()> {
     let mut fds = [PollFd::new(stream, flags)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -40,7 +40,7 @@ async fn lend(bed: &Bed, request: &LendRequest) -> Result<Handover, Refusal> {
     lent.expect("no kernel in the way").map(handed)
 }
 
-/// What is handed over of a loan.
+/// The hand-over of a loan.
 fn handed(lent: Lent) -> Handover {
     let Lent::Descriptors(handover) = lent else { panic!("{lent:?}") };
     handover

@@ -28,8 +28,8 @@ use wire::Status;
 
 use table::{Metric, Source, TABLE};
 
-/// Bucket bounds in seconds. A loan from ready memory takes some 30 us, one for an owner whose
-/// content lingers up to 2 s.
+/// Bucket bounds in seconds. A loan from ready memory takes some 30 us, one for an owner with
+/// content that still drains up to 2 s.
 const LEND_BUCKETS: [f64; 14] =
     [25e-6, 50e-6, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1, 0.25, 0.5, 2.5];
 
@@ -120,7 +120,7 @@ impl Tally {
     }
 }
 
-/// What is counted as it happens.
+/// Events counted as they happen.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     loans: Tally,

@@ -35,7 +35,7 @@ pub(super) struct Label {
 pub(super) enum Source {
     /// What is now.
     Gauge(fn(&Scrape<'_>) -> Samples),
-    /// What has happened since the daemon's start.
+    /// Events since the daemon's start.
     Counter(fn(&Scrape<'_>) -> Samples),
     /// The same, in seconds.
     Seconds(fn(&Scrape<'_>) -> Duration),
@@ -66,7 +66,7 @@ macro_rules! metrics {
     };
 }
 
-// In the order of the documentation: what is, then what happened.
+// In the order of the documentation: states, then events.
 metrics! {
     Gauge "pages" STATE "Pages of a pool by state; zeroable counts pages that the pool may still take from the kernel" => pages;
     Gauge "blocks" POOL "Blocks of a pool in all states" => |s| pools(s, |p| p.blocks);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use super::*;
 
-/// Users and groups with no right but those that a test gives them.
+/// Users and groups with only the rights that a test gives them.
 const ANYBODY: u32 = 3_000_000;
 const SMALL: u32 = 3_000_001;
 const LARGE: u32 = 3_000_002;
