@@ -28,7 +28,7 @@ echo \"prezero-guest: $(/bin/busybox head -n 1 /proc/meminfo)\"
 exec /bin/busybox poweroff -f
 ";
 /// A kernel under software emulation takes 5 to 20 s.
-const BOOT_PATIENCE: Duration = Duration::from_secs(180);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// One boot each: the kernel's own time, the same for all, is most of it.
 #[derive(Debug, Clone, Serialize)]
@@ -121,9 +121,9 @@ fn wait_for_mark(console: ChildStdout, plan: &Plan) -> Result<String, Failure> {
             Ok(line) => last = line,
             Err(RecvTimeoutError::Timeout) => {
                 plan.go_on()?;
-                if begin.elapsed() > BOOT_PATIENCE {
+                if begin.elapsed() > BOOT_TIMEOUT {
                     let text = format!(
-                        "no userspace after {BOOT_PATIENCE:?}; the guest's last line is {last:?}"
+                        "no userspace after {BOOT_TIMEOUT:?}; the guest's last line is {last:?}"
                     );
                     return Err(Failure::failed(text));
                 }

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_test_s_own_program_asks_for_an_interpreter_and_nonsense_is_no_program() {
+    fn own_program_has_an_interpreter_and_nonsense_is_refused() {
         let own = fs::read("/proc/self/exe").unwrap();
         let is_static = cfg!(target_feature = "crt-static");
         assert_eq!(asks_for_interpreter(&own), Some(!is_static));
