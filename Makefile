@@ -18,7 +18,7 @@ ifeq ($(CI),true)
 export PREZERO_TEST_NO_SKIP = 1
 endif
 
-.PHONY: all attacks deb rpm demo module test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear say-room
+.PHONY: all attacks deb rpm demo demo-in-vm module test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear say-room
 
 all: build-bin
 
@@ -49,6 +49,10 @@ build-bin: need-demo
 # A real virtual machine gets gigabytes of zeroed huge pages at once.
 demo: need-demo build-bin
 	target/release/prezero demo $(if $(SIZE),--size $(SIZE)) --guest-kernel "$$($(CARGO) xtask vm kernel)"
+
+# prezero.ko under unmodified programs on a stock kernel, in a virtual machine.
+demo-in-vm: need-demo build-bin
+	target/release/prezero demo --in-vm --guest-kernel "$$($(CARGO) xtask vm kernel)" --guest-module "$$($(CARGO) xtask module)"
 
 # prezero.ko, in kernel/module, for the kernel that runs or whose headers KDIR names.
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -150,6 +154,7 @@ test-all: test test-clear need-consumers test-kubernetes test-cluster
 	$(CARGO) xtask soak --hours 0.5
 	PREZERO_TEST_CONSUMERS=1 $(CARGO) test --package prezero-tests --test consumers -- --test-threads 1
 	$(CARGO) xtask package test
+	$(MAKE) demo-in-vm
 	$(CARGO) publish --workspace --dry-run --allow-dirty
 	$(CARGO) xtask kernel check
 	$(CARGO) xtask vm test --set all

@@ -17,29 +17,11 @@ const PAGES: u64 = 800;
 
 pub(super) const FLAGS: [&str; 3] = ["-XX:+UseLargePages", "-Xms1g", "-Xmx1g"];
 
-/// Fills most of the heap, collects, and starts a program, which Java does by `vfork`.
-const PROGRAM: &str = r#"
-public class Work {
-    public static void main(String[] args) throws Exception {
-        byte[][] blocks = new byte[96][];
-        long sum = 0;
-        for (int round = 0; round < 3; round++) {
-            for (int i = 0; i < blocks.length; i++) {
-                blocks[i] = new byte[8 << 20];
-                for (int j = 0; j < blocks[i].length; j += 4096) {
-                    if (blocks[i][j] != 0) throw new Error("not zero");
-                    blocks[i][j] = (byte) i;
-                }
-            }
-            System.gc();
-        }
-        for (byte[] block : blocks) sum += block[4096];
-        Process child = new ProcessBuilder("sh", "-c", "exit 5").start();
-        System.out.println(sum + " " + child.waitFor());
-    }
-}
+/// The same program as in virtual machines.
+const WORK: &str = include_str!("../vm/programs/Work.java");
 
-class Stay {
+const STAY: &str = r#"
+public class Stay {
     public static void main(String[] args) throws Exception {
         System.out.println("ready");
         Thread.sleep(3_600_000);
@@ -48,10 +30,12 @@ class Stay {
 "#;
 
 pub(super) fn compile(java: &Path, dir: &Path) {
-    std::fs::write(dir.join("Work.java"), PROGRAM).expect("a file");
-    let compiled =
-        Command::new(java.with_file_name("javac")).current_dir(dir).arg("Work.java").output();
-    succeeded(&compiled.expect("javac runs"));
+    let mut compiler = Command::new(java.with_file_name("javac"));
+    for (name, program) in [("Work.java", WORK), ("Stay.java", STAY)] {
+        std::fs::write(dir.join(name), program).expect("a file");
+        compiler.arg(name);
+    }
+    succeeded(&compiler.current_dir(dir).output().expect("javac runs"));
 }
 
 fn java(command: &mut Command, dir: &Path, words: &[&str]) -> (String, Duration) {
@@ -88,7 +72,7 @@ fn heap(collector: &[&str], pool: &str) -> Option<Vec<String>> {
     assert_returned(&daemon);
 
     daemon.zero("max");
-    let words = [&flags[..], &["Work"]].concat();
+    let words = [&flags[..], &["Work", "96", "8"]].concat();
     assert_eq!(java(&mut shimmed(), dir.path(), &words).0.trim(), "4560 5");
     assert_returned(&daemon);
     Some(served)

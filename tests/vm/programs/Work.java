@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
+
+// Work BLOCKS MIB fills most of a heap three times, looks for bytes that are not zero, collects, and
+// starts a program, which Java does by vfork.
 public class Work {
     public static void main(String[] args) throws Exception {
-        byte[][] blocks = new byte[24][];
+        byte[][] blocks = new byte[Integer.parseInt(args[0])][];
+        int bytes = Integer.parseInt(args[1]) << 20;
         long sum = 0;
         for (int round = 0; round < 3; round++) {
             for (int i = 0; i < blocks.length; i++) {
-                blocks[i] = new byte[2 << 20];
-                for (int j = 0; j < blocks[i].length; j += 4096) {
+                blocks[i] = new byte[bytes];
+                for (int j = 0; j < bytes; j += 4096) {
                     if (blocks[i][j] != 0) throw new Error("not zero");
                     blocks[i][j] = (byte) i;
                 }

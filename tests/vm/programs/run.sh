@@ -13,6 +13,6 @@ if ! [ -e /debian ]; then
 	for at in dev proc sys; do mount -o rbind /$at /debian/$at; done
 	for at in tmp run; do mount -t tmpfs -o mode=1777 tmpfs /debian/$at; done
 	$b cp -r tests/vm/programs /debian/programs
-	$b cp /bin/pool /bin/touch-go /bin/touch-musl /bin/guest /debian/usr/local/bin/
+	$b cp /bin/pool /bin/touch-go /bin/touch-musl /bin/guest /bin/plug /debian/usr/local/bin/
 fi
 exec $b chroot /debian /bin/sh /programs/twice.sh "$@"

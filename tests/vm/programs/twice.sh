@@ -4,7 +4,7 @@
 #
 # Both have to print the same, and who finds pages ready takes each that it touches from those: as many
 # as were cleared for it without, or for a program that says so as many, or at least as many, as it has
-# in the end.
+# in the end. A program that refuses to run on huge pages takes none.
 export PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin LC_ALL=C
 pool=/sys/devices/system/node/node0/hugepages/hugepages-2048kB
 . /programs/programs.sh
@@ -13,7 +13,7 @@ pool=/sys/devices/system/node/node0/hugepages/hugepages-2048kB
 once() {
 	pool soil
 	[ "$1" = dirty ] || echo max > $pool/zeroable_hugepages
-	rm -f /tmp/used /tmp/least
+	rm -f /tmp/used /tmp/least /tmp/none
 	set -- "$1" $(pool counts)
 	"$name" > /tmp/"$1".out 2> /tmp/"$1".err
 	echo "status $?" >> /tmp/"$1".out
@@ -33,6 +33,7 @@ test=0 failed=0
 echo "1..$((2 * $#))"
 for name; do
 	bad=0
+	echo 0 > /sys/module/prezero/parameters/verify
 	! command -v "prepare_$name" > /dev/null || "prepare_$name" > /tmp/prepare.log 2>&1 || cat /tmp/prepare.log
 	once dirty
 	cleared=$misses early=$hits
@@ -42,8 +43,10 @@ for name; do
 	touched=$cleared
 	[ ! -e /tmp/used ] || touched=$(cat /tmp/used)
 	[ ! -e /tmp/least ] || [ "$hits" -lt "$(cat /tmp/least)" ] || touched=$hits
-	[ "$early" = 0 ] && [ "$hits" -gt 0 ] && [ "$misses" = 0 ] && [ "$hits" = "$touched" ] && [ "$(pool used)" = 0 ]
-	says $? "$name: the pages that it touches were ready ($hits hits, $misses misses; without $early and $cleared)"
+	least=1 what="the pages that it touches were ready"
+	[ ! -e /tmp/none ] || least=0 touched=0 what="it refuses, and touches none"
+	[ "$early" = 0 ] && [ "$hits" -ge $least ] && [ "$misses" = 0 ] && [ "$hits" = "$touched" ] && [ "$(pool used)" = 0 ]
+	says $? "$name: $what ($hits hits, $misses misses; without $early and $cleared)"
 	[ $bad = 0 ] || for file in dirty.out dirty.err ready.out ready.err; do
 		echo "# $name $file:"
 		tail -15 /tmp/$file | sed 's/^/#   /'

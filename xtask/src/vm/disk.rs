@@ -21,8 +21,9 @@ pub(crate) enum Disk {
 }
 
 /// Their places, besides the essential packages.
-const PROGRAMS: &str = "dpdk-dev,libmimalloc2.0,mariadb-server,openjdk-17-jdk-headless,php8.2-cli,\
-                        php8.2-opcache,postgresql,procps,qemu-system-x86,util-linux";
+const PROGRAMS: &str = "crun,dpdk-dev,libfcgi-bin,libhugetlbfs0,libmimalloc2.0,mariadb-server,\
+                        openjdk-17-jdk-headless,php8.2-cli,php8.2-fpm,php8.2-opcache,postgresql,\
+                        procps,qemu-system-x86,util-linux";
 /// As large as it can grow: its empty parts take no space.
 const BYTES: u64 = 4 << 30;
 

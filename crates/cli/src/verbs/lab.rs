@@ -37,7 +37,8 @@ pub(crate) struct Bench {
     after_help = "\
 Examples:
   sudo prezero demo
-  sudo prezero demo --size 8G --json | jq .ratios"
+  sudo prezero demo --size 8G --json | jq .ratios
+  prezero demo --in-vm"
 )]
 pub(crate) struct Demo {
     #[command(flatten)]

@@ -2,19 +2,16 @@
 //! A real kernel in the guest, to the first line of its userspace.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::ChildStdout;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cpio::newc;
-use object::elf::FileHeader64;
-use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Endianness, elf};
 use serde::Serialize;
 
+use super::initramfs::{Initramfs, static_busybox};
 use crate::rig::qemu::{Boot, Memory, Qemu};
 use crate::rig::{Plan, Scene};
 use cli::exit::Failure;
@@ -71,7 +68,7 @@ pub(super) fn measure(
         return Ok(None);
     };
     let initramfs = scene.run_dir().join("initramfs");
-    write_initramfs(&initramfs, &busybox)?;
+    Initramfs::new(busybox, INIT).write(&initramfs)?;
     let boot = Boot { kernel: &kernel, initramfs: &initramfs };
     let (plain_seconds, _) = once(plan, scene, qemu, Memory::Untouched, boot, Instant::now())?;
     let prealloc = Memory::Prealloc { page: scene.page(), threads: plan.threads };
@@ -143,57 +140,22 @@ fn wait_for_mark(console: ChildStdout, plan: &Plan) -> Result<String, Failure> {
 
 /// The newest `vmlinuz-*` that can be read, by version.
 fn newest_kernel(dir: &Path) -> Option<PathBuf> {
-    let names =
-        fs::read_dir(dir).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    kernels(dir).into_iter().next().map(|name| dir.join(name))
+}
+
+/// The names of all that can be read, the newest first.
+pub(super) fn kernels(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut kernels: Vec<_> = names.filter(|name| name.starts_with("vmlinuz-")).collect();
-    kernels.sort_by_key(|name| numbers(name));
-    let readable = |name: &String| File::open(dir.join(name)).is_ok();
-    kernels.into_iter().rev().find(readable).map(|name| dir.join(name))
+    kernels.sort_by_key(|name| std::cmp::Reverse(numbers(name)));
+    kernels.retain(|name| File::open(dir.join(name)).is_ok());
+    kernels
 }
 
 /// `6.1.0-28` as (6, 1, 0, 28), so that 6.12 is newer than 6.2.
 fn numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
-}
-
-/// A busybox that runs without libraries.
-fn static_busybox() -> Option<Vec<u8>> {
-    ["/bin/busybox", "/usr/bin/busybox", "/bin/busybox.static"].into_iter().find_map(|path| {
-        let mut bytes = Vec::new();
-        File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
-        (!asks_for_interpreter(&bytes)?).then_some(bytes)
-    })
-}
-
-/// Whether a 64-bit ELF program names a dynamic linker; `None` if it is no such program.
-fn asks_for_interpreter(program: &[u8]) -> Option<bool> {
-    let header = FileHeader64::<Endianness>::parse(program).ok()?;
-    let endian = header.endian().ok()?;
-    let segments = header.program_headers(endian, program).ok()?;
-    Some(segments.iter().any(|segment| segment.p_type(endian) == elf::PT_INTERP))
-}
-
-fn write_initramfs(path: &Path, busybox: &[u8]) -> Result<(), Failure> {
-    const DIRECTORY: u32 = 0o040_755;
-    const PROGRAM: u32 = 0o100_755;
-    const CONSOLE: u32 = 0o020_600;
-    let console = newc::Builder::new("dev/console").rdev_major(5).rdev_minor(1);
-    let mut archive = BufWriter::new(File::create(path)?);
-    for (entry, mode, content) in [
-        (newc::Builder::new("bin"), DIRECTORY, &[][..]),
-        (newc::Builder::new("dev"), DIRECTORY, &[]),
-        // The kernel opens it for the first process before anything could make it.
-        (console, CONSOLE, &[]),
-        (newc::Builder::new("bin/busybox"), PROGRAM, busybox),
-        (newc::Builder::new("init"), PROGRAM, INIT),
-    ] {
-        let bytes = u32::try_from(content.len()).map_err(Failure::failed)?;
-        let mut entry = entry.mode(mode).nlink(1).write(archive, bytes);
-        entry.write_all(content)?;
-        archive = entry.finish()?;
-    }
-    newc::trailer(archive)?.flush()?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -211,14 +173,5 @@ mod tests {
         let newest = newest_kernel(dir.path()).unwrap();
         assert!(newest.to_string_lossy().contains("vmlinuz-6.12.0-1"), "{newest:?}");
         assert_eq!(newest_kernel(&dir.path().join("absent")), None);
-    }
-
-    #[test]
-    fn own_program_has_an_interpreter_and_nonsense_is_refused() {
-        let own = fs::read("/proc/self/exe").unwrap();
-        let is_static = cfg!(target_feature = "crt-static");
-        assert_eq!(asks_for_interpreter(&own), Some(!is_static));
-        assert_eq!(asks_for_interpreter(b"#!/bin/sh\n"), None);
-        assert_eq!(asks_for_interpreter(&own[..40]), None);
     }
 }

@@ -12,11 +12,15 @@
 //! 4. [`maps`]: for every page size, `MAP_POPULATE` by the kernel against lend, map and touch.
 //! 5. [`report`]: one table, or JSON of the same records.
 //!
+//! [`in_vm`] is another walk, for the kernel module on a machine whose own kernel takes none.
+//!
 //! Pages are either in the kernel's pool, where QEMU and `MAP_POPULATE` take them, or in the
 //! daemon's. There are enough for one of the two, so each round fills the daemon's pool, borrows
 //! from it, gives all back, and lets the kernel's users have them.
 
 mod boots;
+mod in_vm;
+mod initramfs;
 mod maps;
 mod report;
 
@@ -49,11 +53,16 @@ const DEFAULT_MOST_PLAIN: Bytes = Bytes(2 << 30);
 /// Needs root for huge pages, and puts every setting back, also at Ctrl-C; without them it falls
 /// back to plain memory. It leaves out what needs a missing package (qemu-system-x86, a kernel in
 /// /boot, busybox-static), and says so.
+///
+/// With --in-vm it shows the kernel module instead, and changes nothing on this machine. QEMU boots
+/// a kernel with prezero.ko, and the guest starts unmodified programs on dirty pages and again on
+/// zeroed ones. The table says how many pages the kernel cleared for them, and what they printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sudo prezero demo
-  sudo prezero demo --size 8G --json | jq .ratios")]
+  sudo prezero demo --size 8G --json | jq .ratios
+  prezero demo --in-vm")]
 pub(crate) struct Args {
     /// How much memory (default: half of the free memory, at most 16G)
     #[arg(long, value_name = "SIZE")]
@@ -64,6 +73,12 @@ pub(crate) struct Args {
     /// The kernel to boot (default: the newest readable /boot/vmlinuz-*)
     #[arg(long, value_name = "FILE")]
     guest_kernel: Option<PathBuf>,
+    /// Show the kernel module in a virtual machine
+    #[arg(long, conflicts_with_all = ["size", "rounds", "threads"])]
+    in_vm: bool,
+    /// With --in-vm: the module to load there (default: the one that DKMS built)
+    #[arg(long, value_name = "FILE", requires = "in_vm")]
+    guest_module: Option<PathBuf>,
     /// How QEMU runs the guest: tcg works everywhere, kvm needs /dev/kvm
     #[arg(long, value_name = "NAME", default_value = "tcg", value_parser = ["tcg", "kvm"])]
     accel: String,
@@ -75,6 +90,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
+    if args.in_vm {
+        let (kernel, module) = (args.guest_kernel.as_deref(), args.guest_module.as_deref());
+        return in_vm::run(kernel, module, &args.accel, args.form);
+    }
     let roots = Roots::default();
     let stop = Stop::on_signals()?;
     let threads = args.threads.unwrap_or_else(allowed_cpus).max(1);

@@ -105,6 +105,14 @@ impl Qemu {
         &self.accel
     }
 
+    /// A machine without devices, to which the caller adds what it boots.
+    pub(crate) fn machine(&self) -> Command {
+        let mut command = Command::new(TARGET.program);
+        command.args(["-accel", &self.accel, "-machine", TARGET.machine]);
+        command.args(["-display", "none", "-nodefaults"]);
+        command
+    }
+
     /// Starts it and waits for its QMP greeting, which comes when its memory is there.
     ///
     /// A descriptor that `memory` names must be inherited: not close-on-exec.
