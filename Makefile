@@ -99,11 +99,11 @@ test-here: check
 	[ -z "$(VM)" ] || sets="--set fast --set user-1g --set shim-all"; \
 	$(CARGO) xtask vm test $$sets
 
-# docs/attacks.md: every attack on this machine, and what came of it.
+# docs/evidence/attacks.md: every attack on this machine, and what came of it.
 attacks: need-test
 	$(CARGO) build --workspace
-	rm -f docs/attacks.md
-	PREZERO_HOSTILE_TABLE=docs/attacks.md PREZERO_HOSTILE_STORM_SECONDS=20 $(CARGO) test --workspace --test hostile -- --test-threads 1
+	rm -f docs/evidence/attacks.md
+	PREZERO_HOSTILE_TABLE=docs/evidence/attacks.md PREZERO_HOSTILE_STORM_SECONDS=20 $(CARGO) test --workspace --test hostile -- --test-threads 1
 
 # The packages, in target/package: prezero_VERSION_ARCH.deb and prezero-VERSION-1.ARCH.rpm, each with
 # its prezero-lab. ARCH=arm64 builds them for that: `rustup target add aarch64-unknown-linux-gnu`.
@@ -126,9 +126,10 @@ test-kubernetes:
 	$(CARGO) build --package prezero-cli
 	@command -v go >/dev/null || { echo "go 1.26 is missing: https://go.dev/doc/install" >&2; exit 1; }
 	cd kubernetes && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
+	cd kubernetes/image && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/cluster/helm && go vet ./... && go test -count=1 ./...
 
-# The same under a real Kubernetes of one node, in namespaces of this machine: docs/kubernetes.md has
+# The same under a real Kubernetes of one node, in namespaces of this machine: docs/guides/kubernetes.md has
 # the tests. Builds it from its modules at first, 10 minutes on 2 cores.
 test-cluster:
 	$(CARGO) xtask cluster

@@ -65,7 +65,7 @@ func skip(t *testing.T, why string) {
 	t.Skip(why)
 }
 
-// pages has so many pages of 2 MiB for the test, one test of this machine at a time.
+// pages reserves n pages of 2 MiB for the test; one test of this machine at a time has some.
 func pages(t *testing.T, wanted int) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -83,7 +83,7 @@ func pages(t *testing.T, wanted int) {
 		return n
 	}
 	before := read()
-	// As the Rust tests have it: whoever comes after a killed test puts the pool back.
+	// As in the Rust tests: the next test after a killed one puts the pool back.
 	if left, err := io.ReadAll(lock); err != nil || len(left) > 0 {
 		lock.Close()
 		skip(t, fmt.Sprintf("a killed test has left the pool changed, which a Rust test mends: %q %v", left, err))
@@ -338,7 +338,7 @@ func (b *bed) unprepare(claim *resourceapi.ResourceClaim) error {
 	})
 }
 
-// claim of so many bytes, as the scheduler has allocated it on this node.
+// claim of n bytes, as the scheduler has allocated it on this node.
 func claim(namespace, name string, parameters string, bytes ...int64) *resourceapi.ResourceClaim {
 	devices := resourceapi.DeviceAllocationResult{}
 	for nth, n := range bytes {
@@ -368,7 +368,7 @@ type api struct {
 	// Namespaces that were made anew, how often.
 	anew   map[string]int
 	slices map[string]*resourceapi.ResourceSlice
-	// What was sent of each slice, with fields that this program's modules do not know.
+	// The sent bytes of each slice, with fields unknown to this program's modules.
 	sent map[string]map[string]any
 	// Of Kubernetes 1.
 	minor    int

@@ -35,7 +35,7 @@ func ofPlain(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// begin to prepare a claim, as a kubelet that waits for so long.
+// begin to prepare a claim, as a kubelet with this timeout.
 func (b *bed) begin(claim *resourceapi.ResourceClaim, within time.Duration) error {
 	return b.call(within, func(ctx context.Context, client drapb.DRAPluginClient) error {
 		reply, err := client.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: asked(claim)})
@@ -49,7 +49,7 @@ func (b *bed) begin(claim *resourceapi.ResourceClaim, within time.Duration) erro
 	})
 }
 
-// stays is to be so for a while from now on.
+// stays checks that a condition holds from now on for a while.
 func (b *bed) stays(what string, is func() bool) {
 	b.t.Helper()
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -95,7 +95,7 @@ func TestAPrepareThatIsCutOffLeavesNoLoan(t *testing.T) {
 	}
 	b.eventually("what was zeroed for it is free", func() bool { return used() < before+(64<<20) })
 	b.stays("nothing is left", b.isClean)
-	// A driver that is killed while the daemon zeroes: its record says whose the loan would be.
+	// A driver that is killed while the daemon zeroes: its record names the claim of the loan.
 	cut := make(chan error, 1)
 	go func() { cut <- b.begin(big, 20*time.Second) }()
 	b.eventually("the loan is listed while it is made", func() bool {

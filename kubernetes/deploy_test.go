@@ -23,7 +23,7 @@ import (
 	"prezero-dra/driver"
 )
 
-// objects of a manifest, each field of which its type has.
+// objects of a manifest, with the fields that their types have.
 func objects(t *testing.T, path string) []runtime.Object {
 	t.Helper()
 	text, err := os.ReadFile(path)

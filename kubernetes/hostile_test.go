@@ -77,7 +77,7 @@ func TestWhateverAClaimSaysIsRefusedByAReasonAndNobodyElsesIsTouched(t *testing.
 		claim *resourceapi.ResourceClaim
 		why   string
 	}{
-		// Whose content, whose file.
+		// The owner of the content, and the user of the file.
 		{mem(loan(`,"owner":"other/stays","keep":"1m"`)), "owner"},
 		{mem(loan(`,"owner":"../other/stays","keep":"1m"`)), "owner"},
 		{mem(loan(`,"owner":"/etc/passwd","keep":"1m"`)), "owner"},
@@ -125,7 +125,7 @@ func TestWhateverAClaimSaysIsRefusedByAReasonAndNobodyElsesIsTouched(t *testing.
 		{of(mem(""), called("mém")), "letters"},
 		{of(two(), called("mem"), called("mem-bytes")), "PREZERO_MEM_BYTES"},
 		{of(claim("evil", "c", "", page, page, page), called("mem"), called("mem"), called("mem-2")), "PREZERO_MEM_2"},
-		// Whose loans: a claim of that UID would unprepare another one.
+		// The claim of the loans: a claim of that UID would unprepare another one.
 		{named("uid-other-stays.0"), "no UID"},
 		{named("../../../../x"), "no UID"},
 	} {
@@ -218,11 +218,11 @@ func TestWhatACrashLeavesInTheDriversFilesIsNoReasonToServeNobody(t *testing.T) 
 	}
 	b.kill(&b.driver)
 	records := b.path("kubelet/plugins/prezero.io/claims")
-	// As a loss of power leaves a file whose name was on disk before its content was, a full disk another.
+	// As a loss of power leaves a file with its name on disk before its content, a full disk another.
 	must(t, os.WriteFile(filepath.Join(records, string(broken.UID)+".json"), nil, 0o600))
 	must(t, os.WriteFile(filepath.Join(records, "half.json.half"), []byte("{"), 0o600))
 	must(t, os.WriteFile(filepath.Join(records, "lies.json"), []byte(`{"namespace":"a","name":"stays","uid":"uid-a-stays","bytes":{"node0-2048k-ready-4096k":-1}}`), 0o600))
-	// Nobody's spec, and one that is another driver's.
+	// An unowned spec, and one of another driver.
 	stale, others := b.path("cdi/prezero.io-stale.json"), b.path("cdi/gpu.json")
 	for _, path := range []string{stale, others} {
 		must(t, os.WriteFile(path, []byte("{}"), 0o600))

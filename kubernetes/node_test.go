@@ -149,7 +149,7 @@ func TestALoanWhoseClaimIsGoneIsReturnedAndOthersAreNot(t *testing.T) {
 		_, err := b.prepare(one)
 		must(t, err)
 	}
-	// Another agent's loan is nobody's business here.
+	// Another agent's loan must stay untouched here.
 	must(t, exec.Command(b.binary, "lend", "2M", "--name", "other/1", "--socket", b.path("socket")).Run())
 	b.kill(&b.driver)
 	b.api.forget(gone)
@@ -332,7 +332,7 @@ func TestDriverAndDaemonKilledAtAnyInstantLoseNoPageAndLeaveNoName(t *testing.T)
 		insist(func() error { return b.unprepare(claims[nth]) })
 	}
 	b.eventually("nothing is left", b.isClean)
-	// Every page is to be had again: the cleanup finds the pool as it was only then.
+	// Every page is available again: only then does the cleanup find the pool as it was.
 	b.eventually("no page is lent or lingers", func() bool {
 		out, err := exec.Command(b.binary, "status", "--json", "--socket", b.path("socket")).Output()
 		return err == nil && strings.Contains(string(out), `"lent_pages": 0`) && strings.Contains(string(out), `"lingering_pages": 0`)

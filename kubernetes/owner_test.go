@@ -68,7 +68,7 @@ func TestWhatAnOwnerLeavesIsFoundByItsNextClaimAndByNoOtherNamespace(t *testing.
 	must(t, b.unprepare(second))
 }
 
-// What is kept holds memory of its namespace: it counts there, and what no pod had is not kept.
+// Kept content holds memory of its namespace and counts there. Content that no pod had is dropped.
 func TestWhatIsKeptCountsInItsNamespaceAndWhatNoPodHadIsNotKept(t *testing.T) {
 	b := start(t, pool+"[agent]\nquota_of = { team-a = \"4M\" }\n")
 	b.ready()
@@ -83,7 +83,7 @@ func TestWhatIsKeptCountsInItsNamespaceAndWhatNoPodHadIsNotKept(t *testing.T) {
 	goes := func(one *resourceapi.ResourceClaim, wanted byte) string {
 		t.Helper()
 		var paths []string
-		// What was just returned counts until it is nobody's, and the kubelet tries again.
+		// A returned loan counts until its memory is unused, and the kubelet tries again.
 		b.eventually(one.Name+" is prepared", func() bool {
 			var err error
 			paths, err = b.prepare(one)

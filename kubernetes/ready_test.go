@@ -68,7 +68,7 @@ func TestWhatIsPublishedAsReadyIsReadyInTheFileThatAClaimGets(t *testing.T) {
 	if nth != 5 {
 		t.Errorf("%d claims had all that was ready", nth)
 	}
-	// What claims have stays counted on their devices, whatever of it is ready again.
+	// Claims stay counted on their devices, however much of them is ready again.
 	b.eventually("the pools are full again", func() bool { return value(small) == 16*page && value(large) == 8*page })
 	// A claim larger than any block is the rest's, and whole.
 	wide := b.api.add(claim("a", "wide", "", 6*page))
@@ -77,7 +77,7 @@ func TestWhatIsPublishedAsReadyIsReadyInTheFileThatAClaimGets(t *testing.T) {
 	holds(t, paths[0], 0)
 }
 
-// A daemon whose blocks come and go as fast as they can, for a minute.
+// A daemon with blocks that come and go as fast as they can, for a minute.
 func TestAStormOfChangesIsPublishedOnceASecondAndItsEndIsToo(t *testing.T) {
 	const long = time.Minute
 	b := start(t, pool)
@@ -216,7 +216,7 @@ func TestDevicesThatAStartingKubeletWipesAreSoonBack(t *testing.T) {
 	b.eventually("devices are published", published)
 	for range 2 {
 		b.api.wipe()
-		// Something to publish at once, while what was published counts for there.
+		// Something to publish at once, while the published state counts for there.
 		one := b.api.add(claim("a", "one", "", 2*page))
 		_, err := b.prepare(one)
 		must(t, err)

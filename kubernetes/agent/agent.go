@@ -38,7 +38,7 @@ type Loan struct {
 	Pending bool `json:"pending"`
 }
 
-// Lend is what is asked for.
+// Lend is a request for a loan.
 type Lend struct {
 	Name      string  `json:"name"`
 	Bytes     int64   `json:"bytes"`
@@ -47,12 +47,13 @@ type Lend struct {
 	Whole     bool    `json:"whole"`
 	UID       *uint32 `json:"uid,omitempty"`
 	GID       *uint32 `json:"gid,omitempty"`
-	// Whose content it is, within the scope of the name, and for how long it is kept after the return.
+	// The owner of the content, within the scope of the name, and how long it is kept after the
+	// return.
 	Owner       string `json:"owner,omitempty"`
 	KeepSeconds int64  `json:"keep_seconds,omitempty"`
 }
 
-// Lent is what was granted, or found by that name.
+// Lent is a granted loan, or one found by that name.
 type Lent struct {
 	Loan       Loan  `json:"loan"`
 	Found      bool  `json:"found"`
@@ -72,7 +73,7 @@ type Supply struct {
 	ReadyBlocks []ReadyBlocks `json:"ready_blocks"`
 }
 
-// ReadyBlocks is what is ready in blocks of one length; of none where one file may have it all.
+// ReadyBlocks counts the ready blocks of one length; of none where one file may have all of it.
 type ReadyBlocks struct {
 	BlockBytes int64 `json:"block_bytes"`
 	ReadyBytes int64 `json:"ready_bytes"`
@@ -92,7 +93,7 @@ func (c Client) Return(ctx context.Context, name string) error {
 	return c.giveBack(ctx, map[string]any{"name": name})
 }
 
-// Discard ends a loan of which nothing is kept for its owner.
+// Discard ends a loan without keeping content for its owner.
 func (c Client) Discard(ctx context.Context, name string) error {
 	return c.giveBack(ctx, map[string]any{"name": name, "discard": true})
 }
@@ -105,7 +106,7 @@ func (c Client) giveBack(ctx context.Context, which map[string]any) error {
 	return plain(err)
 }
 
-// Loans lists the loans whose names begin with prefix, in order, those that are being made included.
+// Loans lists the loans with names that begin with prefix, in order, pending ones included.
 func (c Client) Loans(ctx context.Context, prefix string) ([]Loan, error) {
 	var all []Loan
 	for {

@@ -38,8 +38,8 @@ type Parameters struct {
 	// UID and GID own the file, which is of mode 0600: the user that the container runs as.
 	UID *uint32 `json:"uid,omitempty"`
 	GID *uint32 `json:"gid,omitempty"`
-	// Owner and Keep: a later pod of the namespace finds what this one leaves, for so long, as 10m. For
-	// claims that a person makes, not for those that a pod's template does.
+	// Owner and Keep: a later pod of the namespace finds the content that this one leaves, for this
+	// time, as 10m. For claims that a person makes; claims of a pod's template may have neither.
 	Owner string `json:"owner,omitempty"`
 	Keep  string `json:"keep,omitempty"`
 }
@@ -62,8 +62,9 @@ func (p Parameters) keeps() (int64, error) {
 	return int64(long / time.Second), nil
 }
 
-// mayKeep refuses owners to claims that end with their pod, of a template or of an extended resource: all
-// pods of a set would ask in one owner's name, and whoever may make pods, by any template.
+// mayKeep refuses owners to claims that end with their pod, of a template or of an extended
+// resource. All pods of a set would share one owner, and so would every user that may make pods, by
+// any template.
 func mayKeep(claim *resourceapi.ResourceClaim, all []allotted) error {
 	for _, one := range all {
 		isOfPod := slices.ContainsFunc(claim.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.Kind == "Pod" })
@@ -83,12 +84,12 @@ type allotted struct {
 	bytes   int64
 	request string
 	config  Parameters
-	// For so many seconds its content is kept for that owner, each file's apart.
+	// How many seconds its content is kept for that owner, each file's apart.
 	keep  int64
 	owner string
 }
 
-// loanName is the same whoever asks for it and how often: <scope>/<claim>.<index>.
+// loanName is the same for every caller and every repetition: <scope>/<claim>.<index>.
 func loanName(scope string, uid types.UID, index int) string {
 	return fmt.Sprintf("%s/%s.%d", scope, uid, index)
 }

@@ -19,15 +19,15 @@ import (
 	"prezero-dra/agent"
 )
 
-// most sizes of blocks of one node and page size have a device of their own: a pool that learns its sizes
-// may have dozens, and every node's devices are in the scheduler's memory.
+// most sizes of blocks of one node and page size have a device of their own. A pool that learns its
+// sizes may have dozens, and every node's devices are in the scheduler's memory.
 const most = 8
 
 // kind is what a device's name says.
 type kind struct {
 	node, page int64
 	isReady    bool
-	// block is how large each claim of what is ready is; 0 where one file may have all of it.
+	// block is the size of each claim of ready memory; 0 where one file may have all of it.
 	block int64
 }
 
@@ -60,14 +60,14 @@ func parseDevice(name string) (kind, error) {
 	if len(words) > 3 {
 		found.block = kib(words[3])
 	}
-	// Whatever was read wrong gives another name.
+	// A misread would give another name.
 	if err != nil || found.name() != name {
 		return kind{}, bad
 	}
 	return found, nil
 }
 
-// stock is what is published of one device.
+// stock is the published supply of one device.
 type stock struct {
 	kind
 	bytes int64
@@ -75,9 +75,10 @@ type stock struct {
 	largest int64
 }
 
-// stocks of today, those of what is ready first, the smallest blocks before larger ones, as the scheduler
-// tries them. The sum changes with the pool only, so that what the scheduler has allocated and not prepared
-// yet is counted once. Of each node and page size, `rest` stays so much for claims larger than any block.
+// stocks of today: ready ones first, the smallest blocks before larger ones, as the scheduler tries
+// them. The sum changes with the pool only, so that a claim that the scheduler has allocated and
+// has yet to prepare counts once. Of each node and page size, `rest` is reserved for claims larger
+// than any block.
 func stocks(supplies []agent.Supply, taken map[string]int64, rest int64) []stock {
 	var all []stock
 	for _, s := range supplies {
@@ -93,7 +94,7 @@ func stocks(supplies []agent.Supply, taken map[string]int64, rest int64) []stock
 	return all
 }
 
-// readyStocks of one node and page size, together at most so much.
+// readyStocks of one node and page size, up to a total of most.
 func readyStocks(s agent.Supply, taken map[string]int64, room int64) []stock {
 	// What claims have is counted on, whether there are other ready blocks of that size or not.
 	bytes, isTaken := map[int64]int64{}, map[int64]bool{}
@@ -166,9 +167,9 @@ func devices(all []stock, isDown, isMapped bool) []resourceapi.Device {
 	return devices
 }
 
-// capacity of a device, and what a claim can have of it. A claim is one file, and a file one block: of what
-// is ready in blocks each claim gets, and counts as, one of them, and one that is larger gets none. Of
-// everything else any number of pages.
+// capacity of a device, and the part that a claim can have of it. A claim is one file, and a file
+// one block. Of ready blocks each claim gets, and counts as, one of them; a claim larger than any
+// block gets none. Other memory is divisible by pages.
 func (s stock) capacity() resourceapi.DeviceCapacity {
 	step := cmp.Or(s.block, s.page)
 	bytes := s.bytes - s.bytes%step

@@ -11,7 +11,7 @@ import (
 
 const mib = 1 << 20
 
-// at is a supply of so many bytes, of which these are ready.
+// at is a supply of total bytes, including the ready ones.
 func at(total int64, ready ...agent.ReadyBlocks) agent.Supply {
 	s := agent.Supply{Node: 1, PageBytes: 2 * mib, TotalBytes: total, ReadyBlocks: ready}
 	for _, of := range ready {
@@ -25,7 +25,7 @@ func blocks(bytes, count int64) agent.ReadyBlocks {
 	return agent.ReadyBlocks{BlockBytes: bytes, ReadyBytes: bytes * count}
 }
 
-// ready in blocks of so many bytes, as a device is called.
+// ready in blocks of this many bytes, as a device is called.
 func ready(block int64) string { return kind{1, 2 * mib, true, block}.name() }
 
 var restOf1 = kind{node: 1, page: 2 * mib}.name()

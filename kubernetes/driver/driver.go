@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-// Package driver gives pods zeroed huge pages: a DRA plugin of the kubelet's, for which a claim is a
+// Package driver gives pods zeroed huge pages. It is a DRA plugin of the kubelet's. A claim is a
 // loan of the prezero daemon by name, and a file in the container.
 //
-// Everything that lasts is in the daemon (loans), in the records directory (whose they are) and in CDI
-// specs; the driver can be killed between any two steps, and each call can be made again.
+// All lasting state is in the daemon (loans), in the records directory (their claims) and in CDI
+// specs. The driver can be killed between any two steps, and each call can be repeated.
 package driver
 
 import (
@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// prepareWithin is for all that the kubelet asks for in one call: it waits 45 seconds for its answer, and
-	// what was begun for a claim that it gives up is given back within that, too.
+	// prepareWithin is the deadline for all claims of one call. The kubelet waits 45 seconds for the
+	// answer, and a loan begun for a claim that it gives up is given back within that time, too.
 	prepareWithin = 40 * time.Second
 	giveUpWithin  = 4 * time.Second
 	// reconcileWithin is for one claim that is gone: there may be others.
@@ -40,7 +40,7 @@ type Driver struct {
 	agent agent.Client
 	kube  kubernetes.Interface
 	files files
-	// How long a claim must have been gone before what is lent to it is returned.
+	// How long a claim must have been gone before its loan is returned.
 	grace time.Duration
 	// What the daemon is asked for at a time, to lend and to end.
 	lending, ending *turns
@@ -69,7 +69,7 @@ func New(client agent.Client, kube kubernetes.Interface, recordsDir, cdiDir stri
 	return d, nil
 }
 
-// refresh reads the records if any was written or removed, by whomever.
+// refresh reads the records if any was written or removed, by any process.
 func (d *Driver) refresh() error {
 	var changed time.Time
 	if about, err := os.Stat(d.files.records); err == nil {
@@ -103,7 +103,7 @@ func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	}), nil
 }
 
-// forEach of some does what is to be done, all at a time, and collects what came of it.
+// forEach runs do for each element, all at a time, and collects the results.
 func forEach[T, R any](all []T, do func(T) (types.UID, R)) map[types.UID]R {
 	results := map[types.UID]R{}
 	var mu sync.Mutex
@@ -203,7 +203,7 @@ func (d *Driver) scopeOf(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	return Scope(claim.Namespace, namespace.UID), nil
 }
 
-// UnprepareResourceClaims returns what was lent to each claim. One that nobody knows is done.
+// UnprepareResourceClaims returns the loans of each claim. An unknown claim counts as done.
 func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	return forEach(claims, func(claim kubeletplugin.NamespacedObject) (types.UID, error) {
 		return claim.UID, d.unprepare(ctx, claim.Namespace, claim.UID, func() bool { return true })
@@ -213,7 +213,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 // unprepare a claim, if it is still to be when its turn has come.
 func (d *Driver) unprepare(ctx context.Context, namespace string, uid types.UID, isStillMeant func() bool) error {
 	if !plain.MatchString(string(uid)) {
-		// Nothing is ever lent to such a one, and its paths would be others'.
+		// Invalid names have no loans, and their paths would belong to others.
 		return nil
 	}
 	unlock, err := d.files.lock(ctx, uid)
@@ -235,7 +235,7 @@ func (d *Driver) unprepare(ctx context.Context, namespace string, uid types.UID,
 	if err := d.giveBack(ctx, namespace, uid, kept.Loans); err != nil {
 		return err
 	}
-	// The record last: until then a later start knows whose they were.
+	// The record last: until then a later start knows the claim of the loans.
 	if err := errors.Join(remove(d.files.spec(uid)), remove(d.files.record(uid))); err != nil {
 		return err
 	}
@@ -246,8 +246,8 @@ func (d *Driver) unprepare(ctx context.Context, namespace string, uid types.UID,
 	return nil
 }
 
-// Reconcile returns what is lent to claims that have been gone for the time of grace: a driver that was
-// away when the kubelet wanted to unprepare them, on a node whose kubelet forgot.
+// Reconcile returns loans of claims that have been gone for the time of grace: a driver was away
+// when the kubelet wanted to unprepare them, on a node with a kubelet that forgot.
 func (d *Driver) Reconcile(ctx context.Context) error {
 	d.mu.Lock()
 	err := d.refresh()
@@ -320,7 +320,7 @@ func (d *Driver) HandleError(ctx context.Context, err error, msg string) {
 	}
 }
 
-// Fatal is an error after which the driver serves nobody: it is to be started again.
+// Fatal is an error after which the driver serves no claim: it must be started again.
 func (d *Driver) Fatal() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

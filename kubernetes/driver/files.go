@@ -86,8 +86,9 @@ func remove(path string) error {
 	return nil
 }
 
-// load reads all records. One that cannot be read, as a full disk or a loss of power may leave it, is no
-// reason to serve nobody: its loans are returned when the kubelet says so, and its name goes with them.
+// load reads all records. A full disk or a loss of power may leave an unreadable one. The driver
+// serves all the same: the loans of that record are returned when the kubelet says so, and its name
+// goes with them.
 func (f files) load() (all map[types.UID]record, unread []error, err error) {
 	all = map[types.UID]record{}
 	entries, err := os.ReadDir(f.records)
@@ -129,8 +130,8 @@ func (f files) read(uid types.UID) (one record, isThere bool, err error) {
 	return one, true, nil
 }
 
-// sweep removes specs without a record, which nobody would remove any more: a record is older than its
-// spec, and goes after it.
+// sweep removes specs without a record, which would stay for ever: a record is older than its spec,
+// and goes after it.
 func (f files) sweep() error {
 	specs, err := filepath.Glob(f.spec("*"))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// unheard for so long the daemon counts as down: a restart takes less.
+// unheard is the time after which the daemon counts as down: a restart takes less.
 const unheard = 10 * time.Second
 
 // Health of the node's daemon, as the driver sees it.

@@ -123,7 +123,7 @@ func (d *Driver) end(ctx context.Context, namespace, name string) error {
 	return d.agent.Return(ctx, name)
 }
 
-// loansOf a claim that the daemon has, those that are being made included, among those of a prefix.
+// loansOf a claim that the daemon has, pending ones included, among those of a prefix.
 func (d *Driver) loansOf(ctx context.Context, prefix, namespace string, uid types.UID) ([]agent.Loan, error) {
 	release, err := d.ending.take(ctx, namespace)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 const (
 	every = time.Second
 	small = 5 * time.Second
-	// A change of one part in so many is not small.
+	// A change of at least one part in this number is large.
 	part = 16
 	// The API's bound for devices with taints.
 	perSlice = 64

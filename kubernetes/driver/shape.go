@@ -20,11 +20,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A device that says which of the node's own resources a claim takes says it by another field since
-// Kubernetes 1.37 (k8s.io/api v0.37, resource/v1 types.go: 13 is tombstoned, 14 replaces it), and an API
-// server drops a field that it does not know. The modules of this driver have the first of them; where
-// the server has the second, slices are translated on their way out and on their way in, so that the
-// helper reads what it has written, and sees what a driver before this one has.
+// A device can name the node's own resources that a claim takes. Kubernetes 1.37 has another field
+// for them (k8s.io/api v0.37, resource/v1 types.go: 13 is tombstoned, 14 replaces it), and an API
+// server drops unknown fields. The modules of this driver have the first of them. Where the server
+// has the second, slices are translated on their way out and on their way in. So the helper reads
+// what it has written, and sees the slices of an earlier driver.
 const (
 	mappings  = "nodeAllocatableResourceMappings" // {RESOURCE: {capacityKey, allocationMultiplier}}
 	resources = "nodeAllocatableResources"        // {RESOURCE: {mapping: {capacityKey, capacityMultiplier}}}
@@ -53,8 +53,8 @@ type Shape struct {
 	known, isRenamed bool
 }
 
-// ShapeOf the API server of this configuration, whose slices are translated where they need to be. They
-// travel as JSON, and not as protobuf, which numbers what the modules know.
+// ShapeOf the API server of this configuration. Slices are translated where they must be. They
+// travel as JSON instead of protobuf, which numbers only the fields known to the modules.
 func ShapeOf(config *rest.Config) (*Shape, error) {
 	server, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -68,7 +68,7 @@ func ShapeOf(config *rest.Config) (*Shape, error) {
 
 func (s *Shape) wrap(next http.RoundTripper) http.RoundTripper { return translator{s, next} }
 
-// asked tells whether slices are to be translated.
+// asked tells whether slices need translation.
 func (s *Shape) asked() (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

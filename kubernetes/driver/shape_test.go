@@ -17,7 +17,7 @@ const (
 	ofNow    = `"nodeAllocatableResources":{"hugepages-2Mi":{"mapping":{"capacityKey":"memory","capacityMultiplier":"1"}}}`
 )
 
-// like is text as JSON whose keys are in order.
+// like is text as JSON with its keys in order.
 func like(t *testing.T, text string) string {
 	t.Helper()
 	var all []string

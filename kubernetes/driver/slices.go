@@ -13,11 +13,11 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// A kubelet that starts wipes its node's slices. The kubelet's helper publishes by the same controller, which
-// for a minute takes what it wrote last for what is there, and tries again to change it after twice as long
-// each time: for two minutes no new claim was allocated on the node.
+// A kubelet that starts wipes its node's slices. The kubelet's helper publishes by the same
+// controller. For a minute it takes its last write for the present state, and it retries a change
+// after twice as long each time: for two minutes no new claim was allocated on the node.
 const (
-	// How long what was written counts for more than what is read: longer than a watch lags.
+	// How long a write counts for more than a read: longer than a watch lags.
 	believed = 5 * time.Second
 	// How long after a change by others is looked at it.
 	settled = time.Second
@@ -61,5 +61,5 @@ func (s *Slices) PublishResources(_ context.Context, resources resourceslice.Dri
 	return nil
 }
 
-// Stop publishing. What was published stays.
+// Stop publishing. Published slices stay.
 func (s *Slices) Stop() { s.controller.Stop() }

@@ -18,9 +18,9 @@ func Sockets(registry, data, podUID string) []string {
 	return []string{filepath.Join(registry, Name+podUID+"-reg.sock"), filepath.Join(data, "dra"+podUID+".sock")}
 }
 
-// Guard returns when one of the sockets is gone, or the context ends. A driver without its sockets serves
-// nobody and does not notice: the kubelet, or whoever has cleaned up its directories, makes them anew, and
-// in a pod they are others than those that it has mounted.
+// Guard returns when one of the sockets is gone, or the context ends. A driver without its sockets
+// is unreachable without an error. The kubelet, or a program that cleaned up its directories, makes
+// them anew, and in a pod they are others than the mounted ones.
 func Guard(ctx context.Context, sockets []string) error {
 	for ; ctx.Err() == nil; pause(ctx, time.Second) {
 		for _, path := range sockets {

@@ -34,7 +34,7 @@ func newTurns(most int) *turns {
 	return &turns{all: make(chan struct{}, most), of: map[string]*share{}}
 }
 
-// take a turn, and give it back by what is returned.
+// take a turn; the returned function gives it back.
 func (t *turns) take(ctx context.Context, namespace string) (release func(), err error) {
 	own := t.enter(namespace)
 	for nth, slots := range []chan struct{}{own.slots, t.all} {

@@ -120,6 +120,23 @@ static void refused(void)
 	munmap(memory, 4 * PAGE);
 }
 
+static void shrinks_alone(void)
+{
+	unsigned char *memory = map(NULL, 4, RW, MAP_PRIVATE);
+	unsigned char *room = mmap(NULL, 8 * PAGE, PROT_NONE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	unsigned char *to = (unsigned char *)(((unsigned long)room + PAGE - 1) & ~(PAGE - 1));
+
+	for (int i = 0; i < 4; i++)
+		memory[i * PAGE] = i + 1;
+	say_errno("mremap to three", mremap(memory, 4 * PAGE, 3 * PAGE, 0) == MAP_FAILED ? -1 : 0);
+	unsigned char *at = mremap(memory, 3 * PAGE, 3 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+	say("moved", at == to && at[2 * PAGE] == 3);
+	say_errno("MADV_DONTNEED there", madvise(to, PAGE, MADV_DONTNEED));
+	say("zeros, there alone", is_zero(to, PAGE) * 16 + to[PAGE]);
+	munmap(room, 8 * PAGE);
+}
+
 static void shrinks(void)
 {
 	unsigned char *memory = map(NULL, 4, RW, MAP_PRIVATE);
@@ -291,6 +308,7 @@ static void probe(void)
 	int second = memfd_create("ram", MFD_HUGETLB | MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	say("the same number", fd == second);
 	say_errno("ftruncate", ftruncate(second, 2 * PAGE));
+	say_errno("seal", fcntl(second, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL));
 	unsigned char *memory = mmap(NULL, 2 * PAGE, RW, MAP_SHARED, second, 0);
 	say("zero", is_zero(memory, 2 * PAGE));
 	munmap(memory, 2 * PAGE);
@@ -491,9 +509,46 @@ static void gone(void)
 	}
 }
 
+/* Private memory of a process that makes no children. */
+static void alone(void)
+{
+	unsigned char *memory = map(NULL, 3, RW, MAP_PRIVATE);
+
+	subject = "alone";
+	fill(memory, 3 * PAGE, 6);
+	say_errno("MADV_DONTNEED", madvise(memory + PAGE, PAGE, MADV_DONTNEED));
+	say("zeros, there alone", is_zero(memory + PAGE, PAGE) + memory[PAGE - 1] + memory[2 * PAGE]);
+	mprotect(memory, PAGE, PROT_READ);
+	say_errno("MADV_DONTNEED of what is read only", madvise(memory, 2 * PAGE, MADV_DONTNEED));
+	say("zeros", is_zero(memory, 2 * PAGE));
+	say_errno("MADV_REMOVE", madvise(memory + 2 * PAGE, PAGE, MADV_REMOVE));
+	say_errno("MADV_DONTFORK", madvise(memory + 2 * PAGE, PAGE, MADV_DONTFORK));
+	say_errno("MADV_DOFORK", madvise(memory + 2 * PAGE, PAGE, MADV_DOFORK));
+	munmap(memory + PAGE, PAGE);
+	memory[2 * PAGE] = 9;
+	say_errno("over a hole", madvise(memory, 3 * PAGE, MADV_DONTNEED));
+	say("both sides are zero", memory[0] + memory[2 * PAGE]);
+	munmap(memory, 3 * PAGE);
+	shrinks_alone();
+
+	/* Other memory in the place of lent memory keeps its content. */
+	memory = map(NULL, 2, RW, MAP_PRIVATE);
+	int fd = memfd_create("other", MFD_HUGETLB | MFD_CLOEXEC), second = dup(fd);
+	if (ftruncate(fd, 2 * PAGE))
+		die("ftruncate");
+	unsigned char *other = mmap(memory, 2 * PAGE, RW, MAP_SHARED | MAP_FIXED, fd, 0);
+	other[0] = 7;
+	say_errno("MADV_DONTNEED of another's file", madvise(other, PAGE, MADV_DONTNEED));
+	say("leaves its content", other[0]);
+	munmap(other, 2 * PAGE);
+	close(fd);
+	close(second);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } parts[] = {
+		{ "alone", alone },
 		{ "probe", probe }, { "promise", promise }, { "code", code }, { "handle", handle },
 		{ "gone", gone }, { "sealed", sealed }, { "by_number", by_number },
 	};

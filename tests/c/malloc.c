@@ -36,7 +36,7 @@ static void say(const char *what)
 static void map(int i)
 {
 	mapped[i] = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+			 MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	if (mapped[i] == MAP_FAILED)
 		exit(3);
 	memset(mapped[i], 100 + i, PAGE);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Each call of the client library against a daemon of plain memory, which needs no huge page and
-//! waits for nobody who has some: what the call says, and that the daemon did it.
+//! runs beside tests that hold some: the call's result, and its effect in the daemon.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use client::{Client, Error, LendByName, LendRequest, Loan};
+use client::{Client, Error, LendRequest, Loan};
 use prezero_tests::refused::refusal;
 use prezero_tests::{Daemon, Page};
 use units::{Bytes, LeaseId, Node, Pages};
@@ -15,7 +15,7 @@ use wire::{PoolChange, StateName};
 
 const PAGE: Page = Page::Mib2;
 
-/// A daemon with so many pages ready.
+/// A daemon with this number of ready pages.
 fn daemon(ready: u64) -> Daemon {
     let config = PAGE.pool("max = 8\n[workers]\nmax = 0");
     let daemon = Daemon::start_with(None, &config, &["--plain"]);
@@ -38,7 +38,7 @@ fn a_loan_is_what_the_daemon_says_it_is() {
     let listed = client.status().expect("a status").loans;
     let ids: Vec<_> = listed.iter().map(|loan| loan.lease).collect();
     assert_eq!(ids, [first.id(), loan.id()]);
-    assert!(loan.id() > 1, "the second of them");
+    assert!(loan.id() > LeaseId(1), "the second of them");
     assert_eq!((loan.bytes(), loan.ready_bytes()), (PAGE.times(2), PAGE.times(2)));
     assert_eq!((loan.page_size(), loan.is_kept(), loan.parts().len()), (PAGE.size(), false, 2));
     let memory = loan.map().expect("a mapping");
@@ -50,7 +50,7 @@ fn a_loan_is_what_the_daemon_says_it_is() {
     assert_eq!(lease.as_raw_fd(), number);
     assert_eq!(blocks.iter().map(|fd| fd.as_raw_fd()).collect::<Vec<_>>(), numbers);
     drop((first, lease, blocks));
-    daemon.wait_for("returned", |pool| pool.lent_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages == Pages(0));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn what_an_owner_left_is_said_to_be_kept() {
     assert!(!first.is_kept());
     first.map().expect("a mapping").fill(0..1, 7);
     drop(first);
-    daemon.wait_for("kept", |pool| pool.kept_pages == 1);
+    daemon.wait_for("kept", |pool| pool.kept_pages == Pages(1));
     assert!(lend().is_kept());
 }
 
@@ -71,8 +71,8 @@ fn a_worker_takes_a_job_and_its_report_is_believed_or_refused() {
     let mut client = daemon.client();
     let (job, mut fds) =
         client.take_zeroing(Some(Node(0)), Some(PAGE.size()), false).expect("a job");
-    assert_eq!((job.page_bytes, fds.len()), (PAGE.size().bytes(), 2));
-    assert_eq!(daemon.pool().zeroing_pages, 1);
+    assert_eq!((job.page_size.bytes(), fds.len()), (PAGE.size().bytes(), 2));
+    assert_eq!(daemon.pool().zeroing_pages, Pages(1));
     // A worker lets go of the block before it reports; the job lives with the other one.
     let held = fds.swap_remove(usize::try_from(job.job_fd).expect("an index"));
     drop(fds);
@@ -88,28 +88,31 @@ fn an_operators_calls_are_done_and_say_what_they_did() {
     let daemon = daemon(4);
     let mut client = daemon.client();
     assert_eq!(client.give_back(None, None, Some(Pages(1))).expect("root may"), PAGE.times(1));
-    assert_eq!(daemon.pool().ready_pages, 3);
+    assert_eq!(daemon.pool().ready_pages, Pages(3));
 
     let loan = client.lend(&pages(1)).expect("a loan");
-    let holders = client.find_holders(Some(LeaseId(loan.id()))).expect("root may");
+    let holders = client.find_holders(Some(loan.id())).expect("root may");
     assert!(holders.holders.iter().any(|holder| holder.pid == std::process::id()), "{holders:?}");
-    assert_eq!(client.revoke(LeaseId(loan.id())).expect("root may"), PAGE.times(1));
-    let gone = refusal(client.revoke(LeaseId(loan.id())));
+    assert_eq!(client.revoke(loan.id()).expect("root may"), PAGE.times(1));
+    let gone = refusal(client.revoke(loan.id()));
     assert!(matches!(gone, wire::Error::NoSuchLease { .. }), "{gone:?}");
     drop(loan);
 
     let drained = client.drain(true).expect("root may");
-    assert_eq!(drained.given_back_bytes, PAGE.times(2).0, "{drained:?}");
+    assert_eq!(drained.given_back_bytes, PAGE.times(2), "{drained:?}");
     assert!(client.status().expect("a status").drained);
     client.drain(false).expect("root may");
     assert!(!client.status().expect("a status").drained);
 
-    let page_bytes = PAGE.size().bytes();
-    let change =
-        PoolChange { page_bytes, pages_per_block: 1, max_pages: Some(3), ..PoolChange::default() };
+    let change = PoolChange {
+        page_size: PAGE.size(),
+        pages_per_block: Pages(1),
+        max_pages: Some(Pages(3)),
+        ..PoolChange::default()
+    };
     client.configure(change.clone()).expect("root may");
-    assert_eq!(daemon.pool().max_pages, Some(3));
-    let wrong = PoolChange { page_bytes: 3, ..change };
+    assert_eq!(daemon.pool().max_pages, Some(Pages(3)));
+    let wrong = PoolChange { ready_low: Some(Pages(4)), ..change };
     assert!(matches!(refusal(client.configure(wrong)), wire::Error::BadValue { .. }));
 }
 
@@ -123,7 +126,7 @@ fn a_watch_reports_each_change_and_ends_with_the_daemon() {
         .watch(None, None, None, Duration::from_millis(10))
         .expect("root may");
     let mut next = || watch.next().map(|report| report.expect("a good one").levels);
-    assert_eq!(next().expect("one at once")[0].ready_pages, 1);
+    assert_eq!(next().expect("one at once")[0].ready_pages, Pages(1));
     let changed = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(700));
@@ -131,7 +134,7 @@ fn a_watch_reports_each_change_and_ends_with_the_daemon() {
         });
         let mut last = None;
         while last != Some(2) {
-            last = next().map(|levels| levels[0].ready_pages);
+            last = next().map(|levels| levels[0].ready_pages.0);
         }
         last
     });
@@ -144,7 +147,7 @@ fn a_watch_reports_each_change_and_ends_with_the_daemon() {
 fn an_agents_calls_are_done_and_say_what_they_did() {
     let daemon = daemon(4);
     let mut agent = daemon.agent();
-    let ask = |name: &str| LendByName::new(name.parse().expect("a name"), PAGE.times(1));
+    let ask = |name: &str| LendRequest::by_name(name.parse().expect("a name"), PAGE.times(1));
     for name in ["a/1", "a/2", "b/1"] {
         let lent = agent.lend(&ask(name)).expect("it lends");
         assert_eq!((lent.loan.name.as_str(), lent.found), (name, false));
@@ -162,7 +165,7 @@ fn an_agents_calls_are_done_and_say_what_they_did() {
         "{gone:?}"
     );
     let supply = agent.supply().expect("what there is");
-    assert_eq!(supply[0].named_bytes, PAGE.times(2).0, "{supply:?}");
+    assert_eq!(supply[0].named_bytes, PAGE.times(2), "{supply:?}");
 }
 
 #[test]
@@ -172,8 +175,8 @@ fn a_list_of_more_loans_than_an_answer_has_is_whole() {
     let mut agent = daemon.agent();
     let names: Vec<_> = (100..400).map(|nth| format!("a/{nth}")).collect();
     for name in &names {
-        // Of a page that nobody touches: all of them are holes.
-        let ask = LendByName::new(name.parse().expect("a name"), PAGE.times(1));
+        // Of an untouched page: all of them are holes.
+        let ask = LendRequest::by_name(name.parse().expect("a name"), PAGE.times(1));
         agent.lend(&ask).expect("it lends");
     }
     let listed = agent.loans("a/").expect("a list").into_iter().map(|loan| loan.name);

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use linux::testkit::{hugepages, skip};
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
+use testkit::{hugepages, skip};
 
 use super::{assert_returned, assert_served, is_wanted, measured, succeeded, warm};
 
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2";
 
-/// One that allocates in threads, forks, and counts.
+/// One that allocates in threads, and counts.
 const PROGRAM: &str = "
 import os, sys, threading
 blocks = []
@@ -27,35 +27,27 @@ threads = [threading.Thread(target=work, args=(n + 1,)) for n in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]
 total = sum(b[0] for b in blocks)
-status = 0
-if sys.argv[1] == 'fork':
-    child = os.fork()
-    if child == 0:
-        seen = sum(b[0] for b in blocks)
-        for b in blocks: b[0] = 9
-        os._exit(0 if seen == total else 1)
-    status = os.waitpid(child, 0)[1]
-print(total, status, sum(b[0] for b in blocks) == total)
+print(total, sum(b[0] for b in blocks) == total)
 ";
 
 #[test]
-fn reserved_huge_pages_are_lent_to_a_program_that_forks() {
+fn reserved_huge_pages_are_lent_with_private() {
     // Debian's own: one that is a script in front of another forks before it is one.
     let Some(python) = is_wanted("/usr/bin/python3", "python3") else { return };
     if !Path::new(LIBRARY).exists() {
         return skip("mimalloc is not installed: apt-get install libmimalloc2.0");
     }
-    // mimalloc reserves pages of 1 GiB; a copy for the fork may be of ordinary ones.
+    // mimalloc reserves pages of 1 GiB.
     let page = Page::Gib1;
     let Some(reserved) = hugepages::reserve(page.size(), 1) else { return };
     let daemon = Daemon::start_with(Some(reserved), &page.pool(""), &[]);
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("shim.log");
-    let work = |shim: bool, fork: bool| {
+    let work = |shim: bool| {
         let mut command = if shim {
             let mut command = Command::new(binary());
             command.arg("run").arg("--socket").arg(daemon.socket()).arg("--log").arg(&log);
-            command.args(["--", "env"]);
+            command.args(["--private", "--", "env"]);
             command
         } else {
             Command::new("env")
@@ -68,22 +60,17 @@ fn reserved_huge_pages_are_lent_to_a_program_that_forks() {
         };
         command.args([&preloaded, "MIMALLOC_RESERVE_HUGE_OS_PAGES=1", "PYTHONMALLOC=malloc"]);
         command.env("PREZERO_WAIT_MS", "5000").arg(&python).args(["-c", PROGRAM]);
-        // Without the shim the child's first write would need a second page of 1 GiB, or end it.
-        command.arg(if fork { "fork" } else { "stay" });
         let begin = Instant::now();
         let output = command.output().expect("python3 runs");
         let took = begin.elapsed();
-        assert_eq!(succeeded(&output).trim(), "2000 0 True", "{output:?}");
+        assert_eq!(succeeded(&output).trim(), "2000 True", "{output:?}");
         took
     };
     warm(&daemon);
-    let cold = work(false, false);
+    let cold = work(false);
     daemon.zero("max");
-    let ready = work(true, false);
+    let ready = work(true);
     measured("a Python program with 1 GiB reserved by mimalloc", cold, ready);
-    assert_returned(&daemon);
-    daemon.zero("max");
-    work(true, true);
-    assert_eq!(assert_served(&log).len(), 2);
+    assert_eq!(assert_served(&log).len(), 1);
     assert_returned(&daemon);
 }

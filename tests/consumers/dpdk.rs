@@ -2,10 +2,10 @@
 //! DPDK's testpmd with memory of its own: a memfd per huge page.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-use linux::testkit::hugepages;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{assert_returned, assert_served, is_wanted, run, succeeded};
 
@@ -30,18 +30,9 @@ pub(super) const ARGUMENTS: [&str; 12] = [
 
 /// Runs it for a while with two ports that make and take packets by themselves.
 fn forward(command: &mut Command) {
-    forward_with(command, &[]);
-}
-
-fn forward_with(command: &mut Command, options: &[&str]) {
-    let output = try_to_forward(command, options);
-    let said = succeeded(&output);
+    command.args(ARGUMENTS);
+    let said = succeeded(&command.output().expect("testpmd runs"));
     assert!(said.contains("Bye..."), "{said}");
-}
-
-fn try_to_forward(command: &mut Command, options: &[&str]) -> Output {
-    command.args(options).args(ARGUMENTS);
-    command.output().expect("testpmd runs")
 }
 
 /// testpmd runs until it is told to stop: SIGINT ends it well.
@@ -71,22 +62,4 @@ fn under_the_shim(daemon: &Daemon, log: &Path) -> Command {
     let mut command = for_two_seconds();
     command.arg(shim.get_program()).args(shim.get_args()).env("PREZERO_WAIT_MS", "5000");
     command
-}
-
-/// With -m it asks how many pages are free before it asks for any, and ends if they are too few.
-#[test]
-fn testpmd_finds_ready_pages_when_it_looks_for_free_ones() {
-    let Some(program) = is_wanted("dpdk-testpmd", "dpdk-dev") else { return };
-    let Some(reserved) = hugepages::reserve(PAGE.size(), PAGES) else { return };
-    let daemon = Daemon::start_with(Some(reserved), &PAGE.pool(""), &[]);
-    daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, PAGES, "none is left to the kernel");
-    let at_once = ["-m", "512"];
-    let without = try_to_forward(for_two_seconds().arg(&program), &at_once);
-    assert!(!without.status.success(), "without the shim there are none: {without:?}");
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = dir.path().join("shim.log");
-    forward_with(under_the_shim(&daemon, &log).arg(&program), &at_once);
-    assert!(assert_served(&log).len() >= 256, "{}", assert_served(&log).len());
-    assert_returned(&daemon);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! fio, whose buffers are huge pages when it is told so.
+//! fio with buffers of huge pages, on request.
 
 use std::process::Command;
 
-use linux::testkit::hugepages;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{assert_returned, is_wanted, run, served, succeeded};
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{assert_returned, assert_served, is_wanted, measured, run, succeeded, warm, zero_all};
 
@@ -63,7 +63,8 @@ fn java(command: &mut Command, dir: &Path, words: &[&str]) -> (String, Duration)
     (succeeded(&output), took)
 }
 
-/// Cold, lent, and at work on lent memory, with the flags of one collector: what was served of it.
+/// Cold, lent, and at work on lent memory, with the flags of one collector; returns the served
+/// part.
 fn heap(collector: &[&str], pool: &str) -> Option<Vec<String>> {
     let program = is_wanted("java", "openjdk-17-jdk-headless")?;
     let reserved = hugepages::reserve(PAGE.size(), PAGES)?;
@@ -77,7 +78,7 @@ fn heap(collector: &[&str], pool: &str) -> Option<Vec<String>> {
     zero_all(&daemon, PAGE, PAGES);
     let log = dir.path().join("shim.log");
     let shimmed = || {
-        let mut command = run(&daemon, &log, &["--only", "java"]);
+        let mut command = run(&daemon, &log, &["--only", "java", "--private"]);
         command.arg(&program);
         command
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libvirtd and virsh, as `docs/consumers/libvirt.md` has it: what that page says to write is read
+//! libvirtd and virsh, as `docs/guides/libvirt.md` has it: what that page says to write is read
 //! from it, and only paths are exchanged.
 //!
 //! libvirtd runs in namespaces of its own: its files, the user that it gives to QEMU, and the
@@ -8,12 +8,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use units::Uid;
 
-use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page, c};
+use testkit::hugepages;
 
 use super::{Program, assert_returned, assert_served, installed, is_wanted, succeeded, until};
 
@@ -46,7 +47,7 @@ wait $!
 
 /// The indented lines of the page that begin with one that has `first`, up to the next text.
 fn page_says(first: &str) -> String {
-    let page = include_str!("../../docs/consumers/libvirt.md");
+    let page = include_str!("../../docs/guides/libvirt.md");
     let mut lines = page.lines().skip_while(|line| !line.contains(first));
     let block: Vec<_> = lines.by_ref().map_while(|line| line.strip_prefix("    ")).collect();
     assert!(!block.is_empty(), "the page has no block that begins with {first}");
@@ -86,7 +87,7 @@ impl Stage {
         write("shim.log", "");
         open("shim.log", 0o666);
         // libvirt gives the emulator an environment of its own.
-        let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/consumers/prezero-qemu");
+        let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/prezero-qemu");
         let emulator = format!(
             "#!/bin/sh\nexport PREZERO={} PREZERO_SOCKET={} PREZERO_SHIM_LOG={} PREZERO_WAIT_MS=5000\n\
              exec sh {} \"$@\"\n",
@@ -130,7 +131,7 @@ impl Stage {
         succeeded(&output).trim().to_owned()
     }
 
-    /// Defines a domain whose memory is as the page says, with `memory` made of that, and `more`.
+    /// Defines a domain with its memory as the page says, with `memory` made of that, and `more`.
     fn define(&self, memory: impl Fn(String) -> String, more: &str) {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let console = format!(
@@ -152,8 +153,8 @@ impl Stage {
         self.virsh(&["define", &path("guest.xml")]);
     }
 
-    /// Starts the domain and waits for what its guest says; looks that all of its memory is lent,
-    /// in so many loans. The process that has them is QEMU's.
+    /// Starts the domain and waits for what its guest says; checks that all of its memory is lent,
+    /// in this number of loans. The process that has them is QEMU's.
     #[track_caller]
     fn start(&self, loans: usize) -> Pid {
         self.daemon.zero("max");
@@ -167,9 +168,9 @@ impl Stage {
         assert_eq!(verdict.trim(), "zero kept", "{}", log());
         assert_served(&self.dir.join("shim.log"));
         let lent = self.daemon.status().loans;
-        let pages: u64 = lent.iter().map(|loan| loan.ready_pages).sum();
+        let pages: u64 = lent.iter().map(|loan| loan.ready_pages.0).sum();
         assert_eq!((pages, lent.len()), (PAGES, loans), "{lent:?}\n{}", log());
-        assert!(lent.iter().all(|loan| loan.uid == LIBVIRT_QEMU), "{lent:?}");
+        assert!(lent.iter().all(|loan| loan.uid == Uid(LIBVIRT_QEMU)), "{lent:?}");
         let pid = lent[0].pid.expect("a loan of now");
         assert!(lent.iter().all(|loan| loan.pid == Some(pid)), "{lent:?}");
         Pid::from_raw(i32::try_from(pid).expect("a pid"))

@@ -3,7 +3,7 @@
 //!
 //! Each test starts the real program, has it use the memory, and looks that it was lent memory and
 //! that all of it came back. What each gains is printed as times of one run, cold against ready,
-//! and never asserted: `docs/consumers/` says what was seen.
+//! and never asserted: `docs/evidence/programs.md` returns the result.
 //!
 //! `make test` runs QEMU alone. `make test-all` installs the packages and sets
 //! `PREZERO_TEST_CONSUMERS=1`, which runs all; a package that is missing then is a skip like any
@@ -29,12 +29,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use units::Pages;
 
-use linux::testkit::{skip, skip_for_ever};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::{PATIENCE, binary};
 use prezero_tests::{Daemon, Page};
+use testkit::{skip, skip_for_ever};
 
 /// Set to `1` to run all of them.
 const ALL: &str = "PREZERO_TEST_CONSUMERS";
@@ -85,7 +86,7 @@ fn assert_served(log: &Path) -> Vec<String> {
 
 /// Everything that was lent came back.
 fn assert_returned(daemon: &Daemon) {
-    daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
 }
 
 /// Waits for something.
@@ -114,7 +115,7 @@ fn zero_all(daemon: &Daemon, page: Page, pages: u64) {
     daemon.zero("max");
 }
 
-/// Prints what was measured, past the harness, which swallows what passing tests say.
+/// Prints the figures, past the harness, which swallows the output of passing tests.
 fn measured(what: &str, cold: Duration, ready: Duration) {
     let ratio = cold.as_secs_f64() / ready.as_secs_f64();
     said(&format!("{what}: cold {cold:.2?}, ready {ready:.2?}, ratio {ratio:.2}"));
@@ -133,7 +134,7 @@ fn succeeded(output: &Output) -> String {
     stdout.into_owned()
 }
 
-/// A port that nobody has now.
+/// An unused port.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     listener.local_addr().expect("an address").port()

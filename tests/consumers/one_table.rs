@@ -7,11 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use units::Pages;
 
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::postgres::{self, Cluster};
 use super::qemu::{self, Stage};
@@ -76,7 +77,7 @@ impl Host {
         if !is_lent {
             return Command::new(program);
         }
-        let mut command = run(&self.stage.daemon, &self.log(name), &["--only", name]);
+        let mut command = run(&self.stage.daemon, &self.log(name), &["--only", name, "--private"]);
         command.arg(program);
         command
     }
@@ -142,10 +143,10 @@ impl Host {
         server
     }
 
-    /// All four on lent memory, from nothing but what is ready; the share of bytes that were.
+    /// All four on lent memory, from ready memory only; the ready share of bytes.
     fn lend(&self) -> (Running, f64) {
         let daemon = &self.stage.daemon;
-        daemon.wait_for("the pool is full", |pool| pool.ready_high - pool.ready_pages < 64);
+        daemon.wait_for("the pool is full", |pool| pool.ready_high.0 - pool.ready_pages.0 < 64);
         let before = daemon.status().counters;
         let mut running = self.start(true);
         assert_eq!(self.stage.verdict(&mut running.guest), "zero kept");
@@ -154,12 +155,12 @@ impl Host {
         let [pool] = &status.pools[..] else { panic!("one table is one pool: {status:?}") };
         // A GiB each of guest and heap, half of one of buffers, and the packets'.
         let least = GUEST_PAGES + 512 + 256 + 100;
-        assert!(pool.lent_pages >= least, "{pool:?}");
+        assert!(pool.lent_pages >= Pages(least), "{pool:?}");
         for name in ["qemu-system-x86_64", "java", "postgres", "dpdk-testpmd"] {
             assert_served(&self.log(name));
         }
-        let hit = status.counters.hit_bytes - before.hit_bytes;
-        let miss = status.counters.miss_bytes - before.miss_bytes;
+        let hit = status.counters.hit_bytes.0 - before.hit_bytes.0;
+        let miss = status.counters.miss_bytes.0 - before.miss_bytes.0;
         (running, hit as f64 / (hit + miss) as f64)
     }
 }

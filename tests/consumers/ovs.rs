@@ -7,9 +7,10 @@
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use units::Pages;
 
-use linux::testkit::hugepages;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{Program, assert_returned, assert_served, is_wanted, run, succeeded, until};
 
@@ -20,7 +21,7 @@ const AT_ONCE: u64 = 32;
 const PAGES: u64 = 150;
 const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
-/// The database and what is configured before the switch starts; then `"$@"`, the switch.
+/// The database and its settings before the switch starts; then `"$@"`, the switch.
 const SCENE: &str = r#"
 set -eu
 db=unix:$OVS_RUNDIR/db.sock
@@ -98,7 +99,7 @@ fn a_switch_of_dpdk_forwards_on_lent_pages_and_returns_them() {
     let log = daemon.scratch().join("shim.log");
     let switch = Switch::start(&daemon, &log);
     assert!(assert_served(&log).len() as u64 >= AT_ONCE);
-    assert!(daemon.pool().lent_pages >= AT_ONCE, "{:?}", daemon.pool());
+    assert!(daemon.pool().lent_pages >= Pages(AT_ONCE), "{:?}", daemon.pool());
     succeeded(
         &switch.vsctl(
             &[
@@ -117,7 +118,7 @@ fn a_switch_of_dpdk_forwards_on_lent_pages_and_returns_them() {
             (switch.received(port) > 0).then_some(())
         });
     }
-    assert!(daemon.pool().lent_pages > AT_ONCE, "the ports' packets lie in lent pages");
+    assert!(daemon.pool().lent_pages > Pages(AT_ONCE), "the ports' packets lie in lent pages");
     switch.stop();
     assert_returned(&daemon);
 }

@@ -6,15 +6,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use units::Pages;
 
-use linux::testkit::hugepages;
-use linux::testkit::skip;
 use linux::{Roots, hugetlb};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User};
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
 use tempfile::TempDir;
+use testkit::hugepages;
+use testkit::skip;
 
 use super::{
     Program, assert_returned, assert_served, is_wanted, measured, run, succeeded, until, warm,
@@ -158,7 +159,7 @@ fn it_starts_loads_answers_and_restarts_after_a_crash() {
     measured("PostgreSQL, 512 MiB of shared buffers, to its first answer", cold, ready);
     assert_eq!(cluster.ask(SUM), SUMMED);
     let first = assert_served(&log).len();
-    assert!(daemon.pool().lent_pages >= 256, "{:?}", daemon.pool());
+    assert!(daemon.pool().lent_pages >= Pages(256), "{:?}", daemon.pool());
     assert_eq!(daemon.status().loans.len(), 1);
 
     // A backend that dies takes the others and the shared memory with it; the server makes it anew.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use linux::testkit::hugepages;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{
     Program, assert_returned, assert_served, free_port, is_wanted, measured, run, succeeded, until,
@@ -87,8 +87,8 @@ fn the_wheel_is_built_installed_typed_and_lends() {
     assert_returned(&daemon);
 }
 
-/// Mooncake's master with its metadata server, on ports that nobody has, and the arguments by which
-/// the store finds both.
+/// Mooncake's master with its metadata server, on unused ports, and the arguments by which the
+/// store finds both.
 fn master(python: &Python, dir: &Path) -> (Program, [String; 2]) {
     let [rpc, http, metrics] = [(); 3].map(|()| free_port());
     let mut command = Command::new(python.program("mooncake_master"));
@@ -130,7 +130,7 @@ fn mooncakes_store_has_its_segment_and_its_buffer_lent() {
     let cold = store(&mut Command::new(python.program("python")));
     zero_all(&daemon, PAGE, 160);
     let log = dir.path().join("shim.log");
-    let ready = store(run(&daemon, &log, &[]).arg(python.program("python")));
+    let ready = store(run(&daemon, &log, &["--private"]).arg(python.program("python")));
     let served = assert_served(&log);
     assert_eq!(served.len(), 2, "{served:#?}");
     assert_returned(&daemon);

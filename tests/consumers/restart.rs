@@ -4,14 +4,15 @@
 
 use std::path::Path;
 use std::process::Command;
+use units::Pages;
 
-use linux::testkit::hugepages;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page, c};
+use testkit::hugepages;
 
 use super::{is_wanted, succeeded};
 
-/// Runs the program on what is ready, or kept for that owner, and returns what it says.
+/// Runs the program on ready memory, or on that owner's kept content, and returns its output.
 fn start(daemon: &Daemon, program: &Path, owner: &str) -> String {
     daemon.zero("max");
     let mut command = Command::new(binary());
@@ -37,7 +38,7 @@ fn a_cache_finds_its_content_after_a_restart_and_nobody_else_does() {
     daemon.client().give_back(None, None, None).expect("what is not kept");
     // The kept block fills the pool: another owner gets pages only when they are scrubbed.
     let pool = daemon.pool();
-    assert_eq!((pool.kept_pages, pool.lent_pages), (8, 0), "{pool:?}");
+    assert_eq!((pool.kept_pages, pool.lent_pages), (Pages(8), Pages(0)), "{pool:?}");
 }
 
 #[test]

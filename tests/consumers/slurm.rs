@@ -4,16 +4,17 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use units::Pages;
 
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 
 use super::{Program, assert_returned, free_port, is_wanted, succeeded, until};
 
 const PAGE: Page = Page::Mib2;
-/// 64 MiB, of which a job has a quarter.
+/// 64 MiB: a job has a quarter of it.
 const PAGES: u64 = 32;
 
 /// Slurm of one node, on ports and in directories of its own. Dropped, its daemons are killed; the
@@ -57,7 +58,7 @@ impl Slurm {
         let gres = format!("NodeName={node} Name=prezero Count=64M\n");
         fs::write(dir.join("gres.conf"), gres).expect("a file");
         let mut munged = Command::new("munged");
-        // --force: what is above a temporary directory is writable by all.
+        // --force: the parent of a temporary directory is writable by all.
         munged.args(["--foreground", "--force", "--num-threads=2"]);
         for (flag, name) in [("socket", "munge"), ("key-file", "key"), ("pid-file", "munge.pid")] {
             munged.arg(format!("--{flag}={}", at(name)));
@@ -148,7 +149,7 @@ fn a_prolog_lends_to_a_job_and_the_epilog_returns_it_though_the_job_is_killed() 
     until("the job has read zeros", || {
         fs::read_to_string(&log).is_ok_and(|said| said.contains("all zero")).then_some(())
     });
-    assert_eq!(daemon.pool().lent_pages, 8);
+    assert_eq!(daemon.pool().lent_pages, Pages(8));
     let cancel = slurm.ask("scancel", &["--user=root", "--signal=KILL"]).output();
     succeeded(&cancel.expect("scancel runs"));
     assert_returned(&daemon);

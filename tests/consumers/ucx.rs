@@ -4,8 +4,8 @@
 
 use std::process::{Command, Output};
 
-use linux::testkit::{hugepages, skip};
 use prezero_tests::{Daemon, Page, c};
+use testkit::{hugepages, skip};
 
 use super::{assert_returned, assert_served, is_wanted, run, succeeded};
 

@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use units::Pages;
 
-use linux::testkit::skip;
 use prezero_tests::daemon::Daemon;
 use tempfile::TempDir;
+use testkit::skip;
 
 use crate::tree::daemon;
 
@@ -60,10 +61,10 @@ fn programs_written_for_the_kernels_files_run_on_the_tree() {
     let Some(daemon) = daemon(160, "") else { return };
     run(dir.path().join("operators"), &daemon.tree());
     let pool = daemon.pool();
-    assert_eq!((pool.ready_pages, pool.zeroing_pages), (160, 0));
+    assert_eq!((pool.ready_pages, pool.zeroing_pages), (Pages(160), Pages(0)));
 }
 
-/// What came of so many calls by a seed, on a pool of which nothing is zeroed.
+/// The results of seeded calls on a pool of dirty pages.
 fn calls(program: &Path, daemon: &Daemon, seed: u64) -> String {
     daemon.command(&["give-back", "all"]).output().expect("prezero runs");
     std::fs::write(daemon.tree().join("node0/hugepages/hugepages-2048kB/zeroed_low"), "0")

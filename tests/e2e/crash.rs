@@ -5,13 +5,14 @@
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use units::{JobId, LeaseId, PageSize, Pages};
 
 use client::{Client, LendRequest};
-use linux::testkit::child::{alone, fork};
 use prezero_tests::memory::{assert_soiled, assert_zero, first_dirty, soil};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{alone, fork};
 
 #[test]
 fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
@@ -25,12 +26,16 @@ fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
         daemon.kill();
         daemon.launch();
         let pool = daemon.pool();
-        assert_eq!((pool.lent_pages, pool.ready_pages), (1, 1), "live lease and ready block");
+        assert_eq!(
+            (pool.lent_pages, pool.ready_pages),
+            (Pages(1), Pages(1)),
+            "live lease and ready block"
+        );
         let other = daemon.lend(page, 1);
         assert_zero(&other.map().expect("a mapping"));
         assert_soiled(&memory, 0x42);
         drop((memory, loan));
-        daemon.wait_for("returned", |p| p.lent_pages == 1);
+        daemon.wait_for("returned", |p| p.lent_pages == Pages(1));
     }
 }
 
@@ -52,11 +57,11 @@ fn no_number_of_a_block_lease_or_job_comes_again_after_a_restart() {
             .expect("something to zero");
         let (block_before, lease_before, job_before) = last;
         assert!(
-            block > block_before && lease > lease_before && job.id() > job_before,
+            block > block_before && lease > LeaseId(lease_before) && job.id() > JobId(job_before),
             "start {start}: block {block}, lease {lease} and job {} after {last:?}",
             job.id()
         );
-        last = (block, lease, job.id());
+        last = (block, lease.0, job.id().0);
         if let Some(stale) = stale.replace(job.id()) {
             let report = client.finish_zeroing(stale, units::Pages(1));
             let unknown = wire::Error::NoSuchJob { job: stale };
@@ -66,8 +71,10 @@ fn no_number_of_a_block_lease_or_job_comes_again_after_a_restart() {
             );
         }
         drop(job);
-        daemon.wait_for("nobody's", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == 0);
-        // Nothing is left that would show a number.
+        daemon.wait_for("nobody's", |p| {
+            p.lent_pages + p.lingering_pages + p.zeroing_pages == Pages(0)
+        });
+        // All that would show a number is gone.
         client.give_back(None, None, None).expect("root may");
         daemon.kill();
         daemon.launch();
@@ -102,7 +109,7 @@ fn a_borrower_killed_while_the_daemon_is_down_leaves_zeros() {
             daemon.kill();
             borrower.kill();
             daemon.launch();
-            daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
+            daemon.wait_for("zeroable again", |p| p.zeroable_pages == Pages(1));
             daemon.zero("max");
             let loan = daemon.lend(page, 1);
             assert_eq!(loan.ready_bytes(), page.times(1));
@@ -120,7 +127,7 @@ fn a_worker_killed_in_the_middle_of_a_block_loses_no_page() {
         if recycle == "in-place" {
             daemon.zero("max");
             soil(&daemon.lend(page, 512).map().expect("a mapping"), 0x99);
-            daemon.wait_for("dirty in place", |p| p.zeroable_pages == 512 && p.blocks == 1);
+            daemon.wait_for("dirty in place", |p| p.zeroable_pages == Pages(512) && p.blocks == 1);
         }
         let mut worker = daemon
             .command(&["zero", "max", "-j", "1"])
@@ -128,13 +135,15 @@ fn a_worker_killed_in_the_middle_of_a_block_loses_no_page() {
             .stderr(Stdio::null())
             .spawn()
             .expect("a worker");
-        daemon.wait_for("being zeroed", |p| p.zeroing_pages == 512);
+        daemon.wait_for("being zeroed", |p| p.zeroing_pages == Pages(512));
         worker.kill().expect("our own child");
         worker.wait().expect("our own child");
-        daemon.wait_for("zeroable again", |p| p.zeroing_pages == 0 && p.zeroable_pages == 512);
+        daemon.wait_for("zeroable again", |p| {
+            p.zeroing_pages == Pages(0) && p.zeroable_pages == Pages(512)
+        });
         assert_eq!(daemon.status().counters.lost_workers, 1);
         daemon.zero("max");
-        assert_eq!(daemon.pool().ready_pages, 512);
+        assert_eq!(daemon.pool().ready_pages, Pages(512));
         assert_zero(&daemon.lend(page, 512).map().expect("a mapping"));
     }
 }
@@ -147,16 +156,16 @@ fn an_interrupted_worker_keeps_what_it_has_done() {
     // One thread goes from page to page; several leave gaps where they stop.
     for threads in ["1", "4"] {
         let pool = interrupted(&daemon, page, threads);
-        assert_eq!((pool.zeroing_pages, pool.blocks), (0, 1));
-        assert!(pool.zeroable_pages < 1024, "work so far is kept: {pool:?}");
+        assert_eq!((pool.zeroing_pages, pool.blocks), (Pages(0), 1));
+        assert!(pool.zeroable_pages < Pages(1024), "work so far is kept: {pool:?}");
         assert!(daemon.kernel_free(page) < 1024, "{threads} threads: all of it was given back");
-        // What is not done is free, and promised to nobody.
-        assert_eq!(pool.zeroable_pages, daemon.kernel_free(page), "{threads} threads");
+        // The unfinished rest is free and unpromised.
+        assert_eq!(pool.zeroable_pages, Pages(daemon.kernel_free(page)), "{threads} threads");
         daemon.zero("max");
         let after = daemon.pool();
-        assert_eq!(after.ready_pages, 1024, "{threads} threads: {pool:?}, then {after:?}");
+        assert_eq!(after.ready_pages, Pages(1024), "{threads} threads: {pool:?}, then {after:?}");
         assert_zero(&daemon.lend(page, 1024).map().expect("a mapping"));
-        daemon.wait_for("free again", |p| p.zeroable_pages == 1024 && p.blocks == 0);
+        daemon.wait_for("free again", |p| p.zeroable_pages == Pages(1024) && p.blocks == 0);
     }
 }
 
@@ -174,13 +183,13 @@ fn interrupted(daemon: &Daemon, page: Page, threads: &str) -> wire::PoolStatus {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("our own child");
         let status = worker.wait().expect("our own child");
         let pool = daemon.pool();
-        if pool.ready_pages < 1024 {
+        if pool.ready_pages < Pages(1024) {
             assert_eq!(status.code(), Some(130), "an interrupted command says so");
             return pool;
         }
         // It was faster than the signal, which may be once, not always.
         daemon.client().give_back(None, None, None).expect("everything back");
-        daemon.wait_for("free again", |p| p.zeroable_pages == 1024);
+        daemon.wait_for("free again", |p| p.zeroable_pages == Pages(1024));
     }
     panic!("no worker could be interrupted");
 }
@@ -305,53 +314,19 @@ fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
         daemon.launch();
         assert!(loans.load(Ordering::Relaxed) > kills, "the storm borrowed: {loans:?}");
         daemon.wait_for("quiet", |p| {
-            p.lent_pages + p.lingering_pages + p.kept_pages + p.zeroing_pages == 0
+            p.lent_pages + p.lingering_pages + p.kept_pages + p.zeroing_pages == Pages(0)
         });
         let change = wire::PoolChange {
-            page_bytes: page.size().bytes(),
-            pages_per_block: 2,
-            ready_low: Some(0),
-            ready_high: Some(0),
+            page_size: PageSize::new(page.size().bytes()).expect("a page size"),
+            pages_per_block: Pages(2),
+            ready_low: Some(Pages(0)),
+            ready_high: Some(Pages(0)),
             ..Default::default()
         };
         daemon.client().configure(change).expect("no more background zeroing");
-        daemon.wait_for("all zeroing ended", |p| p.zeroing_pages == 0);
+        daemon.wait_for("all zeroing ended", |p| p.zeroing_pages == Pages(0));
         daemon.client().give_back(None, None, None).expect("everything back");
         daemon.wait_for("empty", |p| p.blocks == 0);
         assert_eq!(daemon.kernel_free(page), 24, "every page is back in the kernel's pool");
     }
-}
-
-#[test]
-fn blocks_of_the_layout_before_are_taken_over() {
-    use std::os::unix::fs::PermissionsExt;
-    let page = Page::Mib2;
-    let Some(mut daemon) = Daemon::start(page, 3, &page.pool("max = 3")) else { return };
-    daemon.zero("max");
-    let loan = daemon.lend(page, 1);
-    let memory = loan.map().expect("a mapping");
-    soil(&memory, 0x42);
-    daemon.kill();
-    // As it was: the file in place of the directory, open to everybody by its mode.
-    for state in ["ready", "lent"] {
-        for entry in
-            std::fs::read_dir(daemon.run_dir().join("pages-2048kB").join(state)).expect("a state")
-        {
-            let block = entry.expect("a block").path();
-            let aside = block.with_extension("aside");
-            std::fs::rename(block.join("pages"), &aside).expect("its file");
-            std::fs::remove_dir(&block).expect("empty");
-            std::fs::rename(&aside, &block).expect("nothing there");
-            let open = std::fs::Permissions::from_mode(0o666);
-            std::fs::set_permissions(&block, open).expect("root's");
-        }
-    }
-    daemon.launch();
-    let pool = daemon.pool();
-    assert_eq!((pool.ready_pages, pool.lent_pages), (2, 1), "{pool:?}\n{}", daemon.log());
-    assert_soiled(&memory, 0x42);
-    drop((memory, loan));
-    daemon.wait_for("returned", |p| p.lent_pages == 0 && p.lingering_pages == 0);
-    daemon.zero("max");
-    assert_zero(&daemon.lend(page, 3).map().expect("a mapping"));
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Crowds: what one user can take of the daemon, and what is left of it for others.
+//! Crowds: the limits on one user's share of the daemon, and the rest for others.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
@@ -21,16 +22,16 @@ use serde_json::{Value, json};
 const SOMEBODY: u32 = 65533;
 /// The most connections of all users together, masters apart.
 const MOST: usize = 4096;
-/// What a victim's wait may become: so many times what it is without an attack, ...
+/// The bound for a victim's wait: this multiple of the wait without an attack, ...
 const WORSE: u32 = 5;
-/// ... or so much, below which a busy machine's own noise lies in debug builds.
+/// ... or this time, the noise of a busy machine in debug builds.
 const FLOOR: Duration = Duration::from_millis(8);
-/// Pages ready for those who are timed.
+/// Ready pages for the timed users.
 const READY: u64 = 60;
 
 const GET_STATUS: &[u8] = b"{\"method\":\"io.prezero.GetStatus\"}\0";
 
-/// A daemon with so many pages, where one user may borrow and another one may zero.
+/// A daemon with this number of pages: one user may borrow and another one may zero.
 fn with_pages(pages: u64) -> Option<Daemon> {
     let page = Page::Mib2;
     let groups = format!("lend_group = \"{NOBODY}\"\nzero_group = \"{SOMEBODY}\"\n");
@@ -50,12 +51,12 @@ fn connect(daemon: &Daemon) -> UnixStream {
     stream
 }
 
-/// So many connections of a user, made by it.
+/// Connections of a user, made by it.
 fn crowd(daemon: &Daemon, user: u32, connections: usize) -> Vec<UnixStream> {
     on_a_thread_of(user, || (0..connections).map(|_| connect(daemon)).collect())
 }
 
-/// The next message, or nothing if the daemon has hung up.
+/// The next message, or `None` after the daemon has hung up.
 fn hear(stream: &mut UnixStream) -> Option<Value> {
     let mut message = Vec::new();
     let mut byte = [0];
@@ -77,8 +78,8 @@ fn ask(stream: &mut UnixStream) -> Option<Value> {
 /// How much the daemon works between a new connection's first byte and the loan of a ready page, by
 /// root: the second most of 60.
 ///
-/// Its CPU time, because on a machine that has other things to do the time of day says how much
-/// those are. So whoever measures comes first on its CPU.
+/// Its CPU time, because wall-clock time on a busy machine measures the other work. So the
+/// measuring process comes first on its CPU.
 fn p99(daemon: &Daemon) -> Duration {
     daemon.zero("max");
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid"));
@@ -101,9 +102,8 @@ fn p99(daemon: &Daemon) -> Duration {
     })
 }
 
-/// Sees that a victim's p99 stays what it is meanwhile, by turns without and with `attack`, of
-/// which the best turns count: noise makes both slower, an attack that works makes all of its turns
-/// slow.
+/// Checks that a victim's p99 stays the same, by turns without and with `attack`. The best turns
+/// count: noise makes both slower, an effective attack makes all of its turns slow.
 fn assert_not_slower<T>(daemon: &Daemon, mut attack: impl FnMut() -> T) {
     let (mut quiet, mut attacked) = (Duration::MAX, Duration::MAX);
     for _ in 0..3 {
@@ -169,7 +169,7 @@ fn one_users_connections_leave_places_for_other_users_and_root() {
     assert!(again.is_some_and(|answer| answer["error"].is_null()), "its places are free again");
 }
 
-/// A daemon of which so many users may borrow and look, and they.
+/// A daemon that lets this number of users borrow and look, and the users.
 fn with_borrowers(many: u32) -> Option<(Daemon, Vec<u32>)> {
     let users: Vec<u32> = (0..many).map(|user| SOMEBODY - 10 - user).collect();
     let groups: Vec<_> = users.iter().map(|user| format!("{user} = \"4M\"")).collect();
@@ -308,7 +308,7 @@ fn loans_that_wait_beside_lingering_blocks_slow_nobody_down() {
     let loans: Vec<_> = (0..LINGERING).map(|_| daemon.lend(page, 1)).collect();
     let mapped: Vec<_> = loans.iter().map(|loan| loan.map().expect("a mapping")).collect();
     drop(loans);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == LINGERING);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(LINGERING));
     // More than there is: each waits as long as pages are on their way, which they always are.
     let call = json!({ "method": "io.prezero.Lend", "parameters": { "bytes": 1_u64 << 40 } });
     let mut message = call.to_string().into_bytes();
@@ -322,7 +322,7 @@ fn loans_that_wait_beside_lingering_blocks_slow_nobody_down() {
         crowd
     });
     drop(mapped);
-    daemon.wait_for("returned", |pool| pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lingering_pages == Pages(0));
 }
 
 #[test]
@@ -363,15 +363,15 @@ fn without_descriptors_no_page_is_lost() {
         std::thread::sleep(Duration::from_millis(5));
     }
     limit(before.current);
-    daemon.wait_for("all returned", |pool| pool.lingering_pages == 0);
+    daemon.wait_for("all returned", |pool| pool.lingering_pages == Pages(0));
     let deadline = Instant::now() + PATIENCE;
-    // Blocks that wait to be cleared where they lie are no loss.
-    while daemon.kernel_free(page) < PAGES && daemon.pool().zeroable_pages < PAGES {
+    // Blocks that wait to be cleared where they lie still count.
+    while daemon.kernel_free(page) < PAGES && daemon.pool().zeroable_pages < Pages(PAGES) {
         assert!(Instant::now() < deadline, "pages are lost:\n{}", daemon.log());
         std::thread::sleep(Duration::from_millis(5));
     }
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, PAGES);
+    assert_eq!(daemon.pool().ready_pages, Pages(PAGES));
 }
 
 #[test]

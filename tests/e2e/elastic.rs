@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use client::LendRequest;
-use linux::testkit::hugepages;
 use linux::{BlockFile, Mapping, Roots, hugetlb};
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::{Daemon, Page};
-use units::Node;
+use testkit::hugepages;
+use units::{Node, Pages};
 use wire::ElasticStatus;
 
 mod places;
@@ -28,8 +28,9 @@ fn set_total(pages: u64) {
     hugetlb::set_total(&Roots::default(), PAGE.size(), Some(Node(0)), pages).expect("root");
 }
 
-/// A daemon that may add so many pages to the kernel's pool, of which none is free, and the size
-/// of that. `{most}` and `{least}` are sizes of the kernel's pool: what it has, and so many more.
+/// A daemon that may add pages to the kernel's pool, without free pages at first, and the pool's
+/// size. `{most}` and `{least}` are sizes of the kernel's pool: the present one, and the extended
+/// one.
 fn start(most: u64, least: u64, fields: &str) -> Option<(Daemon, u64)> {
     let guard = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 0)])?;
     let before = total(PAGE, 0);
@@ -69,10 +70,10 @@ fn stays(pages: u64) {
 #[test]
 fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_needs_it() {
     let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     assert_eq!(total(PAGE, 0), before + 8);
     let loan = daemon.lend(PAGE, 8);
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(8));
     assert_eq!(total(PAGE, 0), before + 16);
     // A loan that is refused is a demand, too: it is served when it comes again.
     let request = LendRequest::new(PAGE.times(30));
@@ -89,13 +90,13 @@ fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_ne
     wait_for_total(&daemon, PAGE, 0, before + 40);
     stays(before + 40);
     let status = elastic(&daemon);
-    assert_eq!((status.max_pages, status.total_pages), (before + 40, before + 40));
-    assert_eq!(status.grown_pages, 40);
+    assert_eq!((status.max_pages, status.total_pages), (Pages(before + 40), Pages(before + 40)));
+    assert_eq!(status.grown_pages, Pages(40));
     let returned = Instant::now();
     drop((loan, large));
     wait_for_total(&daemon, PAGE, 0, before + 8);
     assert!(returned.elapsed() >= Duration::from_secs(1), "{:?}", returned.elapsed());
-    daemon.wait_for("filled to the end", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled to the end", |pool| pool.ready_pages == Pages(8));
     stays(before + 8);
     let log = daemon.log();
     assert!(log.contains("made the kernel's pool larger"), "{log}");
@@ -106,18 +107,18 @@ fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_ne
 #[test]
 fn a_pool_of_all_sizes_of_blocks_gets_what_it_needs_of_the_kernel() {
     let Some((daemon, before)) = start(1024, 0, "ready = \"512M\"") else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 256);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(256));
     let loan = daemon.lend(PAGE, 128);
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 256);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(256));
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
     let deadline = Instant::now() + PATIENCE;
     // What large blocks need beside them stays.
     while total(PAGE, 0) > before + 256 + 32 {
         assert!(Instant::now() < deadline, "{:?}\n{}", daemon.pool(), daemon.log());
         std::thread::sleep(Duration::from_millis(5));
     }
-    daemon.wait_for("still full", |pool| pool.ready_pages == 256);
+    daemon.wait_for("still full", |pool| pool.ready_pages == Pages(256));
 }
 
 #[test]
@@ -125,7 +126,7 @@ fn the_kernels_pool_has_its_least_size_whatever_is_needed() {
     let Some((daemon, before)) = start(20, 6, "") else { return };
     wait_for_total(&daemon, PAGE, 0, before + 6);
     // The daemon looks each 20 ms at most.
-    daemon.wait_for("seen", |pool| pool.kernel_free_pages >= 6);
+    daemon.wait_for("seen", |pool| pool.kernel_free_pages >= Pages(6));
     let loan = daemon.lend(PAGE, 6);
     daemon.client().lend(&LendRequest::new(PAGE.times(4))).expect_err("all is lent");
     wait_for_total(&daemon, PAGE, 0, before + 10);
@@ -137,23 +138,23 @@ fn the_kernels_pool_has_its_least_size_whatever_is_needed() {
 #[test]
 fn what_an_operator_writes_is_respected_and_not_fought() {
     let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
-    // What is added stays.
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
+    // Added pages stay.
     set_total(before + 13);
     stays(before + 13);
-    assert_eq!(elastic(&daemon).grown_pages, 8);
-    // What is taken away is not added again, whatever is needed. The blocks have their pages: those
-    // are surplus now.
+    assert_eq!(elastic(&daemon).grown_pages, Pages(8));
+    // Pages that were taken away are not added again, whatever the need. The blocks have their
+    // pages: those are surplus now.
     set_total(before + 2);
     daemon.wait_for("held", |pool| {
-        pool.elastic.as_ref().is_some_and(|elastic| elastic.held_pages == Some(before + 2))
+        pool.elastic.as_ref().is_some_and(|elastic| elastic.held_pages == Some(Pages(before + 2)))
     });
     let loan = daemon.lend(PAGE, 8);
     stays(before + 2);
     daemon.wait_for_log("somebody made the kernel's pool smaller");
-    // Until the operator says anew what is to be.
+    // Until the operator configures the pool anew.
     daemon.signal(Signal::SIGHUP);
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(8));
     assert!(total(PAGE, 0) >= before + 16, "{}", total(PAGE, 0));
     drop(loan);
 }
@@ -189,7 +190,7 @@ fn memory_that_is_to_stay_free_ends_growth_and_a_reload_lets_it_go_on() {
     assert_eq!(lines, 1, "{}", daemon.log());
     daemon.write_config(&config(before, 40, 0, "ready_high = 8\nreserve_free = \"1G\""));
     daemon.signal(Signal::SIGHUP);
-    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     assert_eq!(total(PAGE, 0), before + 8);
     assert_eq!(elastic(&daemon).short_because, None);
 }
@@ -197,33 +198,34 @@ fn memory_that_is_to_stay_free_ends_growth_and_a_reload_lets_it_go_on() {
 #[test]
 fn a_stop_leaves_the_pool_as_it_is_and_draining_takes_back_what_was_added() {
     let Some((mut daemon, before)) = start(40, 3, "ready_high = 8") else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     daemon.terminate();
     assert_eq!(total(PAGE, 0), before + 8);
     daemon.launch();
-    assert_eq!((daemon.pool().ready_pages, total(PAGE, 0)), (8, before + 8));
-    daemon.wait_for("known", |pool| pool.elastic.as_ref().is_some_and(|e| e.grown_pages == 8));
+    assert_eq!((daemon.pool().ready_pages, total(PAGE, 0)), (Pages(8), before + 8));
+    daemon
+        .wait_for("known", |pool| pool.elastic.as_ref().is_some_and(|e| e.grown_pages == Pages(8)));
     let drained = Instant::now();
     assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
     wait_for_total(&daemon, PAGE, 0, before + 3);
     assert!(drained.elapsed() < Duration::from_secs(1), "{:?}", drained.elapsed());
     assert!(daemon.command(&["drain", "--end"]).output().expect("prezero runs").status.success());
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(8));
     assert_eq!(total(PAGE, 0), before + 8);
 }
 
 #[test]
 fn draining_without_a_daemon_takes_back_what_the_last_one_added() {
     let Some((mut daemon, before)) = start(40, 0, "ready_high = 8") else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     let drain = |daemon: &Daemon| {
         let run_dir = daemon.run_dir();
         let mut drain = daemon.command(&["drain", "--run-dir"]);
         drain.arg(run_dir).output().expect("prezero runs")
     };
-    // What is lent stays, and the pages that it has.
+    // Lent blocks stay, with their pages.
     let loan = daemon.lend(PAGE, 3);
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(8));
     daemon.terminate();
     assert_eq!(total(PAGE, 0), before + 11);
     let drained = drain(&daemon);
@@ -242,7 +244,7 @@ fn draining_without_a_daemon_takes_back_what_the_last_one_added() {
 
 #[test]
 fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_added() {
-    // Two steps and a half of 128 MiB; idle workers zero them beside whatever else runs.
+    // Two steps and a half of 128 MiB; idle workers zero them beside all other work.
     let fields = "ready_high = 160\npages_per_block = 4";
     let Some((mut daemon, before)) = start(200, 0, fields) else { return };
     for millis in [5, 20, 40, 80, 160] {
@@ -250,7 +252,7 @@ fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_add
         daemon.kill();
         daemon.launch();
     }
-    daemon.wait_for("filled", |pool| pool.ready_pages == 160);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(160));
     // Each start takes a page for a moment, to see that pins show, and may add one for that.
     wait_for_total(&daemon, PAGE, 0, before + 160);
     stays(before + 160);
@@ -260,7 +262,7 @@ fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_add
         daemon.kill();
         daemon.launch();
         daemon.command(&["drain", "--end"]).output().expect("prezero runs");
-        daemon.wait_for("filled", |pool| pool.ready_pages == 160);
+        daemon.wait_for("filled", |pool| pool.ready_pages == Pages(160));
     }
     daemon.command(&["drain"]).output().expect("prezero runs");
     wait_for_total(&daemon, PAGE, 0, before);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a daemon has from whoever starts it: descriptors, signals, limits, a umask.
+//! The things a daemon inherits from its starter: descriptors, signals, limits, a umask.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,11 +10,12 @@ use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::{Daemon, Page, process};
+use units::Pages;
 use wire::LendRequest;
 
 const PAGE: Page = Page::Mib2;
 
-/// A daemon that was not started yet, and its configuration.
+/// A daemon before its start, and its configuration.
 fn unstarted() -> Option<(Daemon, String)> {
     let config = PAGE.pool("ready_high = 2");
     let mut daemon = Daemon::start(PAGE, 2, &config)?;
@@ -25,7 +26,7 @@ fn unstarted() -> Option<(Daemon, String)> {
 /// Sees a daemon that was just started do all that there is to do, and end as one does.
 fn lives(daemon: &mut Daemon, config: &str) {
     daemon.wait_until_up();
-    daemon.wait_for("filled", |pool| pool.ready_pages == 2);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(2));
     let loan = daemon.lend(PAGE, 1);
     for worker in process::children(daemon.pid()) {
         kill(worker, Signal::SIGKILL).ok();
@@ -35,10 +36,10 @@ fn lives(daemon: &mut Daemon, config: &str) {
     daemon.signal(Signal::SIGHUP);
     daemon.client().lend(&LendRequest::new(PAGE.times(3))).expect_err("there are two");
     drop(loan);
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 2);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(2));
     daemon.write_config(&format!("{config}leave_free = 1\n"));
     daemon.signal(Signal::SIGHUP);
-    daemon.wait_for("read again", |pool| pool.leave_free == 1);
+    daemon.wait_for("read again", |pool| pool.leave_free == Pages(1));
     daemon.write_config(config);
     daemon.terminate();
 }
@@ -56,7 +57,7 @@ fn a_log_that_cannot_be_written_or_is_not_read_stops_nobody() {
     let full = || OwnedFd::from(File::options().append(true).open("/dev/full").expect("a device"));
     // The reader has ended, as that of `prezero serve 2>&1 | tee log` may.
     let broken = || OwnedFd::from(std::io::pipe().expect("a pipe").1);
-    // The reader hangs, and what it has not read fills the pipe.
+    // The reader hangs, and the unread lines fill the pipe.
     let (unread, hanging) = std::io::pipe().expect("a pipe");
     let hanging = || {
         let log = OwnedFd::from(hanging.try_clone().expect("a descriptor"));
@@ -91,7 +92,7 @@ fn whatever_a_daemon_inherits_it_works() {
         &["env", "-i"],
         &["prlimit", "--nofile=64:64", "--memlock=0:0", "--stack=524288:524288"],
         &sh("exec \"$@\" 0<&- 1>&- 2>&-"),
-        // A child that it did not start, and that ends.
+        // A child of another process, and one that ends.
         &sh("sleep 0.05 & exec \"$@\""),
         &sh("mkdir gone; cd gone; rmdir ../gone; exec \"$@\""),
         &sh("umask 777; exec \"$@\""),
@@ -108,7 +109,7 @@ fn whatever_a_daemon_inherits_it_works() {
     }
 }
 
-/// What is below a directory, but for what is mounted there: its kind, mode and owner.
+/// The files below a directory, mounts excluded: kind, mode and owner.
 fn modes(dir: &Path) -> BTreeSet<String> {
     let device = fs::metadata(dir).expect("a directory").dev();
     let entries = fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry"));
@@ -134,7 +135,7 @@ fn what_a_daemon_makes_has_its_mode_whatever_the_umask() {
             by(&["sh", "-c", &format!("umask {umask}; exec \"$@\""), "sh"], &command)
         });
         daemon.wait_until_up();
-        daemon.wait_for("filled", |pool| pool.ready_pages == 2);
+        daemon.wait_for("filled", |pool| pool.ready_pages == Pages(2));
         let modes = modes(daemon.scratch());
         daemon.terminate();
         modes

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nobody reads another's bytes: borrowers that die, hang, fork and cheat.
+//! Borrowers that die, hang, fork and cheat read only their own bytes.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{alone, fork};
-use linux::testkit::punch;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, OFlags};
+use testkit::child::{alone, fork};
+use testkit::punch;
+use units::Pages;
 use worker::Which;
 use worker::job::Task;
 
@@ -26,7 +27,7 @@ fn one_block(page: Page, recycle: &str) -> Option<Daemon> {
 }
 
 fn next_borrower_finds_zeros(daemon: &Daemon, page: Page) {
-    daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
+    daemon.wait_for("zeroable again", |p| p.zeroable_pages == Pages(1));
     daemon.zero("max");
     let loan = daemon.lend(page, 1);
     assert_eq!(loan.ready_bytes(), page.times(1));
@@ -46,7 +47,7 @@ fn a_borrower_killed_while_it_holds_its_block_leaves_zeros() {
             ready.hold()
         });
         borrower.wait_ready();
-        assert_eq!(daemon.pool().lent_pages, 1);
+        assert_eq!(daemon.pool().lent_pages, Pages(1));
         borrower.kill();
         next_borrower_finds_zeros(&daemon, page);
     }
@@ -72,10 +73,10 @@ fn a_block_that_a_child_still_maps_lingers_until_the_child_is_gone() {
             ready.hold()
         });
         heir.wait_ready();
-        daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+        daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
         std::thread::sleep(Duration::from_millis(300));
         let pool = daemon.pool();
-        assert_eq!((pool.lingering_pages, pool.ready_pages), (1, 0), "{pool:?}");
+        assert_eq!((pool.lingering_pages, pool.ready_pages), (Pages(1), Pages(0)), "{pool:?}");
         heir.kill();
         next_borrower_finds_zeros(&daemon, page);
     }
@@ -90,10 +91,10 @@ fn a_mapping_alone_keeps_a_returned_block_out_of_use() {
         soil(&memory, 0xCC);
         // Lease and descriptors are gone, the mapping stays.
         drop(loan);
-        daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+        daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
         std::thread::sleep(Duration::from_millis(300));
         let pool = daemon.pool();
-        assert_eq!((pool.lingering_pages, pool.ready_pages), (1, 0));
+        assert_eq!((pool.lingering_pages, pool.ready_pages), (Pages(1), Pages(0)));
         assert_soiled(&memory, 0xCC);
         soil(&memory, 0xCD);
         drop(memory);
@@ -107,7 +108,7 @@ fn a_descriptor_alone_keeps_a_returned_block_out_of_use() {
         let Some(daemon) = one_block(page, recycle) else { return };
         let (lease, blocks) = daemon.lend(page, 1).into_fds();
         drop(lease);
-        daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+        daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
         drop(blocks);
         next_borrower_finds_zeros(&daemon, page);
     }
@@ -124,14 +125,14 @@ fn path_of(fd: &dyn AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// What neither the lease proof nor the daemon sees.
+/// References that the lease proof and the daemon miss.
 fn hidden(fd: &dyn AsRawFd) -> OwnedFd {
     rustix::fs::open(path_of(fd), OFlags::PATH, Mode::empty()).expect("a path to the block")
 }
 
 /// Tries to open a block for `time` by a descriptor kept over its return, changing its mode as its
-/// owner may. Returns whether it had a page of it after `is_gone` said that it must not any more:
-/// an open before that is of its own block, which lingers until it is closed.
+/// owner may. Returns whether it had a page of it after `is_gone` said that access has ended: an
+/// earlier open is of its own block, which lingers until it is closed.
 fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -139,7 +140,7 @@ fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
         rustix::fs::chmod(path_of(kept), Mode::from_raw_mode(0o666)).ok();
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         if let Ok(fd) = rustix::fs::open(path_of(kept), flags, Mode::empty())
-            // The old file of a fresh pool has no pages any more.
+            // The old file of a fresh pool is empty now.
             && linux::BlockFile::from(fd).allocated_bytes().is_ok_and(|bytes| bytes > 0)
             && gone
         {
@@ -171,7 +172,7 @@ fn a_path_only_descriptor_opens_nothing_after_the_return() {
             1
         });
         cheat.wait_ready();
-        daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
+        daemon.wait_for("zeroable again", |p| p.zeroable_pages == Pages(1));
         std::fs::write(&sign, "").expect("a sign");
         daemon.zero("max");
         let loan = daemon.lend(page, 1);
@@ -210,7 +211,7 @@ fn a_mode_that_is_changed_again_and_again_wins_no_access_in_place() {
         });
         cheat.wait_ready();
         assert_eq!(cheat.wait(), Some(0), "round {round}: the former borrower reached the block");
-        daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
+        daemon.wait_for("zeroable again", |p| p.zeroable_pages == Pages(1));
     }
 }
 
@@ -239,7 +240,7 @@ fn a_lent_file_is_its_borrowers_alone() {
             i32::from(both.into_iter().any(|loan| access(loan) != expected))
         });
         assert_eq!(borrower.wait(), Some(0), "{recycle}: for nobody else to open");
-        daemon.wait_for("zeroable again", |p| p.zeroable_pages == 2);
+        daemon.wait_for("zeroable again", |p| p.zeroable_pages == Pages(2));
     }
 }
 
@@ -277,7 +278,7 @@ fn a_returned_page_is_free_whoever_has_a_path_only_descriptor_of_its_file() {
     // It keeps the file's inode, and the inode would keep the page.
     let kept = hidden(&blocks[0]);
     drop((lease, blocks));
-    daemon.wait_for("zeroable again", |p| p.zeroable_pages == 1);
+    daemon.wait_for("zeroable again", |p| p.zeroable_pages == Pages(1));
     assert_eq!(daemon.kernel_free(page), 1);
     let file = rustix::fs::fstat(&kept).expect("a removed file");
     assert_eq!((file.st_nlink, file.st_size, file.st_blocks), (0, 0, 0));
@@ -307,7 +308,7 @@ fn a_report_of_pages_without_memory_makes_nothing_ready() {
             "with memory for {allocated} of 2 pages"
         );
         drop(done);
-        assert_eq!(daemon.pool().ready_pages, 0);
+        assert_eq!(daemon.pool().ready_pages, Pages(0));
     }
 }
 
@@ -322,7 +323,7 @@ fn a_lease_on_a_lent_file_stops_nobody() {
         become_nobody();
         let loan = daemon.lend_to("db", Duration::from_secs(60), page, 1);
         let (lease, blocks) = loan.into_fds();
-        linux::testkit::hold_lease(&blocks[0]).expect("its own file, open once");
+        testkit::hold_lease(&blocks[0]).expect("its own file, open once");
         drop(lease);
         ready.signal();
         ready.hold()
@@ -333,16 +334,16 @@ fn a_lease_on_a_lent_file_stops_nobody() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{what}: {:?}", begun.elapsed());
     };
     let begun = Instant::now();
-    daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+    daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
     drop(daemon.lend(page, 1));
     soon("a loan", begun);
     daemon.kill();
     let begun = Instant::now();
     daemon.launch();
-    daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+    daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
     soon("a start", begun);
     borrower.kill();
-    daemon.wait_for("kept or free", |p| p.lingering_pages == 0);
+    daemon.wait_for("kept or free", |p| p.lingering_pages == Pages(0));
 }
 
 #[test]
@@ -356,7 +357,7 @@ fn in_place_blocks_stay_files_and_come_back_zero_each_time() {
             assert_zero(&memory);
             soil(&memory, round);
             drop((memory, loan));
-            daemon.wait_for("dirty in place", |p| p.zeroable_pages == 1 && p.blocks == 1);
+            daemon.wait_for("dirty in place", |p| p.zeroable_pages == Pages(1) && p.blocks == 1);
             assert_eq!(daemon.kernel_free(page), 0, "the block keeps its page");
             daemon.zero("max");
         }
@@ -371,9 +372,9 @@ fn the_lease_descriptor_alone_keeps_the_loan() {
     let copy = lease.as_fd().try_clone_to_owned().expect("a copy");
     drop((lease, blocks));
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(daemon.pool().lent_pages, 1);
+    assert_eq!(daemon.pool().lent_pages, Pages(1));
     drop(copy);
-    daemon.wait_for("returned", |p| p.lent_pages == 0);
+    daemon.wait_for("returned", |p| p.lent_pages == Pages(0));
 }
 
 #[test]
@@ -388,12 +389,12 @@ fn a_borrower_that_cuts_or_punches_its_file_costs_nobody_anything() {
     ];
     for cut in cuts {
         daemon.zero("max");
-        assert_eq!(daemon.pool().ready_pages, 4);
+        assert_eq!(daemon.pool().ready_pages, Pages(4));
         let (lease, mut blocks) = daemon.lend(page, 4).into_fds();
         let file = linux::BlockFile::from(blocks.pop().expect("one block"));
         cut(&file);
         drop((file, lease));
-        daemon.wait_for("zeroable again", |p| p.zeroable_pages == 4);
+        daemon.wait_for("zeroable again", |p| p.zeroable_pages == Pages(4));
     }
     daemon.zero("max");
     assert_zero(&daemon.lend(page, 4).map().expect("a mapping"));
@@ -435,15 +436,15 @@ fn a_borrower_that_holds_its_files_lock_holds_up_nobody_else() {
     });
     holder.wait_ready();
     let begun = Instant::now();
-    daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+    daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
     // Held until the end: returned, it would linger for a moment itself.
     let other = daemon.lend(page, 1);
     assert_eq!(other.ready_bytes(), page.times(1));
     let took = begun.elapsed();
     assert!(holder.is_running(), "the lock was to be held longer than {took:?}");
     assert!(took < Duration::from_secs(5), "others waited {took:?}");
-    assert_eq!(daemon.pool().lingering_pages, 1, "what is held up shows");
+    assert_eq!(daemon.pool().lingering_pages, Pages(1), "what is held up shows");
     drop((hogs, other));
     assert_eq!(holder.wait(), Some(0));
-    daemon.wait_for("returned", |p| p.lingering_pages == 0);
+    daemon.wait_for("returned", |p| p.lingering_pages == Pages(0));
 }

@@ -6,10 +6,11 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use linux::testkit::child::{alone, fork};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
 use serde_json::json;
+use testkit::child::{alone, fork};
+use units::Pages;
 use wire::PoolStatus;
 
 const LONG: Duration = Duration::from_secs(300);
@@ -25,7 +26,7 @@ fn the_same_owner_gets_its_content_back_and_others_get_zeros() {
         assert_zero(&memory);
         soil(&memory, 0x42);
         drop((memory, loan));
-        daemon.wait_for("kept", |p| p.kept_pages == 1);
+        daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
 
         let other = daemon.lend_to("guest2", LONG, page, 1);
         assert!(!other.is_kept());
@@ -47,7 +48,7 @@ fn the_same_name_of_another_user_is_another_owner() {
     let loan = daemon.lend_to("guest", LONG, page, 1);
     soil(&loan.map().expect("a mapping"), 0x42);
     drop(loan);
-    daemon.wait_for("kept", |p| p.kept_pages == 1);
+    daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
     let stranger = fork(|_| {
         nix::unistd::setgroups(&[]).expect("root");
         nix::unistd::setgid(65534.into()).expect("root");
@@ -66,7 +67,7 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     let Some(daemon) = Daemon::start(page, 2, &page.pool("recycle = \"in-place\"")) else { return };
     daemon.zero("max");
     let ask = || {
-        // It takes no answer: sending one fails.
+        // It leaves the answer: sending one fails.
         let mut stream = UnixStream::connect(daemon.socket()).expect("the daemon listens");
         stream.shutdown(Shutdown::Read).expect("a socket");
         let parameters = json!({
@@ -79,21 +80,21 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     let returned = |loans| {
         let is_over = |pool: &PoolStatus| {
             let others = pool.lent_pages + pool.lingering_pages;
-            daemon.status().counters.loans == loans && others == 0
+            daemon.status().counters.loans == loans && others == Pages(0)
         };
         daemon.wait_for("the loan is over", is_over).kept_pages
     };
     let stream = ask();
-    assert_eq!(returned(1), 0, "it had nothing there");
+    assert_eq!(returned(1), Pages(0), "it had nothing there");
     drop(stream);
     let loan = daemon.lend_to("guest", LONG, page, 1);
     assert!(!loan.is_kept());
     soil(&loan.map().expect("a mapping"), 0x42);
     drop(loan);
-    assert_eq!(returned(2), 1);
+    assert_eq!(returned(2), Pages(1));
 
     let stream = ask();
-    assert_eq!(returned(3), 1, "its content stays where another answer is lost");
+    assert_eq!(returned(3), Pages(1), "its content stays where another answer is lost");
     drop(stream);
     let again = daemon.lend_to("guest", LONG, page, 1);
     assert!(again.is_kept());
@@ -110,8 +111,8 @@ fn kept_content_is_gone_when_its_time_is_over() {
         let loan = daemon.lend_to("guest", Duration::from_secs(1), page, 1);
         soil(&loan.map().expect("a mapping"), 0x42);
         drop(loan);
-        daemon.wait_for("kept", |p| p.kept_pages == 1);
-        daemon.wait_for("given up", |p| p.kept_pages == 0 && p.zeroable_pages == 1);
+        daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
+        daemon.wait_for("given up", |p| p.kept_pages == Pages(0) && p.zeroable_pages == Pages(1));
         daemon.zero("max");
         let loan = daemon.lend_to("guest", LONG, page, 1);
         assert!(!loan.is_kept());
@@ -128,7 +129,7 @@ fn kept_content_survives_the_daemon() {
     soil(&loan.map().expect("a mapping"), 0x42);
     drop(loan);
     // One file of one page, and a hole of another: both are content.
-    daemon.wait_for("kept", |p| p.kept_pages == 2);
+    daemon.wait_for("kept", |p| p.kept_pages == Pages(2));
     daemon.kill();
     daemon.launch();
     let again = daemon.lend_to("guest", LONG, page, 2);

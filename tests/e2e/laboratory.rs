@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The benchmark comes to its end. How fast anything is no test asks.
+//! The benchmark comes to its end; its figures are free.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ const OF_CHURN: [&str; 4] = [
 fn loans_back_to_back_are_measured_to_the_end_and_every_page_is_put_back() {
     let page = Page::Mib2;
     // The machine's lock: the benchmark reserves what it needs by itself.
-    let Some(guard) = linux::testkit::hugepages::reserve(page.size(), 1) else { return };
+    let Some(guard) = testkit::hugepages::reserve(page.size(), 1) else { return };
     let free = guard.free(page.size());
     let output = Command::new(binary())
         .args(["bench", "churn", "--quick", "--json"])

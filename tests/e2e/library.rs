@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use client::{Bytes, Client, Error, LendRequest, Loan, Mapping, Node, PageSize};
-use linux::testkit::hugepages;
 use prezero_tests::memory::at;
 use prezero_tests::{Daemon, Page, c};
+use testkit::hugepages;
 
 const PAGE: Page = Page::Mib2;
 const POOL: &str = "pages_per_block = 2\nmax = 8";
@@ -37,7 +37,7 @@ fn in_rust(socket: &Path) -> String {
             .expect("a string");
     }
     let (fd, part) = loan.parts().last().expect("blocks");
-    let last = Mapping::map(fd, part.bytes, PAGE.size()).expect("a mapping");
+    let last = Mapping::map(fd, part.bytes.0, PAGE.size()).expect("a mapping");
     writeln!(out, "the last block: sum {}", sum(&last)).expect("a string");
     writeln!(out, "no such block: EINVAL: the loan has fewer blocks").expect("a string");
     status(&mut out, &mut client);
@@ -72,7 +72,7 @@ fn in_rust(socket: &Path) -> String {
     let below = Some(client::Pages(1000));
     let mut watch = watch.watch(None::<Node>, None, below, Duration::from_millis(50)).expect("one");
     let report = watch.next().expect("a report").expect("a good one");
-    let page_bytes = report.levels[0].page_bytes;
+    let page_bytes = report.levels[0].page_size.bytes();
     writeln!(out, "watched: {}, pages of {page_bytes}", report.levels.len()).expect("a string");
     out
 }
@@ -116,7 +116,10 @@ fn status(out: &mut String, client: &mut Client) {
     writeln!(
         out,
         "status: 1 levels, node {}, pages of {}: {} ready, {} lent",
-        pool.node, pool.page_bytes, pool.ready_pages, pool.lent_pages
+        pool.node,
+        pool.page_size.bytes(),
+        pool.ready_pages,
+        pool.lent_pages
     )
     .expect("a string");
 }

@@ -3,29 +3,29 @@
 
 use std::time::Duration;
 
-use client::{Error, LendRequest};
+use client::{Error, Hold, LendRequest};
 use prezero_tests::memory::{assert_zero, faults_of_touching, soil};
 use prezero_tests::{Daemon, Page};
 use units::{Bytes, Pages};
 
 #[test]
 fn a_ready_block_is_lent_whole_zero_and_comes_back() {
-    // The odd page is no block, and stays the kernel's.
+    // The odd page is outside all blocks, and stays the kernel's.
     for (page, pages) in [(Page::Mib2, 3), (Page::Gib1, 2)] {
         let Some(daemon) = Daemon::start(page, pages, &page.pool("pages_per_block = 2")) else {
             return;
         };
         daemon.zero("max");
-        assert_eq!(daemon.pool().ready_pages, 2);
+        assert_eq!(daemon.pool().ready_pages, Pages(2));
         let loan = daemon.lend(page, 2);
         assert_eq!(loan.ready_bytes(), page.times(2));
         assert_eq!(loan.parts().len(), 1);
         let memory = loan.map().expect("a mapping");
         assert_zero(&memory);
         soil(&memory, 0xA5);
-        assert_eq!(daemon.pool().lent_pages, 2);
+        assert_eq!(daemon.pool().lent_pages, Pages(2));
         drop((memory, loan));
-        daemon.wait_for("back", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("back", |p| p.lent_pages + p.lingering_pages == Pages(0));
         // Cleared where it lies from now on, or the kernel's again already.
         daemon.client().give_back(None, None, None).expect("served");
         assert_eq!(daemon.pool().blocks, 0);
@@ -57,9 +57,9 @@ fn a_loan_of_more_blocks_than_one_message_carries_is_ready_as_a_whole() {
     let memory = loan.map().expect("a mapping");
     assert_zero(&memory);
     drop((memory, loan));
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
     daemon.zero("max");
-    // A client that says nothing gets one message.
+    // A client that stays silent gets one message.
     let request = LendRequest { most_blocks: Some(252), ..request };
     let loan = daemon.client().lend(&request).expect("the daemon lends");
     assert_eq!((loan.ready_bytes(), loan.parts().len()), (page.times(251), 252));
@@ -72,9 +72,9 @@ fn a_small_loan_leaves_a_large_block_alone() {
     let Some(daemon) = Daemon::start(page, 66, &config) else { return };
     daemon.zero("max");
     let small = daemon.lend(page, 1);
-    assert_eq!((small.ready_bytes(), daemon.pool().ready_pages), (Bytes(0), 64));
+    assert_eq!((small.ready_bytes(), daemon.pool().ready_pages), (Bytes(0), Pages(64)));
     assert_zero(&small.map().expect("a mapping"));
-    // Nor does it keep the block from whoever it is for.
+    // It also leaves the block to its borrower.
     let large = daemon.lend(page, 60);
     assert_eq!(large.ready_bytes(), page.times(60));
 }
@@ -122,16 +122,16 @@ fn a_ready_gibibyte_of_small_huge_pages_maps_at_one_fault() {
     };
     check(&daemon);
     // What the daemon keeps mapped does not stand in the way of its own proof.
-    daemon.wait_for("dirty again", |p| p.zeroable_pages == 1024);
+    daemon.wait_for("dirty again", |p| p.zeroable_pages == Pages(1024));
     daemon.zero("max");
     check(&daemon);
-    daemon.wait_for("dirty again", |p| p.zeroable_pages == 1024);
+    daemon.wait_for("dirty again", |p| p.zeroable_pages == Pages(1024));
     daemon.zero("max");
     daemon.kill();
     daemon.launch();
-    let taken_over = daemon.wait_for("taken over", |p| p.ready_pages == 1024);
-    assert_eq!(taken_over.lingering_pages, 0);
-    // A restarted daemon makes them again by itself; nobody waits for that.
+    let taken_over = daemon.wait_for("taken over", |p| p.ready_pages == Pages(1024));
+    assert_eq!(taken_over.lingering_pages, Pages(0));
+    // A restarted daemon makes them again by itself, without a waiting caller.
     std::thread::sleep(std::time::Duration::from_millis(200));
     check(&daemon);
 }
@@ -170,7 +170,7 @@ fn several_blocks_are_mapped_in_a_row_in_order() {
     assert_eq!(memory.len() as u64, page.times(7).0);
     assert_zero(&memory);
     for (index, (fd, part)) in loan.parts().enumerate() {
-        let alone = client::Mapping::map(fd, part.bytes, page.size()).expect("one block");
+        let alone = client::Mapping::map(fd, part.bytes.0, page.size()).expect("one block");
         let byte = u8::try_from(index + 1).expect("few blocks");
         alone.fill(0..alone.len(), byte);
     }
@@ -188,7 +188,7 @@ fn a_hole_gets_the_pages_of_unlent_blocks_of_another_shape() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
     daemon.zero("max");
-    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (4, 0));
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (Pages(4), 0));
     // One file of four pages: one ready page and three that four blocks of one cannot join.
     let loan = daemon.lend(page, 4);
     assert_eq!(loan.ready_bytes(), page.times(1));
@@ -222,25 +222,25 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 4, &page.pool("pages_per_block = 2")) else { return };
     daemon.zero("max");
-    let request = LendRequest { held_by_memory: true, ..LendRequest::new(page.times(4)) };
+    let request = LendRequest { hold: Hold::Memory, ..LendRequest::new(page.times(4)) };
     let loan = daemon.client().lend(&request).expect("a loan");
     let memory = loan.map().expect("one range");
     // The lease's descriptor is closed, and the blocks' as well.
     drop(loan);
     soil(&memory, 7);
-    let child = linux::testkit::child::fork(|ready| {
+    let child = testkit::child::fork(|ready| {
         ready.signal();
         ready.hold()
     });
     child.wait_ready();
     drop(memory);
-    // Longer than the daemon leaves such a loan alone: it looks, and finds the child.
+    // Longer than the daemon leaves new loans alone: it looks, and finds the child.
     std::thread::sleep(std::time::Duration::from_millis(600));
     let pool = daemon.pool();
-    assert_eq!((pool.lent_pages, pool.lingering_pages), (4, 0), "{pool:?}");
+    assert_eq!((pool.lent_pages, pool.lingering_pages), (Pages(4), Pages(0)), "{pool:?}");
     assert_eq!(daemon.status().loans.len(), 1);
     child.kill();
-    // Whoever is short of pages finds them at once.
+    // A program short of pages finds them at once.
     assert_zero(&daemon.lend(page, 4).map().expect("the pages of the loan that ended"));
     daemon.wait_for("given back", |p| p.blocks == 0);
 }
@@ -249,29 +249,29 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
 fn the_end_of_a_mapping_is_an_event_for_loans_held_by_memory_and_blocks_that_linger() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 1, &page.pool("max = 1")) else { return };
-    for held_by_memory in [true, false] {
+    for hold in [Hold::Memory, Hold::Descriptor] {
         let mut times: Vec<_> = (0..9)
             .map(|_| {
                 daemon.zero("max");
-                let request = LendRequest { held_by_memory, ..LendRequest::new(page.times(1)) };
+                let request = LendRequest { hold: hold.clone(), ..LendRequest::new(page.times(1)) };
                 let loan = daemon.client().lend(&request).expect("a loan");
                 let memory = loan.map().expect("its memory");
                 drop(loan);
-                let wanted = |p: &wire::PoolStatus| p.lent_pages + p.lingering_pages == 1;
+                let wanted = |p: &wire::PoolStatus| p.lent_pages + p.lingering_pages == Pages(1);
                 daemon.wait_for("still mapped", wanted);
                 // Longer than the daemon looks often by the clock.
                 std::thread::sleep(std::time::Duration::from_millis(700));
                 let begun = std::time::Instant::now();
                 drop(memory);
                 let mut client = daemon.client();
-                while client.status().expect("a status").pools[0].zeroable_pages == 0 {}
+                while client.status().expect("a status").pools[0].zeroable_pages == Pages(0) {}
                 begun.elapsed()
             })
             .collect();
         times.sort();
         // By the clock alone it would be half of a quarter of a second.
         let median = times[times.len() / 2];
-        assert!(median.as_millis() < 60, "held by memory: {held_by_memory}, {times:?}");
+        assert!(median.as_millis() < 60, "{hold:?}, {times:?}");
     }
 }
 
@@ -282,7 +282,7 @@ fn ready_blocks_are_given_back_on_request() {
     daemon.zero("max");
     let given = daemon.client().give_back(None, None, Some(Pages(3))).expect("given back");
     assert_eq!(given, page.times(3));
-    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (1, 3));
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (Pages(1), 3));
     daemon.client().give_back(None, None, None).expect("all");
     assert_eq!((daemon.pool().blocks, daemon.kernel_free(page)), (0, 4));
 }

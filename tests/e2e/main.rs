@@ -2,7 +2,7 @@
 //! End to end: the real binary on real huge pages of this machine. One file per subject; new tests
 //! belong into the file of their subject.
 //!
-//! Every test that takes pages holds the machine-wide lock of `linux::testkit::hugepages`, and
+//! Every test that takes pages holds the machine-wide lock of `testkit::hugepages`, and
 //! fails if a page is missing from the kernel's pool at its end.
 
 mod conformance;

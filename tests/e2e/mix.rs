@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One pool for programs of every shape: the operator says how many bytes, the daemon learns of
-//! which blocks.
+//! One pool for programs of every shape: the operator sets the bytes, the daemon learns the blocks.
 
 use client::{LendRequest, Loan};
 use prezero_tests::{Daemon, Page};
-use units::Bytes;
+use units::{Bytes, Pages};
 
 const PAGE: Page = Page::Mib2;
 const READY: u64 = 320;
@@ -23,7 +22,8 @@ fn in_blocks(daemon: &Daemon, pages: u64) -> Loan {
 }
 
 fn wants_guests(daemon: &Daemon) -> bool {
-    let wants = |size: &wire::BlockSize| size.pages_per_block == GUEST && size.wanted_blocks > 0;
+    let wants =
+        |size: &wire::BlockSize| size.pages_per_block == Pages(GUEST) && size.wanted_blocks > 0;
     daemon.pool().sizes.iter().any(wants)
 }
 
@@ -33,9 +33,11 @@ fn one_table_serves_programs_of_four_shapes_and_learns_them() {
     if !daemon.has_blocks() {
         return;
     }
-    // Blocks of before can be in the way of those that are wanted now: a quarter at most, here.
+    // Blocks of former sizes can be in the way of those wanted now: a quarter at most, here.
     let all_ready = |daemon: &Daemon| {
-        daemon.wait_for("it is filled", |p| p.ready_pages >= READY * 3 / 4 && p.zeroing_pages == 0);
+        daemon.wait_for("it is filled", |p| {
+            p.ready_pages >= Pages(READY * 3 / 4) && p.zeroing_pages == Pages(0)
+        });
     };
     let mut ready = Vec::new();
     for _ in 0..12 {
@@ -45,9 +47,10 @@ fn one_table_serves_programs_of_four_shapes_and_learns_them() {
         loans.extend((0..8).map(|_| daemon.lend(PAGE, 1)));
         let sum = |of: fn(&Loan) -> Bytes| loans.iter().map(|loan| of(loan).0).sum::<u64>();
         ready.push(100 * sum(Loan::ready_bytes) / sum(Loan::bytes));
-        assert!(daemon.pool().ready_pages <= READY, "never more than it was told");
+        assert!(daemon.pool().ready_pages <= Pages(READY), "never more than it was told");
         drop(loans);
-        daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+        daemon
+            .wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
     }
     let last = ready.last().copied().expect("a round");
     assert!(last >= 95, "of a hundred bytes were ready, by round: {ready:?}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name: what agents hand on to others, who hold nothing but a path.
+//! Loans by name: agents hand them on to others, which hold only a path.
 
 mod owners;
 mod storm;
@@ -9,9 +9,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use client::{AgentClient, Client, LendByName, LoanName};
+use client::{AgentClient, Client, LendRequest, LoanName};
 use linux::Mapping;
-use linux::testkit::child::{alone, fork};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use prezero_tests::daemon::{PATIENCE, binary};
@@ -19,18 +18,19 @@ use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::refused::agent_refusal;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
-use units::Bytes;
+use testkit::child::{alone, fork};
+use units::{Bytes, Pages, Uid};
 use wire::agent::AgentError;
 
 fn named(name: &str) -> LoanName {
     name.parse().expect("a name")
 }
 
-fn ask(name: &str, bytes: Bytes) -> LendByName {
-    LendByName::new(named(name), bytes)
+fn ask(name: &str, bytes: Bytes) -> LendRequest {
+    LendRequest::by_name(named(name), bytes)
 }
 
-/// Maps a loan as whoever gets its path does.
+/// Maps a loan like any program that gets its path.
 fn map(path: &str, page: Page) -> Mapping {
     let file = File::options().read(true).write(true).open(path).expect("root may open it");
     let bytes = file.metadata().expect("a file").len();
@@ -48,18 +48,23 @@ fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
         let Some(mut daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
         daemon.zero("max");
         let lent = daemon.agent().lend(&ask("team-a/db.0", page.times(1))).expect("it lends");
-        assert_eq!((lent.found, lent.ready_bytes), (false, page.times(1).0));
+        assert_eq!((lent.found, lent.ready_bytes), (false, page.times(1)));
         let path = lent.loan.path.clone();
         let memory = map(&path, page);
         assert_zero(&memory);
         soil(&memory, 0x42);
-        // Nobody has it open or mapped, and no caller is connected.
+        // The file is closed and unmapped, and no caller is connected.
         drop(memory);
         for stop in [Daemon::kill as fn(&mut Daemon), Daemon::terminate] {
             stop(&mut daemon);
             daemon.launch();
             let pool = daemon.pool();
-            assert_eq!((pool.lent_pages, pool.ready_pages), (1, 1), "{pool:?}\n{}", daemon.log());
+            assert_eq!(
+                (pool.lent_pages, pool.ready_pages),
+                (Pages(1), Pages(1)),
+                "{pool:?}\n{}",
+                daemon.log()
+            );
             let listed = daemon.agent().loans("team-a/").expect("a list");
             assert_eq!(listed, std::slice::from_ref(&lent.loan));
             assert_soiled(&map(&path, page), 0x42);
@@ -72,12 +77,12 @@ fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
         let gone = agent_refusal(daemon.agent().give_back(named("team-a/db.0")));
         assert_eq!(gone, AgentError::NoSuchName { name: "team-a/db.0".to_owned() });
         assert!(!Path::new(&path).exists(), "its path leads nowhere");
-        daemon.wait_for("zeroable", |p| p.zeroable_pages == 1 && p.lent_pages == 0);
+        daemon.wait_for("zeroable", |p| p.zeroable_pages == Pages(1) && p.lent_pages == Pages(0));
         daemon.zero("max");
         let next = daemon.agent().lend(&ask("team-b/x", page.times(1))).expect("it lends");
         assert_zero(&map(&next.loan.path, page));
         daemon.agent().give_back(named("team-b/x")).expect("it is lent");
-        daemon.wait_for("returned", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
     }
 }
 
@@ -87,40 +92,42 @@ fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
     let page = Page::Mib2;
     let config = format!("{}[agent]\nfill_max = \"8M\"\n", page.pool("pages_per_block = 2"));
     let Some(daemon) = Daemon::start(page, 8, &config) else { return };
-    let whole = |name, pages| LendByName { whole: true, ..ask(name, page.times(pages)) };
+    let whole = |name, pages| LendRequest { whole: true, ..ask(name, page.times(pages)) };
     // Not ready, ready in part, ready: whole in the end.
     let allocated = |path: &str| std::fs::metadata(path).expect("a file").blocks() * 512;
     let lent = daemon.agent().lend(&whole("none", 3)).expect("the daemon zeroes it");
-    assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (0, page.times(3).0));
+    assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (Bytes(0), page.times(3).0));
     assert_zero(&map(&lent.loan.path, page));
     daemon.zero("max");
     let lent = daemon.agent().lend(&whole("part", 3)).expect("the daemon zeroes the rest");
     let found = (lent.ready_bytes, allocated(&lent.loan.path));
-    assert_eq!(found, (page.times(2).0, page.times(3).0));
+    assert_eq!(found, (page.times(2), page.times(3).0));
     assert_zero(&map(&lent.loan.path, page));
     let supply = daemon.agent().supply().expect("it says");
     let [supply] = supply.as_slice() else { panic!("{supply:?}") };
-    let expected = (page.times(6).0, page.times(8).0, page.times(2).0);
+    let expected = (page.times(6), page.times(8), page.times(2));
     assert_eq!((supply.named_bytes, supply.total_bytes, supply.block_bytes), expected);
     let ready: Vec<_> =
         supply.ready_blocks.iter().map(|of| (of.block_bytes, of.ready_bytes)).collect();
-    assert_eq!(ready, [(page.times(2).0, supply.ready_bytes)]);
-    // More than there is, and more than the daemon may zero: refused with nothing left behind.
+    assert_eq!(ready, [(page.times(2), supply.ready_bytes)]);
+    // More than there is, and more than the daemon may zero: refused and left as before.
     let refused = agent_refusal(daemon.agent().lend(&whole("much", 3)));
     assert!(matches!(refused, AgentError::NotEnough { .. }), "{refused}");
     daemon.agent().give_back(named("none")).expect("it is lent");
     daemon.agent().give_back(named("part")).expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
     daemon.client().give_back(None, None, None).expect("root may");
     let refused = agent_refusal(daemon.agent().lend(&whole("long", 5)));
     assert!(refused.to_string().contains("agent.fill_max"), "{refused}");
     assert_eq!(names(&daemon, ""), Vec::<String>::new());
-    daemon.wait_for("nothing left", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("nothing left", |p| p.lent_pages + p.lingering_pages == Pages(0));
     // A hole is a hole where that was not asked for.
     let lent = daemon.agent().lend(&ask("hole", page.times(5))).expect("a hole");
-    assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (0, 0));
+    assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (Bytes(0), 0));
     daemon.agent().give_back(named("hole")).expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0 && p.zeroable_pages == 8);
+    daemon.wait_for("free", |p| {
+        p.lent_pages + p.lingering_pages == Pages(0) && p.zeroable_pages == Pages(8)
+    });
 }
 
 #[test]
@@ -138,9 +145,9 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     let exceeded = refused("team-a/1", 3);
     let expected = AgentError::QuotaExceeded {
         scope: "team-a".to_owned(),
-        held_bytes: 0,
-        quota_bytes: 4 << 20,
-        asked_bytes: 6 << 20,
+        held_bytes: Bytes(0),
+        quota_bytes: Bytes(4 << 20),
+        asked_bytes: Bytes(6 << 20),
     };
     assert_eq!(exceeded, expected);
     assert!(matches!(refused("team-b/1", 2), AgentError::QuotaExceeded { .. }));
@@ -153,16 +160,16 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     // What lingers counts, too.
     let memory = map(&kept_mapped.loan.path, page);
     agent.give_back(named("team-a/2")).expect("it is lent");
-    daemon.wait_for("lingering", |p| p.lingering_pages == 1);
+    daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
     let counted = agent_refusal(agent.lend(&ask("team-a/3", page.times(1))));
     assert!(
-        matches!(counted, AgentError::QuotaExceeded { held_bytes: 4_194_304, .. }),
+        matches!(counted, AgentError::QuotaExceeded { held_bytes: Bytes(4_194_304), .. }),
         "{counted}"
     );
     drop(memory);
-    daemon.wait_for("let go of", |p| p.lingering_pages == 0);
+    daemon.wait_for("let go of", |p| p.lingering_pages == Pages(0));
     agent.lend(&ask("team-a/3", page.times(1))).expect("again 4 of 4 MiB");
-    // What no type of the client's lets through.
+    // Values that the client's types exclude.
     agent.give_back(named("team-b/1")).expect("it is lent");
     let call =
         |method: &str, parameters: &str| raw_call(&daemon.agent_socket(), method, parameters);
@@ -185,7 +192,7 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     for name in all {
         agent.give_back(named(name)).expect("it is lent");
     }
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
 }
 
 /// One call without a client, and its answer.
@@ -212,13 +219,13 @@ fn the_agents_socket_is_roots_and_its_groups_and_the_other_knows_nothing_of_name
     let mode = |path: &Path| path.metadata().expect("a socket").permissions().mode() & 0o777;
     assert_eq!(mode(&daemon.agent_socket()), 0o600);
     as_nobody(|| AgentClient::connect(daemon.agent_socket()).is_err());
-    // Whoever is let to the socket is refused by its credentials all the same.
+    // The credentials refuse a user even if the socket's mode admits it.
     let open = std::fs::Permissions::from_mode(0o666);
     std::fs::set_permissions(daemon.agent_socket(), open).expect("root's");
     as_nobody(|| {
         let mut agent = AgentClient::connect(daemon.agent_socket()).expect("it may knock");
         let refused = agent_refusal(agent.loans(""));
-        matches!(refused, AgentError::NotPermitted { uid: NOBODY, .. })
+        matches!(refused, AgentError::NotPermitted { uid: Uid(NOBODY), .. })
     });
     let of_the_other = raw_call(&daemon.socket(), "ListLoans", "{}");
     assert!(!of_the_other.contains("loans"), "{of_the_other}");
@@ -229,18 +236,17 @@ fn the_agents_socket_is_roots_and_its_groups_and_the_other_knows_nothing_of_name
     as_nobody(|| {
         let mut agent = AgentClient::connect(daemon.agent_socket()).expect("a member may");
         let lent = agent.lend(&ask("mine", page.times(1))).expect("a member may");
-        lent.loan.uid == NOBODY && agent.give_back(named("mine")).is_ok()
+        lent.loan.uid == Uid(NOBODY) && agent.give_back(named("mine")).is_ok()
     });
     // A file is its user's alone.
-    let request =
-        LendByName { uid: Some(NOBODY), gid: Some(NOBODY), ..ask("given", page.times(1)) };
+    let request = ask("given", page.times(1)).given_to(Some(Uid(NOBODY)), Some(NOBODY));
     let lent = daemon.agent().lend(&request).expect("root may");
     let file = Path::new(&lent.loan.path).metadata().expect("a file");
     assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (NOBODY, NOBODY, 0o600));
     let other = agent_refusal(daemon.agent().lend(&ask("given", page.times(1))));
     assert!(matches!(other, AgentError::NameTaken { .. }), "for another user it is another loan");
     daemon.agent().give_back(named("given")).expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
 }
 
 #[test]
@@ -265,19 +271,19 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
             soil(&memory, 0x77);
             drop(memory);
             ready.signal();
-            // Until its memory is somebody else's.
+            // Until its memory has another user.
             let end = std::time::Instant::now() + PATIENCE;
             while !daemon.scratch().join("lent").exists() {
                 assert!(std::time::Instant::now() < end, "the next loan was never made");
                 std::thread::sleep(Duration::from_millis(2));
             }
-            // The file it was given: empty now, and nobody's.
+            // The file it was given: empty now, and unowned.
             let file = File::options().read(true).write(true).open(&inside).expect("uid 0 may");
             i32::try_from(file.metadata().expect("a file").len() / page.size().bytes()).unwrap_or(1)
         });
         container.wait_ready();
         daemon.agent().give_back(named("pod")).expect("it is lent");
-        daemon.wait_for("zeroable", |p| p.zeroable_pages == 1);
+        daemon.wait_for("zeroable", |p| p.zeroable_pages == Pages(1));
         daemon.zero("max");
         let next = daemon.agent().lend(&ask("next", page.times(1))).expect("it lends");
         let memory = map(&next.loan.path, page);
@@ -288,7 +294,7 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
         assert_soiled(&memory, 0x33);
         drop(memory);
         daemon.agent().give_back(named("next")).expect("it is lent");
-        daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
     }
 }
 
@@ -306,11 +312,11 @@ fn a_returned_name_keeps_its_memory_from_others_while_it_is_mapped_and_is_free_a
     assert!(!second.found && second.loan.path != first.loan.path);
     assert_zero(&map(&second.loan.path, page));
     assert_soiled(&memory, 0x21);
-    assert_eq!(daemon.pool().lingering_pages, 1);
+    assert_eq!(daemon.pool().lingering_pages, Pages(1));
     drop(memory);
-    daemon.wait_for("let go of", |p| p.lingering_pages == 0);
+    daemon.wait_for("let go of", |p| p.lingering_pages == Pages(0));
     daemon.agent().give_back(named("a")).expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
 }
 
 #[test]
@@ -328,7 +334,7 @@ fn lists_of_names_come_in_pieces_and_whole() {
     for name in expected {
         agent.give_back(named(&name)).expect("it is lent");
     }
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
 }
 
 #[test]
@@ -363,6 +369,6 @@ fn the_verbs_lend_by_name_list_and_return() {
         .output()
         .expect("prezero runs");
     assert_eq!(nowhere.status.code(), Some(3));
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
     assert!(Client::connect(daemon.socket()).is_ok());
 }

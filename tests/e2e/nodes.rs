@@ -2,17 +2,17 @@
 //! Pages lie on the node of their pool. Needs two nodes: the virtual machines have them.
 
 use client::{Error, LendRequest};
-use linux::testkit::hugepages;
 use linux::{Roots, numa};
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
-use units::Node;
+use testkit::hugepages;
+use units::{Node, Pages};
 
 /// A daemon with a pool of `pages` pages on each of two nodes.
 fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
     let nodes = numa::nodes(&Roots::default()).expect("a machine has nodes");
     if nodes.len() < 2 {
-        linux::testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
     let wanted = [0, 1].map(|node| (page.size(), Some(Node(node)), pages));
@@ -30,7 +30,7 @@ fn each_loan_lies_on_the_node_that_was_asked_for() {
         let request = LendRequest { node: Some(Node(node)), ..LendRequest::new(page.times(4)) };
         let loan = daemon.client().lend(&request).expect("four pages on each node");
         assert_eq!(loan.ready_bytes(), page.times(4));
-        assert!(loan.parts().all(|(_, part)| part.node == node));
+        assert!(loan.parts().all(|(_, part)| part.node == Node(node)));
         let memory = loan.map().expect("a mapping");
         assert_zero(&memory);
         let places = numa::nodes_of(&memory, page.size()).expect("mapped pages have a node");
@@ -47,7 +47,7 @@ fn without_a_node_one_node_serves_a_loan_if_it_can_and_both_if_it_must() {
     let first = small.parts().next().expect("a part").1.node;
     assert!(small.parts().all(|(_, part)| part.node == first));
     drop(small);
-    daemon.wait_for("returned", |p| p.lent_pages == 0 && p.lingering_pages == 0);
+    daemon.wait_for("returned", |p| p.lent_pages == Pages(0) && p.lingering_pages == Pages(0));
     daemon.zero("max");
     let large = daemon.client().lend(&LendRequest::new(page.times(7))).expect("seven of eight");
     assert_eq!(large.ready_bytes(), page.times(7));

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operator in control: who has what, taking it back, and counts that are true.
+//! The operator in control: who holds memory, taking it back, and true counts.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{alone, fork};
-use linux::testkit::hugepages;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::MemfdFlags;
 use serde_json::Value;
-use units::Node;
+use testkit::child::{alone, fork};
+use testkit::hugepages;
+use units::{Node, Pages};
 
 fn json(mut command: Command) -> Value {
     let output = command.arg("--json").output().expect("prezero runs");
@@ -24,7 +24,7 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// A prezero command of user nobody, whose group is nobody's.
+/// A prezero command of the user and group `nobody`.
 fn as_nobody(daemon: &Daemon, arguments: &[&str]) -> Output {
     use std::os::unix::process::CommandExt;
     let mut command = daemon.command(arguments);
@@ -79,7 +79,7 @@ fn a_loan_says_who_has_it_where_and_since_when() {
     assert_eq!((words[1], words[3], words[9], words[10]), ("root", "sleep", "1", "6M"), "{people}");
     let held = people.lines().find(|line| line.starts_with("root ")).expect(&people);
     assert_eq!(held.split_whitespace().collect::<Vec<_>>(), ["root", "1", "6M", "8M"]);
-    // Who may only borrow sees that there is a loan, and not whose process has it.
+    // A user that may only borrow sees the loan, but not the process.
     let theirs = text(&as_nobody(&daemon, &["status", "--json"]).stdout);
     let theirs: Value = serde_json::from_str(&theirs).expect("JSON");
     let (loan, users) = (&theirs["loans"][0], &theirs["users"]);
@@ -125,7 +125,7 @@ fn a_loan_whose_process_has_ended_names_no_other_one() {
     let loan = json(daemon.command(&["status"]))["loans"][0].clone();
     assert_eq!(loan["pid"], pid, "{loan}");
     assert!(loan["command"].is_null(), "{loan}");
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
     drop(loan);
     let (lease, files) = daemon.lend(page, 1).into_fds();
     drop(lease);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == 2);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(2));
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     assert!(people.contains("1 mapped, 1 open: `prezero holders` says by whom"), "{people}");
     let found = json(daemon.command(&["holders"]));
@@ -176,7 +176,7 @@ fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
         assert_eq!(taken["bytes"], page.size().bytes(), "{taken}");
     }
     // Both are still mapped and open here.
-    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (0, free + 2));
+    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (Pages(0), free + 2));
     let again = daemon.command(&["revoke", "1"]).output().expect("prezero runs");
     assert_eq!(again.status.code(), Some(1));
     assert!(text(&again.stderr).contains("no loan has the number 1"), "{}", text(&again.stderr));
@@ -189,17 +189,17 @@ fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
     let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
     daemon.zero("max");
     if let Some(why) = daemon.status().fresh_because {
-        linux::testkit::skip_for_ever(&format!("pins are not seen here: {why}"));
+        testkit::skip_for_ever(&format!("pins are not seen here: {why}"));
         return;
     }
     let loan = daemon.lend(page, 1);
     let mapping = loan.map().expect("a mapping");
     let Ok(ring) = prezero_tests::pins::pin_in_ring(&mapping) else {
-        linux::testkit::skip_for_ever("io_uring is not for programs here");
+        testkit::skip_for_ever("io_uring is not for programs here");
         return;
     };
     drop((mapping, loan));
-    daemon.wait_for("pinned", |pool| pool.pinned_pages == 1);
+    daemon.wait_for("pinned", |pool| pool.pinned_pages == Pages(1));
     let found = json(daemon.command(&["holders"]));
     let own = |holder: &&Value| holder["pid"] == std::process::id();
     let holders = found["holders"].as_array().expect("a list");
@@ -207,10 +207,10 @@ fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
     assert_eq!((&holder["how"], &holder["lingers"]), (&"pins".into(), &true.into()), "{found}");
     let lease = holder["lease"].as_u64().expect("a number").to_string();
     json(daemon.command(&["revoke", &lease]));
-    // The kernel keeps what is pinned, whosever the file was.
-    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (0, 0));
+    // The kernel keeps pinned pages of any file.
+    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (Pages(0), 0));
     drop(ring);
-    daemon.wait_for("free again", |pool| pool.kernel_free_pages == 1);
+    daemon.wait_for("free again", |pool| pool.kernel_free_pages == Pages(1));
 }
 
 #[test]
@@ -235,8 +235,11 @@ fn a_revoked_loan_gives_its_pages_back_whatever_its_borrower_does() {
     assert_eq!(text(&people.stdout), format!("took 4M of loan {lease} away\n"));
     // It touched the memory, and no signal handler of its own caught that: no exit code.
     assert_eq!(child.wait(), None, "SIGBUS ends it");
-    let pool = daemon.wait_for("all of it back", |pool| pool.zeroable_pages == 2);
-    assert_eq!((pool.lent_pages, pool.lingering_pages, pool.kernel_free_pages), (0, 0, 2));
+    let pool = daemon.wait_for("all of it back", |pool| pool.zeroable_pages == Pages(2));
+    assert_eq!(
+        (pool.lent_pages, pool.lingering_pages, pool.kernel_free_pages),
+        (Pages(0), Pages(0), Pages(2))
+    );
     assert!(daemon.status().loans.is_empty());
     daemon.zero("max");
     prezero_tests::memory::assert_zero(&daemon.lend(page, 2).map().expect("a mapping"));
@@ -257,8 +260,8 @@ fn pages_that_are_promised_to_others_are_not_free_and_it_is_said() {
     let reserved = counters.expect("counts").free - 1;
     let daemon = Daemon::start_with(Some(guard), &page.pool(""), &[]);
     let pool = daemon.pool();
-    assert_eq!((pool.kernel_free_pages, pool.zeroable_pages), (1, 1), "{pool:?}");
-    assert_eq!(pool.kernel_reserved_pages, reserved, "{pool:?}");
+    assert_eq!((pool.kernel_free_pages, pool.zeroable_pages), (Pages(1), Pages(1)), "{pool:?}");
+    assert_eq!(pool.kernel_reserved_pages, Pages(reserved), "{pool:?}");
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     let line = format!("reserved, node 0, 2M: {reserved} pages free in the kernel, and promised");
     assert!(people.contains(&line), "{people}");
@@ -270,7 +273,9 @@ fn pages_that_are_promised_to_others_are_not_free_and_it_is_said() {
     let doctor = text(&daemon.command(&["doctor"]).output().expect("prezero runs").stdout);
     assert!(doctor.contains(&format!("{reserved} promised")), "{doctor}");
     drop((promised, memfd));
-    daemon.wait_for("free again", |pool| pool.kernel_free_pages == others && pool.ready_pages == 1);
+    daemon.wait_for("free again", |pool| {
+        pool.kernel_free_pages == Pages(others) && pool.ready_pages == Pages(1)
+    });
 }
 
 #[test]
@@ -278,7 +283,7 @@ fn a_member_of_the_zeroing_group_alone_zeroes_sets_watches_and_drains() {
     let page = Page::Mib2;
     let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 4, &config) else { return };
-    // The tree lies in the run directory, which an installation lets everybody enter.
+    // The tree lies in the run directory, which an installation opens to every user.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(daemon.run_dir(), open).expect("our own directory");
     let done = |arguments: &[&str]| {
@@ -288,15 +293,15 @@ fn a_member_of_the_zeroing_group_alone_zeroes_sets_watches_and_drains() {
     };
     if daemon.status().tree.is_some() {
         assert!(done(&["zero", "3"]).starts_with("zeroed 3 pages (6M)"));
-        assert_eq!(daemon.pool().ready_pages, 3);
+        assert_eq!(daemon.pool().ready_pages, Pages(3));
     } else {
-        linux::testkit::skip_for_ever("the control tree cannot be mounted here");
+        testkit::skip_for_ever("the control tree cannot be mounted here");
     }
     done(&["set", "leave_free=1"]);
     assert!(done(&["watch", "--once"]).contains("node 0 2M: "));
     assert!(done(&["status"]).contains("prezero"));
     done(&["drain"]);
-    assert_eq!(daemon.pool().ready_pages, 0);
+    assert_eq!(daemon.pool().ready_pages, Pages(0));
     let refused = as_nobody(&daemon, &["lend", "2M", "--", "true"]);
     let why = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(4), "{why}");
@@ -327,7 +332,7 @@ fn strangers_are_told_the_groups_by_name_and_their_watch_ends() {
 fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let page = Page::Mib2;
     let config = page.pool("pages_per_block = 2\nready_low = 4\nready_high = 4");
-    // What is lent meanwhile leaves as much as is waited for.
+    // The loans meanwhile leave the pages that are waited for.
     let Some(mut daemon) = Daemon::start(page, 6, &format!("[workers]\nmax = 0\n{config}")) else {
         return;
     };
@@ -430,15 +435,15 @@ fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
     let page = Page::Mib2;
     let config = page.pool("ready_low = 4\nready_high = 4");
     let Some(mut daemon) = Daemon::start(page, 4, &config) else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 4);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(4));
     let loan = daemon.lend(page, 1);
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 3);
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(3));
     let drained = json(daemon.command(&["drain"]));
     assert_eq!(drained["given_back_bytes"], page.times(3).0, "{drained}");
     assert_eq!(drained["lent_bytes"], page.times(1).0, "{drained}");
     assert_eq!(daemon.kernel_free(page), 3);
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((daemon.kernel_free(page), daemon.status().drained), (4, true));
     let zero = daemon.command(&["zero", "max"]).output().expect("prezero runs");
@@ -448,12 +453,12 @@ fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
     daemon.kill();
     daemon.launch();
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!((daemon.pool().ready_pages, daemon.status().drained), (0, true));
+    assert_eq!((daemon.pool().ready_pages, daemon.status().drained), (Pages(0), true));
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     assert!(people.lines().next().is_some_and(|line| line.ends_with(", drained")), "{people}");
     json(daemon.command(&["drain", "--end"]));
-    daemon.wait_for("filled again", |pool| pool.ready_pages == 4);
-    // Without a daemon, too.
+    daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(4));
+    // After the end of the daemon, too.
     let while_it_runs = drain_without(&daemon, "elsewhere");
     assert!(text(&while_it_runs.stderr).contains("another daemon works in"), "it lives");
     daemon.terminate();

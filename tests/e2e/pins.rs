@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that somebody still has by other means than a descriptor or a mapping: real programs that
-//! pin pages and keep them over their loan's end.
+//! Memory that a process still has by other means than a descriptor or a mapping: real programs
+//! that pin pages and keep them over their loan's end.
 //!
 //! For each of them, each page size and each way to recycle: the block is neither ready nor lent
-//! while the pin lives, what is written through it is never read by the next borrower, and the
-//! block comes back when it goes.
+//! while the pin lives, the next borrower never reads bytes written through it, and the block comes
+//! back when it goes.
 
 mod slow_file;
 mod storm;
@@ -14,10 +14,9 @@ use std::io::{Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use units::Pages;
 
 use client::Mapping;
-use linux::testkit::child::{Child, alone, fork};
-use linux::testkit::{skip, skip_for_ever};
 use prezero_tests::memory::{assert_zero, soil};
 use prezero_tests::pins::{
     PINNED, break_page, has_packet_sockets, pin_in_packet_socket, pin_in_pipe, pin_in_ring,
@@ -25,12 +24,14 @@ use prezero_tests::pins::{
 };
 use prezero_tests::{Daemon, Page};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use testkit::child::{Child, alone, fork};
+use testkit::{skip, skip_for_ever};
 
 use slow_file::SlowFile;
 
 /// What a borrower writes while it has its loan.
 const OWN: u8 = 0x5A;
-/// What is written through a pin when the loan is over.
+/// The bytes written through a pin after the loan.
 const LATE: u8 = 0xE7;
 
 /// What keeps the page, and how it lets go of it.
@@ -126,7 +127,7 @@ fn read_directly(daemon: &Daemon, page: Page) -> Option<Kept> {
         let at = memory.as_ptr().expose_provenance();
         let reader = std::thread::spawn(move || read_into(&source, at).expect("a read"));
         ready.signal();
-        // Once the kernel has the page, neither mapping nor loan is needed.
+        // Once the kernel has the page, mapping and loan may go.
         rustix::io::read(&from, &mut [0]).expect("a word");
         drop((memory, loan));
         i32::from(reader.join().expect("the thread") != PINNED)
@@ -179,7 +180,7 @@ fn one_block(page: Page, recycle: &str) -> Option<Daemon> {
     Some(daemon)
 }
 
-/// Whether this kernel shows pins; where it does not, that is said.
+/// Whether this kernel shows pins; otherwise it says so.
 fn shows_pins(daemon: &Daemon) -> bool {
     let reason = daemon.status().fresh_because;
     if let Some(reason) = &reason {
@@ -198,17 +199,21 @@ fn keeps_its_block(recycle: &str) {
             }
             let what = format!("{name}, {recycle}, {}", page.size());
             let Some(mut kept) = pin(&daemon, page) else { continue };
-            daemon.wait_for(&format!("lingering: {what}"), |p| p.lingering_pages == 1);
+            daemon.wait_for(&format!("lingering: {what}"), |p| p.lingering_pages == Pages(1));
             std::thread::sleep(std::time::Duration::from_millis(300));
             kept.write_late();
             let pool = daemon.pool();
-            let others = (pool.ready_pages, pool.zeroing_pages, pool.zeroable_pages);
-            assert_eq!((pool.lingering_pages, others), (1, (0, 0, 0)), "{what}");
+            let others = (pool.ready_pages.0, pool.zeroing_pages.0, pool.zeroable_pages.0);
+            assert_eq!((pool.lingering_pages, others), (Pages(1), (0, 0, 0)), "{what}");
             let is_pin = !matches!(kept, Kept::Message(_));
-            assert_eq!((pool.pinned_pages == 1, pool.mapped_pages), (is_pin, 0), "{what}");
+            assert_eq!(
+                (pool.pinned_pages == Pages(1), pool.mapped_pages),
+                (is_pin, Pages(0)),
+                "{what}"
+            );
             assert_eq!(daemon.kernel_free(page), 0, "{what}");
             kept.let_go();
-            daemon.wait_for(&format!("back: {what}"), |p| p.zeroable_pages == 1);
+            daemon.wait_for(&format!("back: {what}"), |p| p.zeroable_pages == Pages(1));
             let is_block = daemon.pool().blocks == 1;
             assert_eq!(is_block, recycle != "fresh", "cleared where it lies: {what}");
             daemon.zero("max");
@@ -248,12 +253,12 @@ fn pinned_pages_count_in_their_users_quota() {
     let (loan, memory) = borrowed(&daemon, page);
     pin_in_pipe(&into, &memory).expect("its own memory");
     drop((memory, loan));
-    daemon.wait_for("pinned", |p| p.pinned_pages == 1);
+    daemon.wait_for("pinned", |p| p.pinned_pages == Pages(1));
     let request = client::LendRequest::new(page.times(1));
     let refused = daemon.client().lend(&request).expect_err("a page of one is held");
     assert!(refused.to_string().contains("holds 2M of a quota of 2M"), "{refused}");
     drop((out, into));
-    daemon.wait_for("let go", |p| p.lingering_pages == 0);
+    daemon.wait_for("let go", |p| p.lingering_pages == Pages(0));
     drop(daemon.lend(page, 1));
 }
 
@@ -271,9 +276,9 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     soil(&memory, OWN);
     pin_in_pipe(&into, &memory).expect("its own memory");
     drop((memory, loan));
-    daemon.wait_for("pinned", |p| p.pinned_pages == 1 && p.kept_pages == 0);
+    daemon.wait_for("pinned", |p| p.pinned_pages == Pages(1) && p.kept_pages == Pages(0));
     drop((out, into));
-    daemon.wait_for("kept", |p| p.kept_pages == 1);
+    daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
 
     let Some(daemon) = Some(daemon).and_then(|daemon| {
         drop(daemon);
@@ -297,14 +302,14 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     };
     let done = task.run(&mut |_| std::ops::ControlFlow::Continue(())).expect("its page is there");
     done.report(&mut client).expect("an answer");
-    let pool = daemon.wait_for("pinned by its worker", |p| p.pinned_pages == 1);
-    assert_eq!(pool.ready_pages, 0);
+    let pool = daemon.wait_for("pinned by its worker", |p| p.pinned_pages == Pages(1));
+    assert_eq!(pool.ready_pages, Pages(0));
     drop((out, into));
-    daemon.wait_for("let go", |p| p.lingering_pages == 0);
+    daemon.wait_for("let go", |p| p.lingering_pages == Pages(0));
 }
 
-/// The references by which the kernel keeps a broken page are nobody's pin: a block that waited for
-/// them to go would wait for ever.
+/// The references by which the kernel keeps a broken page are no pin: a block that waited for them
+/// to go would wait for ever.
 #[test]
 fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page() {
     let _alone = alone();
@@ -329,7 +334,7 @@ fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page()
         });
         // By SIGBUS where the kernel sends it for its own madvise, too.
         borrower.wait();
-        daemon.wait_for("given back", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("given back", |p| p.lent_pages + p.lingering_pages == Pages(0));
         assert_eq!(daemon.pool().blocks, 0, "{recycle}");
         assert!(daemon.log().contains("memory errors"), "{}", daemon.log());
         assert_eq!(daemon.kernel_free(page), 1, "the other page is free, {recycle}");
@@ -343,7 +348,7 @@ fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page()
 #[test]
 fn where_pins_can_not_be_seen_blocks_recycle_fresh_and_it_is_said_why() {
     let page = Page::Mib2;
-    let Some(guard) = linux::testkit::hugepages::reserve(page.size(), 1) else { return };
+    let Some(guard) = testkit::hugepages::reserve(page.size(), 1) else { return };
     let mut daemon = Daemon::start_with(Some(guard), &page.pool("max = 1"), &[]);
     daemon.terminate();
     daemon.spawn_as(without_bpf);
@@ -359,6 +364,6 @@ fn where_pins_can_not_be_seen_blocks_recycle_fresh_and_it_is_said_why() {
     daemon.zero("max");
     let (loan, memory) = borrowed(&daemon, page);
     drop((memory, loan));
-    let pool = daemon.wait_for("the kernel's again", |p| p.zeroable_pages == 1);
+    let pool = daemon.wait_for("the kernel's again", |p| p.zeroable_pages == Pages(1));
     assert_eq!(pool.blocks, 0);
 }

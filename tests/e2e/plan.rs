@@ -12,11 +12,11 @@ use client::{Error, LendRequest};
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
 use serde_json::Value;
-use units::Bytes;
+use units::{Bytes, Pages};
 use worker::job::Task;
 use worker::{Which, take_zeroing};
 
-/// 1 GiB: 64 blocks of 16 MiB, of which up to 24 are kept ready.
+/// 1 GiB: 64 blocks of 16 MiB, with up to 24 kept ready.
 const PAGES: u64 = 512;
 const POOL: &str = "pages_per_block = 8\nready_low = 96\nready_high = 192\nrecycle = \"fresh\"";
 /// What the worker takes for a block: paced, so that a busy machine zeroes as fast as an idle one.
@@ -136,7 +136,7 @@ fn a_daemon_has_as_much_ready_as_the_plan_says() {
         scope.spawn(|| zero(&daemon, &ended));
         // A panic here must end the worker, too, which the scope waits for.
         let _ending = Ending(&ended);
-        daemon.wait_for("filled", |pool| pool.ready_pages >= 192);
+        daemon.wait_for("filled", |pool| pool.ready_pages >= Pages(192));
         replay(&daemon, &read(&trace))
     });
     assert!((predicted - seen).abs() <= TOLERANCE, "predicted {predicted:.3}, seen {seen:.3}");

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use linux::{Mapping, Roots, hugetlb};
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::Pages;
 use wire::PoolChange;
 
@@ -15,12 +15,12 @@ fn own_workers_fill_to_the_high_threshold_and_start_again_below_the_low_one() {
     let Some(daemon) = Daemon::start(page, 16, &page.pool("ready_low = 4\nready_high = 8")) else {
         return;
     };
-    daemon.wait_for("filled", |p| p.ready_pages == 8);
+    daemon.wait_for("filled", |p| p.ready_pages == Pages(8));
     let loans: Vec<_> = (0..4).map(|_| daemon.lend(page, 1)).collect();
     std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(daemon.pool().ready_pages, 4, "at the low threshold nothing is zeroed yet");
+    assert_eq!(daemon.pool().ready_pages, Pages(4), "at the low threshold nothing is zeroed yet");
     let one_more = daemon.lend(page, 1);
-    daemon.wait_for("filled again", |p| p.ready_pages == 8);
+    daemon.wait_for("filled again", |p| p.ready_pages == Pages(8));
     drop((loans, one_more));
 }
 
@@ -29,7 +29,7 @@ fn own_workers_run_where_and_how_they_are_told() {
     let page = Page::Gib1;
     let group = "/sys/fs/cgroup/cpu/prezero-test";
     if !std::path::Path::new("/sys/fs/cgroup/cpu").exists() {
-        linux::testkit::skip("no cgroup v1 cpu hierarchy here; v2 is tested in the VM");
+        testkit::skip("no cgroup v1 cpu hierarchy here; v2 is tested in the VM");
         return;
     }
     let config = format!(
@@ -40,12 +40,12 @@ fn own_workers_run_where_and_how_they_are_told() {
     let mut seen = None;
     for _ in 0..2000 {
         seen = find_worker(daemon.pid());
-        if seen.is_some() || daemon.pool().ready_pages == 2 {
+        if seen.is_some() || daemon.pool().ready_pages == Pages(2) {
             break;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    daemon.wait_for("filled", |p| p.ready_pages == 2);
+    daemon.wait_for("filled", |p| p.ready_pages == Pages(2));
     let worker = seen.expect("a worker was seen at work");
     assert_eq!(worker, ("1".into(), "7".into(), "5".into(), "/prezero-test".into()));
     daemon.wait_for("idle", |_| daemon.status().workers == 0);
@@ -66,11 +66,11 @@ fn own_workers_run_in_a_group_below_the_daemons() {
     });
     let below: Vec<_> = below.collect();
     if below.is_empty() {
-        linux::testkit::skip("no control groups are mounted here");
+        testkit::skip("no control groups are mounted here");
         return;
     }
     let Some(daemon) = Daemon::start(page, 8, &config) else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 8);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     daemon.wait_for("idle", |_| daemon.status().workers == 0);
     let used: Vec<_> = below.iter().map(|group| group.cpu_time().expect("it was made")).collect();
     assert!(used.iter().flatten().all(|time| !time.is_zero()), "{used:?}");
@@ -104,8 +104,8 @@ fn the_last_pages_are_left_free_and_given_back_when_others_take_them() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 8, &page.pool("leave_free = 3")) else { return };
     daemon.zero("max");
-    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (5, 3));
-    // Somebody else takes two of the three.
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (Pages(5), 3));
+    // Another program takes two of the three.
     let file = linux::BlockFile::from(
         rustix::fs::memfd_create(
             "other",
@@ -116,7 +116,7 @@ fn the_last_pages_are_left_free_and_given_back_when_others_take_them() {
     file.set_len(page.times(2).0).expect("two pages");
     let other = Mapping::map(&file, page.times(2).0, page.size()).expect("a mapping");
     other.populate().expect("two pages");
-    daemon.wait_for("given back", |p| p.ready_pages == 3);
+    daemon.wait_for("given back", |p| p.ready_pages == Pages(3));
     assert_eq!(daemon.kernel_free(page), 3);
 }
 
@@ -125,20 +125,20 @@ fn thresholds_change_while_it_runs_and_bad_ones_change_nothing() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 8, &page.pool("")) else { return };
     let change = |low, high, max| PoolChange {
-        page_bytes: page.size().bytes(),
-        pages_per_block: 1,
-        ready_low: Some(low),
-        ready_high: Some(high),
+        page_size: page.size(),
+        pages_per_block: Pages(1),
+        ready_low: Some(Pages(low)),
+        ready_high: Some(Pages(high)),
         max_pages: max,
         ..Default::default()
     };
-    assert_eq!(daemon.pool().ready_pages, 0);
+    assert_eq!(daemon.pool().ready_pages, Pages(0));
     daemon.client().configure(change(6, 6, None)).expect("good thresholds");
-    daemon.wait_for("filled", |p| p.ready_pages == 6);
-    for bad in [change(7, 6, None), change(1, 6, Some(2))] {
+    daemon.wait_for("filled", |p| p.ready_pages == Pages(6));
+    for bad in [change(7, 6, None), change(1, 6, Some(Pages(2)))] {
         daemon.client().configure(bad).expect_err("bad thresholds");
         let pool = daemon.pool();
-        assert_eq!((pool.ready_low, pool.ready_high, pool.max_pages), (6, 6, None));
+        assert_eq!((pool.ready_low, pool.ready_high, pool.max_pages), (Pages(6), Pages(6), None));
     }
 }
 
@@ -153,15 +153,15 @@ fn a_watch_reports_each_fall_below_its_threshold_once() {
         .expect("a watch");
     let (first, second) = (daemon.lend(page, 1), daemon.lend(page, 1));
     let report = watch.next().expect("a report").expect("a good one");
-    assert_eq!(report.levels[0].ready_pages, 2);
+    assert_eq!(report.levels[0].ready_pages, Pages(2));
     drop((first, second));
-    daemon.wait_for("returned", |p| p.lent_pages == 0);
+    daemon.wait_for("returned", |p| p.lent_pages == Pages(0));
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 4);
+    assert_eq!(daemon.pool().ready_pages, Pages(4));
     std::thread::sleep(Duration::from_millis(120));
     let _loans = [daemon.lend(page, 1), daemon.lend(page, 1)];
     let report = watch.next().expect("a report").expect("a good one");
-    assert_eq!(report.levels[0].ready_pages, 2, "armed again by the refill");
+    assert_eq!(report.levels[0].ready_pages, Pages(2), "armed again by the refill");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn idle_with_4096_blocks_the_daemon_is_small() {
     let daemon = Daemon::start_with(Some(guard), &page.pool(""), &[]);
     daemon.zero("max");
     let pool = daemon.pool();
-    assert_eq!((pool.ready_pages, pool.blocks), (4096, 4096));
+    assert_eq!((pool.ready_pages, pool.blocks), (Pages(4096), 4096));
     let resident = || -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()));
         let status = status.expect("alive");

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs of docs/policy.md do what it says, exactly as they are printed there.
+//! The programs of docs/guides/write-a-policy.md and the commands of docs/start/first-loan.md do as
+//! these pages say, exactly as they are printed there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use units::Pages;
 
-use linux::testkit::skip;
+use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
 use tempfile::TempDir;
+use testkit::skip;
 
 use crate::tree::{daemon, domain};
 
 const PAGES: u64 = 48;
-/// Not read when the test runs: virtual machines have no checkout.
-const DOCUMENT: &str = include_str!("../../docs/policy.md");
+/// Compiled in: virtual machines lack a checkout.
+const DOCUMENT: &str = include_str!("../../docs/guides/write-a-policy.md");
+const FIRST_LOAN: &str = include_str!("../../docs/start/first-loan.md");
 
 fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in it")
@@ -76,7 +80,7 @@ fn run_each(name: &str, mut check: impl FnMut(&Daemon)) {
         let policy = Policy::start(command);
         check(&daemon);
         drop(policy);
-        daemon.wait_for("quiet", |p| p.zeroing_pages == 0 && p.lent_pages == 0);
+        daemon.wait_for("quiet", |p| p.zeroing_pages == Pages(0) && p.lent_pages == Pages(0));
         daemon.client().give_back(None, None, None).expect("root may");
         std::fs::write(tree.join("zeroed_low"), "0").expect("root may");
     };
@@ -104,21 +108,41 @@ fn run_each(name: &str, mut check: impl FnMut(&Daemon)) {
 #[test]
 fn the_printed_loops_zero_whatever_can_be_zeroed() {
     run_each("zero_all", |daemon| {
-        daemon.wait_for("all zeroed", |pool| pool.ready_pages == PAGES);
+        daemon.wait_for("all zeroed", |pool| pool.ready_pages == Pages(PAGES));
         drop(daemon.lend(Page::Mib2, 1));
         // What comes back dirty is zeroed, too.
-        daemon.wait_for("zeroed again", |p| p.ready_pages == PAGES && p.lent_pages == 0);
+        daemon.wait_for("zeroed again", |p| {
+            p.ready_pages == Pages(PAGES) && p.lent_pages == Pages(0)
+        });
     });
 }
 
 #[test]
 fn the_printed_loops_keep_so_many_ready_and_no_more() {
     run_each("keep_ready", |daemon| {
-        daemon.wait_for("filled", |pool| pool.ready_pages == 16);
+        daemon.wait_for("filled", |pool| pool.ready_pages == Pages(16));
         let loans = [daemon.lend(Page::Mib2, 1), daemon.lend(Page::Mib2, 1)];
-        daemon.wait_for("filled again", |p| p.ready_pages == 16 && p.lent_pages == 2);
+        daemon.wait_for("filled again", |p| p.ready_pages == Pages(16) && p.lent_pages == Pages(2));
         drop(loans);
-        let pool = daemon.wait_for("returned", |pool| pool.lent_pages == 0);
-        assert_eq!((pool.ready_pages, pool.zeroing_pages), (16, 0), "and no more");
+        let pool = daemon.wait_for("returned", |pool| pool.lent_pages == Pages(0));
+        assert_eq!((pool.ready_pages, pool.zeroing_pages), (Pages(16), Pages(0)), "and no more");
     });
+}
+
+#[test]
+fn first_loan_page_lends_zeros_as_printed() {
+    let (_, rest) = FIRST_LOAN.split_once("\n```sh\n").expect("a block for the shell");
+    let (script, _) = rest.split_once("\n```").expect("its end");
+    let program = binary();
+    let folder = program.parent().expect("it lies in a folder");
+    let path = std::env::var("PATH").expect("a path");
+    // A failure leaves no daemon behind, which would keep the output open.
+    let script = format!("trap '(kill $daemon || :; rm -rf $dir) 2>/dev/null' EXIT\n{script}");
+    let mut shell = Command::new("sh");
+    shell.args(["-e", "-c", &script]).env("PATH", format!("{}:{path}", folder.display()));
+    let output = shell.stdin(Stdio::null()).output().expect("sh runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complaints}");
+    assert!(said.contains("256M are ready") && said.contains("\nall zero\n"), "{said}{complaints}");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket against everybody: half messages, wrong descriptors, crowds.
+//! The socket against every peer: half messages, wrong descriptors, crowds.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -13,6 +13,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde_json::{Value, json};
+use units::Pages;
 use wire::LoanStatus;
 
 fn connect(daemon: &Daemon) -> UnixStream {
@@ -44,38 +45,35 @@ fn small(page: Page) -> Option<Daemon> {
     Some(daemon)
 }
 
-/// The daemon still does its work, and has lost nothing.
+/// The daemon still does its work, and has kept everything.
 fn still_lends(daemon: &Daemon, page: Page) {
-    daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == 0);
+    daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == Pages(0));
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 2);
+    assert_eq!(daemon.pool().ready_pages, Pages(2));
     drop(daemon.lend(page, 1));
-    daemon.wait_for("returned", |p| p.lent_pages == 0);
+    daemon.wait_for("returned", |p| p.lent_pages == Pages(0));
 }
 
 #[test]
 fn the_interface_describes_itself() {
     let page = Page::Mib2;
     let Some(daemon) = small(page) else { return };
-    let mut stream = connect(&daemon);
-    let info = call(&mut stream, "org.varlink.service.GetInfo", &json!({}));
-    let interfaces = info["parameters"]["interfaces"].as_array().expect("a list").clone();
-    assert!(interfaces.contains(&json!("io.prezero")), "{info}");
-    let description = call(
-        &mut stream,
-        "org.varlink.service.GetInterfaceDescription",
-        &json!({ "interface": "io.prezero" }),
-    );
-    let text = description["parameters"]["description"].as_str().expect("a text");
-    let methods =
-        ["GetStatus", "Watch", "Configure", "Lend", "TakeZeroing", "FinishZeroing", "GiveBack"];
-    for method in methods {
-        assert!(text.contains(&format!("method {method}(")), "{method} is not in\n{text}");
-    }
-    for error in ["NotPermitted", "QuotaExceeded", "NotEnough", "NothingToZero", "BadValue"] {
-        assert!(
-            text.contains(&format!("error {error} (")) || text.contains(&format!("error {error}"))
-        );
+    let agents = format!("{}{}", daemon.socket().display(), wire::agent::SOCKET_ENDING);
+    for (path, own) in [
+        (daemon.socket().display().to_string(), (wire::INTERFACE, wire::DESCRIPTION)),
+        (agents, (wire::agent::INTERFACE, wire::agent::DESCRIPTION)),
+    ] {
+        let mut stream = UnixStream::connect(path).expect("the daemon listens");
+        let info = call(&mut stream, "org.varlink.service.GetInfo", &json!({}));
+        assert_eq!(info["parameters"]["interfaces"], json!([wire::SERVICE.0, own.0]), "{info}");
+        for (interface, definition) in [wire::SERVICE, own] {
+            let description = call(
+                &mut stream,
+                "org.varlink.service.GetInterfaceDescription",
+                &json!({ "interface": interface }),
+            );
+            assert_eq!(description["parameters"]["description"], definition, "{interface}");
+        }
     }
 }
 
@@ -106,24 +104,147 @@ fn errors_carry_their_name_and_the_value_at_fault() {
         let reply = call(&mut stream, method, &parameters);
         assert_eq!(reply["error"], expected, "{method} {parameters}: {reply}");
     }
-    let unknown = call(&mut stream, "io.prezero.Borrow", &Value::Null);
-    assert_eq!(unknown["error"], "org.varlink.service.MethodNotFound", "{unknown}");
     still_lends(&daemon, page);
 }
 
 #[test]
-fn calls_that_are_not_of_the_interface_end_their_connection() {
+fn standard_errors_name_their_cause_and_the_connection_goes_on() {
     let page = Page::Mib2;
     let Some(daemon) = small(page) else { return };
-    for parameters in [json!({}), json!({ "bytes": "many" }), json!({ "bytes": -1 }), json!([1])] {
+    let mut stream = connect(&daemon);
+    let lend = "io.prezero.Lend";
+    let describe = "org.varlink.service.GetInterfaceDescription";
+    let change = json!({ "node": 0, "page_bytes": 4096, "pages_per_block": 1, "colour": 1 });
+    let cases = [
+        ("io.prezero.Borrow", json!({}), "MethodNotFound", "method", "io.prezero.Borrow"),
+        (
+            "org.varlink.service.Get",
+            json!({}),
+            "MethodNotFound",
+            "method",
+            "org.varlink.service.Get",
+        ),
+        ("io.prezero.agent.Lend", json!({}), "InterfaceNotFound", "interface", "io.prezero.agent"),
+        ("Lend", json!({}), "InterfaceNotFound", "interface", ""),
+        (describe, json!({ "interface": "a.b" }), "InterfaceNotFound", "interface", "a.b"),
+        (describe, json!({}), "InvalidParameter", "parameter", "interface"),
+        (lend, Value::Null, "InvalidParameter", "parameter", "bytes"),
+        (lend, json!({}), "InvalidParameter", "parameter", "bytes"),
+        (lend, json!({ "bytes": "many" }), "InvalidParameter", "parameter", "bytes"),
+        (lend, json!({ "bytes": 4096, "node": [0] }), "InvalidParameter", "parameter", "node"),
+        (lend, json!({ "bytes": 4096, "colour": 1 }), "InvalidParameter", "parameter", "colour"),
+        (lend, json!([1]), "InvalidParameter", "parameter", "parameters"),
+        ("io.prezero.GetStatus", json!({ "a": 1 }), "InvalidParameter", "parameter", "a"),
+        ("io.prezero.Watch", json!({ "below": "x" }), "InvalidParameter", "parameter", "below"),
+        (
+            "io.prezero.Configure",
+            json!({ "change": change }),
+            "InvalidParameter",
+            "parameter",
+            "colour",
+        ),
+    ];
+    for (method, parameters, error, field, value) in cases {
+        let reply = call(&mut stream, method, &parameters);
+        let expected = json!({
+            "error": format!("org.varlink.service.{error}"), "parameters": { field: value },
+        });
+        assert_eq!(reply, expected, "{method} {parameters}");
+    }
+    let upgrade = json!({ "method": "io.prezero.GetStatus", "upgrade": true }).to_string();
+    stream.write_all(format!("{upgrade}\0").as_bytes()).expect("the daemon reads");
+    let reply = call(&mut stream, "io.prezero.GetStatus", &json!({}));
+    assert_eq!(reply["error"], "org.varlink.service.MethodNotImplemented", "{reply}");
+    still_lends(&daemon, page);
+}
+
+#[test]
+fn agents_get_standard_errors_too() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    let path = format!("{}{}", daemon.socket().display(), wire::agent::SOCKET_ENDING);
+    let mut stream = UnixStream::connect(path).expect("the daemon listens");
+    for (method, parameters, error) in [
+        ("io.prezero.Lend", json!({}), "InterfaceNotFound"),
+        ("io.prezero.agent.GiveBack", json!({}), "MethodNotFound"),
+        ("io.prezero.agent.Lend", json!({ "bytes": 4096 }), "InvalidParameter"),
+        ("io.prezero.agent.Return", json!({ "name": "a", "keep": true }), "InvalidParameter"),
+        ("io.prezero.agent.ListLoans", json!({ "prefix": 1 }), "InvalidParameter"),
+    ] {
+        let reply = call(&mut stream, method, &parameters);
+        assert_eq!(reply["error"], format!("org.varlink.service.{error}"), "{method}: {reply}");
+    }
+    let listed = call(&mut stream, "io.prezero.agent.ListLoans", &json!({}));
+    assert_eq!(listed["parameters"]["loans"], json!([]), "{listed}");
+}
+
+#[test]
+fn every_method_of_the_files_is_carried_out() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    let agents = format!("{}{}", daemon.socket().display(), wire::agent::SOCKET_ENDING);
+    for (path, interface, definition) in [
+        (daemon.socket().display().to_string(), wire::INTERFACE, wire::DESCRIPTION),
+        (agents, wire::agent::INTERFACE, wire::agent::DESCRIPTION),
+    ] {
+        let mut stream = UnixStream::connect(path).expect("the daemon listens");
+        let names = definition.split("\nmethod ").skip(1).filter_map(|text| text.split_once('('));
+        let names: Vec<_> = names.map(|(name, _)| format!("{interface}.{name}")).collect();
+        assert!(names.len() >= 4, "{names:?}");
+        for name in names {
+            // No method has it: nothing is carried out but what asks for nothing.
+            let reply = call(&mut stream, &name, &json!({ "unheard": 1 }));
+            assert_eq!(reply["error"], "org.varlink.service.InvalidParameter", "{name}: {reply}");
+        }
+    }
+}
+
+#[test]
+fn messages_that_are_no_calls_end_their_connection() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    for message in
+        ["", "x", "{}", "[]", "{\"method\":7}", "{\"method\":\"a.b\",\"more\":1}", "\u{1}"]
+    {
         let mut stream = connect(&daemon);
-        let call = json!({ "method": "io.prezero.Lend", "parameters": parameters });
-        let mut message = call.to_string().into_bytes();
-        message.push(0);
-        stream.write_all(&message).expect("the daemon reads");
+        stream.write_all(format!("{message}\0").as_bytes()).expect("the daemon reads");
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).expect("closed, not reset");
-        assert_eq!(rest, b"", "{call}");
+        assert_eq!(rest, b"", "{message}");
+    }
+    still_lends(&daemon, page);
+}
+
+/// Calls with random parameters of the right and the wrong types, sent whole: each has its reply.
+#[test]
+fn random_parameters_are_answered_and_the_connection_goes_on() {
+    let page = Page::Mib2;
+    let Some(daemon) = small(page) else { return };
+    let mut random = StdRng::seed_from_u64(11);
+    let names = ["bytes", "page_bytes", "node", "owner", "single", "lease", "job", "on", "x"];
+    let methods = ["Lend", "FindHolders", "Revoke", "FinishZeroing", "GiveBack", "Watch", "Y"];
+    let values = [
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(0.5),
+        json!(u64::MAX),
+        json!("a/b"),
+        json!([[]]),
+        json!({ "a": {} }),
+        json!(3),
+    ];
+    let mut stream = connect(&daemon);
+    for _ in 0..2000 {
+        let mut parameters = serde_json::Map::new();
+        for _ in 0..random.random_range(0..4) {
+            let name = names[random.random_range(0..names.len())];
+            let value = values[random.random_range(0..values.len())].clone();
+            parameters.insert(name.to_owned(), value);
+        }
+        let method = format!("io.prezero.{}", methods[random.random_range(0..methods.len())]);
+        let reply = call(&mut stream, &method, &Value::Object(parameters));
+        assert!(reply["error"].is_string() || reply["parameters"].is_object(), "{reply}");
     }
     still_lends(&daemon, page);
 }
@@ -244,7 +365,7 @@ fn a_report_of_many_loans_is_the_same_as_of_few() {
     let many = daemon.status();
     let owners: Vec<_> = many.loans.iter().filter_map(|loan| loan.owner.clone()).collect();
     assert_eq!(owners, (0..LOANS).map(|number| format!("o{number}")).collect::<Vec<_>>());
-    // Who wants no answer gets none, and the next call its own.
+    // A one-way call has no answer, and the next call gets its own.
     let mut stream = UnixStream::connect(daemon.socket()).expect("a connection");
     let calls = "{\"method\":\"io.prezero.GetStatus\",\"oneway\":true}\0\
                  {\"method\":\"io.prezero.TakeZeroing\",\"parameters\":{\"node\":77}}\0\
@@ -266,7 +387,7 @@ fn a_report_of_many_loans_is_the_same_as_of_few() {
     loans.truncate(3);
     let few = client.status().expect("a status");
     let without_age = |loans: &[LoanStatus]| -> Vec<_> {
-        loans.iter().map(|loan| LoanStatus { age_seconds: None, ..loan.clone() }).collect()
+        loans.iter().map(|loan| LoanStatus { age: None, ..loan.clone() }).collect()
     };
     assert_eq!(without_age(&few.loans), without_age(&many.loans[..3]));
 }

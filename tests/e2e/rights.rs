@@ -2,10 +2,11 @@
 //! Who may do what: refusals that name the user, the action and who may.
 
 use client::{Client, Error, LendRequest};
-use linux::testkit::child::{alone, become_user_of_a_new_namespace, fork};
 use prezero_tests::refused::refusal;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
+use testkit::child::{alone, become_user_of_a_new_namespace, fork};
+use units::{Bytes, JobId, Node, Pages, Uid};
 
 #[test]
 fn without_a_group_only_root_may_do_anything() {
@@ -16,14 +17,14 @@ fn without_a_group_only_root_may_do_anything() {
     as_nobody(|| {
         let connect = || Client::connect(daemon.socket()).expect("everybody may connect");
         let request = LendRequest::new(page.times(1));
-        let denied = |error| matches!(error, wire::Error::NotPermitted { uid: NOBODY, .. });
+        let denied = |error| matches!(error, wire::Error::NotPermitted { uid: Uid(NOBODY), .. });
         denied(refusal(connect().lend(&request)))
             && denied(refusal(connect().status()))
             && denied(refusal(connect().take_zeroing(None, None, false)))
             && denied(refusal(connect().give_back(None, None, None)))
             && denied(refusal(connect().configure(wire::PoolChange::default())))
     });
-    assert_eq!(daemon.pool().ready_pages, 2, "nothing changed");
+    assert_eq!(daemon.pool().ready_pages, Pages(2), "nothing changed");
 }
 
 #[test]
@@ -63,10 +64,10 @@ fn a_quota_counts_what_is_lent_and_what_is_kept() {
         let again = client.lend(&request).expect("its own content is counted already");
         let exceeded = |error: &wire::Error| {
             let expected = wire::Error::QuotaExceeded {
-                uid: NOBODY,
-                held_bytes: 4 << 20,
-                quota_bytes: 4 << 20,
-                asked_bytes: 2 << 20,
+                uid: Uid(NOBODY),
+                held_bytes: Bytes(4 << 20),
+                quota_bytes: Bytes(4 << 20),
+                asked_bytes: Bytes(2 << 20),
             };
             *error == expected
         };
@@ -76,7 +77,7 @@ fn a_quota_counts_what_is_lent_and_what_is_kept() {
 
 #[test]
 fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
-    /// Groups that no account of this machine has.
+    /// Groups unknown to this machine.
     const SMALL: u32 = 3_000_001;
     const LARGE: u32 = 3_000_002;
     /// A user of its own quota.
@@ -101,10 +102,11 @@ fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
             i32::from(!body(client))
         });
         assert_eq!(child.wait(), Some(0), "{uid} of {groups:?}");
-        daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+        daemon
+            .wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
         daemon.zero("max");
     };
-    // So many pages such a user gets, and is told so.
+    // The user gets this number of pages, and the daemon says so.
     let gets = |uid: u32, groups: &[u32], pages: u64| {
         as_member(uid, groups, &|mut client| {
             let one = LendRequest::new(page.times(1));
@@ -113,10 +115,10 @@ fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
             let refused = refusal(client.lend(&one));
             let status = client.status().expect("a member may look");
             drop(held);
-            let user = status.users.iter().find(|user| user.uid == uid);
-            assert_eq!(user.and_then(|user| user.quota_bytes), Some(page.times(pages).0));
+            let user = status.users.iter().find(|user| user.uid == Uid(uid));
+            assert_eq!(user.and_then(|user| user.quota_bytes), Some(page.times(pages)));
             matches!(refused, wire::Error::QuotaExceeded { quota_bytes, .. }
-                if quota_bytes == page.times(pages).0)
+                if quota_bytes == page.times(pages))
         });
     };
     gets(NOBODY, &[], 1);
@@ -139,7 +141,7 @@ fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
     daemon.zero("max");
     let lent = || {
         let status = daemon.status();
-        status.loans.iter().map(|loan| (loan.pages, loan.grown_pages)).collect::<Vec<_>>()
+        status.loans.iter().map(|loan| (loan.pages.0, loan.grown_pages.0)).collect::<Vec<_>>()
     };
     as_nobody(|| {
         let connect = || Client::connect(daemon.socket()).expect("everybody may connect");
@@ -150,7 +152,7 @@ fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
         assert_eq!(lent(), [(1, 3)]);
         let refused = |what: &str| match refusal(ask()) {
             wire::Error::QuotaExceeded { held_bytes, .. } => {
-                assert_eq!(held_bytes, 8 << 20, "{what}")
+                assert_eq!(held_bytes, Bytes(8 << 20), "{what}")
             }
             other => panic!("{what}: {other}"),
         };
@@ -164,16 +166,16 @@ fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
         let _other = ask().expect("2 of 8 MiB linger");
         true
     });
-    daemon.wait_for("all of it back", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("all of it back", |p| p.lent_pages + p.lingering_pages == Pages(0));
     daemon.zero("max");
     // Pages that are ready in the kernel's pool are free in it.
     let free = if daemon.has_blocks() { 5 } else { 8 };
-    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (3, free));
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (Pages(3), free));
 }
 
 #[test]
 fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
-    /// Users that no account of this machine has.
+    /// Users unknown to this machine.
     const SUBORDINATES: u32 = 3_000_000;
     let _alone = alone();
     let page = Page::Mib2;
@@ -191,7 +193,7 @@ fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
             ready.signal();
             match loan {
                 Ok(_loan) => ready.hold(),
-                Err(Error::Refused(wire::Error::QuotaExceeded { uid: NOBODY, .. })) => 7,
+                Err(Error::Refused(wire::Error::QuotaExceeded { uid: Uid(NOBODY), .. })) => 7,
                 Err(error) => panic!("{error}"),
             }
         });
@@ -203,7 +205,7 @@ fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
     let _holding = [borrower(&daemon, 1), borrower(&daemon, 2)];
     assert_eq!(borrower(&daemon, 3).wait(), Some(7), "a third user, and 4 of 4 MiB lent");
     let loans = |daemon: &Daemon| -> Vec<_> {
-        daemon.status().loans.iter().map(|loan| (loan.uid, loan.account)).collect()
+        daemon.status().loans.iter().map(|loan| (loan.uid.0, loan.account.0)).collect()
     };
     let expected = [(SUBORDINATES + 1, NOBODY), (SUBORDINATES + 2, NOBODY)];
     assert_eq!(loans(&daemon), expected);
@@ -214,7 +216,7 @@ fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
     as_nobody(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let full = refusal(client.lend(&LendRequest::new(page.times(1))));
-        matches!(full, wire::Error::QuotaExceeded { held_bytes: 0x40_0000, .. })
+        matches!(full, wire::Error::QuotaExceeded { held_bytes: Bytes(0x40_0000), .. })
     });
 }
 
@@ -236,7 +238,7 @@ fn workers_of_the_zeroing_group_get_no_block_that_others_borrow_unless_it_is_tru
             }
             let refused = [
                 refusal(client.take_zeroing(None, None, false)),
-                refusal(client.finish_zeroing(1, units::Pages(1))),
+                refusal(client.finish_zeroing(JobId(1), units::Pages(1))),
             ];
             refused.iter().all(|e| e.to_string().contains("write to the control tree"))
         });
@@ -244,11 +246,11 @@ fn workers_of_the_zeroing_group_get_no_block_that_others_borrow_unless_it_is_tru
             let output = as_user(&daemon, &["zero", "max"]);
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
-        assert_eq!(daemon.pool().ready_pages, expected, "trusted: {trusted}");
+        assert_eq!(daemon.pool().ready_pages, Pages(expected), "trusted: {trusted}");
     }
 }
 
-/// A prezero command of user nobody.
+/// A prezero command of the user `nobody`.
 fn as_user(daemon: &Daemon, arguments: &[&str]) -> std::process::Output {
     use std::os::unix::process::CommandExt;
     let mut command = daemon.command(arguments);
@@ -262,20 +264,20 @@ fn only_root_changes_how_a_pool_recycles() {
     let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 1, &config) else { return };
     let change = |recycle: Option<wire::Recycle>| wire::PoolChange {
-        page_bytes: page.size().bytes(),
-        pages_per_block: 1,
-        ready_high: Some(1),
-        recycle: recycle.map(|how| how.to_string()),
+        page_size: page.size(),
+        pages_per_block: Pages(1),
+        ready_high: Some(Pages(1)),
+        recycle,
         ..wire::PoolChange::default()
     };
     as_nobody(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let refused = refusal(client.configure(change(Some(wire::Recycle::InPlace))));
-        matches!(refused, wire::Error::NotPermitted { uid: NOBODY, .. })
+        matches!(refused, wire::Error::NotPermitted { uid: Uid(NOBODY), .. })
             && client.configure(change(None)).is_ok()
     });
     let pool = daemon.pool();
-    assert_eq!((pool.recycle, pool.ready_high), (wire::Recycle::Auto, 1));
+    assert_eq!((pool.recycle, pool.ready_high), (wire::Recycle::Auto, Pages(1)));
     daemon.client().configure(change(Some(wire::Recycle::InPlace))).expect("root may");
 }
 
@@ -286,16 +288,16 @@ fn only_root_adds_pools_and_only_of_nodes_that_there_are() {
     let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 1, &config) else { return };
     let change = |node: u32, pages_per_block: u64| wire::PoolChange {
-        node,
-        page_bytes: page.size().bytes(),
-        pages_per_block,
-        ready_high: Some(0),
+        node: Node(node),
+        page_size: page.size(),
+        pages_per_block: Pages(pages_per_block),
+        ready_high: Some(Pages(0)),
         ..wire::PoolChange::default()
     };
     as_nobody(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let refused = refusal(client.configure(change(0, 3)));
-        matches!(refused, wire::Error::NotPermitted { uid: NOBODY, .. })
+        matches!(refused, wire::Error::NotPermitted { uid: Uid(NOBODY), .. })
             && client.configure(change(0, 1)).is_ok()
     });
     assert_eq!(daemon.status().pools.len(), 1);

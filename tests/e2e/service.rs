@@ -11,12 +11,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::Client;
-use linux::testkit::hugepages;
 use nix::sys::signal::Signal;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use testkit::hugepages;
+use units::Pages;
 use wire::Status;
 
 /// The socket that a daemon tells things through, as systemd has one.
@@ -87,7 +88,7 @@ fn with_descriptors(command: &Command, fds: Vec<(&str, OwnedFd)>, log: &Path) ->
     shell
 }
 
-/// A daemon that was not started yet.
+/// A daemon before its start.
 fn unstarted(page: Page, pages: u64, config: &str) -> Option<Daemon> {
     let mut daemon = Daemon::start(page, pages, config)?;
     daemon.terminate();
@@ -115,10 +116,10 @@ fn the_service_manager_hears_of_readiness_reloads_and_the_end_and_is_told_that_a
         let (reloading, _) = ear.wait_for("RELOADING=1");
         assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
         ear.wait_for("READY=1");
-        assert_eq!(daemon.pool().leave_free, 1);
+        assert_eq!(daemon.pool().leave_free, Pages(1));
     }
     daemon.zero("max");
-    // What is left free is not zeroed in blocks, and no less zero in the kernel's pool.
+    // Pages of leave_free are not zeroed in blocks, and the kernel zeroes them in its pool.
     let ready = if daemon.has_blocks() { "2M" } else { "4M" };
     ear.wait_for(&format!("STATUS=2M pages: {ready} ready"));
     daemon.signal(Signal::SIGTERM);
@@ -133,7 +134,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     let Some(daemon) = Daemon::start(page, 8, &both("")) else { return };
     daemon.zero("max");
     let status = |daemon: &Daemon| -> Status { daemon.status() };
-    let ready: u64 = status(&daemon).pools.iter().map(|pool| pool.ready_pages).sum();
+    let ready: u64 = status(&daemon).pools.iter().map(|pool| pool.ready_pages.0).sum();
     assert_eq!(ready, 8);
     let loan = daemon.lend(page, 1);
     let mut watch = daemon
@@ -142,7 +143,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
         .expect("a watch that outlives reloads");
     watch.next().expect("the levels now").expect("a good report");
 
-    // What breaks a rule changes nothing, whatever else the file says.
+    // A file that breaks a rule changes nothing, whatever else it says.
     for (bad, why) in [
         (both("ready_low = 2\nready_high = 1"), "ready_low 2"),
         (format!("lend_group = \"nobody-has-this\"\n{}", both("")), "nobody-has-this"),
@@ -156,15 +157,15 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
         assert_eq!(status(&daemon), before, "{why}");
     }
 
-    // A good one holds; the pool that is not in it any more gives its unlent blocks back.
+    // A good one holds; the removed pool gives its unlent blocks back.
     daemon.write_config(&page.pool("leave_free = 1\nmax = 7"));
     daemon.signal(Signal::SIGHUP);
-    let pool = daemon.wait_for("changed", |pool| pool.leave_free == 1);
-    assert_eq!((pool.max_pages, pool.lent_pages), (Some(7), 1));
+    let pool = daemon.wait_for("changed", |pool| pool.leave_free == Pages(1));
+    assert_eq!((pool.max_pages, pool.lent_pages), (Some(Pages(7)), Pages(1)));
     assert_eq!(status(&daemon).pools.len(), 1);
     let (left, free) = (pool.ready_pages, daemon.kernel_free(page));
-    let held = if daemon.has_blocks() { left } else { 0 };
-    assert_eq!(held + free, 7, "{left} ready and {free} free: no page is lost");
+    let held = if daemon.has_blocks() { left } else { Pages(0) };
+    assert_eq!(held + Pages(free), Pages(7), "{left} ready and {free} free: no page is lost");
     assert_zero(&loan.map().expect("the loan goes on"));
     drop(loan);
     watch.next().expect("the watch goes on").expect("a good report");
@@ -176,10 +177,10 @@ fn workers_of_a_changed_configuration_are_started_and_stopped() {
     let off = format!("[workers]\nmax = 0\n{}", page.pool("ready_high = 4"));
     let Some(daemon) = Daemon::start(page, 8, &off) else { return };
     std::thread::sleep(Duration::from_millis(600));
-    assert_eq!(daemon.pool().ready_pages, 0);
+    assert_eq!(daemon.pool().ready_pages, Pages(0));
     daemon.write_config(&page.pool("ready_high = 4"));
     daemon.signal(Signal::SIGHUP);
-    daemon.wait_for("filled", |pool| pool.ready_pages == 4);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(4));
     daemon.wait_for_log("a pool is full");
 }
 
@@ -207,7 +208,7 @@ fn clients_wait_in_a_socket_that_is_handed_over_while_the_daemon_restarts() {
         }
         daemon.spawn_as(pass);
         let status = early.join().expect("no panic").expect("answered by the next daemon");
-        assert_eq!(status.pools[0].ready_pages, 2, "and with every ready page");
+        assert_eq!(status.pools[0].ready_pages, Pages(2), "and with every ready page");
     }
     daemon.kill();
     assert!(daemon.socket().exists());
@@ -229,7 +230,7 @@ fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     daemon.wait_until_up();
     let mode = std::os::unix::fs::PermissionsExt::mode;
     assert_eq!(mode(&path.metadata().expect("a socket").permissions()) & 0o777, 0o600);
-    let ask = client::LendByName::new("pod".parse().expect("a name"), page.times(1));
+    let ask = client::LendRequest::by_name("pod".parse().expect("a name"), page.times(1));
     let lent = client::AgentClient::connect(&path).and_then(|mut agent| agent.lend(&ask));
     let lent = lent.expect("it lends").loan;
     for end in [Daemon::kill, Daemon::terminate] {
@@ -249,10 +250,10 @@ fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     let returned = client::AgentClient::connect(&path)
         .and_then(|mut agent| agent.give_back("pod".parse().expect("a name")));
     returned.expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == 0);
+    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
 }
 
-/// Whether somebody has connected whom nobody has accepted.
+/// Whether a connection waits to be accepted.
 fn has_waiting(listener: &UnixListener) -> bool {
     let mut fds = [rustix::event::PollFd::new(listener, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -263,11 +264,11 @@ fn has_waiting(listener: &UnixListener) -> bool {
 fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() {
     let page = Page::Mib2;
     if !rustix::process::geteuid().is_root() {
-        linux::testkit::skip("a mount namespace needs root");
+        testkit::skip("a mount namespace needs root");
         return;
     }
     let Some(mut daemon) = unstarted(page, 4, &page.pool("recycle = \"fresh\"")) else { return };
-    // What is mounted in the test's own namespace would be found there.
+    // Mounts in the test's own namespace would be found there.
     let mounts = linux::mount::find(&linux::Roots::default(), page.size()).expect("mounts");
     for mount in mounts.into_iter().filter(|mount| mount.dir.starts_with(daemon.scratch())) {
         mount.detach().expect("our own mount");
@@ -288,13 +289,15 @@ fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() 
     start_apart(&mut daemon, &ear, &kept);
     daemon.wait_until_up();
     let pool = daemon.pool();
-    assert_eq!((pool.ready_pages, pool.lent_pages), (3, 1));
+    assert_eq!((pool.ready_pages, pool.lent_pages), (Pages(3), Pages(1)));
     assert_zero(&loan.map().expect("the loan goes on"));
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages == 0 && pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| {
+        pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(0)
+    });
     assert_eq!(daemon.kernel_free(page), 1, "a returned block's page is the kernel's again");
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 4);
+    assert_eq!(daemon.pool().ready_pages, Pages(4));
     assert_zero(&daemon.lend(page, 1).map().expect("a mapping"));
     daemon.command(&["give-back", "all"]).output().expect("prezero runs");
     daemon.kill();
@@ -347,7 +350,7 @@ fn a_check_says_what_is_wrong_with_a_file_and_starts_nothing() {
 fn the_log_names_pools_fillings_refusals_and_what_is_missing() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("ready_high = 2")) else { return };
-    daemon.wait_for("filled", |pool| pool.ready_pages == 2);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(2));
     for line in ["a pool pool=node 0 2M x 1", "fills a pool", "a pool is full"] {
         daemon.wait_for_log(line);
     }

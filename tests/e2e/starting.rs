@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use units::Pages;
 
-use linux::testkit::child::{alone, fork};
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::{Daemon, Page};
+use testkit::child::{alone, fork};
 
 #[test]
 fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
@@ -27,9 +28,9 @@ fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
     assert!(why.contains("another daemon works in") && why.contains("--run-dir"), "{why}");
     assert!(!daemon.scratch().join("second").exists(), "its socket is gone");
     let loan = daemon.lend(page, 1);
-    assert_eq!((loan.ready_bytes(), daemon.pool().ready_pages), (page.times(1), 1));
+    assert_eq!((loan.ready_bytes(), daemon.pool().ready_pages), (page.times(1), Pages(1)));
     drop(loan);
-    // A daemon that was killed has locked nothing.
+    // A killed daemon leaves everything unlocked.
     daemon.kill();
     daemon.launch();
 }
@@ -51,7 +52,7 @@ fn a_run_directory_into_which_others_can_put_files_is_refused_and_nothing_is_wri
         // As who may put files there would, to have one made that is root's.
         std::os::unix::fs::symlink(&victim, run_dir.join("lock")).expect("a link");
         if std::os::unix::fs::chown(&run_dir, Some(owner), None).is_err() {
-            linux::testkit::skip("giving a directory away needs root");
+            testkit::skip("giving a directory away needs root");
             return;
         }
         let mut command = Command::new(prezero_tests::daemon::binary());
@@ -94,6 +95,6 @@ fn a_socket_that_a_dead_daemon_left_to_others_is_replaced_and_a_living_ones_is_n
     }
     daemon.wait_until_up();
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 2);
+    assert_eq!(daemon.pool().ready_pages, Pages(2));
     drop(listener);
 }

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use prezero_tests::daemon::{PATIENCE, binary};
@@ -145,7 +146,7 @@ fn top_puts_the_terminal_back_at_a_signal_and_reports_what_it_zeroed() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("our own child");
     assert_eq!(top.end(), 0);
     let pool = daemon.pool();
-    assert_eq!(pool.zeroing_pages, 0);
+    assert_eq!(pool.zeroing_pages, Pages(0));
     assert_eq!(daemon.status().counters.lost_workers, 0, "every job was reported");
 }
 

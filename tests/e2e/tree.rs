@@ -9,10 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use client::Client;
-use linux::testkit::child::alone;
-use linux::testkit::skip;
 use linux::{Roots, fuse};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{Signal, kill};
@@ -20,11 +19,13 @@ use nix::unistd::Pid;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::user::{NOBODY, as_nobody};
 use prezero_tests::{Daemon, Page};
+use testkit::child::alone;
+use testkit::skip;
 
 /// 512 MiB: long enough to be stopped in the middle of.
 const MANY: u64 = 256;
 
-/// A daemon with a tree, or `None` where the kernel has no FUSE.
+/// A daemon with a tree, or `None` where the kernel lacks FUSE.
 pub(crate) fn daemon(pages: u64, config: &str) -> Option<Daemon> {
     if fuse::open_device().is_err() {
         skip("no FUSE here");
@@ -44,9 +45,8 @@ pub(crate) fn read(path: &Path) -> u64 {
     text.strip_suffix('\n').expect("a newline").parse().expect("a number")
 }
 
-/// A shell that writes there, as a user's would, and that heeds Ctrl-C even where these tests are a
-/// job in the background, which begins with SIGINT ignored: whoever handles it here, it is a
-/// child's own.
+/// A shell that writes there, as a user's would. It obeys Ctrl-C even where these tests are a
+/// background job, which begins with SIGINT ignored: a handler is the child's own.
 fn writer(file: &Path, text: &str) -> Child {
     let always = Arc::new(AtomicBool::new(true));
     signal_hook::flag::register_conditional_shutdown(Signal::SIGINT as i32, 130, always)
@@ -106,11 +106,11 @@ impl Held {
     }
 }
 
-/// A writer for whom something has been zeroed, and more is to be.
+/// A writer with some pages zeroed, and more to come.
 fn busy_writer(daemon: &Daemon) -> (Child, Held) {
     let writer = writer(&domain(daemon).join("zeroable_hugepages"), "max");
     let deputy = Held::begun(daemon);
-    assert!(daemon.pool().zeroable_pages > 0, "it has more to do");
+    assert!(daemon.pool().zeroable_pages > Pages(0), "it has more to do");
     (writer, deputy)
 }
 
@@ -124,17 +124,17 @@ fn the_tree_shows_what_status_says() {
     let dir = domain(&daemon);
     let check = || {
         let pool = daemon.pool();
-        assert_eq!(read(&dir.join("zeroable_hugepages")), pool.zeroable_pages);
-        assert_eq!(read(&dir.join("zeroed_hugepages")), pool.ready_pages);
+        assert_eq!(read(&dir.join("zeroable_hugepages")), pool.zeroable_pages.0);
+        assert_eq!(read(&dir.join("zeroed_hugepages")), pool.ready_pages.0);
     };
     check();
     fs::write(dir.join("zeroable_hugepages"), "3\n").expect("three pages");
-    assert_eq!(daemon.pool().ready_pages, 3, "they are zero when the write returns");
+    assert_eq!(daemon.pool().ready_pages, Pages(3), "they are zero when the write returns");
     check();
     let loan = daemon.lend(Page::Mib2, 1);
     check();
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.zeroable_pages == 6);
+    daemon.wait_for("returned", |pool| pool.zeroable_pages == Pages(6));
     check();
 }
 
@@ -149,13 +149,13 @@ fn a_writer_that_is_interrupted_or_killed_ends_at_once_and_its_work_is_kept() {
         deputy.release();
         writer.wait().expect("our own child");
         let pool = daemon.pool();
-        assert_eq!(pool.zeroing_pages, 0, "{signal}: its deputy has ended before it");
-        let (zeroed, zeroable) = (pool.ready_pages, pool.zeroable_pages);
-        assert!(zeroed > 0 && zeroable > 0, "{signal}: {pool:?}");
-        assert_eq!(zeroed + zeroable, MANY, "{signal}: no page is lost");
+        assert_eq!(pool.zeroing_pages, Pages(0), "{signal}: its deputy has ended before it");
+        let (zeroed, zeroable) = (pool.ready_pages, pool.zeroable_pages.0);
+        assert!(zeroed > Pages(0) && zeroable > Pages(0).0, "{signal}: {pool:?}");
+        assert_eq!(zeroed + Pages(zeroable), Pages(MANY), "{signal}: no page is lost");
         // The rest is there for the next one.
         fs::write(dir.join("zeroable_hugepages"), "max").expect("the rest");
-        assert_eq!(daemon.pool().ready_pages, MANY);
+        assert_eq!(daemon.pool().ready_pages, Pages(MANY));
     }
 }
 
@@ -173,7 +173,10 @@ fn a_second_writer_can_be_killed_while_the_first_is_at_work() {
     deputy.release();
     first.wait().expect("our own child");
     let pool = daemon.pool();
-    assert_eq!((pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages), (0, MANY));
+    assert_eq!(
+        (pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages),
+        (Pages(0), Pages(MANY))
+    );
 }
 
 /// The daemon's child processes.
@@ -190,7 +193,7 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
     writer.kill().expect("our own child");
     let begun = Instant::now();
     wait_until("gone", || {
-        // Not `wait`: it would hang with the writer.
+        // A poll, since `wait` would hang with the writer.
         let stat = fs::read_to_string(format!("/proc/{}/stat", writer.id())).unwrap_or_default();
         stat.contains(") Z ")
     });
@@ -200,7 +203,10 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
     deputy.release();
     wait_until("ended", || deputies(&daemon).is_empty());
     let pool = daemon.pool();
-    assert_eq!((pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages), (0, MANY));
+    assert_eq!(
+        (pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages),
+        (Pages(0), Pages(MANY))
+    );
 }
 
 /// Writes "1" in a thread of nice value 7.
@@ -255,7 +261,7 @@ fn a_deputy_that_had_not_begun_when_its_writer_went_zeroes_nothing() {
         let writer = LivingWriter::new(&path);
         let deputy = writer.stopped_deputy(&daemon)?;
         let pool = daemon.pool();
-        if pool.zeroing_pages == 0 && writer.written.try_recv().is_err() {
+        if pool.zeroing_pages == Pages(0) && writer.written.try_recv().is_err() {
             return Some((writer, deputy, pool.ready_pages));
         }
         kill(deputy, Signal::SIGCONT).ok()?;
@@ -269,9 +275,9 @@ fn a_deputy_that_had_not_begun_when_its_writer_went_zeroes_nothing() {
     kill(deputy, Signal::SIGCONT).expect("it is stopped");
     wait_until("ended", || deputies(&daemon).is_empty());
     let pool = daemon.pool();
-    assert_eq!((pool.zeroing_pages, pool.ready_pages), (0, before), "in nobody's count");
+    assert_eq!((pool.zeroing_pages, pool.ready_pages), (Pages(0), before), "in nobody's count");
     fs::write(&path, "1\n").expect("a page");
-    assert_eq!(daemon.pool().ready_pages, before + 1, "other deputies do work");
+    assert_eq!(daemon.pool().ready_pages, before + Pages(1), "other deputies do work");
 }
 
 fn denied(result: io::Result<impl Sized>) -> bool {
@@ -280,10 +286,8 @@ fn denied(result: io::Result<impl Sized>) -> bool {
 
 /// A tree where other users can reach it: the run directory is the daemon's own.
 fn public_tree() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::Builder::new()
-        .prefix(linux::testkit::MOUNTS_PREFIX)
-        .tempdir()
-        .expect("a directory");
+    let dir =
+        tempfile::Builder::new().prefix(testkit::MOUNTS_PREFIX).tempdir().expect("a directory");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(dir.path(), open).expect("our own directory");
     let tree = dir.path().join("tree");
@@ -310,8 +314,8 @@ fn who_may_read_and_write_is_said_by_group_and_mode() {
             let as_expected = |may: bool, refused: bool| may != refused;
             as_expected(may_read, denied(read)) && as_expected(may_write, denied(written))
         });
-        assert_eq!(daemon.pool().ready_pages, u64::from(may_write), "{config}");
-        // What has no use for writing is refused to everybody, as in sysfs.
+        assert_eq!(daemon.pool().ready_pages, Pages(u64::from(may_write)), "{config}");
+        // Files that make no sense to write refuse every user, as in sysfs.
         let zeroed = path.with_file_name("zeroed_hugepages");
         assert!(denied(OpenOptions::new().write(true).open(zeroed)));
         assert!(denied(File::create(path.with_file_name("new"))));
@@ -349,7 +353,7 @@ fn a_daemon_that_stops_ends_its_writers_keeps_their_work_and_unmounts() {
     assert!(!daemon.tree().join("hugepagectl").exists());
     daemon.launch();
     let ready = daemon.pool().ready_pages;
-    assert!(ready > 0 && ready < MANY, "{ready}");
+    assert!(ready > Pages(0) && ready < Pages(MANY), "{ready}");
 }
 
 #[test]
@@ -363,7 +367,7 @@ fn a_daemon_without_fuse_says_so_in_one_line_unless_it_must_have_it() {
         command.args(["serve", "--plain", "--pool", "page_size=2M", "--set", "workers.max=0"]);
         command.arg("--socket").arg(dir.path().join("socket"));
         command.arg("--run-dir").arg(dir.path().join("run")).args(tree);
-        // Who is not root may not mount, and on some machines not even open /dev/fuse.
+        // Only root may mount, and on some machines only root may open /dev/fuse.
         std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
         command.stderr(File::create(&log).expect("a log"));
         (command.spawn().expect("the daemon starts"), log)

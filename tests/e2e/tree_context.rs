@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use linux::cgroup::{self, Group, Kind};
-use linux::testkit::child::{alone, fork};
-use linux::testkit::skip;
 use linux::{CpuSet, Roots, sched};
 use prezero_tests::Daemon;
 use prezero_tests::daemon::PATIENCE;
+use testkit::child::{alone, fork};
+use testkit::skip;
 
 use crate::tree::{daemon, deputies, domain};
 
@@ -23,7 +24,7 @@ impl Groups {
     fn make(name: &str) -> Option<Self> {
         let path = format!("/prezero-{name}-{}", std::process::id());
         let groups = cgroup::everywhere(&Roots::default(), &path).expect("a good path");
-        // The pages are not the writer's: nobody is put there.
+        // The pages belong to the daemon: they stay uncharged to the writer.
         let groups: Vec<_> =
             groups.into_iter().filter(|group| group.kind() != Kind::V1Hugetlb).collect();
         if groups.is_empty() {
@@ -95,7 +96,7 @@ fn a_deputy_works_where_and_as_its_writer_runs() {
     let expected = (one.to_string(), 13, idle, groups.groups.len());
     find_deputy(&daemon, &groups.path, &expected);
     writer.kill();
-    daemon.wait_for("ended", |pool| pool.zeroing_pages == 0);
+    daemon.wait_for("ended", |pool| pool.zeroing_pages == Pages(0));
 }
 
 #[test]
@@ -109,7 +110,7 @@ fn zeroing_is_charged_to_the_writers_group() {
         i32::from(fs::write(&file, "max").is_err())
     });
     assert_eq!(writer.wait(), Some(0));
-    assert_eq!(daemon.pool().ready_pages, 256);
+    assert_eq!(daemon.pool().ready_pages, Pages(256));
     let times = groups.groups.iter().filter_map(|g| g.cpu_time().expect("a number"));
     let times: Vec<_> = times.collect();
     assert!(!times.is_empty());

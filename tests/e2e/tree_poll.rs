@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
 use std::thread;
+use units::Pages;
 
 use prezero_tests::daemon::PATIENCE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -55,5 +56,5 @@ fn a_thousand_pollers_are_all_woken_and_read_the_truth() {
         }
     });
     // And the daemon still answers at once.
-    assert_eq!(daemon.pool().ready_pages, 1);
+    assert_eq!(daemon.pool().ready_pages, Pages(1));
 }

@@ -30,7 +30,7 @@ fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
     let done = allocate(take(&mut client), 3);
     assert_eq!((done.pages, done.all), (Pages(3), false));
     assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Zeroable);
-    assert_eq!(daemon.pool().zeroable_pages, 5);
+    assert_eq!(daemon.pool().zeroable_pages, Pages(5));
     let job = take(&mut client);
     assert_eq!(job.first(), Pages(3));
     let done = allocate(job, 8);
@@ -47,7 +47,11 @@ fn so_many_pages_are_whole_blocks_however_many_threads_zero_them() {
         let zero = daemon.command(&["zero", "-j", "4", &pages.to_string()]).output();
         assert!(zero.expect("prezero runs").status.success());
         let pool = daemon.pool();
-        assert_eq!((pool.ready_pages, pool.zeroable_pages), (ready, zeroable), "{pages} more");
+        assert_eq!(
+            (pool.ready_pages, pool.zeroable_pages),
+            (Pages(ready), Pages(zeroable)),
+            "{pages} more"
+        );
     }
 }
 
@@ -62,9 +66,11 @@ fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
         client::Mapping::map(job.file().expect("a block"), size, page.size()).expect("a mapping");
     let done = allocate(job, 2);
     assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Lingering);
-    assert_eq!(daemon.pool().ready_pages, 0);
+    assert_eq!(daemon.pool().ready_pages, Pages(0));
     drop(hidden);
-    daemon.wait_for("zeroable again", |p| p.lingering_pages == 0 && p.zeroable_pages == 2);
+    daemon.wait_for("zeroable again", |p| {
+        p.lingering_pages == Pages(0) && p.zeroable_pages == Pages(2)
+    });
 }
 
 #[test]
@@ -93,6 +99,8 @@ fn a_dropped_job_returns_its_pages() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("pages_per_block = 2")) else { return };
     drop(take(&mut daemon.client()));
-    daemon.wait_for("zeroable again", |p| p.zeroing_pages == 0 && p.zeroable_pages == 2);
+    daemon.wait_for("zeroable again", |p| {
+        p.zeroing_pages == Pages(0) && p.zeroable_pages == Pages(2)
+    });
     assert_eq!(daemon.kernel_free(page), 2);
 }

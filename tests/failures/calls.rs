@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! By which errors system calls can fail, in the sense of: a machine that is short of something, a
-//! signal, a bad medium. What a call cannot say in such a state is not tried: `EAGAIN` of what the
-//! event loop was told is readable would never be followed by the event that it waits for.
+//! The errors by which system calls can fail on a machine that lacks something, after a signal, or
+//! with a bad medium. Impossible answers are not tried: `EAGAIN` for a descriptor that the event
+//! loop knows as readable would never be followed by the event that it waits for.
 
 /// Each call of the daemon's that can fail without a mistake of its own, and by which errors.
 pub(crate) const FAILING: &[(&str, &[&str])] = &[
@@ -97,7 +97,7 @@ pub(crate) const FAILING: &[(&str, &[&str])] = &[
     ("writev", &["EINTR", "EIO", "ENOSPC"]),
 ];
 
-/// What cannot fail so, or whose failure is the C library's own concern.
+/// Calls that cannot fail like this, or with a failure that is the C library's own concern.
 pub(crate) const OTHERS: &[&str] = &[
     "arch_prctl",
     "brk",

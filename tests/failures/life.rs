@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon's life, with a failure in it, and what is left of it.
+//! A daemon's life with a failure in it, and its remains.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,23 +10,24 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
-use linux::testkit::skip;
 use nix::sys::signal::Signal;
 use prezero_tests::memory::{first_dirty, soil};
 use prezero_tests::{Daemon, Page};
+use testkit::skip;
+use units::Pages;
 use wire::PoolStatus;
 
 const PAGE: Page = Page::Mib2;
 const PAGES: u64 = 6;
 /// How long a call may take before it is hung. A loan waits 2 s for its owner's former self.
 const HUNG: Duration = Duration::from_secs(15);
-/// Where the standard library panics whose new thread finds no memory for its signals' stack: as if
-/// the daemon had been killed then.
+/// Where the standard library panics because its new thread finds no memory for its signals' stack:
+/// as if the daemon had been killed then.
 const SIGNAL_STACK: &str = "sys/pal/unix/stack_overflow.rs";
 /// How long is waited for what a failure may well have prevented.
 const SOON: Duration = Duration::from_millis(1500);
 
-/// The nth call of one kind, in each thread that makes so many.
+/// The nth call of one kind, in each thread that makes enough of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Failure {
     pub(crate) call: &'static str,
@@ -134,7 +135,7 @@ impl Life {
         });
     }
 
-    /// Lives with that failure, and looks at what is left.
+    /// Lives with that failure, and checks the remains.
     ///
     /// # Errors
     /// The harm that was done.
@@ -333,16 +334,16 @@ fn for_owner(seconds: u64) -> LendRequest {
 
 /// Everything that a daemon does for its clients, once.
 fn serve(daemon: &Daemon) -> Result<(), Felt> {
-    soon(daemon, |pool| pool.ready_pages >= 4)?;
+    soon(daemon, |pool| pool.ready_pages >= Pages(4))?;
     let request = LendRequest::new(PAGE.times(3));
     use_it(&borrow(daemon, &request)?, 0x42)?;
-    soon(daemon, |pool| pool.lent_pages + pool.lingering_pages == 0)?;
+    soon(daemon, |pool| pool.lent_pages + pool.lingering_pages == Pages(0))?;
     use_it(&borrow(daemon, &for_owner(300))?, 0x17)?;
-    soon(daemon, |pool| pool.kept_pages == 1)?;
+    soon(daemon, |pool| pool.kept_pages == Pages(1))?;
     use_it(&borrow(daemon, &for_owner(300))?, 0x17)?;
     daemon.write_config(&config(2));
     daemon.signal(Signal::SIGHUP);
-    soon(daemon, |pool| pool.ready_high == 2)?;
+    soon(daemon, |pool| pool.ready_high == Pages(2))?;
     Client::connect(daemon.socket())?.give_back(None, None, None)?;
     let held = Client::connect(daemon.socket())?.lend(&request)?;
     use_it(&held, 0x23)?;
@@ -361,8 +362,9 @@ fn serve_again(daemon: &Daemon) -> Result<(), String> {
         }
     }
     use_it(&borrow(daemon, &LendRequest::new(PAGE.times(2))).map_err(told)?, 0x42).map_err(told)?;
-    let idle =
-        |p: &PoolStatus| p.lent_pages + p.lingering_pages + p.zeroing_pages + p.kept_pages == 0;
+    let idle = |p: &PoolStatus| {
+        p.lent_pages + p.lingering_pages + p.zeroing_pages + p.kept_pages == Pages(0)
+    };
     let begin = Instant::now();
     while !soon(daemon, idle).map_err(told)? {
         if begin.elapsed() > HUNG {

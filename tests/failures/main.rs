@@ -2,10 +2,10 @@
 //! Every system call of the daemon's fails once.
 //!
 //! The daemon's life (start, fill, lend, return, keep, reload, give back, stop) is lived under
-//! strace(1), which has the k-th call of one kind fail in each of its threads and workers. Whatever
-//! comes of that, afterwards a second daemon starts and serves, every page is where the kernel's
-//! counters say it should be, no file is unknown, nobody has read a foreign byte, and where the
-//! failure was felt, the log says what failed.
+//! strace(1), which has the k-th call of one kind fail in each of its threads and workers. After
+//! each failure a second daemon starts and serves. Every page is where the kernel's counters say it
+//! should be, every file is known, borrowers have read only their own bytes, and where the failure
+//! was felt, the log names it.
 //!
 //! `PREZERO_FAILURES` is how many of the failures are tried, as `PREZERO_TEST_SEED` picks them
 //! (12 unless told otherwise), or `all`; `PREZERO_FAILURES_OF` are names of calls.
@@ -16,7 +16,7 @@ mod life;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use linux::testkit::child::alone;
+use testkit::child::alone;
 
 use calls::{FAILING, OTHERS};
 use life::{Failure, Life, Outcome};

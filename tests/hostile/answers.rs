@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Answers that are long, or many: who asks for them waits for them, and nobody else.
+//! Long or many answers: only their caller waits for them.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn lend_in_many_parts(scene: &mut Scene<'_>) -> Got {
     Ok("a loan of hundreds of blocks".to_owned())
 }
 
-/// Root that looks for whoever has the blocks.
+/// Root that searches for the holders of the blocks.
 const FIND: Victim = Victim { what: "FindHolders", user: User::Root, act: find };
 
 fn find(daemon: &Daemon) -> Result<Duration, String> {
@@ -118,7 +118,7 @@ pub(crate) fn watches_of_one_user_hold_up_nobody(stage: &mut Stage) {
         .run(stage);
 }
 
-/// Watches with odd times and names of what there is not.
+/// Watches with odd times and invalid names.
 fn watch_oddly(scene: &mut Scene<'_>) -> Got {
     let odd = [
         json!({ "interval_ms": u64::MAX }),

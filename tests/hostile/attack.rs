@@ -2,18 +2,18 @@
 //! The one way in which attacks are run, so that each is judged by the same questions:
 //!
 //! - *What does the attacker get?* The error that it says it got; harm fails the test.
-//! - *What does a victim notice?* Never an error, no byte that is not its own, and how long its
-//!   calls take: the 99th percentile of calls timed in a window without and one with the attack.
-//! - *What is left?* No descriptor, no memory, no file, no page and no promise of one, by the
-//!   counts of the kernel before and after.
+//! - *What does a victim notice?* No error, only its own bytes, and the time of its calls: the 99th
+//!   percentile of calls timed in a window without and one with the attack.
+//! - *What is left?* No descriptor, memory, file, page or promised page, by the counts of the
+//!   kernel before and after.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{Child, fork};
 use prezero_tests::Daemon;
+use testkit::child::{Child, fork};
 
 use crate::groups::Throttled;
 use crate::scene::{Got, Scene};
@@ -22,13 +22,14 @@ use crate::table;
 use crate::users::User;
 use crate::victim::{LEND, STATUS, Victim};
 
-/// How long one look lasts, without the attack and with it.
+/// How long one look lasts, quiet or attacked.
 const WINDOW: Duration = Duration::from_millis(250);
-/// With an attack a call may take so many times as long as without.
-const TIMES: u32 = 5;
+/// The bound for a call with an attack, as a multiple of the time without.
+const TIMES: f64 = 5.0;
 /// Below this nothing is judged: what the kernel does for attackers, it does in its own time.
 const NOISE: Duration = Duration::from_millis(20);
-/// What is slow is looked at again: an attack is slow each time, the machine's other work is not.
+/// Slow calls are measured again: an attack is slow each time, the machine's other work only
+/// sometimes.
 const LOOKS: usize = 4;
 /// An attacker has to end so soon after it is over.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,8 +37,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The pool that most attacks are about: its own workers make pages ready as fast as they can.
 pub(crate) const POOL: &str =
     "[[pool]]\npage_size = \"2M\"\nmax = 8\nready_low = 6\nready_high = 8\n";
-/// ... so that a busy machine does not decide what is ready.
+/// ... so that the load of the machine cannot decide how many pages are ready.
 pub(crate) const WORKERS: &str = "[workers]\nsched_idle = false\nnice = 0\n";
+
+/// What an attacker does.
+type Act<'a> = dyn Fn(&mut Scene<'_>) -> Got + 'a;
 
 /// One attack; [`Attack::run`] runs it.
 pub(crate) struct Attack<'a> {
@@ -47,7 +51,8 @@ pub(crate) struct Attack<'a> {
     victims: Vec<Victim>,
     window: Duration,
     throttled: Option<&'a Throttled>,
-    act: Box<dyn Fn(&mut Scene<'_>) -> Got + 'a>,
+    act: Box<Act<'a>>,
+    control: Option<(f64, Box<Act<'a>>)>,
     /// Where it is made.
     place: &'static Location<'static>,
 }
@@ -63,33 +68,41 @@ impl<'a> Attack<'a> {
     ) -> Self {
         let victims = vec![LEND, STATUS];
         let (name, act, place) = (name.into(), Box::new(act), Location::caller());
-        Self { name, by, attackers: 1, victims, window: WINDOW, throttled: None, act, place }
+        let (throttled, control) = (None, None);
+        Self { name, by, attackers: 1, victims, window: WINDOW, throttled, act, control, place }
     }
 
-    /// By so many processes.
+    /// By this number of processes.
     pub(crate) fn attackers(self, attackers: usize) -> Self {
         Self { attackers, ..self }
     }
 
-    /// Somebody else who must not notice it.
+    /// Another victim that must notice nothing.
     pub(crate) fn also(mut self, victim: Victim) -> Self {
         self.victims.push(victim);
         self
     }
 
-    /// Nobody else than that one has to be served: an attack that may take all free pages.
+    /// Only this victim must be served: for attacks that may take all free pages.
     pub(crate) fn only(self, victim: Victim) -> Self {
         Self { victims: vec![victim], ..self }
     }
 
-    /// From a control group that gets no CPU time while it attacks.
+    /// From a control group that is frozen while it attacks.
     pub(crate) fn throttled(self, group: &'a Throttled) -> Self {
         Self { throttled: Some(group), ..self }
     }
 
-    /// Each window so long.
+    /// The length of each window.
     pub(crate) fn windows_of(self, window: Duration) -> Self {
         Self { window, ..self }
+    }
+
+    /// Judged by calls beside a process of the same user that does this: the harmless part of the
+    /// attack, or the harm that a user can do to every process of the machine without a daemon.
+    /// A call may take `times` as long as beside that.
+    pub(crate) fn beside(self, times: f64, control: impl Fn(&mut Scene<'_>) -> Got + 'a) -> Self {
+        Self { control: Some((times, Box::new(control))), ..self }
     }
 
     /// Runs it, prints its line of the table, and notes any harm that it did.
@@ -143,19 +156,30 @@ impl<'a> Attack<'a> {
         got: &mut Vec<String>,
     ) -> Result<Vec<Times>, String> {
         let known = |victim: &Victim| stage.quiet(victim).is_some_and(|q| Times::p99(q) < NOISE);
-        // What was measured once is true as long as the machine's other work is as it was.
+        // A measurement stays true while the machine's other work is the same.
         if look > 1 || !self.victims.iter().all(known) {
             for (victim, took) in self.victims.iter().zip(self.watch(&stage.daemon)) {
                 let took = took.map_err(|harm| format!("before the attack: {harm}"))?;
                 stage.set_quiet(victim, &took);
             }
         }
-        let attackers: Vec<_> = (0..self.attackers).map(|_| self.attack(&stage.daemon)).collect();
+        let control = match &self.control {
+            None => None,
+            Some((times, control)) => {
+                let process = self.attack(&stage.daemon, control);
+                process.wait_until_set_up();
+                let watched = self.watch(&stage.daemon);
+                process.got().map_err(|harm| format!("the control: {harm}"))?;
+                Some((*times, watched.into_iter().collect::<Result<Vec<_>, _>>()?))
+            }
+        };
+        let attackers: Vec<_> =
+            (0..self.attackers).map(|_| self.attack(&stage.daemon, &self.act)).collect();
         attackers.iter().for_each(Attacker::wait_until_set_up);
         let free = |free| self.throttled.iter().for_each(|group| group.release(free));
         free(false);
         let attacked = self.watch(&stage.daemon);
-        // What has no CPU time does not end.
+        // An attacker without CPU time cannot end.
         free(true);
         for attacker in attackers {
             let what = attacker.got()?;
@@ -164,9 +188,15 @@ impl<'a> Attack<'a> {
             }
         }
         let attacked = attacked.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let quiet = |victim| stage.quiet(victim).unwrap_or_default().to_vec();
-        let times = self.victims.iter().zip(attacked);
-        Ok(times.map(|(victim, attacked)| Times { quiet: quiet(victim), attacked }).collect())
+        let quiet = |victim: &Victim| stage.quiet(victim).unwrap_or_default().to_vec();
+        let times = self.victims.iter().zip(attacked).enumerate();
+        let of = |(place, (victim, attacked)): (usize, (&Victim, Vec<Duration>))| match &control {
+            None => Times { quiet: quiet(victim), attacked, times: TIMES },
+            Some((times, beside)) => {
+                Times { quiet: beside[place].clone(), attacked, times: *times }
+            }
+        };
+        Ok(times.map(of).collect())
     }
 
     fn watch(&self, daemon: &Daemon) -> Vec<Result<Vec<Duration>, String>> {
@@ -175,14 +205,14 @@ impl<'a> Attack<'a> {
         watched.into_iter().map(crate::victim::Watched::took).collect()
     }
 
-    fn attack(&self, daemon: &Daemon) -> Attacker {
+    fn attack(&self, daemon: &Daemon, act: &Act<'_>) -> Attacker {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (report, answer) = rustix::pipe::pipe_with(flags).expect("a pipe");
         let child = fork(|ready| {
             self.throttled.iter().for_each(|group| group.join());
             self.by.become_it();
             let mut scene = Scene::new(daemon, ready, self.window);
-            let (mark, text) = match (self.act)(&mut scene) {
+            let (mark, text) = match act(&mut scene) {
                 Ok(got) => ('+', got),
                 Err(harm) => ('-', harm),
             };
@@ -194,8 +224,8 @@ impl<'a> Attack<'a> {
     }
 }
 
-/// A row of the table for an attack that [`Attack::run`] does not run: its name, the attacker, what
-/// the attacker gets, what victims notice, and what is left.
+/// A row of the table for an attack that [`Attack::run`] does not run: its name, the attacker, its
+/// gain, the victims' times, and the remains.
 #[track_caller]
 pub(crate) fn say(cells: &[&str; 5]) {
     table::add(cells, Location::caller());
@@ -241,6 +271,7 @@ impl Attacker {
 struct Times {
     quiet: Vec<Duration>,
     attacked: Vec<Duration>,
+    times: f64,
 }
 
 impl Times {
@@ -251,7 +282,7 @@ impl Times {
     }
 
     fn is_fair(&self) -> bool {
-        Self::p99(&self.attacked) <= (Self::p99(&self.quiet) * TIMES).max(NOISE)
+        Self::p99(&self.attacked) <= Self::p99(&self.quiet).mul_f64(self.times).max(NOISE)
     }
 
     fn text(&self) -> String {

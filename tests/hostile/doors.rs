@@ -4,8 +4,9 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use units::Uid;
 
-use client::{AgentClient, LendByName};
+use client::{AgentClient, LendRequest};
 use prezero_tests::{Daemon, Page};
 use serde_json::{Value, json};
 
@@ -31,10 +32,9 @@ fn ask(scene: &Scene<'_>, method: &str, parameters: &Value) -> String {
     }
 }
 
-fn name(text: &str, uid: User) -> LendByName {
-    let mut request = LendByName::new(text.parse().expect("a name"), Page::Mib2.times(1));
-    request.uid = Some(uid.number());
-    request
+fn name(text: &str, uid: User) -> LendRequest {
+    let request = LendRequest::by_name(text.parse().expect("a name"), Page::Mib2.times(1));
+    request.given_to(Some(Uid(uid.number())), None)
 }
 
 /// An agent that lends to a container, and takes it back.
@@ -43,7 +43,7 @@ fn lend_and_return(daemon: &Daemon) -> Result<Duration, String> {
     let clock = Clock::start(daemon);
     let done = AgentClient::connect(daemon.agent_socket()).and_then(|mut agent| {
         agent.lend(&request)?;
-        agent.give_back(request.name.clone())
+        agent.give_back(request.name().expect("a name").clone())
     });
     let took = clock.stop();
     done.map(|()| took).map_err(|error| format!("lend and return by name: {error}"))
@@ -59,7 +59,7 @@ fn config(pages: u64) -> String {
     format!("{pool}{WORKERS}[agent]\ngroup = \"{AGENT_GROUP}\"\nquota_of = {{ team = \"4M\" }}\n")
 }
 
-/// Names that are none, users that nobody is, sizes that nothing has.
+/// Invalid names, unknown users, absent sizes.
 fn ask_oddly(scene: &mut Scene<'_>) -> Got {
     let page = 2_u64 << 20;
     let long = "n".repeat(119);
@@ -111,7 +111,7 @@ fn ask_oddly(scene: &mut Scene<'_>) -> Got {
         }
         got.push(error);
     }
-    // Calls of the other interface are none here.
+    // Calls of the other interface are unknown here.
     for method in ["GetStatus", "Revoke", "FindHolders", "Drain", "Configure"] {
         let error = ask(scene, method, &json!({ "lease": 1, "on": true }));
         if error.starts_with("granted") {
@@ -139,7 +139,7 @@ fn confuse_names(scene: &mut Scene<'_>) -> Got {
     if paths.len() < alike.len() {
         return Err(format!("{} names, but {} files", alike.len(), paths.len()));
     }
-    // The same name for somebody else's user would be that one's memory.
+    // The same name for another user would be that user's memory.
     let taken = agent.lend(&name("a/b", User::Borrower));
     if let Ok(lent) = taken {
         return Err(format!("a name of another user's loan was granted: {lent:?}"));
@@ -200,14 +200,14 @@ fn scene_agent(scene: &Scene<'_>) -> Result<AgentClient, String> {
 fn count_scope(daemon: &Daemon) -> Result<Duration, String> {
     let loans = AgentClient::connect(daemon.agent_socket()).and_then(|mut a| a.loans("team/"));
     let loans = loans.map_err(|error| error.to_string())?;
-    let bytes: u64 = loans.iter().map(|loan| loan.bytes).sum();
+    let bytes: u64 = loans.iter().map(|loan| loan.bytes.0).sum();
     if bytes > 4 << 20 {
         return Err(format!("{bytes} bytes are lent to a scope with a quota of 4M"));
     }
     Ok(Duration::ZERO)
 }
 
-/// Connections that say nothing.
+/// Silent connections.
 fn idle_agents(scene: &mut Scene<'_>) -> Got {
     let crowd: Vec<_> = (0..200).filter_map(|_| knock(scene).ok()).collect();
     scene.set_up();
@@ -235,7 +235,7 @@ fn half_agents(scene: &mut Scene<'_>) -> Got {
     Ok("its descriptors closed, hung up on".to_owned())
 }
 
-/// Lists and supplies without end, and nobody who reads them.
+/// Endless lists and supplies, left unread.
 fn deaf_agents(scene: &mut Scene<'_>) -> Got {
     let crowd: Vec<_> = (0..12).filter_map(|_| knock(scene).ok()).collect();
     let list = message("agent.ListLoans", &json!({}));
@@ -298,7 +298,7 @@ fn agents_get_errors_slow_nobody_down_and_leave_nothing() {
     run(stage, "the longest lists of an agent", list_for_ever);
 }
 
-/// What is root's, and what the zeroing group's as well.
+/// Calls for root alone, and calls for the zeroing group as well.
 fn call_what_is_others(scene: &mut Scene<'_>, may_drain: bool) -> Got {
     let pool = json!({ "node": 0, "page_bytes": 2 << 20, "pages_per_block": 3, "ready_high": 6 });
     let mut calls = vec![

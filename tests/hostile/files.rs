@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use client::Mapping;
 use linux::BlockFile;
-use linux::testkit::child::fork;
-use linux::testkit::punch;
 use prezero_tests::Page;
 use rustix::fs::Mode;
+use testkit::child::fork;
+use testkit::punch;
 
 use crate::attack::{Attack, POOL, WORKERS, say};
 use crate::raw;
@@ -39,8 +39,9 @@ const CUTS: [Cut; 13] = [
     ("grow by a page", |f| errno(f.allocate(PAGES * PAGE, PAGE))),
     ("a length of 2^50", |f| errno(f.set_len(1 << 50))),
     ("map beyond the end", |f| errno(Mapping::map(f, 8 * PAGE, Page::Mib2.size()))),
-    ("punch and fill elsewhere", |f| {
-        errno(punch(f, 0..2 * PAGE).and_then(|()| f.allocate(40 * PAGE, 2 * PAGE)))
+    ("punch and fill elsewhere", |f| match punch(f, 0..2 * PAGE) {
+        Ok(()) => errno(f.allocate(40 * PAGE, 2 * PAGE)),
+        failed => errno(failed),
     }),
     ("no mode", |f| outcome(rustix::fs::fchmod(f, Mode::empty()).map_err(Into::into))),
     ("another owner", |f| {
@@ -71,7 +72,7 @@ fn cut_each(scene: &mut Scene<'_>, keep: bool) -> Got {
 #[test]
 fn cutting_punching_and_growing_costs_nobody_anything() {
     for recycle in ["fresh", "in-place"] {
-        // One pool of the attacker's shape, one for those who want a page.
+        // One pool of the attacker's shape, one for victims that want a page.
         let config = format!(
             "{POOL}[[pool]]\npage_size = \"2M\"\npages_per_block = {PAGES}\nmax = 8\n\
              ready_high = 8\nrecycle = \"{recycle}\"\n{WORKERS}"
@@ -116,8 +117,8 @@ pub(crate) fn seals_links_and_attributes_are_refused(stage: &mut Stage) {
     Attack::new("seals, linkat, xattrs", User::Borrower, leave_marks).run(stage);
 }
 
-/// Files with leases that whoever opens them waits for, 45 s (`/proc/sys/fs/lease-break-time`),
-/// their loans, and what the kernel said.
+/// Files with leases that make every open wait, 45 s (`/proc/sys/fs/lease-break-time`), their
+/// loans, and the kernel's answers.
 fn take_leases(scene: &Scene<'_>, owner: bool) -> (Vec<OwnedFd>, Vec<BlockFile>, String) {
     const F_SETSIG: i32 = 10;
     let (mut loans, mut files, mut got) = (Vec::new(), Vec::new(), String::new());
@@ -180,8 +181,8 @@ pub(crate) fn leases_on_files_do_not_hold_up_a_start(stage: &mut Stage) {
     assert!(left.is_nothing(), "left {left}");
 }
 
-/// `fallocate` holds the inode's lock from its first page to its last, and so long waits whoever
-/// moves, removes or changes the file. A thread that gets no CPU time holds it for longer.
+/// `fallocate` holds the inode's lock from its first page to its last, and every move, removal or
+/// change of the file waits for it. A thread without CPU time holds it for longer.
 fn hold_inode_locks(scene: &mut Scene<'_>, owner: bool) -> Got {
     const FILL: u64 = 400 * PAGE;
     let (lease, file) = scene.borrow_file(|request| {
@@ -191,7 +192,7 @@ fn hold_inode_locks(scene: &mut Scene<'_>, owner: bool) -> Got {
         }
     });
     let copy: OwnedFd = file.as_fd().try_clone_to_owned().expect("a copy");
-    // Threads: a child would hold the lease, too, and the loan would not end.
+    // Threads: a child would hold the lease, too, and keep the loan alive.
     let filler = std::thread::spawn(move || {
         raw::idle();
         let _ = BlockFile::from(copy).allocate(PAGE, FILL);

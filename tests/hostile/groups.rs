@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A control group without CPU time, as a user with a delegated subtree can make one.
+//! A control group with next to no CPU time, as a user with a delegated subtree can make one.
 
 use std::time::{Duration, Instant};
 
 use linux::Roots;
 use linux::cgroup::{self, Group, Kind};
-use linux::testkit::skip;
+use testkit::skip;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// The least that the kernel grants.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Borrowers that hide from `prezero holders`: a process whose first thread has ended, and one
-//! whose other thread has descriptors of its own.
+//! Borrowers that hide from `prezero holders`: a process without its first thread, and one with a
+//! second thread that has descriptors of its own.
 #![expect(unsafe_code, reason = "threads that end, and tables of their own")]
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use linux::testkit::child::{Child, Ready, fork};
+use testkit::child::{Child, Ready, fork};
 use wire::Held;
 
 use crate::attack::{POOL, WORKERS, say};

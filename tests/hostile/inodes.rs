@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a borrower leaves with a file that it returns, and that no descriptor, mapping or pin of
-//! the file's shows: pages where the file has ended, pages that have left it, watches of its inode.
+//! Things that a borrower leaves with a returned file, invisible as descriptors, mappings or pins:
+//! pages behind its end, pages that have left it, watches of its inode.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use client::{LendRequest, Mapping};
+use client::{Hold, LendRequest, Mapping};
 use linux::BlockFile;
-use linux::testkit::child::fork;
-use linux::testkit::punch;
 use prezero_tests::Page;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use testkit::child::fork;
+use testkit::punch;
+use units::{PageSize, Pages};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::raw;
@@ -19,7 +20,7 @@ use crate::scene::{Got, Scene, path_of, path_only};
 use crate::socket::{copies, watchers};
 use crate::stage::Stage;
 use crate::users::User;
-use crate::victim::Victim;
+use crate::victim::{SERVING_THREAD, Victim};
 
 const PAGE: u64 = 2 << 20;
 /// Pages that an attacker may hold.
@@ -27,11 +28,11 @@ const QUOTA: u64 = 2;
 /// More loans than there are pages.
 const LOANS: usize = 40;
 
-/// What is left of a loan, and how.
+/// The remains of a loan.
 type Hide = fn(BlockFile) -> Vec<OwnedFd>;
 
 fn behind_the_end(file: &BlockFile) {
-    // It fails once nobody has a page left, which is what the victims are asked about.
+    // It fails without free pages: the victims check that.
     fallocate(file, FallocateFlags::KEEP_SIZE, PAGE, PAGE).ok();
 }
 
@@ -104,21 +105,21 @@ fn hoard(scene: &mut Scene<'_>, hide: Hide, keeps_pages: bool) -> Got {
     Ok(if keeps_pages { "QuotaExceeded beyond it" } else { "nothing" }.to_owned())
 }
 
-/// Pages that neither the kernel has free nor the daemon has in any state.
+/// Pages outside of the kernel's free ones and of the daemon's states.
 fn nobodys(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
-    // Four times in a row: what is on its way from one to the other is in neither for a moment.
+    // Four times in a row: a page on its way from one to the other is in neither for a moment.
     let mut missed = 0;
     for _ in 0..4 {
         let status = daemon.status();
-        let pools = status.pools.iter().filter(|pool| pool.page_bytes == PAGE);
-        let known: u64 = pools
+        let pools = status.pools.iter().filter(|pool| pool.page_size.bytes() == PAGE);
+        let known: Pages = pools
             .map(|pool| {
                 let free = pool.ready_pages + pool.zeroable_pages + pool.zeroing_pages;
                 free + pool.lent_pages + pool.lingering_pages + pool.kept_pages
             })
             .sum();
         let kernel = crate::stage::Kernel::now();
-        missed = (kernel.total - kernel.free).saturating_sub(known);
+        missed = (kernel.total - kernel.free).saturating_sub(known.0);
         if missed <= QUOTA {
             return Ok(Duration::ZERO);
         }
@@ -152,7 +153,7 @@ fn pages_outside_of_returned_files_are_no_more_than_the_quota() {
 /// The page behind a file of one page.
 const BEHIND: std::ops::Range<usize> = 2 << 20..4 << 20;
 
-/// Writes to a page behind the end of a file of one page. `false` if the kernel did not let it.
+/// Writes to a page behind the end of a file of one page. `false` if the kernel refused.
 fn write_behind_the_end(file: &BlockFile) -> bool {
     file.set_len(2 * PAGE).expect("its own file");
     let memory = Mapping::map(file, 2 * PAGE, Page::Mib2.size()).expect("lent memory");
@@ -221,12 +222,12 @@ fn watcher() -> OwnedFd {
     inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a watcher")
 }
 
-/// How many events there are, and how many of them say that a file is gone; none are left.
+/// The number of events, and of those for a removed file; all are read.
 fn events(watcher: &OwnedFd) -> (usize, usize) {
     let mut room = [0_u8; 1 << 16];
     let (mut all, mut gone) = (0, 0);
     while let Ok(some @ 1..) = rustix::io::read(watcher, &mut room) {
-        // Of files, which have no name: a number, a mask, a cookie and a length.
+        // Of files, which are unnamed: a number, a mask, a cookie and a length.
         for event in room[..some].chunks_exact(16) {
             let mask = u32::from_ne_bytes([event[4], event[5], event[6], event[7]]);
             all += 1;
@@ -253,7 +254,7 @@ fn watch_returned(scene: &mut Scene<'_>) -> Got {
     scene.set_up();
     let mut told = 0;
     while !scene.over() {
-        // What is read is told anew.
+        // A read event is reported again.
         told += events(&watcher).0;
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -262,6 +263,70 @@ fn watch_returned(scene: &mut Scene<'_>) -> Got {
         return Err(format!("{told} events of others' loans"));
     }
     Ok(format!("{} watchers of nothing", copies.len() * 8))
+}
+
+/// Loans that are held by their memory, of blocks for which a hundred thousand wait: the daemon has
+/// a description of each, which it closes when the loan has ended.
+fn watch_while_it_borrows(scene: &mut Scene<'_>, pause: Duration, sets: usize) -> Got {
+    let watcher = watcher();
+    let copies = copies(&watcher);
+    let sleepers = watchers(&copies, sets);
+    let mut loans = 0;
+    scene.set_up();
+    while !scene.over() || loans == 0 {
+        let (lease, file) = scene.borrow_file(|request| request.hold = Hold::Memory);
+        watch(&watcher, &file.as_fd());
+        let memory = Mapping::map(&file, PAGE, Page::Mib2.size()).expect("lent memory");
+        drop((lease, file));
+        memory.fill(0..1, 0xA7);
+        std::thread::sleep(Duration::from_millis(4));
+        drop(memory);
+        loans += 1;
+        events(&watcher);
+        std::thread::sleep(pause);
+    }
+    drop(sleepers);
+    Ok(format!("its own events, {} watchers", copies.len() * sets))
+}
+
+/// The same watchers, woken by closing files that the daemon has never seen: the end of the mapping
+/// and of the descriptor are as many events as those of a loan.
+fn watch_its_own(scene: &mut Scene<'_>) -> Got {
+    let watcher = watcher();
+    let copies = copies(&watcher);
+    let sleepers = watchers(&copies, 8);
+    scene.set_up();
+    while !scene.over() {
+        let file = memfd_create("watched", MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, PAGE).expect("its own file");
+        watch(&watcher, &file.as_fd());
+        let memory = Mapping::map(BlockFile::from(file), PAGE, PageSize::KIB_4);
+        std::thread::sleep(Duration::from_millis(4));
+        drop(memory.expect("its own memory"));
+        events(&watcher);
+    }
+    drop(sleepers);
+    Ok(format!("{} watchers of its own", copies.len() * 8))
+}
+
+/// Two attacks: as many loans as one process can make, and ten a second, by which each wake-up on
+/// the serving thread shows: 120,000 watchers take it 10 ms.
+pub(crate) fn watches_of_loans_hold_up_nobody_more_than_watches_of_any_file(stage: &mut Stage) {
+    let name = format!("inotify over loans held by memory, {}", stage.recycle);
+    let often = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, Duration::ZERO, 8);
+    Attack::new(name, User::Borrower, often)
+        .beside(2.0, watch_its_own)
+        .windows_of(Duration::from_secs(1))
+        .run(stage);
+    let name = format!("inotify over ten loans a second, {}", stage.recycle);
+    let pause = Duration::from_millis(100);
+    let seldom = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, pause, 8);
+    let unwatched = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, pause, 0);
+    Attack::new(name, User::Borrower, seldom)
+        .only(SERVING_THREAD)
+        .beside(1.5, unwatched)
+        .windows_of(Duration::from_secs(3))
+        .run(stage);
 }
 
 pub(crate) fn watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody(stage: &mut Stage) {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is left in the kernel's books by programs and their ends: every page and every promise is
+//! The remains of programs and their ends in the kernel's counts: every page and every promise is
 //! counted before and after each.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::alone;
-use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use prezero_tests::{Daemon, Page, c};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use units::Node;
+use testkit::child::alone;
+use testkit::hugepages;
+use units::{Node, Pages};
 
 use crate::attack::say;
 use crate::stage::Kernel;
@@ -21,13 +21,13 @@ use crate::stage::Kernel;
 /// What tests/c/shim.c needs at most, with its copies.
 const PAGES: u64 = 360;
 
-/// Waits until the daemon has nothing, and the kernel's counts are as they were.
+/// Waits until the daemon is empty, and the kernel's counts are as before.
 fn settles(daemon: &Daemon, before: Kernel) -> Result<(), String> {
     let begun = Instant::now();
     loop {
         let pool = daemon.pool();
         let held = pool.lent_pages + pool.lingering_pages + pool.zeroing_pages;
-        if held == 0 {
+        if held == Pages(0) {
             daemon.client().give_back(None, None, None).expect("everything back");
             if Kernel::now() == before {
                 return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Locks of the kernel's that anybody can make others wait for: held, or next in line for, by
-//! threads that get no CPU time.
+//! Kernel locks that any user can make others wait for: held, or next in line for, by threads
+//! without CPU time.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::fork;
+use client::Hold;
+use testkit::child::fork;
 
 use crate::attack::{Attack, say};
 use crate::raw;
@@ -17,7 +18,7 @@ use crate::scene::{Got, Scene, path_only};
 use crate::stage::Stage;
 use crate::users::User;
 
-/// Threads that have CPU time only when nobody else wants it.
+/// Threads that have CPU time only on an idle CPU.
 const IDLERS: usize = 60;
 /// Threads that want all of it.
 const HOGS: usize = 3;
@@ -57,8 +58,8 @@ fn without_cpu_time(
     });
 }
 
-/// Whoever reads the list of all locks locks out everybody who takes or drops one (`file_rwsem` of
-/// fs/locks.c), leases included.
+/// A reader of the list of all locks locks out every process that takes or drops one (`file_rwsem`
+/// of fs/locks.c), leases included.
 fn read_locks(scene: &mut Scene<'_>) -> Got {
     let read = || {
         let mut text = String::new();
@@ -119,7 +120,7 @@ fn refused_changes_of_an_ended_lease_hold_up_nobody(stage: &mut Stage) {
         .run(stage);
 }
 
-/// The same, and leases of a borrower's: whose file is opened then waits for that lock first.
+/// The same, and leases of a borrower: an open of their file waits for that lock first.
 fn read_locks_beside_leases(scene: &mut Scene<'_>) -> Got {
     const F_SETSIG: i32 = 10;
     let read = || {
@@ -129,7 +130,11 @@ fn read_locks_beside_leases(scene: &mut Scene<'_>) -> Got {
     let mut loans = 0;
     without_cpu_time(scene, read, |scene| {
         loans += 1;
-        let (lease, file) = scene.borrow_file(|request| request.held_by_memory = loans % 2 == 0);
+        let (lease, file) = scene.borrow_file(|request| {
+            if loans % 2 == 0 {
+                request.hold = Hold::Memory;
+            }
+        });
         // Its break would kill the holder otherwise.
         let _ = raw::fcntl(&file, F_SETSIG, libc::SIGURG);
         let _ = raw::fcntl(&file, libc::F_SETLEASE, libc::F_WRLCK);
@@ -147,8 +152,8 @@ fn readers_of_all_locks_beside_leases_hold_up_nobody(stage: &mut Stage) {
         .run(stage);
 }
 
-/// Each change of a pipe's size, and each look at how much is in it, takes the pipe's lock, for
-/// which whoever opens or closes it waits as well.
+/// Each change of a pipe's size, and each look at its fill, takes the pipe's lock. Opening or
+/// closing the pipe waits for it as well.
 fn hold_pipes(leases: &[OwnedFd]) {
     let mut most = 1 << 16;
     for lease in leases {
@@ -158,7 +163,7 @@ fn hold_pipes(leases: &[OwnedFd]) {
     }
 }
 
-/// Leases whose holder is at work on their pipes at the time when a new daemon looks for them.
+/// Leases with a holder at work on their pipes at the time when a new daemon looks for them.
 #[test]
 fn pipes_of_leases_hold_up_no_start() {
     let Some(mut stage) = Stage::usual("auto") else { return };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hostile users: each attack by a real user of this machine against the real daemon, and what
-//! comes of it for the attacker, for a victim beside it, and for the machine afterwards.
+//! Hostile users: each attack by a real user of this machine against the real daemon, with its
+//! effects on the attacker, on a victim beside it, and on the machine afterwards.
 //!
-//! Every attack goes through [`attack::Attack::run`], which says what it measures. One file per
-//! subject; new attacks belong into the file of theirs. Those that need nothing of their own share
-//! a daemon, by the tables here; `PREZERO_HOSTILE_ONLY=WORDS` runs those whose name has the words.
-//! `make attacks` runs all of them and writes docs/attacks.md, a row for each attack; with
-//! `PREZERO_HOSTILE_TABLE=docs/attacks.md` any run replaces the rows of what it runs.
+//! Every attack goes through [`attack::Attack::run`], which documents its measurements. One file
+//! per subject; new attacks belong into the file of theirs. Attacks without needs of their own
+//! share a daemon, by the tables here; `PREZERO_HOSTILE_ONLY=WORDS` runs those with the words in
+//! their name. `make attacks` runs all of them and writes docs/evidence/attacks.md, a row for each
+//! attack; with `PREZERO_HOSTILE_TABLE=docs/evidence/attacks.md` any run replaces its own rows.
 
 mod answers;
 mod attack;
@@ -51,6 +51,7 @@ const RECYCLING: &[Subject] = &[
     files::a_lease_on_a_returned_file_holds_up_nobody,
     files::locks_on_returned_files_hold_up_nobody,
     inodes::watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody,
+    inodes::watches_of_loans_hold_up_nobody_more_than_watches_of_any_file,
     memory::changing_the_mode_between_return_and_proof_opens_nothing,
     memory::no_reference_reaches_the_next_borrower,
     #[cfg(target_arch = "x86_64")]

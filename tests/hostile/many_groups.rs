@@ -26,7 +26,7 @@ fn supply(daemon: &Daemon) -> Result<Duration, String> {
     answer.map(|_| took).map_err(|error| format!("connect and GetSupply: {error}"))
 }
 
-/// The daemon's memory may grow by so much under an attack: it has 10 MiB, and at most 20.
+/// The growth of the daemon's memory allowed under an attack: it has 10 MiB, and at most 20.
 const MOST_GROWTH_KIB: u64 = 10 << 10;
 
 /// What an attack makes the daemon take: harm if it is more than others can spare.

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use client::Mapping;
 use linux::BlockFile;
-use linux::testkit::child::{Child, fork};
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
+use testkit::child::{Child, fork};
 
 use crate::attack::Attack;
 use crate::raw;
@@ -69,8 +69,8 @@ pub(crate) fn changing_the_mode_between_return_and_proof_opens_nothing(stage: &m
         let kept = if keep { ", kept" } else { "" };
         let name = format!("chmod through O_PATH, {}{kept}", stage.recycle);
         Attack::new(name, User::Borrower, |scene| change_modes(scene, keep)).run(stage);
-        // Found out, the block is nobody's until it is taken back for good. But from the moment at
-        // which its owner is root nobody can change its mode any more, whatever comes next.
+        // Once the change is noticed, the block is unused until it is taken back for good. From the
+        // moment when its owner is root only root can change its mode, in all later states.
         if stage.daemon.log().contains("was changed while it was taken away") {
             stage.note("a file's mode was changed after its owner was".to_owned());
         }
@@ -113,7 +113,7 @@ fn keep_fork(_: &BlockFile, memory: Mapping) -> Reference {
     }))
 }
 
-/// Access mode 3 (open(2)): neither readable nor writable, for ioctl.
+/// Access mode 3 (open(2)): for ioctl only.
 fn keep_mode_3(file: &BlockFile, _: Mapping) -> Reference {
     let flags = OFlags::from_bits_retain(3);
     let opened = rustix::fs::open(path_of(&file.as_fd()), flags, Mode::empty());
@@ -155,7 +155,7 @@ const REFERENCES: [(&str, Keep); 8] = [
     ("io_uring buffer", keep_in_ring),
 ];
 
-/// What is seen through it at last: its own content or nothing.
+/// The last bytes seen through it: its own content or nothing.
 fn look_through(reference: Reference) -> Got {
     let mut seen = [MARK; 4096];
     let got = match reference {

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name whose agent hangs up, or whose tenant delays them. Over plain memory, which has
-//! room for loans that take a second.
+//! Loans by name with an agent that hangs up, or a tenant that delays them. Over plain memory,
+//! which has room for loans that take a second.
 
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use client::LendByName;
-use linux::testkit::child::alone;
+use client::LendRequest;
 use prezero_tests::Daemon;
 use prezero_tests::daemon::PATIENCE;
 use serde_json::{Value, json};
-use units::Bytes;
+use testkit::child::alone;
+use units::{Bytes, Pages};
 
 use crate::scene::{call, error_of, message};
 use crate::socket::receive;
 
 /// The pages are small, so that there are many: each is a call, after which the daemon may stop.
 const PAGE: u64 = 4 << 10;
-/// 4 GiB, which takes seconds. No test lets it come to that.
+/// 4 GiB, which takes seconds. Every test ends before.
 const LARGE: u64 = 1 << 20;
 /// What takes a fraction of a second.
 const SMALL: u64 = 4 << 10;
@@ -39,7 +39,7 @@ fn whole(name: &str, pages: u64) -> Value {
     json!({ "name": name, "bytes": pages * PAGE, "whole": true })
 }
 
-/// A connection whose loan is just being made.
+/// A connection with a loan in the making.
 fn begun(daemon: &Daemon, name: &str) -> UnixStream {
     let mut stream = connect(daemon);
     stream.write_all(&message("agent.Lend", &whole(name, LARGE))).expect("it listens");
@@ -74,8 +74,8 @@ fn an_agent_that_goes_amid_a_loan_leaves_none() {
                 "the loan of round {round} is made to its end"
             );
         }
-        daemon.wait_for("given back", |pool| pool.lent_pages + pool.lingering_pages == 0);
-        // Nor does it come later, and its name is free.
+        daemon.wait_for("given back", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+        // It stays absent later, and its name is free.
         std::thread::sleep(Duration::from_millis(500));
         assert!(daemon.agent().loans("").expect("a list").is_empty());
         let mut next = connect(&daemon);
@@ -102,17 +102,20 @@ fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
     const LOANS: usize = 8;
     let _alone = alone();
     let daemon = daemon(SMALL);
-    let owned = |nth: usize| LendByName {
+    let owned = |nth: usize| LendRequest {
         whole: true,
         owner: Some(format!("o{nth}").parse().expect("a name")),
-        keep_seconds: Some(600),
-        ..LendByName::new(format!("foe/{nth}").parse().expect("a name"), Bytes(PAGE))
+        keep: Some(Duration::from_secs(600)),
+        ..LendRequest::by_name(format!("foe/{nth}").parse().expect("a name"), Bytes(PAGE))
     };
     let kept: Vec<_> = (0..LOANS)
         .map(|nth| {
             let lent = daemon.agent().lend(&owned(nth)).expect("a loan");
             let file = std::fs::File::open(lent.loan.path).expect("root may");
-            daemon.agent().give_back(owned(nth).name).expect("it is lent");
+            daemon
+                .agent()
+                .give_back(owned(nth).name().expect("a name").clone())
+                .expect("it is lent");
             file
         })
         .collect();
@@ -130,7 +133,7 @@ fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
             .collect();
         std::thread::sleep(Duration::from_millis(200));
         let begun = Instant::now();
-        let victims = LendByName::new("victim/x".parse().expect("a name"), Bytes(PAGE));
+        let victims = LendRequest::by_name("victim/x".parse().expect("a name"), Bytes(PAGE));
         daemon.agent().lend(&victims).expect("a loan");
         let took = begun.elapsed();
         assert!(foes.iter().any(|foe| !foe.is_finished()), "nobody waited beside it");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Paths that root gives and another user can redirect: its directory, or a link of its on the way.
 //!
-//! What root makes below such a path lies where the user wants it, and a mode that is set by path
-//! is set on what the user put there a moment before. The window of that race is microseconds wide.
-//! So these tests look for its causes: a daemon that goes there at all, and a mode or an owner that
-//! it changes by a name.
+//! Files that root makes below this path lie where the user wants them, and a mode set by path
+//! lands on the user's last replacement. The window of that race is microseconds wide. So these
+//! tests look for its causes: a daemon that goes there at all, and a mode or an owner that it
+//! changes by a name.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::alone;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::binary;
 use prezero_tests::process::children;
 use tempfile::TempDir;
+use testkit::child::alone;
 
 use crate::attack::say;
 use crate::users::User;
@@ -49,12 +49,12 @@ impl Trap {
         Self { place, roots, theirs }
     }
 
-    /// A path of its own for what is not under attack.
+    /// A path of its own for everything outside the attack.
     fn own(&self, name: &str) -> PathBuf {
         self.place.path().join(name)
     }
 
-    /// What lies where root puts nothing by itself.
+    /// A place that root leaves empty by itself.
     fn made(&self) -> Vec<String> {
         let names = [&self.roots, &self.theirs].map(|dir| fs::read_dir(dir).expect("a directory"));
         let names = names.into_iter().flatten().map(|entry| entry.expect("an entry").file_name());
@@ -177,7 +177,7 @@ fn sockets_have_their_modes_without_a_change_by_name() {
     let mut child = match serve.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
         Ok(child) => child,
         Err(error) => {
-            linux::testkit::skip(&format!("strace: {error}"));
+            testkit::skip(&format!("strace: {error}"));
             return;
         }
     };
@@ -186,7 +186,7 @@ fn sockets_have_their_modes_without_a_change_by_name() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let modes = [&socket, &metrics, &at("socket.agent")].map(|path| mode(path).ok());
-    // It passes no signal on.
+    // It keeps signals to itself.
     for daemon in children(child.id()) {
         kill(daemon, Signal::SIGTERM).expect("it serves");
     }

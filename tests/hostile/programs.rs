@@ -25,7 +25,7 @@ const ENTRY: usize = 0x200;
 /// `for (;;) pause();`
 const CODE: [u8; 9] = [0xB8, 34, 0, 0, 0, 0x0F, 0x05, 0xEB, 0xF7];
 
-/// An ELF executable whose one segment is a whole page of 2 MiB.
+/// An ELF executable with one segment, a whole page of 2 MiB.
 fn executable() -> Vec<u8> {
     const ADDRESS: u64 = 0x40_0000;
     const SIZE: u64 = 2 << 20;

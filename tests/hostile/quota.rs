@@ -7,7 +7,7 @@ use std::time::Duration;
 use client::{Client, Error, LendRequest};
 use prezero_tests::Page;
 use serde_json::{Value, json};
-use units::Pages;
+use units::{Pages, Uid};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, error_of, message};
@@ -24,7 +24,7 @@ fn two_pages() -> String {
 /// Pages lent to the attackers, as root sees them.
 fn lent_to(daemon: &prezero_tests::Daemon, user: User) -> u64 {
     let loans = daemon.status().loans;
-    loans.iter().filter(|loan| loan.uid == user.number()).map(|loan| loan.pages).sum()
+    loans.iter().filter(|loan| loan.uid == Uid(user.number())).map(|loan| loan.pages.0).sum()
 }
 
 /// Many calls at once, of every kind: in one piece, without waiting, held by memory, for owners.
@@ -77,7 +77,7 @@ fn keep_for_ever(scene: &mut Scene<'_>) -> Got {
         let error = error_of(&call(&mut stream, "Lend", &asked));
         got.push(if error.starts_with("granted") { "granted".to_owned() } else { error });
         drop(stream);
-        // Given back, so that nothing is kept at the end.
+        // Given back, so that the end finds it empty.
         let last = json!({ "bytes": 2 << 20, "owner": "ever", "keep_seconds": 0 });
         let mut stream = scene.socket().expect("everybody may connect");
         let _ = call(&mut stream, "Lend", &last);
@@ -125,7 +125,7 @@ fn numbers(scene: &mut Scene<'_>) -> Got {
             got.push(error);
         }
     }
-    // What has no meaning at all.
+    // Meaningless values.
     let mut stream = scene.socket().expect("everybody may connect");
     let _ = stream.write_all(&message("Lend", &json!({ "bytes": -1.5e308 })));
     scene.wait();
@@ -138,7 +138,7 @@ pub(crate) fn numbers_without_bound_are_refused(stage: &mut Stage) {
     Attack::new("sizes up to 2^64", User::Borrower, numbers).run(stage);
 }
 
-/// A call that has nothing to do.
+/// An empty call.
 pub(crate) const NOTHING: Victim =
     Victim { what: "GiveBack of nothing", user: User::Root, act: give_nothing };
 
@@ -150,7 +150,7 @@ fn give_nothing(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
     given.map(|_| took).map_err(|error| format!("GiveBack: {error}"))
 }
 
-/// Loans of holes that nobody maps: each is a file, a lease and a descriptor of the daemon's.
+/// Loans of unmapped holes: each is a file, a lease and a descriptor of the daemon's.
 fn loans_of_nothing(scene: &mut Scene<'_>) -> Got {
     const WANTED: usize = 2000;
     as_many_as_can_be();
@@ -165,7 +165,7 @@ fn loans_of_nothing(scene: &mut Scene<'_>) -> Got {
         }
     }
     scene.set_up();
-    // A report of them is 100 kB, which somebody has to write.
+    // A report of them is 100 kB, which the daemon has to write.
     while !scene.over() {
         client.status().map_err(|error| format!("GetStatus: {error}"))?;
     }

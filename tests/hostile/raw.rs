@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! System calls that only somebody hostile makes, each behind a safe function.
+//! System calls that only a hostile program makes, each behind a safe function.
 //!
 //! # Safety
 //!
 //! Every buffer is a live local or slice, or a [`Mapping`] that outlives the call, and its length
 //! is passed from the same value. The kernel keeps a reference to the pages of a mapping after
-//! `vmsplice` and `register_buffers`, which is what these attacks are about, but it never writes
-//! through it to memory that is the test's own by then.
+//! `vmsplice` and `register_buffers`: the subject of these attacks. It never writes through it to
+//! memory that is the test's own by then.
 #![expect(unsafe_code, reason = "system calls of attackers")]
 
 use std::io;
@@ -22,11 +22,11 @@ fn check(ret: i64) -> io::Result<i64> {
 
 /// `fcntl(fd, command, argument)` for the commands that take an int.
 pub(crate) fn fcntl(fd: impl AsFd, command: c_int, argument: c_int) -> io::Result<i64> {
-    // SAFETY: the descriptor is borrowed; the commands used take an int, no pointer.
+    // SAFETY: the descriptor is borrowed; the commands used take an int.
     check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, argument) }.into())
 }
 
-/// `open(path)` by a ring, in the hope that somebody else's rights apply there.
+/// `open(path)` by a ring, in the hope that another user's rights apply there.
 pub(crate) fn open_by_ring(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
     let mut ring = io_uring::IoUring::new(4)?;
     let at = io_uring::types::Fd(libc::AT_FDCWD);
@@ -51,7 +51,7 @@ pub(crate) fn advise(memory: &Mapping, advice: c_int) -> io::Result<()> {
 
 /// `mlock` of all of it.
 pub(crate) fn lock(memory: &Mapping) -> io::Result<()> {
-    // SAFETY: a live mapping, whose content does not change.
+    // SAFETY: a live mapping with unchanging content.
     check(unsafe { libc::mlock(memory.as_ptr().cast(), memory.len()) }.into()).map(drop)
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn lock(memory: &Mapping) -> io::Result<()> {
 pub(crate) fn seize(pid: u32) -> io::Result<()> {
     let none = std::ptr::null_mut::<libc::c_void>();
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
-    // SAFETY: PTRACE_SEIZE takes no pointer.
+    // SAFETY: PTRACE_SEIZE takes numbers only.
     check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, none, none) }).map(drop)
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn page_out(pid: u32, at: usize) -> io::Result<()> {
     let process = unsafe { OwnedFd::from_raw_fd(process) };
     let piece = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 4096 };
     let (fd, call) = (process.as_raw_fd(), libc::SYS_process_madvise);
-    // SAFETY: one live iovec, whose address is another process's and is not followed here.
+    // SAFETY: one live iovec. Its address is another process's and is not followed here.
     let ret = unsafe { libc::syscall(call, fd, &raw const piece, 1, libc::MADV_PAGEOUT, 0) };
     check(ret).map(drop)
 }
@@ -111,13 +111,13 @@ pub(crate) fn userfaultfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(c_int::try_from(fd).map_err(io::Error::other)?) })
 }
 
-/// Registers a mapping there, so that nobody fills its holes: true if the kernel let it.
+/// Registers a mapping there, so that its holes stay unfilled: true if the kernel let it.
 pub(crate) fn watch_faults(fd: &OwnedFd, memory: &Mapping) -> io::Result<()> {
     // include/uapi/linux/userfaultfd.h
     const API: libc::c_ulong = 0xc018_aa3f;
     const REGISTER: libc::c_ulong = 0xc020_aa00;
     let mut api: [u64; 3] = [0xaa, 0, 0];
-    // SAFETY: struct uffdio_api is three u64, of which the kernel writes two.
+    // SAFETY: struct uffdio_api is three u64; the kernel writes two of them.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), API as _, api.as_mut_ptr()) }.into())?;
     let mut range: [u64; 4] = [memory.as_ptr().addr() as u64, memory.len() as u64, 1, 0];
     // SAFETY: struct uffdio_register is four u64; the range is a live mapping's.
@@ -127,7 +127,7 @@ pub(crate) fn watch_faults(fd: &OwnedFd, memory: &Mapping) -> io::Result<()> {
 
 /// `fanotify_init(class)`, and a mark on that path if it is granted.
 pub(crate) fn fanotify(class: u32, mask: u64, path: &std::ffi::CStr) -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointer.
+    // SAFETY: takes numbers only.
     let fd = check(unsafe { libc::fanotify_init(class, libc::O_RDONLY as u32) }.into())?;
     // SAFETY: a descriptor that the kernel has just made for this process.
     let fd = unsafe { OwnedFd::from_raw_fd(c_int::try_from(fd).map_err(io::Error::other)?) };
@@ -157,7 +157,7 @@ pub(crate) fn openers(fd: &OwnedFd) -> impl Iterator<Item = u32> {
     found.into_iter()
 }
 
-/// The calling thread gets CPU time only when nobody else wants it.
+/// The calling thread gets CPU time only on an idle CPU.
 pub(crate) fn idle() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: a live parameter of the right type.
@@ -167,6 +167,6 @@ pub(crate) fn idle() {
 
 /// `unshare(flags)`.
 pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
-    // SAFETY: takes no pointer; the caller is a child of its own with one thread.
+    // SAFETY: takes numbers only; the caller is a child of its own with one thread.
     check(unsafe { libc::unshare(flags) }.into()).map(drop)
 }

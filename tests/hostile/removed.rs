@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A user whose number a removed one had: content is kept for numbers, and SECURITY.md has the
+//! A user with the number of a removed one: content is kept for numbers, and SECURITY.md has the
 //! command that ends that.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use units::Pages;
 
 use client::{Client, LendRequest};
-use linux::testkit::child::{alone, fork};
 use prezero_tests::{Daemon, Page};
+use testkit::child::{alone, fork};
 
 use crate::attack::say;
 use crate::users::{LEND_GROUP, User};
@@ -44,9 +45,9 @@ fn content_of_a_removed_user_is_gone_after_the_printed_command() {
     let config = format!("lend_group = \"{LEND_GROUP}\"\n{pool}");
     let mut daemon = Daemon::start_with(None, &config, &["--plain"]);
     assert!(!borrow(&daemon), "it is the first");
-    daemon.wait_for("kept", |pool| pool.kept_pages == 1);
+    daemon.wait_for("kept", |pool| pool.kept_pages == Pages(1));
     assert!(borrow(&daemon), "content is the number's");
-    daemon.wait_for("kept", |pool| pool.kept_pages == 1);
+    daemon.wait_for("kept", |pool| pool.kept_pages == Pages(1));
     daemon.terminate();
     let removed = Command::new("sh").args(["-ec", &printed(&daemon.run_dir())]).status();
     assert!(removed.is_ok_and(|status| status.success()));

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
 use linux::BlockFile;
-use linux::testkit::child::Ready;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
+use testkit::child::Ready;
 
 use crate::victim::SECRET;
 
@@ -54,10 +54,10 @@ impl<'a> Scene<'a> {
         Client::connect(self.daemon.socket()).expect("everybody may connect")
     }
 
-    /// Borrows one block of so many pages of 2 MiB, again until the daemon has some.
+    /// Borrows one block of this number of 2 MiB pages, again until the daemon has some.
     ///
     /// # Panics
-    /// If that does not happen in 5 s.
+    /// If that takes longer than 5 s.
     pub(crate) fn borrow(&self, change: impl Fn(&mut LendRequest)) -> Loan {
         let begun = Instant::now();
         loop {
@@ -95,7 +95,7 @@ pub(crate) fn message(method: &str, parameters: &Value) -> Vec<u8> {
     message
 }
 
-/// Calls and returns the answer, or an error's text if there is none.
+/// Calls and returns the answer, or an error's text.
 pub(crate) fn call(
     stream: &mut UnixStream,
     method: &str,
@@ -114,7 +114,7 @@ pub(crate) fn call(
     serde_json::from_slice(&reply).map_err(|e| e.to_string())
 }
 
-/// An answer's error without its interface, or its parameters as they are.
+/// An answer's error, the interface cut off, or its parameters as they are.
 pub(crate) fn error_of(reply: &Result<Value, String>) -> String {
     match reply {
         Ok(reply) => match reply["error"].as_str() {
@@ -130,7 +130,7 @@ pub(crate) fn path_of(fd: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// Opens a descriptor anew without opening it for real.
+/// Reopens a descriptor by name only.
 pub(crate) fn path_only(fd: &impl AsRawFd) -> OwnedFd {
     rustix::fs::open(path_of(fd), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .expect("a path to one's own descriptor")
@@ -154,7 +154,7 @@ pub(crate) fn spy(fd: OwnedFd, whose: &str, own: u8) -> Result<(), String> {
     Ok(())
 }
 
-/// The error's name in errno(3), `ok` if there is none.
+/// The error's name in errno(3), `ok` for success.
 pub(crate) fn outcome<T>(result: std::io::Result<T>) -> String {
     match result.map_err(|error| error.raw_os_error().ok_or(error)) {
         Ok(_) => "ok".to_owned(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The metrics' socket, to which everybody may connect where it is an address of 127.0.0.1: halves,
+//! The metrics' socket, open to every local process where it is an address of 127.0.0.1: halves,
 //! floods, connections that come and go, requests by another site's name, and answers that wake a
 //! crowd.
 
@@ -34,7 +34,7 @@ const MAX_SCRAPE: Duration = Duration::from_secs(1);
 /// Where metrics are served. One place of each kind for all: only one test at a time has a daemon.
 #[derive(Debug, Clone, Copy)]
 enum At {
-    /// A path to which everybody may connect.
+    /// A path that every user may connect to.
     Path,
     /// An address of this machine's.
     Port,
@@ -49,7 +49,7 @@ impl At {
     fn text(self) -> String {
         static PORT: OnceLock<u16> = OnceLock::new();
         match self {
-            // A directory of root's: in another one the daemon serves nothing.
+            // A directory of root's: elsewhere the daemon refuses to serve.
             Self::Path => place().join("socket").display().to_string(),
             Self::Port => {
                 let port = PORT.get_or_init(|| {
@@ -61,7 +61,7 @@ impl At {
         }
     }
 
-    /// One that is not connected yet.
+    /// One before its connection.
     fn socket(self) -> OwnedFd {
         let family = match self {
             Self::Path => AddressFamily::UNIX,
@@ -171,7 +171,7 @@ fn come_as(number: u32, _: &OwnedFd) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Requests as a page in a browser sends them whose site's name leads to this machine.
+/// Requests as a browser sends them for a page with a site name that leads to this machine.
 fn ask_by_other_names(scene: &mut Scene<'_>, at: At) -> Got {
     scene.set_up();
     let mut got = String::new();
@@ -224,8 +224,8 @@ fn scrape_for_ever(scene: &mut Scene<'_>, at: At) -> Got {
     Ok("answers, or hung up on".to_owned())
 }
 
-/// Whoever answers wakes all who wait for it: here sixty thousand for each of eight scrapes, which
-/// began to before there was a connection, so that nobody could hang up on them.
+/// An answer wakes every process that waits for it: here sixty thousand for each of eight scrapes.
+/// They began to wait before there was a connection, so that they could not be disconnected.
 fn wake_many(scene: &mut Scene<'_>, at: At) -> Got {
     let crowds: Vec<_> = (0..8)
         .map(|_| {
@@ -254,8 +254,8 @@ fn scrapers(act: crate::victim::Act) -> [Victim; 2] {
     who.map(|(what, user)| Victim { what, user, act })
 }
 
-/// The same beside thousands of connections a second, each of which is accepted before the next:
-/// what is asked is whether they are served.
+/// The same beside thousands of connections a second, each accepted before the next: the test asks
+/// whether they are served.
 fn served(act: crate::victim::Act) -> [Victim; 2] {
     let (root, other) = (User::Root, User::Victim);
     let who = [("scrape within 1 s", root), ("a user's scrape within 1 s", other)];
@@ -272,7 +272,7 @@ fn attacks(stage: &mut Stage, at: At, scrapers: &[Victim], served: &[Victim]) {
     let connections =
         attack("connections without end", |scene, at| churn(scene, at, |_, _| Ok(())));
     also(connections, served).run(stage);
-    // That one holds up whoever scrapes, and nobody who borrows.
+    // It holds up scrapers, while borrowers are served.
     attack("epoll watchers of a scrape", wake_many).run(stage);
 }
 
@@ -283,7 +283,7 @@ fn those_who_scrape_by_a_path_hold_up_nobody() {
     // Every user may connect there, and who may connect may read.
     let served = served(whole_scrape_by_path);
     attacks(&mut stage, At::Path, &scrapers(scrape_by_path), &served);
-    // So many users as there are places, and more: root keeps its own.
+    // As many users as there are places, and more: root keeps its own.
     Attack::new("connections of 60,000 users, Path", User::Root, |scene| {
         churn(scene, At::Path, come_as)
     })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket: crowds, halves, floods, and those who do not read.
+//! The socket: crowds, halves, floods, and peers that never read.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -9,7 +9,6 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use client::Mapping;
-use linux::testkit::child::{Child, Ready, fork};
 use prezero_tests::Page;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -17,6 +16,7 @@ use rustix::net::{
 };
 use rustix::process::{Resource, Rlimit};
 use serde_json::{Value, json};
+use testkit::child::{Child, Ready, fork};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, errno, error_of, message};
@@ -63,7 +63,7 @@ pub(crate) fn receive(socket: &UnixStream) -> (Value, Vec<OwnedFd>) {
     (serde_json::from_slice(&answer).expect("JSON"), fds)
 }
 
-/// As many descriptors as the machine lets anybody have.
+/// As many descriptors as the machine allows one process.
 pub(crate) fn as_many_as_can_be() {
     let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
     let most = Rlimit { current: maximum, maximum };
@@ -166,13 +166,13 @@ pub(crate) fn half_messages_cost_no_memory_for_good(stage: &mut Stage) {
     }
 }
 
-/// Asks again and again and reads no answer, until the daemon stops reading.
+/// Asks again and again and leaves the answers, until the daemon stops reading.
 fn deaf_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
     let crowd = crowd(scene, wanted);
     Ok(ask_and_never_read(scene, &crowd, &message("GetStatus", &json!({})).repeat(600)))
 }
 
-/// Sends as much as each connection takes, again and again, and reads nothing.
+/// Sends as much as each connection takes, again and again, and leaves the answers.
 pub(crate) fn ask_and_never_read(
     scene: &mut Scene<'_>,
     crowd: &[UnixStream],
@@ -297,7 +297,7 @@ pub(crate) fn half_closed_and_oversized_sockets_hold_up_nobody(stage: &mut Stage
     }
 }
 
-/// A crowd that borrows what is there and dies with the answer in its queue.
+/// A crowd that borrows all ready pages and dies with the answer in its queue.
 fn lend_and_die(scene: &mut Scene<'_>) -> Got {
     scene.set_up();
     while !scene.over() {
@@ -365,7 +365,7 @@ pub(crate) fn a_stranger_is_told_nothing(stage: &mut Stage) {
     Attack::new("each method without rights", User::Stranger, all).run(stage);
 }
 
-/// Memory mapped from a descriptor that somebody else was sent.
+/// Memory mapped from a descriptor that another process was sent.
 pub(crate) fn a_mapping_of_a_lease_is_refused(stage: &mut Stage) {
     let attack = |scene: &mut Scene<'_>| {
         let loan = scene.borrow(|_| {});
@@ -380,7 +380,7 @@ pub(crate) fn a_mapping_of_a_lease_is_refused(stage: &mut Stage) {
     Attack::new("mmap of the lease", User::Borrower, attack).run(stage);
 }
 
-/// Watches that are never read: each change is a report for each.
+/// Unread watches: each change is a report for each.
 fn watch_and_not_read(scene: &mut Scene<'_>) -> Got {
     let crowd = crowd(scene, 300);
     let asked = json!({
@@ -406,7 +406,7 @@ pub(crate) fn copies(fd: impl AsFd) -> Vec<OwnedFd> {
     (0..15_000).map_while(|_| copy()).collect()
 }
 
-/// Processes whose epoll sets watch each of them for all that can happen.
+/// Processes with epoll sets that watch each of them for all events.
 pub(crate) fn watchers(copies: &[OwnedFd], processes: usize) -> Vec<Child> {
     use rustix::event::epoll::{CreateFlags, EventData, EventFlags, add, create};
     let watch = |ready: &Ready| {
@@ -425,7 +425,7 @@ pub(crate) fn watchers(copies: &[OwnedFd], processes: usize) -> Vec<Child> {
     watchers
 }
 
-/// Whoever sends to a socket, or reads from it, wakes all who wait for it: here a hundred thousand.
+/// A send to a socket, or a read from it, wakes all who wait for it: here a hundred thousand.
 fn wake_many(scene: &mut Scene<'_>) -> Got {
     let stream = scene.socket().expect("everybody may connect");
     let copies = copies(&stream);
@@ -442,7 +442,7 @@ fn wake_many(scene: &mut Scene<'_>) -> Got {
     Ok(format!("{} watchers of one socket", copies.len() * 8))
 }
 
-/// The same sockets, watched before they are connected: whoever hangs up wakes those who watch.
+/// The same sockets, watched before they are connected: hanging up wakes the watchers.
 fn knock_with_many(scene: &mut Scene<'_>) -> Got {
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,

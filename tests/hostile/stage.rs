@@ -9,18 +9,18 @@ use std::fs;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::alone;
-use linux::testkit::hugepages;
 pub(crate) use prezero_tests::counters::Kernel;
 use prezero_tests::{Daemon, Page, process};
-use units::Node;
+use testkit::child::alone;
+use testkit::hugepages;
+use units::{Node, Pages};
 use wire::{PoolChange, PoolStatus};
 
 use crate::attack::{POOL, WORKERS};
 use crate::users::{LEND_GROUP, ZERO_GROUP};
 use crate::victim::Victim;
 
-/// How long what is on its way back may take.
+/// The time limit for pages on their way back.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Memory of the daemon that an attack may leave it with: its malloc's, which it uses again.
 const LEFT_KIB: i64 = 4 << 10;
@@ -32,7 +32,7 @@ pub(crate) struct Left {
     pub descriptors: i64,
     /// Memory of the daemon's beyond that before, in KiB.
     pub memory_kib: i64,
-    /// Files on its mount that it does not know, after it was told to give back all.
+    /// Unknown files on its mount, after it was told to give back all.
     pub files: usize,
     /// Pages that the kernel misses.
     pub pages: i64,
@@ -60,14 +60,14 @@ pub(crate) struct Stage {
     descriptors: usize,
     memory_kib: u64,
     pools: Vec<PoolStatus>,
-    /// How long victims' calls take when nobody attacks.
+    /// The time of victims' calls without an attack.
     quiet: BTreeMap<&'static str, Vec<Duration>>,
     harm: Vec<String>,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Stage {
-    /// A daemon as most attacks are about, whose pool recycles so. `None` is a skip, which was
+    /// A daemon as most attacks need it, with this way to recycle. `None` is a skip, which was
     /// counted.
     pub(crate) fn usual(recycle: &'static str) -> Option<Self> {
         let config = format!("{POOL}recycle = \"{recycle}\"\n{WORKERS}");
@@ -111,7 +111,7 @@ impl Stage {
         self.harm.push(harm);
     }
 
-    /// How long that victim's calls take when nobody attacks, if it is known.
+    /// The time of that victim's calls without an attack, if known.
     pub(crate) fn quiet(&self, victim: &Victim) -> Option<&[Duration]> {
         self.quiet.get(victim.what).map(Vec::as_slice)
     }
@@ -143,8 +143,8 @@ impl Stage {
         blocks.map(|state| fs::read_dir(state.path()).map_or(0, Iterator::count)).sum()
     }
 
-    /// Waits until nobody has anything, takes everything back, and counts. Then everything is ready
-    /// again.
+    /// Waits until all memory is unused, takes everything back, and counts. Then everything is
+    /// ready again.
     ///
     /// # Errors
     /// Something is held for longer than it takes to let go of it, or the daemon panicked.
@@ -172,7 +172,7 @@ impl Stage {
             let held = status.pools.iter().map(|pool| {
                 pool.lent_pages + pool.lingering_pages + pool.zeroing_pages + pool.kept_pages
             });
-            let quiet = status.workers == 0 && held.sum::<u64>() == 0;
+            let quiet = status.workers == 0 && held.sum::<Pages>() == Pages(0);
             seen.replace(Some(status));
             quiet
         });
@@ -205,10 +205,10 @@ impl Stage {
 
     fn zero_by_itself(&self, on: bool) {
         for pool in &self.pools {
-            let threshold = |pages: u64| Some(if on { pages } else { 0 });
+            let threshold = |pages: Pages| Some(if on { pages } else { Pages(0) });
             let change = PoolChange {
                 node: pool.node,
-                page_bytes: pool.page_bytes,
+                page_size: pool.page_size,
                 pages_per_block: pool.pages_per_block,
                 ready_low: threshold(pool.ready_low),
                 ready_high: threshold(pool.ready_high),
@@ -232,7 +232,7 @@ impl Drop for Stage {
 }
 
 impl Left {
-    /// Whether that is nothing.
+    /// Whether that is empty.
     pub(crate) fn is_nothing(&self) -> bool {
         let Self { descriptors, memory_kib, files, pages } = *self;
         (descriptors, files, pages) == (0, 0, 0) && memory_kib <= LEFT_KIB

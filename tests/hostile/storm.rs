@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use client::{Loan, Mapping};
 use linux::BlockFile;
-use linux::testkit::child::{Child, fork};
-use linux::testkit::punch;
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::Daemon;
 use prezero_tests::process::children;
 use prezero_tests::storm::{Borrower, Crowd, Seen, USERS};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{Child, fork};
+use testkit::punch;
 
 use crate::attack::say;
 use crate::raw;

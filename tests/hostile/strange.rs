@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What else a kernel offers to somebody who looks for a way in.
+//! Other kernel features that an intruder could use.
 
 use std::ffi::CString;
 use std::io;
@@ -7,10 +7,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use client::{Client, LendRequest, Mapping};
-use linux::testkit::child::fork;
+use client::{Client, Hold, LendRequest, Mapping};
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
+use testkit::child::fork;
 
 use crate::attack::Attack;
 use crate::raw;
@@ -18,7 +18,7 @@ use crate::scene::{Got, Scene, outcome, path_of};
 use crate::stage::Stage;
 use crate::users::User;
 
-/// What was tried and what came of it: harm if any was granted.
+/// The attempts and their results: harm if any was granted.
 #[derive(Default)]
 struct Tried {
     harm: Vec<String>,
@@ -92,7 +92,7 @@ fn reach_into_directories(scene: &mut Scene<'_>) -> Got {
             tried.that("a rename", std::fs::rename(&dir, dir.with_extension("old")));
         }
         tried.that("the socket's end", std::fs::remove_file(scene.daemon.socket()));
-        // Whoever can open it could lock it, and keep the next daemon from starting.
+        // A process that can open it could lock it, and keep the next daemon from starting.
         tried.that("the lock", std::fs::File::open(run.join("lock")).map(drop));
         tried.that("a mark of draining", std::fs::write(run.join("drained"), b""));
         for state in ["ready", "lent", "zeroing", "loans", "kept"] {
@@ -163,7 +163,7 @@ pub(crate) fn poison_and_permission_events_are_roots(stage: &mut Stage) {
 fn watch_what_was_lent(scene: &mut Scene<'_>) -> Got {
     let mut got = Vec::new();
     let (lease, file) = scene.borrow_file(|_| {});
-    // A block that is longer than its memory: its holes are faults that somebody else answers.
+    // A block that is longer than its memory: another process answers the faults of its holes.
     file.set_len(4 << 20).expect("its own file");
     let memory = Mapping::map(&file, 4 << 20, Page::Mib2.size());
     let faults = raw::userfaultfd();
@@ -224,7 +224,7 @@ fn die_everywhere(scene: &mut Scene<'_>) -> Got {
         let socket = scene.daemon.socket();
         let child = fork(move |ready| {
             let mut request = LendRequest::new(Page::Mib2.times(1));
-            request.held_by_memory = true;
+            request.hold = Hold::Memory;
             let lent = Client::connect(&socket).and_then(|mut client| client.lend(&request));
             let _memory = lent.and_then(|loan| {
                 let memory = loan.map()?;

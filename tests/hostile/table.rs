@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of what came of each attack: printed by each run, and written by those that are told
-//! where (`make attacks`).
+//! The table of the attacks' results: printed by each run, and written on request (`make attacks`).
 //!
 //! A row replaces the one of the same attack and leaves the others, so that single attacks can be
 //! run again. `code` is the function that makes the attack; `tests/rules` compares these with the
@@ -20,13 +19,13 @@ const HEAD: &str = "\
 
 <!-- `make attacks` writes this page: change tests/hostile/ and run it. -->
 
-[reliability.md](reliability.md) says how each attack is made and judged, and what the columns mean.
+[How attacks are judged](attacks-method.md) says how each is made, and what the columns mean.
 
 | attack | by | it gets | p99 without / with | left | code | measured |
 |---|---|---|---|---|---|---|
 ";
 
-/// One more row: the attack, who attacks, what it gets, what victims notice, and what is left.
+/// One more row: the attack, the attacker, its gain, the victims' times, and the remains.
 pub(crate) fn add(cells: &[&str; 5], place: &Location<'_>) {
     let line = format!("| {} |\n", cells.join(" | "));
     // Also where the harness swallows what tests print.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The control tree: files that everybody may look at, and some may write.
+//! The control tree: files that every user may look at, and some may write.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use linux::fuse;
-use linux::testkit::skip;
 use prezero_tests::Daemon;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use testkit::skip;
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::groups::Throttled;
@@ -59,7 +59,7 @@ fn config() -> String {
     format!("{POOL}[tree]\nenabled = true\n{WORKERS}")
 }
 
-/// Looks at names as fast as it can, also those that there are not.
+/// Looks at existing and missing names as fast as it can.
 fn stat_storm(scene: &mut Scene<'_>) -> Got {
     let domain = domain(scene.daemon);
     let long = "n".repeat(300);
@@ -152,7 +152,7 @@ pub(crate) fn the_tree_is_written_by_its_group_only(stage: &mut Stage) {
         .run(stage);
 }
 
-/// Orders without end, from users that may: root's own order has a place all the same.
+/// Endless orders, from users that may: root's own order has a place all the same.
 fn hold_places(scene: &mut Scene<'_>) -> Got {
     let path = domain(scene.daemon).join("zeroable_hugepages");
     scene.set_up();
@@ -183,7 +183,7 @@ pub(crate) fn writers_of_the_tree_leave_room_for_root(stage: &mut Stage) {
         .run(stage);
 }
 
-/// Whoever has no CPU time does not end what it has begun.
+/// A thread without CPU time leaves its work unfinished.
 #[test]
 fn writers_without_cpu_time_hold_up_no_other_user() {
     if !has_fuse() {

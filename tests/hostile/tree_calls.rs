@@ -25,7 +25,7 @@ fn device(daemon: &Daemon) -> PathBuf {
     daemon.tree().join("hugepagectl")
 }
 
-/// Has so many threads call until the scene is over; what a call said last.
+/// Has this number of threads call until the scene is over; returns the last answer.
 fn call(scene: &mut Scene<'_>, threads: usize, act: fn(&Device) -> String) -> Got {
     let path = device(scene.daemon);
     scene.set_up();
@@ -60,7 +60,7 @@ fn query(device: &Device) -> String {
     errno(device.query(DOMAIN))
 }
 
-/// What is refused, and nothing else.
+/// Only refused calls.
 fn refused(got: Got) -> Got {
     match got {
         Ok(said) if said != "EPERM" => Err(format!("a stranger's ioctl got: {said}")),

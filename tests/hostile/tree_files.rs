@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Open files of the control tree: so many of one user, and their names for nothing.
+//! Open files of the control tree: one user has a limit, and names cost nothing.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -16,7 +16,7 @@ use crate::stage::Stage;
 use crate::tree::{LOOK, domain, has_fuse};
 use crate::users::User;
 
-/// So much of the daemon's memory may a hundred thousand names take.
+/// The limit on the daemon's memory for a hundred thousand names.
 const NEXT_TO_NOTHING_KIB: u64 = 2 << 10;
 
 /// Whether that is the daemon's word that there are enough.

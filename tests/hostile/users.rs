@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kinds of users there are. Their numbers belong to nobody on a usual machine.
+//! The kinds of users. Their numbers are unused on a usual machine.
 
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 pub(crate) use prezero_tests::storm::LEND_GROUP;
@@ -10,7 +10,7 @@ pub(crate) const ZERO_GROUP: u32 = 65_522;
 /// Members may lend by name.
 pub(crate) const AGENT_GROUP: u32 = 65_523;
 
-/// Groups from here on are in no configuration.
+/// Groups from here on are outside the configuration.
 const NOBODYS_GROUPS: u32 = 1_000_000;
 
 /// A user by what it may do.
@@ -18,23 +18,23 @@ const NOBODYS_GROUPS: u32 = 1_000_000;
 pub(crate) enum User {
     /// Root.
     Root,
-    /// In no group of the daemon's.
+    /// Outside the daemon's groups.
     Stranger,
     /// In the group that may borrow.
     Borrower,
-    /// The same with 65,536 supplementary groups, which are nobody's.
+    /// The same with 65,536 unused supplementary groups.
     StrangerOfManyGroups,
     /// In the group that may borrow by its primary group alone, with as many.
     BorrowerOfManyGroups,
-    /// In the group that may borrow, and nobody's accomplice.
+    /// In the group that may borrow, without accomplices.
     Victim,
     /// In the group that may zero, and in the one that may borrow.
     Zeroer,
-    /// The same, and nobody's accomplice.
+    /// The same, alone.
     Operator,
     /// In the group that may lend by name.
     Agent,
-    /// The same, and nobody's accomplice.
+    /// The same, without accomplices.
     Driver,
 }
 

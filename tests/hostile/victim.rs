@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who has nothing to do with an attack and must not notice it: a user that borrows a page, looks
-//! at all of it, and has it to itself until it returns it; root, that asks for the status; and what
-//! else an attack is said to stop. Each in a process of its own, which times its calls.
+//! The victims, which must notice no attack. One is a user that borrows a page, looks at all of it,
+//! and has it to itself until it returns it. Another is root, that asks for the status. The others
+//! are callers that an attack may stop. Each in a process of its own, which times its calls.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
-use linux::testkit::child::{Child, fork};
 use prezero_tests::{Daemon, Page};
+use testkit::child::{Child, fork};
 
 use crate::users::User;
 
@@ -41,10 +41,31 @@ pub(crate) const LEND: Victim = Victim { what: "Lend", user: User::Victim, act: 
 /// Root that looks.
 pub(crate) const STATUS: Victim = Victim { what: "GetStatus", user: User::Root, act: status };
 
+/// The daemon's one thread that serves calls, for [`SERVING_LOOK_PERIOD`].
+pub(crate) const SERVING_THREAD: Victim =
+    Victim { what: "CPU time of the serving thread", user: User::Root, act: serving_thread };
+
+/// How long one look at the serving thread lasts.
+const SERVING_LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// What the serving thread has had of a CPU meanwhile: the first number of its `schedstat`.
+fn serving_thread(daemon: &Daemon) -> Result<Duration, String> {
+    let pid = daemon.pid();
+    let path = format!("/proc/{pid}/task/{pid}/schedstat");
+    let used = || {
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let nanos = text.split(' ').next().and_then(|number| number.parse().ok());
+        nanos.map(Duration::from_nanos).ok_or_else(|| format!("{path}: {text}"))
+    };
+    let before = used()?;
+    std::thread::sleep(SERVING_LOOK_PERIOD);
+    Ok(used()?.saturating_sub(before))
+}
+
 /// Times a call, without the time for which its caller, or a thread of the daemon's that serves
-/// calls, was ready to run and had no CPU. That is the scheduler's doing, who gives every process
-/// its turn; what is left is what the daemon does and what it waits for: locks, leases, queues,
-/// other users' calls.
+/// calls, was ready to run and had no CPU. That is the scheduler's doing, which gives every process
+/// its turn. The rest is the daemon's work and its waits: locks, leases, queues, other users'
+/// calls.
 #[derive(Debug)]
 pub(crate) struct Clock {
     begun: Instant,
@@ -87,7 +108,7 @@ fn borrow(daemon: &Daemon) -> Result<Duration, String> {
     borrow_pages(daemon, 1)
 }
 
-/// Borrows a block of so many pages of 2 MiB, looks at all of it, and returns it.
+/// Borrows a block of this number of 2 MiB pages, looks at all of it, and returns it.
 pub(crate) fn borrow_pages(daemon: &Daemon, pages: u64) -> Result<Duration, String> {
     let clock = Clock::start(daemon);
     let connected = Client::connect(daemon.socket());
@@ -98,7 +119,7 @@ pub(crate) fn borrow_pages(daemon: &Daemon, pages: u64) -> Result<Duration, Stri
     look(&loan).map(|()| took)
 }
 
-/// Zero at first, then its own, and nobody else's at any time.
+/// Zero at first, then its own bytes at all times.
 fn look(loan: &Loan) -> Result<(), String> {
     let memory = loan.map().map_err(|error| format!("mmap: {error}"))?;
     let mut seen = vec![0; memory.len()];
@@ -133,7 +154,7 @@ pub(crate) struct Watched {
 }
 
 impl Victim {
-    /// Starts it for so long.
+    /// Starts it for this long.
     pub(crate) fn watch(self, daemon: &Daemon, lasts: Duration) -> Watched {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (report, answer) = rustix::pipe::pipe_with(flags).expect("a pipe");

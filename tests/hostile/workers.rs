@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Those who may zero: blocks pass through their hands before others get them.
+//! Users that may zero: blocks pass through their hands before others get them.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,6 +11,7 @@ use linux::BlockFile;
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;
+use units::{PageSize, Pages};
 use wire::PoolChange;
 
 use crate::attack::{Attack, POOL};
@@ -21,10 +22,10 @@ use crate::stage::Stage;
 use crate::users::User;
 
 const PAGE: u64 = 2 << 20;
-/// Nothing that a worker leaves: whatever it finds is not its own.
+/// Nothing that a worker leaves: it finds only other bytes than its own.
 const SOILED: u8 = 0xFF;
 
-/// Nobody else zeroes: every ready page is the attacker's work.
+/// The attacker is the only zeroer: every ready page is its work.
 fn alone_at_work(recycle: &str) -> String {
     let pool = POOL.replace("ready_low = 6\nready_high = 8\n", "");
     format!("{pool}recycle = \"{recycle}\"\n[workers]\nmax = 0\n")
@@ -41,10 +42,10 @@ impl Worker {
         Self(scene.socket().expect("everybody may connect"))
     }
 
-    /// A block to zero; `None` if there is none.
+    /// A block to zero, if there is one.
     ///
     /// # Errors
-    /// The name of the daemon's error if this user may not.
+    /// The name of the daemon's error if this user is refused.
     fn take(&mut self) -> Result<Option<Job>, String> {
         self.0.write_all(&message("TakeZeroing", &json!({}))).map_err(|e| e.to_string())?;
         let (answer, mut fds) = receive(&self.0);
@@ -179,9 +180,9 @@ fn what_a_worker_keeps_pins_and_says_reaches_no_borrower() {
 /// What keeps users apart is not a threshold.
 fn configure_recycling(scene: &mut Scene<'_>) -> Got {
     let change = PoolChange {
-        page_bytes: PAGE,
-        pages_per_block: 1,
-        recycle: Some("in-place".to_owned()),
+        page_size: PageSize::new(PAGE).expect("a page size"),
+        pages_per_block: Pages(1),
+        recycle: Some(wire::Recycle::InPlace),
         ..Default::default()
     };
     scene.set_up();
@@ -198,7 +199,7 @@ pub(crate) fn only_root_says_how_blocks_are_recycled(stage: &mut Stage) {
     Attack::new("Configure recycle", User::Zeroer, configure_recycling).run(stage);
 }
 
-/// Takes all work and does none of it.
+/// Takes all work and leaves it undone.
 fn hoard_jobs(scene: &mut Scene<'_>) -> Got {
     let mut held = Vec::new();
     scene.set_up();

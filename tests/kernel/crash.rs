@@ -4,10 +4,10 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages;
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::Pages;
 use worker::job::Task;
 use worker::{Which, take_zeroing};
@@ -31,7 +31,7 @@ fn a_killed_worker_leaves_its_pages_zeroed_and_no_page_behind() {
     assert_eq!((counts.zeroing.0, counts.ready.0 + counts.zeroable.0), (0, 192), "{counts:?}");
     daemon.wait_for("told", |_| daemon.status().counters.lost_workers > 0);
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 192);
+    assert_eq!(daemon.pool().ready_pages, Pages(192));
     assert_zero(&daemon.lend(page, 192).map().expect("a mapping"));
 }
 
@@ -53,8 +53,8 @@ fn a_job_that_is_dropped_or_reported_twice_costs_nothing() {
     task.finish(Pages(u64::MAX)).report(&mut client).expect("booked");
     assert!(client.finish_zeroing(number, Pages(1)).is_err());
     let pool = daemon.pool();
-    assert_eq!((pool.ready_pages, pool.zeroable_pages), (3, 1));
-    assert!(daemon.status().counters.zeroed_bytes <= page.times(4).0);
+    assert_eq!((pool.ready_pages, pool.zeroable_pages), (Pages(3), Pages(1)));
+    assert!(daemon.status().counters.zeroed_bytes <= page.times(4));
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_borrower_outlives_the_daemon_and_zeroed_pages_too() {
     daemon.kill();
     daemon.launch();
     let pool = daemon.pool();
-    assert_eq!((pool.lent_pages, pool.ready_pages, pool.blocks), (4, 4, 1));
+    assert_eq!((pool.lent_pages, pool.ready_pages, pool.blocks), (Pages(4), Pages(4), 1));
     assert_soiled(&memory, 9);
     drop((memory, loan));
     daemon.wait_for("given back", |p| p.blocks == 0);
@@ -85,7 +85,7 @@ fn a_loan_that_ends_while_the_daemon_is_down_is_freed_at_its_next_start() {
     daemon.kill();
     drop(loan);
     daemon.launch();
-    daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == 4);
+    daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == Pages(4));
     assert_zero(&daemon.lend(page, 4).map().expect("a mapping"));
 }
 
@@ -103,13 +103,15 @@ fn ready_files_of_a_stock_daemon_go_back_to_the_kernel() {
     let mut daemon = Daemon::start_with(Some(guard), &config, &["--set", "provider=stock"]);
     daemon.zero("max");
     let loan = daemon.lend(page, 2);
-    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (4, 0));
+    assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (Pages(4), 0));
     daemon.kill();
     daemon.use_arguments(&["--set", "provider=kernel"]);
     daemon.launch();
-    daemon.wait_for("given back", |p| p.kernel_free_pages == 4 && p.zeroable_pages == 4);
+    daemon.wait_for("given back", |p| {
+        p.kernel_free_pages == Pages(4) && p.zeroable_pages == Pages(4)
+    });
     let status = daemon.status();
     assert_eq!(status.loans.len(), 1, "{status:?}");
     drop(loan);
-    daemon.wait_for("given back", |p| p.kernel_free_pages == 6);
+    daemon.wait_for("given back", |p| p.kernel_free_pages == Pages(6));
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans: new files whose pages are the kernel's zeroed ones.
+//! Loans: new files filled with the kernel's zeroed pages.
 
 use std::time::Duration;
 
 use client::LendRequest;
-use linux::testkit::hugepages;
 use linux::{Roots, numa};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
+use testkit::hugepages;
 use units::{Bytes, Node, Pages};
 
 use super::support::{self, Program, kernel, soil_pool};
@@ -28,12 +28,12 @@ fn a_loan_takes_zeroed_pages_and_clears_none() {
         assert_zero(&memory);
         soil(&memory, 0xA5);
         let pool = daemon.pool();
-        assert_eq!((pool.lent_pages, pool.ready_pages), (pages, 0));
+        assert_eq!((pool.lent_pages, pool.ready_pages), (Pages(pages), Pages(0)));
         drop((memory, loan));
-        daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == pages);
+        daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == Pages(pages));
         assert_eq!(daemon.kernel_free(page), pages);
         let counters = daemon.status().counters;
-        assert_eq!((counters.hit_bytes, counters.miss_bytes), (page.times(pages).0, 0));
+        assert_eq!((counters.hit_bytes, counters.miss_bytes), (page.times(pages), Bytes(0)));
     }
 }
 
@@ -75,7 +75,7 @@ fn the_daemon_leaves_the_last_pages_to_others() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 8, "leave_free = 3") else { return };
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 8, "zeroed pages stay free for everybody");
+    assert_eq!(daemon.pool().ready_pages, Pages(8), "zeroed pages stay free for everybody");
     let loan = daemon.lend(page, 8);
     assert_eq!(loan.ready_bytes(), page.times(5));
     assert_eq!(daemon.kernel_free(page), 3);
@@ -105,11 +105,11 @@ fn a_mapping_outlives_its_lease_and_so_do_its_pages() {
     soil(&memory, 9);
     // On a kernel that shows no descriptor it lingers nowhere: its pages are free when it is gone.
     let lingers = |blocks| blocks == u64::from(support::shows_descriptors(&daemon));
-    daemon.wait_for("returned", |p| p.lent_pages == 0 && lingers(p.blocks));
+    daemon.wait_for("returned", |p| p.lent_pages == Pages(0) && lingers(p.blocks));
     assert_soiled(&memory, 9);
     assert_eq!(daemon.kernel_free(page), 0);
     drop(memory);
-    daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == 4);
+    daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == Pages(4));
     assert_eq!(daemon.kernel_free(page), 4);
 }
 
@@ -123,15 +123,16 @@ fn kept_content_holds_its_file_and_goes_to_its_owner() {
     soil(&loan.map().expect("a mapping"), 7);
     drop(loan);
     if !support::shows_descriptors(&daemon) {
-        // Who else has it cannot be told: it is given up, and its owner gets zeros as anybody does.
-        daemon.wait_for("given up", |p| (p.blocks, p.kept_pages) == (0, 0));
+        // Its other users are unknown: it is given up, and its owner gets zeros as any borrower
+        // does.
+        daemon.wait_for("given up", |p| (p.blocks, p.kept_pages) == (0, Pages(0)));
         assert_eq!(daemon.kernel_free(page), 8);
         let other = daemon.lend_to("db", hour, page, 4);
         assert!(!other.is_kept());
         assert_zero(&other.map().expect("other memory"));
         return;
     }
-    let pool = daemon.wait_for("kept", |p| p.kept_pages == 4);
+    let pool = daemon.wait_for("kept", |p| p.kept_pages == Pages(4));
     assert_eq!((pool.blocks, daemon.kernel_free(page)), (1, 4));
     assert_zero(&daemon.lend(page, 4).map().expect("other memory"));
     let again = daemon.lend_to("db", hour, page, 4);
@@ -160,7 +161,7 @@ fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
         return None;
     }
     if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
-        linux::testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
     let wanted = [0, 1].map(|node| (page.size(), Some(Node(node)), pages));
@@ -235,5 +236,5 @@ fn pages_that_a_program_took_are_not_lent() {
     drop(program);
     let loan = daemon.lend(page, 1);
     assert_eq!(loan.ready_bytes(), Bytes(0), "its pages came back dirty");
-    assert_eq!(daemon.pool().zeroable_pages, Pages(6).0);
+    assert_eq!(daemon.pool().zeroable_pages, Pages(6));
 }

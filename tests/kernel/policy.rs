@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The daemon's own workers over the kernel's pool: when, how many, at whose expense.
+//! The daemon's own workers over the kernel's pool: when, how many, at which priority.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use super::support::{self, Program, kernel};
 fn own_workers_fill_to_the_high_threshold_and_again_after_a_program_took_pages() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 32, "ready_low = 8\nready_high = 12") else { return };
-    daemon.wait_for("filled to high", |p| p.ready_pages == 12);
+    daemon.wait_for("filled to high", |p| p.ready_pages == Pages(12));
     // Above low nothing happens, below it refills, and never beyond high.
     let few = Program::take(page, 3);
-    daemon.wait_for("seen", |p| p.ready_pages == 9);
+    daemon.wait_for("seen", |p| p.ready_pages == Pages(9));
     std::thread::sleep(Duration::from_millis(400));
-    assert_eq!(daemon.pool().ready_pages, 9, "between the thresholds nothing starts");
+    assert_eq!(daemon.pool().ready_pages, Pages(9), "between the thresholds nothing starts");
     let more = Program::take(page, 4);
-    daemon.wait_for("refilled", |p| p.ready_pages == 12);
+    daemon.wait_for("refilled", |p| p.ready_pages == Pages(12));
     assert_eq!(kernel(page, 0).ready.0, 12);
     drop((few, more));
     std::thread::sleep(Duration::from_millis(400));
@@ -34,7 +34,7 @@ fn own_workers_fill_to_the_high_threshold_and_again_after_a_program_took_pages()
 fn what_the_kernel_tells_is_not_waited_for() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 32, "ready_low = 12\nready_high = 12") else { return };
-    daemon.wait_for("filled", |p| p.ready_pages == 12);
+    daemon.wait_for("filled", |p| p.ready_pages == Pages(12));
     // Another program sets the number that is one for all: the daemon's own watch still works.
     let low = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/zeroed_low";
     std::fs::write(low, "1").expect("a number of pages");
@@ -75,8 +75,8 @@ fn the_workers_cpu_time_is_their_cgroups() {
     // CPU time is counted per group only where the controller is on.
     std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu").expect("cgroup v2");
     let wanted = [(page.size(), Some(units::Node(0)), pages)];
-    let Some(guard) = linux::testkit::hugepages::reserve_all(&wanted) else { return };
-    // What so many pages cost on this machine, in this thread.
+    let Some(guard) = testkit::hugepages::reserve_all(&wanted) else { return };
+    // The cost of this number of pages on this machine, in this thread.
     support::soil_pool(page, pages);
     let before = thread_time();
     let device = Device::open_to_zero(&Roots::default()).expect("a kernel with the series");
@@ -92,9 +92,9 @@ fn the_workers_cpu_time_is_their_cgroups() {
     let daemon = prezero_tests::Daemon::start_with(Some(guard), &config, &[]);
     let before = process_time(daemon.pid());
     let change = PoolChange {
-        page_bytes: page.size().bytes(),
-        pages_per_block: 1,
-        ready_high: Some(pages),
+        page_size: page.size(),
+        pages_per_block: Pages(1),
+        ready_high: Some(Pages(pages)),
         ..PoolChange::default()
     };
     daemon.client().configure(change).expect("a threshold");
@@ -119,12 +119,12 @@ fn the_workers_cpu_time_is_their_cgroups() {
 fn max_bounds_what_is_kept_zero_and_lent() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 16, "max = 6\nready_high = 4") else { return };
-    daemon.wait_for("filled", |p| p.ready_pages == 4);
+    daemon.wait_for("filled", |p| p.ready_pages == Pages(4));
     let _loan = daemon.lend(page, 4);
-    daemon.wait_for("refilled as far as max", |p| p.ready_pages == 2);
+    daemon.wait_for("refilled as far as max", |p| p.ready_pages == Pages(2));
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 2);
+    assert_eq!(daemon.pool().ready_pages, Pages(2));
     let nothing = daemon.client().take_zeroing(None, None, false);
     assert!(nothing.is_err(), "{nothing:?}");
-    assert_eq!(daemon.pool().max_pages, Some(Pages(6).0));
+    assert_eq!(daemon.pool().max_pages, Some(Pages(6)));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The storm over the kernel's own pool: everybody who zeroes, borrows or takes pages dies at
+//! The storm over the kernel's own pool: every process that zeroes, borrows or takes pages dies at
 //! random in the midst of it, the daemon too, while the pool becomes larger and smaller.
 //!
 //! `PREZERO_TEST_KILLS` is how often each of them dies, `PREZERO_TEST_SEED` which storm it is.
@@ -8,8 +8,6 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{self, Child, fork};
-use linux::testkit::hugepages;
 use linux::{Roots, hugetlb};
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::memory::assert_zero;
@@ -18,6 +16,8 @@ use prezero_tests::storm::{Crowd, LEND_GROUP, Seen};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{self, Child, fork};
+use testkit::hugepages;
 use units::Node;
 
 use super::support::{self, Program, kernel, soil_pool};
@@ -108,7 +108,7 @@ fn resize(pages: u64) {
     hugetlb::set_total(&Roots::default(), PAGE.size(), node, pages).expect("root resizes");
 }
 
-/// Lets everything happen until everybody has died so often.
+/// Lets everything run until each kind has died this often.
 fn rage(daemon: &mut Daemon, random: &mut StdRng, crowd: &mut Crowd, kills: u64) -> (Seen, Deaths) {
     let mut seen = Seen::default();
     let mut deaths = Deaths::default();
@@ -146,11 +146,11 @@ fn rage(daemon: &mut Daemon, random: &mut StdRng, crowd: &mut Crowd, kills: u64)
     (seen, deaths)
 }
 
-/// Waits until nobody has a page of the kernel's pool any more, and each is where it was.
+/// Waits until all pages of the kernel's pool are unused, and each is where it was.
 fn settle(daemon: &Daemon) {
     let begun = Instant::now();
     loop {
-        // What was beyond the pool's size belongs to it again, or has vanished and is replaced.
+        // Surplus pages belong to the pool again, or have vanished and are replaced.
         resize(PAGES);
         let (pool, counts) = (daemon.pool(), kernel(PAGE, 0));
         let back = (pool.blocks, counts.zeroing.0, counts.surplus.0) == (0, 0, 0);

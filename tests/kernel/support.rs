@@ -4,9 +4,9 @@
 
 use client::Mapping;
 use linux::kernel::{Device, Support, offer};
-use linux::testkit::{hugepages, skip_for_ever};
 use linux::{BlockFile, Roots};
 use prezero_tests::{Daemon, Page};
+use testkit::{hugepages, skip_for_ever};
 use units::{Counts, Domain, Node};
 
 /// Whether this kernel has the series; if not, that is a counted skip.
@@ -19,8 +19,8 @@ pub(crate) fn has_series() -> bool {
     true
 }
 
-/// Whether the daemon is shown who has a file of huge pages open: by a lease, which Linux 7.3
-/// grants on none of them, or by its program that sees pins.
+/// Whether the daemon can see the users of a file of huge pages: by a lease, which Linux 7.3 always
+/// refuses there, or by its program that sees pins.
 pub(crate) fn shows_descriptors(daemon: &Daemon) -> bool {
     let log = daemon.log();
     log.contains("pins are seen") || !log.contains("this kernel grants no leases")
@@ -51,7 +51,7 @@ pub(crate) fn kernel(page: Page, node: u32) -> Counts {
     device.query(Domain { node: Node(node), page_size: page.size() }).expect("a pool of that node")
 }
 
-/// A program that knows nothing of prezero and has so many huge pages of node 0.
+/// A program without knowledge of prezero that has this number of huge pages of node 0.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) memory: Mapping,

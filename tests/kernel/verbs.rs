@@ -4,15 +4,16 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use units::Pages;
 
 use linux::Roots;
 use linux::kernel::{Support, offer};
-use linux::testkit::hugepages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prezero_tests::daemon::{PATIENCE, binary};
 use prezero_tests::{Daemon, Page};
 use serde_json::Value;
+use testkit::hugepages;
 
 use super::support::{self, Program, kernel};
 
@@ -50,7 +51,7 @@ fn serve_picks_the_kernels_pool_by_itself_and_stock_if_told() {
 fn a_forced_provider_that_is_not_there_is_one_line_and_exit_code_6() {
     let offer = offer::probe(&Roots::default()).expect("a kernel can be asked");
     if offer.effective() > Support::Stock {
-        linux::testkit::skip_for_ever("this kernel has the series");
+        testkit::skip_for_ever("this kernel has the series");
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");
@@ -83,9 +84,9 @@ fn doctor_says_the_level() {
 fn status_says_what_the_kernel_says() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 16, "ready_low = 4\nready_high = 8") else { return };
-    daemon.wait_for("filled", |p| p.ready_pages == 8);
+    daemon.wait_for("filled", |p| p.ready_pages == Pages(8));
     let _loan = daemon.lend(page, 2);
-    daemon.wait_for("refilled or not", |p| p.ready_pages == 6 && p.lent_pages == 2);
+    daemon.wait_for("refilled or not", |p| p.ready_pages == Pages(6) && p.lent_pages == Pages(2));
     let text = String::from_utf8(run(daemon.command(&["status"])).stdout).expect("text");
     eprintln!("{text}");
     let kind = if Path::new("/sys/module/prezero").exists() { "module" } else { "series" };
@@ -116,11 +117,11 @@ fn zero_n_pages_zeroes_exactly_so_many_where_they_are() {
     let counts = kernel(page, 0);
     assert_eq!((counts.ready.0, counts.zeroable.0, counts.free.0), (5, 7, 12));
     let pool = daemon.pool();
-    assert_eq!((pool.ready_pages, pool.zeroable_pages, pool.blocks), (5, 7, 0));
+    assert_eq!((pool.ready_pages, pool.zeroable_pages, pool.blocks), (Pages(5), Pages(7), 0));
     assert_eq!(daemon.kernel_free(page), 12, "no file holds a page");
-    assert_eq!(daemon.status().counters.zeroed_bytes, page.times(5).0);
+    assert_eq!(daemon.status().counters.zeroed_bytes, page.times(5));
     daemon.zero("max");
-    assert_eq!(daemon.pool().ready_pages, 12);
+    assert_eq!(daemon.pool().ready_pages, Pages(12));
     let nothing = json(&run(daemon.command(&["zero", "max", "--json"])));
     assert_eq!(nothing["pages"], 0);
 }
@@ -152,7 +153,7 @@ fn ctrl_c_keeps_the_pages_that_are_done() {
     assert_eq!((counts.zeroing.0, counts.ready.0 + counts.zeroable.0), (0, 192));
     let status = daemon.status();
     assert_eq!(status.counters.lost_workers, 0);
-    assert_eq!(status.counters.zeroed_bytes, page.times(counts.ready.0).0);
+    assert_eq!(status.counters.zeroed_bytes, page.times(counts.ready.0));
 }
 
 #[test]
@@ -172,7 +173,7 @@ fn watch_once_reports_when_a_program_takes_zeroed_pages() {
     daemon.zero("max");
     let mut watch = daemon.command(&["watch", "--below", "6", "--once", "--json"]);
     let watch = watch.stdout(Stdio::piped()).spawn().expect("prezero runs");
-    // The daemon has nobody to ask whether the watch is on: a fall before is reported at once.
+    // The daemon cannot ask whether the watch is on: a fall before is reported at once.
     std::thread::sleep(Duration::from_millis(300));
     let program = Program::take(page, 4);
     let output = watch.wait_with_output().expect("our own child");
@@ -189,7 +190,7 @@ fn watch_reports_pages_that_others_zero() {
     let mut watch =
         daemon.client().watch(None, None, None, Duration::from_millis(50)).expect("a watch");
     let first = watch.next().expect("a report").expect("a good one");
-    assert_eq!(first.levels[0].ready_pages, 0);
+    assert_eq!(first.levels[0].ready_pages, Pages(0));
     // As an operator without prezero would.
     let file = Roots::default()
         .sys
@@ -197,7 +198,7 @@ fn watch_reports_pages_that_others_zero() {
     std::fs::write(file, "max").expect("zeroed");
     loop {
         let report = watch.next().expect("a report").expect("a good one");
-        if report.levels[0].ready_pages == 4 {
+        if report.levels[0].ready_pages == Pages(4) {
             break;
         }
     }
@@ -221,15 +222,15 @@ fn set_changes_the_thresholds_of_the_one_pool_of_its_size() {
     let Some(daemon) = support::daemon(page, 8, fields) else { return };
     let pools = daemon.status().pools;
     assert_eq!(pools.len(), 1, "{pools:?}");
-    assert_eq!((pools[0].pages_per_block, pools[0].max_pages), (1, Some(16)));
+    assert_eq!((pools[0].pages_per_block, pools[0].max_pages), (Pages(1), Some(Pages(16))));
     for shape in [&[][..], &["--page-size", "2M"]] {
         let set = ["set", "ready_low=2", "ready_high=3"];
         let output = run(daemon.command(&[&set[..], shape].concat()));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    let pool = daemon.wait_for("refilled", |p| p.ready_pages == 3);
-    assert_eq!((pool.ready_low, pool.ready_high, pool.leave_free), (2, 3, 1));
+    let pool = daemon.wait_for("refilled", |p| p.ready_pages == Pages(3));
+    assert_eq!((pool.ready_low, pool.ready_high, pool.leave_free), (Pages(2), Pages(3), Pages(1)));
     let output = run(daemon.command(&["set", "ready_low=9", "ready_high=3"]));
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(daemon.pool().ready_low, 2);
+    assert_eq!(daemon.pool().ready_low, Pages(2));
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What holds a loan, what it counts for, and what is known of who has it.
+//! How a loan is held, how it is accounted, and the knowledge about its holders.
 
-use units::LeaseId;
+use client::Hold;
+use units::{Bytes, LeaseId, Node, Pages, Uid};
 
 use super::*;
 
@@ -10,18 +11,20 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_mapping() {
     let _alone = alone();
     let daemon = daemon("max = 2", "");
     ready(&daemon, 2);
-    let by_memory = LendRequest { held_by_memory: true, ..one_file(1) };
+    let by_memory = LendRequest { hold: Hold::Memory, ..one_file(1) };
     let loan = daemon.client().lend(&by_memory).expect("a loan");
     let id = loan.id();
     let memory = loan.map().expect("a mapping");
     drop(loan);
     // One that is held by its descriptors ends meanwhile.
     drop(daemon.client().lend(&one_file(1)).expect("a loan"));
-    daemon.wait_for("one is back", |pool| pool.lent_pages == 1);
+    daemon.wait_for("one is back", |pool| pool.lent_pages == Pages(1));
     let loans = daemon.status().loans;
     assert!(loans.len() == 1 && loans[0].lease == id, "{loans:?}");
     drop(memory);
-    daemon.wait_for("returned", |pool| pool.lent_pages == 0 && pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| {
+        pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(0)
+    });
     assert!(daemon.status().loans.is_empty());
 }
 
@@ -30,9 +33,11 @@ fn a_loan_held_by_its_memory_that_nobody_mapped_ends_with_its_lease() {
     let _alone = alone();
     let daemon = daemon("max = 1", "");
     ready(&daemon, 1);
-    let by_memory = LendRequest { held_by_memory: true, ..one_file(1) };
+    let by_memory = LendRequest { hold: Hold::Memory, ..one_file(1) };
     drop(daemon.client().lend(&by_memory).expect("a loan"));
-    daemon.wait_for("returned", |pool| pool.lent_pages == 0 && pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| {
+        pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(0)
+    });
     // Its page is there for the next one, which is told so at once, and for one that waits.
     let loan = daemon.client().lend(&by_memory).expect("a loan");
     let memory = loan.map().expect("a mapping");
@@ -54,14 +59,17 @@ fn a_report_says_who_has_a_loan_until_it_ends() {
     let loan = daemon.client().lend(&one_file(2)).expect("a loan");
     let loans = daemon.status().loans;
     let [lent] = &loans[..] else { panic!("{loans:?}") };
-    assert_eq!((lent.lease, lent.uid, lent.account), (loan.id(), 0, 0));
-    assert_eq!((lent.pages, lent.ready_pages + lent.hole_pages, lent.grown_pages), (2, 2, 0));
-    assert_eq!(lent.ready_pages * PAGE.size().bytes(), loan.ready_bytes().0);
-    assert_eq!((lent.pid, lent.nodes.as_slice()), (Some(std::process::id()), &[0][..]));
-    assert!(lent.age_seconds.is_some_and(|age| age < 60), "{lent:?}");
+    assert_eq!((lent.lease, lent.uid, lent.account), (loan.id(), Uid(0), Uid(0)));
+    assert_eq!(
+        (lent.pages, lent.ready_pages + lent.hole_pages, lent.grown_pages),
+        (Pages(2), Pages(2), Pages(0))
+    );
+    assert_eq!(lent.ready_pages * PAGE.size().bytes(), Pages(loan.ready_bytes().0));
+    assert_eq!((lent.pid, lent.nodes.as_slice()), (Some(std::process::id()), &[Node(0)][..]));
+    assert!(lent.age.is_some_and(|age| age.as_secs() < 60), "{lent:?}");
     assert!(lent.owner.is_none() && lent.command.is_some(), "{lent:?}");
 
-    let holders = daemon.client().find_holders(Some(LeaseId(loan.id()))).expect("root may");
+    let holders = daemon.client().find_holders(Some(LeaseId(loan.id().0))).expect("root may");
     assert!(holders.holders.iter().all(|holder| holder.pid == std::process::id()), "{holders:?}");
     assert!(!holders.holders.is_empty());
 
@@ -70,9 +78,9 @@ fn a_report_says_who_has_a_loan_until_it_ends() {
     daemon.launch();
     let loans = daemon.status().loans;
     let [lent] = &loans[..] else { panic!("{loans:?}") };
-    assert_eq!((lent.lease, lent.pid, lent.age_seconds), (loan.id(), None, None));
+    assert_eq!((lent.lease, lent.pid, lent.age), (loan.id(), None, None));
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages == Pages(0));
     assert!(daemon.status().loans.is_empty());
 }
 
@@ -86,7 +94,7 @@ fn what_a_file_has_grown_by_counts_against_its_users_quota() {
         wire::Error::QuotaExceeded { held_bytes, quota_bytes, .. } => (held_bytes, quota_bytes),
         other => panic!("{other:?}"),
     };
-    assert_eq!(quota(2), (PAGE.times(2).0, 6 << 20));
+    assert_eq!(quota(2), (Bytes(PAGE.times(2).0), Bytes(6 << 20)));
     let (file, _) = loan.parts().next().expect("a part");
     let length = PAGE.times(3).0;
     rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length).expect("room");
@@ -96,7 +104,9 @@ fn what_a_file_has_grown_by_counts_against_its_users_quota() {
         match daemon.client().lend(&one_file(1)) {
             Ok(loan) => {
                 drop(loan);
-                daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 2);
+                daemon.wait_for("returned", |pool| {
+                    pool.lent_pages + pool.lingering_pages == Pages(2)
+                });
             }
             Err(Error::Refused(refused)) => break refused,
             Err(other) => panic!("{other}"),
@@ -104,12 +114,12 @@ fn what_a_file_has_grown_by_counts_against_its_users_quota() {
         assert!(std::time::Instant::now() < deadline, "what it grew by never counted");
     };
     assert!(
-        matches!(refused, wire::Error::QuotaExceeded { held_bytes, .. } if held_bytes == length),
+        matches!(refused, wire::Error::QuotaExceeded { held_bytes, .. } if held_bytes == Bytes(length)),
         "{refused:?}"
     );
-    assert_eq!(daemon.status().loans[0].grown_pages, 1);
+    assert_eq!(daemon.status().loans[0].grown_pages, Pages(1));
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
     daemon.client().lend(&one_file(3)).expect("all of its quota");
 }
 
@@ -122,19 +132,22 @@ fn a_revoked_loan_is_gone_for_whoever_has_it() {
     let (file, _) = loan.parts().next().expect("a part");
     let length = || rustix::fs::fstat(file).expect("a descriptor").st_size;
     assert_eq!(length(), 4 << 20);
-    let taken = daemon.client().revoke(LeaseId(loan.id())).expect("root may");
+    let taken = daemon.client().revoke(LeaseId(loan.id().0)).expect("root may");
     assert_eq!((taken, length()), (PAGE.times(2), 0));
     let status = daemon.status();
     let pool = &status.pools[0];
-    assert!(status.loans.is_empty() && pool.lent_pages + pool.lingering_pages == 0, "{status:?}");
-    assert_eq!((pool.blocks, pool.ready_pages), (1, 2), "the other block is as it was");
+    assert!(
+        status.loans.is_empty() && pool.lent_pages + pool.lingering_pages == Pages(0),
+        "{status:?}"
+    );
+    assert_eq!((pool.blocks, pool.ready_pages), (1, Pages(2)), "the other block is as it was");
     // What lingers of one that has ended is revoked as well, by the same number.
     let loan = daemon.client().lend(&one_file(2)).expect("a loan");
     let (id, memory) = (loan.id(), loan.map().expect("a mapping"));
     drop(loan);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == 2);
-    assert_eq!(daemon.client().revoke(LeaseId(id)).expect("root may"), PAGE.times(2));
-    assert_eq!(daemon.pool().lingering_pages, 0);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(2));
+    assert_eq!(daemon.client().revoke(LeaseId(id.0)).expect("root may"), PAGE.times(2));
+    assert_eq!(daemon.pool().lingering_pages, Pages(0));
     drop(memory);
 }
 
@@ -148,8 +161,10 @@ fn a_killed_daemons_loans_are_the_next_ones() {
     daemon.kill();
     drop(dropped);
     daemon.launch();
-    daemon.wait_for("one is back", |pool| pool.lent_pages == 1 && pool.lingering_pages == 0);
+    daemon.wait_for("one is back", |pool| {
+        pool.lent_pages == Pages(1) && pool.lingering_pages == Pages(0)
+    });
     assert_eq!(daemon.status().loans[0].lease, kept.id());
     drop(kept);
-    daemon.wait_for("both are back", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("both are back", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the daemon does when it lends, waits, keeps, takes back and revokes, over plain memory: it
-//! needs no huge page, waits for nobody who has some, and what e2e shows with real ones is the same
-//! code. Mutants of that code are caught by it (docs/reliability.md).
+//! How the daemon lends, waits, keeps, takes back and revokes, over plain memory: it needs no huge
+//! page, runs beside tests that hold some, and e2e shows the same code with real ones. It catches
+//! mutants of that code (docs/evidence/mutants.md).
 //!
 //! One test at a time: a daemon that another one just starts has all descriptors for a moment, and
-//! whatever is reached by somebody is not what it would be.
+//! files would seem to have more users.
 
 mod ends;
 mod names;
@@ -12,9 +12,9 @@ mod owners;
 mod waiting;
 
 use client::{Error, LendRequest};
-use linux::testkit::child::alone;
 use prezero_tests::refused::refusal;
 use prezero_tests::{Daemon, Page};
+use testkit::child::alone;
 
 const PAGE: Page = Page::Mib2;
 
@@ -28,7 +28,7 @@ fn ready(daemon: &Daemon, pages: u64) {
     daemon.zero(&pages.to_string());
 }
 
-/// A loan of so many pages in one file.
+/// A loan of this number of pages in one file.
 fn one_file(pages: u64) -> LendRequest {
     let mut request = LendRequest::new(PAGE.times(pages));
     request.single = true;

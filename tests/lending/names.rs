@@ -3,23 +3,23 @@
 
 use std::time::Instant;
 
-use client::{LendByName, LoanName};
+use client::{LendRequest, LoanName};
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::refused::agent_refusal;
-use units::Bytes;
+use units::{Bytes, Pages, Uid};
 use wire::agent::AgentError;
 
 use super::*;
 
-/// So much that filling it takes a while.
+/// Enough that filling it takes a while.
 const LARGE: u64 = 256;
 
 fn named(name: &str) -> LoanName {
     name.parse().expect("a name")
 }
 
-fn whole(name: &str, pages: u64) -> LendByName {
-    LendByName { whole: true, ..LendByName::new(named(name), PAGE.times(pages)) }
+fn whole(name: &str, pages: u64) -> LendRequest {
+    LendRequest { whole: true, ..LendRequest::by_name(named(name), PAGE.times(pages)) }
 }
 
 fn names(daemon: &Daemon) -> Vec<String> {
@@ -67,7 +67,7 @@ fn a_loan_that_is_being_made_is_listed_and_a_return_ends_it() {
         }
     });
     assert!(names(&daemon).is_empty());
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn a_name_is_one_loan_of_one_kind() {
     let mut agent = daemon.agent();
     let first = agent.lend(&whole("a/x", 2)).expect("a loan");
     assert!(!first.found && !first.kept);
-    assert_eq!(first.loan.bytes, PAGE.times(2).0);
+    assert_eq!(first.loan.bytes, Bytes(PAGE.times(2).0));
     let again = agent.lend(&whole("a/x", 2)).expect("the same");
     assert_eq!((again.found, &again.loan.path), (true, &first.loan.path));
-    let other = LendByName { uid: Some(7), ..whole("a/x", 2) };
+    let other = whole("a/x", 2).given_to(Some(Uid(7)), None);
     for other in [whole("a/x", 1), other] {
         let refused = agent_refusal(agent.lend(&other));
         assert!(matches!(refused, AgentError::NameTaken { .. }), "{refused:?}");
@@ -102,17 +102,17 @@ fn what_may_not_be_filled_is_refused_and_leaves_nothing() {
     };
     assert!(reason.contains("agent.fill_max lets the daemon zero 4M"), "{reason}");
     assert!(names(&daemon).is_empty());
-    daemon.wait_for("taken back", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("taken back", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
     // As much as it may is no more than it may.
     let lent = agent.lend(&whole("a/x", 2)).expect("two may be zeroed");
     let file = std::fs::metadata(&lent.loan.path).expect("a file");
     let there = std::os::unix::fs::MetadataExt::blocks(&file) * 512;
     assert_eq!((file.len(), there), (4 << 20, 4 << 20), "all of it is there");
-    let hole = LendByName::new(named("a/y"), PAGE.times(4));
+    let hole = LendRequest::by_name(named("a/y"), PAGE.times(4));
     let lent = agent.lend(&hole).expect("the borrower fills it");
     assert_eq!(std::fs::metadata(lent.loan.path).expect("a file").len(), 8 << 20);
     let supply = agent.supply().expect("what there is");
-    assert_eq!(Bytes(supply[0].named_bytes), PAGE.times(6));
+    assert_eq!(Bytes(supply[0].named_bytes.0), PAGE.times(6));
 }
 
 #[test]
@@ -120,13 +120,13 @@ fn an_owner_by_name_needs_a_scope_a_whole_loan_and_room_in_the_files_name() {
     let _alone = alone();
     let daemon = daemon("max = 8", "keep_seconds_max = 9");
     let mut agent = daemon.agent();
-    let owned = |name: &str, owner: &str, seconds| LendByName {
+    let owned = |name: &str, owner: &str, seconds| LendRequest {
         owner: Some(owner.parse().expect("a name")),
-        keep_seconds: Some(seconds),
+        keep: Some(std::time::Duration::from_secs(seconds)),
         ..whole(name, 1)
     };
     let long = "o".repeat(64);
-    let hole = LendByName { whole: false, ..owned("a/x", "o", 9) };
+    let hole = LendRequest { whole: false, ..owned("a/x", "o", 9) };
     for (ask, field, says) in [
         (owned("x", "o", 9), "owner", "name the loan as SCOPE/REST"),
         (hole, "owner", "ask for the loan whole"),
@@ -161,5 +161,5 @@ fn a_name_lasts_over_the_daemons_end_until_it_is_returned() {
     assert_eq!((again.found, again.loan.path), (true, lent.loan.path));
     daemon.agent().give_back(named("a/x")).expect("its own");
     assert!(next(&mut daemon).is_empty());
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == 0);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use client::{Loan, Mapping};
-use units::Owner;
+use units::{Owner, Pages};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn owned(owner: &str, keep: Duration) -> LendRequest {
     LendRequest { owner: Some(owner), keep: Some(keep), ..one_file(1) }
 }
 
-/// An owner whose loan has ended and whose content somebody still has mapped.
+/// An owner with an ended loan and content that a process still maps.
 fn still_mapped() -> (Daemon, LendRequest, Mapping) {
     let daemon = daemon("max = 4", "");
     ready(&daemon, 2);
@@ -25,7 +25,7 @@ fn still_mapped() -> (Daemon, LendRequest, Mapping) {
     let memory = first.map().expect("a mapping");
     memory.fill(0..1, 7);
     drop(first);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == 1);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(1));
     (daemon, request, memory)
 }
 
@@ -92,14 +92,18 @@ fn content_stays_for_its_time_and_no_longer_whatever_daemon_there_is() {
     for request in [&long, &short] {
         drop(daemon.client().lend(request).expect("a loan"));
     }
-    daemon.wait_for("given up", |pool| pool.kept_pages == 1 && pool.lingering_pages == 0);
+    daemon.wait_for("given up", |pool| {
+        pool.kept_pages == Pages(1) && pool.lingering_pages == Pages(0)
+    });
     for again in [false, true] {
         if again {
             daemon.kill();
             daemon.launch();
         }
         assert!(daemon.client().lend(&long).expect("a loan").is_kept());
-        daemon.wait_for("kept again", |pool| pool.kept_pages == 1 && pool.lingering_pages == 0);
+        daemon.wait_for("kept again", |pool| {
+            pool.kept_pages == Pages(1) && pool.lingering_pages == Pages(0)
+        });
     }
     assert!(!daemon.client().lend(&short).expect("a loan").is_kept());
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans that wait for pages on their way to them, and those that have nothing to wait for.
+//! Loans that wait for pages on their way to them, and loans without pages to wait for.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use client::Client;
-use units::Bytes;
+use units::{Bytes, Pages};
 
 use super::*;
 
 /// How long a loan waits for pages on their way, but for what clocks may differ by.
 const FOR_TRANSIT: Duration = Duration::from_millis(490);
 
-/// So much that no other use of the machine's memory comes near to it.
+/// More than any other use of the machine's memory.
 const BLOCK: u64 = 1024;
 
-/// A daemon of which a worker has a block: the worker, and the job's descriptors.
+/// A daemon with a block in a worker's hands: the worker, and the job's descriptors.
 fn being_zeroed() -> (Daemon, Client, Vec<OwnedFd>) {
     let daemon = daemon(&format!("pages_per_block = {BLOCK}"), "");
     let mut worker = daemon.client();
@@ -23,12 +23,12 @@ fn being_zeroed() -> (Daemon, Client, Vec<OwnedFd>) {
     (daemon, worker, fds)
 }
 
-/// So many pages more than can be had at once.
+/// More pages than are available at once, by this number.
 fn more_than_free(daemon: &Daemon, pages: u64) -> LendRequest {
     let all = LendRequest::new(PAGE.times(1 << 30));
     match refusal(daemon.client().lend(&all)) {
         wire::Error::NotEnough { free_bytes, .. } => {
-            LendRequest::new(Bytes(free_bytes) + PAGE.times(pages))
+            LendRequest::new(Bytes(free_bytes.0) + PAGE.times(pages))
         }
         other => panic!("{other:?}"),
     }
@@ -69,6 +69,6 @@ fn a_report_is_of_pages_that_have_arrived() {
         ready(&daemon, 8);
         daemon.client().give_back(None, None, None).expect("root may");
         let pool = daemon.pool();
-        assert_eq!((pool.ready_pages, pool.blocks), (0, 0), "{pool:?}");
+        assert_eq!((pool.ready_pages, pool.blocks), (Pages(0), 0), "{pool:?}");
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! docs/attacks.md has a row of every attack in tests/hostile, and no other.
+//! docs/evidence/attacks.md has a row of every attack in tests/hostile, and no other.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn in_code() -> (BTreeSet<String>, BTreeSet<String>) {
 
 #[test]
 fn the_table_of_attacks_has_each_of_them_and_no_other() {
-    let text = read(Path::new("docs/attacks.md"));
+    let text = read(Path::new("docs/evidence/attacks.md"));
     let rows: Vec<Vec<_>> = text
         .lines()
         .filter(|line| line.starts_with("| "))

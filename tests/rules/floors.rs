@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::root;
 
-/// The shim's own library defines `mmap`, `ftruncate`, `sendmsg` and others. What it links calls
-/// the kernel by rustix, whose calls are the system calls themselves unless somebody asks for
-/// `use-libc`: cargo then builds it so for everybody, and the client would call the shim from
-/// behind its lock.
+/// The shim's own library defines `mmap`, `ftruncate`, `sendmsg` and others. Its dependencies call
+/// the kernel by rustix, which makes system calls itself unless a crate asks for `use-libc`. Cargo
+/// then builds it for all crates like this, and the client would call the shim from behind its
+/// lock.
 #[test]
 fn nothing_calls_the_kernel_through_functions_that_the_shim_stands_before() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -4,10 +4,14 @@
 mod arrows;
 mod attacks;
 mod blocking;
+mod book;
 mod daemon;
 mod floors;
 mod machines;
 mod manual;
+mod methods;
+mod preload;
+mod prose;
 mod providers;
 mod purpose;
 mod sources;

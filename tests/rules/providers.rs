@@ -10,10 +10,10 @@ const NAMES: [(&str, &[&str], &[&str]); 3] = [
     ("crates/book/src/book", &["supply/"], &["Supply::Blocks", "Supply::Kernel", "KernelPools"]),
     (
         "crates/daemon/src",
-        &["provider.rs"],
+        &["storage/provider.rs"],
         &["Provider::Plain", "Provider::Stock", "Provider::Kernel"],
     ),
-    ("crates/daemon/src", &["provider.rs", "kernel/"], &["KernelPool"]),
+    ("crates/daemon/src", &["storage/provider.rs", "storage/kernel/"], &["KernelPool"]),
 ];
 
 #[test]

@@ -3,7 +3,7 @@
 //!
 //! A test is a function with an attribute `#[test]` (or a runtime's, `#[tokio::test]`) and without
 //! `#[ignore]`, an entry of a table of runs (`why = "..."` in a TOML file), a case of a C program,
-//! or what `go test` runs. A name in a comment, or of a function that nothing runs, is none.
+//! or a test of `go test`. A name in a comment, or of a function that never runs, is none.
 
 use std::collections::BTreeSet;
 use std::path::Path;

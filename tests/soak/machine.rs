@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::{Child, fork};
-use linux::testkit::skip;
 use linux::{Roots, hugetlb};
 use prezero_tests::Page;
 use rand::Rng;
 use rand::rngs::StdRng;
+use testkit::child::{Child, fork};
+use testkit::skip;
 use units::Node;
 
 /// The library that moves the clock of the programs that load it, as Debian packages it.
@@ -26,7 +26,7 @@ pub(crate) struct Machine {
     clock: Option<PathBuf>,
 }
 
-/// What was done to it.
+/// The event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Doing {
     Resized,
@@ -106,8 +106,8 @@ impl Machine {
     }
 }
 
-/// Removes what libfaketime makes for each process, by its id, of those that were killed and so did
-/// not: version 0.9.10 cannot be told to do without.
+/// Removes the files that libfaketime makes for each process, by its id, of killed processes, which
+/// left them: version 0.9.10 has no option against them.
 fn clean() {
     for entry in std::fs::read_dir("/dev/shm").expect("a directory").flatten() {
         let name = entry.file_name();
@@ -115,7 +115,7 @@ fn clean() {
         let made_by = ["faketime_shm_", "sem.faketime_sem_"].map(|of| name.strip_prefix(of));
         let Some(id) = made_by.into_iter().flatten().next() else { continue };
         if id.parse::<u32>().is_ok() && !Path::new("/proc").join(id).exists() {
-            // Whoever else cleans may be faster.
+            // Another cleaner may be faster.
             let _ = std::fs::remove_file(entry.path());
         }
     }

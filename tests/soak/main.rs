@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A day of storm: `cargo xtask soak --hours N` runs it and draws what it measured.
 //!
-//! Two daemons share the machine's huge pages. To one happens all that borrowers, programs and
-//! operators do, and it lives from the beginning to the end: its memory, its descriptors, its
-//! threads and the time of a loan are those that are looked at. The other also dies: of SIGKILL, in
-//! restarts, in upgrades to the other build and back, with a log that is full, while it starts.
-//! Meanwhile others make the kernel's pool larger and smaller, the CPUs are taken, and the clock
-//! of the day jumps.
+//! Two daemons share the machine's huge pages. The first meets all events that borrowers, programs
+//! and operators cause, and lives from the beginning to the end: the test watches its memory, its
+//! descriptors, its threads and the time of a loan. The other also dies: of SIGKILL, in restarts,
+//! in upgrades to the other build and back, with a full log, while it starts. Meanwhile other
+//! programs make the kernel's pool larger and smaller, the CPUs are taken, and the clock of the day
+//! jumps.
 //!
-//! It goes in rounds of a minute. At the end of each everybody lets go, both daemons give back all,
-//! and the kernel's counters must be what they were before the first round.
+//! It goes in rounds of a minute. At the end of each every process lets go, both daemons give back
+//! all, and the kernel's counters must equal those before the first round.
 
 mod machine;
 mod operators;
@@ -19,13 +19,13 @@ mod sample;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use linux::testkit::child::alone;
-use linux::testkit::hugepages;
 use prezero_tests::daemon::binary;
 use prezero_tests::storm::Seen;
 use prezero_tests::{Page, counters::Kernel};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use testkit::child::alone;
+use testkit::hugepages;
 use units::Node;
 
 use round::Soak;

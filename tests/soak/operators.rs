@@ -16,14 +16,14 @@ use wire::Status;
 const AT_ONCE: usize = 4;
 /// A command that takes longer is hung: `wait` and `lend --wait` are told to wait 2 s at most.
 const HUNG: Duration = Duration::from_secs(60);
-/// The documented exit codes that a verb may end with whose daemon is busy, full, or killed
-/// meanwhile: done, failed, no daemon, refused, not enough.
+/// The documented exit codes of a verb with a daemon that is busy, full, or killed meanwhile: done,
+/// failed, no daemon, refused, not enough.
 const EXPECTED: [i32; 5] = [0, 1, 3, 4, 5];
-/// Those that end with 2 where another has been faster: a name that is not lent any more, a lease
-/// that has ended, a pool of another shape.
+/// Verbs that end with 2 where another has been faster: a name that is no longer lent, a lease that
+/// has ended, a pool of another shape.
 const LATE: [&str; 4] = ["lend", "return", "revoke", "set"];
-/// Programs of tests/c: what they print depends on how many pages others leave them, and some end
-/// by SIGBUS of too few. That they end is what is looked at.
+/// Programs of tests/c: their output depends on how many pages others leave them, and some end by
+/// SIGBUS of too few. The test checks that they end.
 const PROGRAMS: [&str; 3] = ["shim", "private", "differ"];
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Running {
     errors: PathBuf,
 }
 
-/// Whoever types the commands.
+/// The operator that types the commands.
 #[derive(Debug)]
 pub(crate) struct Operators {
     dir: PathBuf,
@@ -55,7 +55,7 @@ impl Operators {
         Self { dir: dir.to_owned(), programs, running, verbs: 0, programs_run: 0, born: 0 }
     }
 
-    /// Sees how those that run are, and types the next one.
+    /// Checks the running ones, and types the next one.
     pub(crate) fn step(&mut self, daemon: &Daemon, random: &mut StdRng) {
         self.look();
         if self.running.len() >= AT_ONCE || random.random_bool(0.5) {
@@ -77,7 +77,7 @@ impl Operators {
         let program = &self.programs[random.random_range(0..self.programs.len())];
         let mut words: Vec<String> = ["run", "--log", "/dev/null"].map(Into::into).into();
         if random.random_bool(0.3) {
-            words.extend(["--private".to_owned(), "drop".to_owned()]);
+            words.push("--shm".to_owned());
         }
         words.extend(["--".to_owned(), program.display().to_string()]);
         words.push(random.random_range(1..1_000_000).to_string());

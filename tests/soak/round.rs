@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages::Guard;
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::scrape::ASK;
 use prezero_tests::storm::{Crowd, LEND_GROUP, Seen};
@@ -16,18 +15,19 @@ use prezero_tests::{Daemon, Page, process};
 use rand::Rng;
 use rand::rngs::StdRng;
 use serde::Serialize;
+use testkit::hugepages::Guard;
 
 use crate::machine::{Doing, Machine};
 use crate::operators::Operators;
 
 /// Borrowers of each daemon that live at a time.
 const BORROWERS: usize = 12;
-/// How long what is on its way back may take, on a machine with two CPUs and workers of the idle
+/// The time limit for pages on their way back, on a machine with two CPUs and workers of the idle
 /// class.
 const PATIENCE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(35);
 
-/// What was done to whom, since the beginning.
+/// The events and their targets, since the beginning.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
 pub(crate) struct Done {
     borrowers_died: u64,
@@ -51,8 +51,8 @@ impl std::fmt::Display for Done {
     }
 }
 
-/// Everything, in the order in which it has to end: the elder has the machine's pages and puts
-/// the pool back, after which nobody may change it any more.
+/// Everything, in the order in which it has to end: the elder has the machine's pages and puts the
+/// pool back, and after that the pool must stay the same.
 #[derive(Debug)]
 pub(crate) struct Soak {
     crowds: [Crowd; 2],
@@ -128,7 +128,7 @@ impl Soak {
         Done { borrowers_died: died, verbs, programs, ..self.done }
     }
 
-    /// Lets everything happen for so long.
+    /// Lets everything run for this long.
     pub(crate) fn rage(&mut self, lasts: Duration) -> Seen {
         let begun = Instant::now();
         let mut seen = Seen::default();
@@ -192,7 +192,7 @@ impl Soak {
         }
     }
 
-    /// Scrapes whoever serves metrics just now, or only begins to.
+    /// Scrapes the daemon that serves metrics just now, or only begins to.
     fn scrape(&mut self) {
         let daemon = if self.random.random_bool(0.5) { &self.elder } else { &self.mortal };
         let at = metrics(daemon.scratch(), self.random.random_range(0..2));
@@ -253,7 +253,7 @@ impl Soak {
         });
     }
 
-    /// Waits until nobody has anything, and both daemons have given everything back.
+    /// Waits until all memory is unused, and both daemons have given everything back.
     pub(crate) fn settle(&mut self) {
         self.operators.rest();
         self.machine.calm();
@@ -289,7 +289,8 @@ impl Soak {
         }
     }
 
-    /// So many loans of the one that lives, one after the other. What it gave back it takes again.
+    /// Loans of the surviving daemon, one after the other. It takes again the pages that it gave
+    /// back.
     pub(crate) fn time_loans(&mut self, loans: usize) -> Vec<Duration> {
         for daemon in [&self.elder, &self.mortal] {
             daemon.client().drain(false).expect("root ends it");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is measured once a round, while nobody has anything, and whether it grows.
+//! The figures of each round, taken while no loan exists, and whether they grow.
 
 use std::fmt;
 use std::fs::File;
@@ -70,7 +70,7 @@ impl Samples {
     }
 }
 
-/// The straight line of least squares through what was measured.
+/// The straight line of least squares through the figures.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trend {
     first: f64,
@@ -96,8 +96,8 @@ impl Trend {
         Some(Self { first: height - slope * (middle - points[0].0), slope, error, hours })
     }
 
-    /// Whether it has grown by no more than `most` over the whole time, as far as can be told: the
-    /// slope is known to within three times its error.
+    /// Whether it has grown by no more than `most` over the whole time, within the error: the slope
+    /// is known to within three times its error.
     pub(crate) fn is_flat(self, most: f64) -> bool {
         (self.slope - 3.0 * self.error) * self.hours <= most
     }

@@ -12,7 +12,7 @@ pub struct Kernel {
     pub total: u64,
     /// In nobody's hands.
     pub free: u64,
-    /// Promised to whoever has mapped them, where the kernel says so.
+    /// Promised to programs that have mapped them, where the kernel says so.
     pub reserved: Option<u64>,
     /// Beyond the pool's size, until they are free.
     pub surplus: u64,

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use client::{AgentClient, Client, LendRequest, Loan};
 use linux::Roots;
-use linux::testkit::MOUNTS_PREFIX;
-use linux::testkit::hugepages::{self, Guard};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use testkit::MOUNTS_PREFIX;
+use testkit::hugepages::{self, Guard};
 use units::{Bytes, Node, Owner, PageSize, Pages};
 use wire::{PoolStatus, Status};
 
@@ -40,7 +40,7 @@ impl Page {
         }
     }
 
-    /// So many pages of it, in bytes.
+    /// Pages of it, in bytes.
     #[must_use]
     pub fn times(self, pages: u64) -> Bytes {
         Pages(pages).bytes(self.size())
@@ -127,7 +127,7 @@ impl Daemon {
         self.spawn_as(|command| command);
     }
 
-    /// The same with the command changed, as somebody else would start it.
+    /// The same with the command changed, as another user would start it.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -320,7 +320,7 @@ impl Daemon {
     /// Waits until the first pool is as `wanted`.
     ///
     /// # Panics
-    /// If that does not happen in time; `what` says what was waited for.
+    /// If that does not happen in time; `what` names the expected event.
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&PoolStatus) -> bool) -> PoolStatus {
         self.wait_for_pool(|_| true, what, wanted)
     }
@@ -335,7 +335,7 @@ impl Daemon {
         what: &str,
         wanted: impl Fn(&PoolStatus) -> bool,
     ) -> PoolStatus {
-        self.wait_for_pool(|pool| pool.node == node, what, wanted)
+        self.wait_for_pool(|pool| pool.node == Node(node), what, wanted)
     }
 
     fn wait_for_pool(
@@ -355,7 +355,7 @@ impl Daemon {
         }
     }
 
-    /// Zeroes as `prezero zero` does for a user: all that can be, or so many pages.
+    /// Zeroes as `prezero zero` does for a user: all zeroable pages, or this number.
     ///
     /// # Panics
     /// If it fails.
@@ -373,7 +373,7 @@ impl Daemon {
         command
     }
 
-    /// Borrows so many pages of one size as one file.
+    /// Borrows this number of pages of one size as one file.
     ///
     /// # Panics
     /// If the daemon refuses.
@@ -383,7 +383,7 @@ impl Daemon {
         self.client().lend(&request).expect("the daemon lends")
     }
 
-    /// The same for a named owner, whose content is kept for so long.
+    /// The same for a named owner, with content kept for this long.
     ///
     /// # Panics
     /// If the daemon refuses.
@@ -417,7 +417,7 @@ impl Daemon {
         self.pages.as_ref().expect("reserved pages").free(page.size())
     }
 
-    /// Says that so many pages are the kernel's from now on: it keeps what is broken.
+    /// Records that this number of pages is the kernel's from now on: it keeps broken ones.
     ///
     /// # Panics
     /// If none were reserved.

@@ -5,7 +5,7 @@
 //!
 //! Every buffer is a live local or slice, or a [`Mapping`] that outlives the call, and its length
 //! is passed from the same value. The kernel keeps a reference to the pages of a mapping after the
-//! call, which is what this is for; it writes through it only where a caller has it do so, to
+//! call, which is the purpose of this file. It writes through it only on a caller's request, to
 //! memory that no Rust value has then.
 #![expect(unsafe_code, reason = "system calls that pin pages")]
 
@@ -19,7 +19,7 @@ use io_uring::IoUring;
 use libc::c_int;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// So much of a page is pinned.
+/// The pinned part of a page.
 pub const PINNED: usize = 4096;
 
 fn check(ret: i64) -> io::Result<i64> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel says of a process: for tests that count what is left over.
+//! The kernel's view of a process: for tests that count remains.
 
 use nix::unistd::Pid;
 

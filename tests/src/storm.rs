@@ -6,17 +6,17 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use client::{Client, LendRequest, Loan, Mapping};
-use linux::testkit::child::{Child, fork};
+use client::{Client, Hold, LendRequest, Loan, Mapping};
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{Child, fork};
 
 use crate::Page;
 
-/// Members may borrow. The number belongs to nobody on a usual machine, nor do the users'.
+/// Members may borrow. The number is unused on a usual machine, as are the users'.
 pub const LEND_GROUP: u32 = 65_521;
-/// Borrowers are so many users, from [`FIRST_USER`] on.
+/// Borrowers are this number of users, from [`FIRST_USER`] on.
 pub const USERS: u32 = 5;
 /// The first of them.
 pub const FIRST_USER: u32 = 65_501;
@@ -82,7 +82,7 @@ fn mark_of(uid: u32) -> u8 {
     u8::try_from(uid - FIRST_USER + 0x11).expect("few users")
 }
 
-/// What is not `expected`, by reading every byte of it; holes are filled by that.
+/// Bytes other than `expected`, by reading every byte of it, which fills holes.
 fn foreign(memory: &Mapping, expected: &[u8], buffer: &mut [u8]) -> u64 {
     let mut foreign = 0;
     for at in (0..memory.len()).step_by(buffer.len()) {
@@ -126,7 +126,7 @@ impl<'a> Borrower<'a> {
     /// Borrows at random and uses it, until it is killed. `end` gives a loan back, in its way.
     ///
     /// # Panics
-    /// When nobody reads the reports any more.
+    /// When the reader of the reports is gone.
     pub fn live(mut self, socket: &Path, mut end: impl FnMut(&mut StdRng, Loan, Mapping)) -> ! {
         loop {
             let mut seen = Seen::default();
@@ -141,7 +141,9 @@ impl<'a> Borrower<'a> {
         let random = &mut self.random;
         let mut request = LendRequest::new(Page::Mib2.times(random.random_range(1..=5)));
         request.single = random.random_bool(0.5);
-        request.held_by_memory = random.random_bool(0.3);
+        if random.random_bool(0.3) {
+            request.hold = Hold::Memory;
+        }
         if random.random_bool(0.25) {
             let owner = format!("s{}", random.random_range(0..3));
             request.owner = Some(owner.parse().expect("a name"));
@@ -156,7 +158,7 @@ impl<'a> Borrower<'a> {
         let lent = Client::connect(socket).and_then(|mut client| client.lend(&request));
         seen.hung += u64::from(begun.elapsed() >= HUNG);
         let Ok(loan) = lent else {
-            // Nothing there, or nobody: the daemon may be killed all the time.
+            // Nothing there, or no process: the daemon may be killed all the time.
             std::thread::sleep(Duration::from_millis(self.random.random_range(1..10)));
             return None;
         };
@@ -219,7 +221,7 @@ impl Crowd {
         }
     }
 
-    /// Kills one, and forgets those who died by themselves.
+    /// Kills one, and forgets those that died by themselves.
     pub fn thin(&mut self, random: &mut StdRng) {
         let before = self.children.len();
         let victim = random.random_range(0..before);
@@ -232,7 +234,7 @@ impl Crowd {
         self.died += (before - self.children.len()) as u64;
     }
 
-    /// What has been reported since the last time.
+    /// The reports since the last time.
     pub fn gather(&mut self) -> Seen {
         let mut seen = Seen::default();
         let mut reports = vec![0; REPORT * 1000];

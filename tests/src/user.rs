@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Somebody else than root.
+//! A user other than root.
 
-use linux::testkit::child::fork;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use testkit::child::fork;
 
 /// The number of user and group `nobody`.
 pub const NOBODY: u32 = 65534;
@@ -22,8 +22,8 @@ pub fn as_nobody(body: impl FnOnce() -> bool) {
     assert_eq!(child.wait(), Some(0));
 }
 
-/// Runs `body` on a thread of its own whose user and group are `number`, with no further groups:
-/// sockets that it connects are that user's, whoever uses them later.
+/// Runs `body` on a thread of its own with user and group `number` and no further groups: sockets
+/// that it connects are that user's, also in other hands.
 ///
 /// # Panics
 /// If it does, or without root.

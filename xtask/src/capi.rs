@@ -64,7 +64,7 @@ fn make(args: &Args, shipped: Option<Arch>) -> Result<PathBuf> {
         .args(shipped.map(|_| "-Wl,--strip-all"))
         .arg(format!("-Wl,--version-script={}", script.display()))
         .arg(format!("-Wl,-soname,{SONAME},-z,defs,-z,relro,-z,now,--gc-sections"))
-        // The archive's functions are needed by nobody here.
+        // This program uses none of the archive's functions.
         .arg("-Wl,--whole-archive")
         .arg(&archive)
         .args(["-Wl,--no-whole-archive", "-lgcc_s", "-lm", "-lc"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Running other programs, with errors that say what was run.
+//! Running other programs, with errors that name the command.
 
 use std::{
     ffi::OsStr,

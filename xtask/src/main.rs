@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Repository automation: `cargo xtask kernel ...` builds, exports and checks
-//! the kernel series; `cargo xtask vm ...` runs tests under QEMU; `cargo
-//! xtask package ...` builds and tests the Debian packages; `cargo xtask
-//! cluster` runs the driver for Kubernetes under a real one; `cargo xtask
-//! perf` holds a benchmark's report against what is wanted; `cargo xtask
-//! soak` lets everything happen to a daemon for hours.
+//! Repository automation: `cargo xtask kernel ...` builds, exports and checks the kernel series;
+//! `cargo xtask vm ...` runs tests under QEMU; `cargo xtask package ...` builds and tests the
+//! Debian packages; `cargo xtask cluster` runs the driver for Kubernetes under a real one; `cargo
+//! xtask perf` compares a benchmark's report with its goals; `cargo xtask soak` stresses a daemon
+//! for hours.
 //!
-//! Everything here drives other programs (apt, git, make, QEMU) as processes;
-//! what a program needs is installed by name when it is missing and we are
-//! root, else the one command that installs it is printed.
+//! Everything here drives other programs (apt, git, make, QEMU) as processes. Missing programs are
+//! installed by name as root; otherwise the one command that installs them is printed.
 
 mod apt;
 mod cache;
@@ -47,7 +45,7 @@ enum Verb {
     ClusterInside(cluster::InsideArgs),
     /// Compile prezero.ko for one of Debian's own kernels and print its path.
     Module(stock::ModuleArgs),
-    /// Write the image of the driver for Kubernetes, an OCI archive, and print its path.
+    /// Write the image of the driver for Kubernetes, an archive, and print its path.
     Image,
     /// Link libprezero.so, the C library.
     Capi(capi::Args),

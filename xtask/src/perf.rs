@@ -2,8 +2,8 @@
 //! `cargo xtask perf FILE`: the ratios of `prezero bench --json > FILE`
 //! against what the project wants of itself (tests/perf.toml).
 //!
-//! No test and no part of CI that must be green: the figures are those of one
-//! machine, which must be idle. What is possible there is in the report.
+//! Neither a test nor a required part of CI: the figures are those of one machine, which must be
+//! idle. Its limits are in the report.
 
 use std::{
     collections::BTreeMap,

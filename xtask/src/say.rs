@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-/// What is being done now, for a person who waits.
+/// The current step, for a person who waits.
 pub(crate) fn step(what: impl Display) {
     eprintln!("xtask: {what}");
 }

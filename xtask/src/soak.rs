@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// How long, in hours; its first third, an hour at most, is not looked at for growth.
     #[arg(long, value_name = "N", default_value_t = 3.0)]
     hours: f64,
-    /// What happens, and when, as far as it is in our hands.
+    /// The events and their times, where we control them.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .env("PREZERO_SOAK_BUILDS", builds)
         .env("PREZERO_SOAK_SAMPLES", &samples);
     let outcome = command::run(&mut storm);
-    // What was measured until it failed says more than nothing.
+    // Figures measured before a failure are better than none.
     let picture = dir.join("soak.svg");
     draw(&samples, &picture)?;
     say::result(picture.display());

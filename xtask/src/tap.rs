@@ -4,7 +4,7 @@
 /// What a line says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Line<'a> {
-    /// `1..3`: so many results there are to be.
+    /// `1..3`: the number of results to come.
     Plan { results: Option<u64>, is_nested: bool },
     /// `ok 1 name`, `not ok 2 name`, `ok 3 name # SKIP why`.
     Result { ending: Ending, name: &'a str, is_nested: bool },

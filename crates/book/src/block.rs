@@ -15,13 +15,13 @@
 //!                        └──────────▶ gone  (fresh: the kernel has the pages back)
 //! ```
 //!
-//! *States*: those of the file system, where each is a directory; *gone* is no file at all.
-//! *Events*: the methods of [`Block`]. Every other move is an [`IllegalMove`].
-//! *The claim*: only [`Block::finish`] with all pages done, and [`Block::adopt_ready`] for a file
-//! that such a finish put into `ready/` before a restart, make a [`ZeroClaim`]; lending consumes
-//! it. A block therefore cannot be lent twice without having been cleared in between.
-//! *Unknown means dirty*: a lost worker, a shared file, an unreadable name all lead to
-//! `lingering`, and from there only through clearing back to `ready`.
+//! *States* are those of the file system: each is a directory, and *gone* means that the file is
+//! removed. *Events* are the methods of [`Block`]. Every other move is an [`IllegalMove`]. *The
+//! claim*: [`Block::finish`] with all pages done makes a [`ZeroClaim`]. So does
+//! [`Block::adopt_ready`], for a file that a finish put into `ready/` before a restart. Lending
+//! consumes the claim. A block is therefore always cleared between two loans. *Unknown means
+//! dirty*: a lost worker, a shared file and an unreadable name all lead to `lingering`, and from
+//! there the way to `ready` goes through clearing.
 
 mod moves;
 mod part;
@@ -31,15 +31,15 @@ use thiserror::Error;
 use units::{BlockId, JobId, Pages, PoolKey, Uid};
 
 pub use part::{Keep, Part};
-pub use reach::{Hold, Proof, Reach, Unheld};
+pub use reach::{HeldBy, Proof, Reach, Unheld};
 pub use wire::StateName;
 
-/// The states of which [`Block::is_unlent`] is true.
+/// The states for which [`Block::is_unlent`] is true.
 pub(crate) const UNLENT: [StateName; 2] = [StateName::Zeroable, StateName::Ready];
 
-/// The knowledge that every byte of a block is zero and that nobody else can write to it.
+/// The knowledge that every byte of a block is zero and that only the daemon can write to it.
 ///
-/// Not `Clone`: it is consumed by the loan that relies on it, whose ready pages are the claim's.
+/// Not `Clone`: the loan that relies on it consumes it. The claim covers the loan's ready pages.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a loan has so many ready pages as the claim that it spends says"]
 pub struct ZeroClaim(Pages);
@@ -104,7 +104,7 @@ pub enum Settled {
     Kept,
     /// It will be cleared in place.
     Zeroable,
-    /// Its file is to be truncated and unlinked: the kernel takes the pages back.
+    /// Truncate and unlink its file: the kernel takes the pages back.
     Gone,
 }
 
@@ -114,17 +114,17 @@ pub struct Block {
     id: BlockId,
     pool: PoolKey,
     state: State,
-    /// Pages that may have no memory yet: of a file that is being filled for the first time, of a
-    /// hole that a client fills, of whatever was found so at start.
+    /// Pages that may lack memory: of a file that is being filled for the first time, of a hole
+    /// that a client fills, or found without memory at start.
     missing: Pages,
-    /// Pages that its borrower's file was seen to have beyond what was lent.
+    /// Pages of its borrower's file beyond the lent length.
     grown: Pages,
     /// What keeps it lingering, as of the last look.
-    hold: Hold,
+    hold: HeldBy,
 }
 
 impl Block {
-    /// A block whose file is about to be made for `job`.
+    /// A block for `job`, before its file exists.
     #[must_use]
     pub fn new_zeroing(id: BlockId, pool: PoolKey, job: JobId) -> Self {
         let missing = pool.pages_per_block;
@@ -134,11 +134,11 @@ impl Block {
             state: State::Zeroing { job, done: Pages::ZERO },
             missing,
             grown: Pages::ZERO,
-            hold: Hold::default(),
+            hold: HeldBy::default(),
         }
     }
 
-    /// A block whose file is about to be made as a hole for a client: its own faults fill it.
+    /// A block for a hole, before its file exists: the client's own faults fill it.
     #[must_use]
     pub fn new_lent_hole(id: BlockId, pool: PoolKey, part: Part) -> Self {
         let missing = part.pages;
@@ -148,17 +148,17 @@ impl Block {
             state: State::Lent(part),
             missing,
             grown: Pages::ZERO,
-            hold: Hold::default(),
+            hold: HeldBy::default(),
         }
     }
 
     fn adopted(id: BlockId, pool: PoolKey, state: State) -> Self {
         let (missing, grown) = (Pages::ZERO, Pages::ZERO);
-        Self { id, pool, state, missing, grown, hold: Hold::default() }
+        Self { id, pool, state, missing, grown, hold: HeldBy::default() }
     }
 
-    /// A file found in `ready/` at start: a finish put it there, and `reach` shows that nobody
-    /// could write since. Anything less certain makes it `lingering`.
+    /// A file found in `ready/` at start: a finish put it there, and `reach` shows that no other
+    /// process could write since. Anything less certain makes it `lingering`.
     #[must_use]
     pub fn adopt_ready(id: BlockId, pool: PoolKey, reach: &Reach) -> Self {
         let state = match reach {
@@ -174,7 +174,7 @@ impl Block {
         Self::adopted(id, pool, state)
     }
 
-    /// A file found at start whose loan is still alive.
+    /// A file found at start with a live loan.
     #[must_use]
     pub fn adopt_lent(id: BlockId, pool: PoolKey, part: Part) -> Self {
         Self::adopted(id, pool, State::Lent(part))
@@ -192,7 +192,7 @@ impl Block {
         Self::adopted(id, pool, State::Lingering(part))
     }
 
-    /// The same block, of whose pages only `allocated` have memory.
+    /// The same block, with memory for only `allocated` of its pages.
     #[must_use]
     pub fn with_memory(mut self, allocated: Pages) -> Self {
         self.missing = self.pages().saturating_sub(allocated);
@@ -205,7 +205,7 @@ impl Block {
         self.id
     }
 
-    /// The pool whose shape it has.
+    /// The pool with the same shape.
     #[must_use]
     pub fn pool(&self) -> PoolKey {
         self.pool
@@ -241,7 +241,7 @@ impl Block {
         }
     }
 
-    /// Pages that may have no memory yet. Whoever fills them takes them from the kernel's pool.
+    /// Pages that may lack memory. Filling them takes them from the kernel's pool.
     #[must_use]
     pub fn missing(&self) -> Pages {
         self.missing
@@ -253,14 +253,14 @@ impl Block {
         self.pages().saturating_sub(self.missing)
     }
 
-    /// Pages that its borrower's file was seen to have beyond what was lent: fallocate(2) gives
-    /// them out of the kernel's pool to whoever has a file of it.
+    /// Pages of its borrower's file beyond the lent length: fallocate(2) takes them out of the
+    /// kernel's pool for any process that has the file open.
     #[must_use]
     pub fn grown(&self) -> Pages {
         self.grown
     }
 
-    /// Whose quota it counts against, and for how many pages.
+    /// The account that pays for it, and the number of pages.
     #[must_use]
     pub fn held(&self) -> Option<(Uid, Pages)> {
         match &self.state {
@@ -275,7 +275,8 @@ impl Block {
         Err(IllegalMove { block: self.id, from: self.state_name(), event })
     }
 
-    /// Whether it may be given back to the kernel now: nobody's content, nobody's work.
+    /// Whether it may be given back to the kernel now: it holds no kept content and no worker has
+    /// it.
     #[must_use]
     pub fn is_unlent(&self) -> bool {
         UNLENT.contains(&self.state_name())

@@ -47,7 +47,7 @@ pub enum ConfigError {
     /// Two sizes of the kernel's pool.
     #[error("reserve: {1} pages of node {0} are reserved twice")]
     ReservedTwice(Node, PageSize),
-    /// A pool whose blocks are empty.
+    /// A pool with empty blocks.
     #[error("pool {0}: pages_per_block must be at least 1; write `ready` for blocks of all sizes")]
     EmptyBlock(Domain),
     /// A low threshold above the high one.
@@ -131,7 +131,7 @@ impl FromStr for Provider {
     }
 }
 
-/// The daemon's own workers: where, how many, at whose expense.
+/// The daemon's own workers: place, number, and priority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Workers {
@@ -141,12 +141,12 @@ pub struct Workers {
     pub cpus: Option<String>,
     /// Their nice value, -20 to 19.
     pub nice: i32,
-    /// Whether they run under `SCHED_IDLE`, that is only when nobody else wants the CPU.
+    /// Whether they run under `SCHED_IDLE`: only on idle CPUs.
     pub sched_idle: bool,
     /// A cgroup directory to run in (v2, or v1 where that is mounted), made if it is missing;
     /// without a slash at its beginning one below the daemon's own.
     pub cgroup: Option<PathBuf>,
-    /// Pause while the CPU's `some avg10` pressure (PSI) is above so many percent.
+    /// Pause while the CPU's `some avg10` pressure (PSI) is above this percentage.
     pub pause_above_pressure: Option<u8>,
 }
 
@@ -195,7 +195,7 @@ impl Tree {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// Where to serve them, to everybody who can connect there; default: nowhere.
+    /// Where to serve them, to every process that can connect there; default: off.
     pub listen: Option<Listen>,
     /// Names of this machine by which they may be asked for at an address, beside addresses and
     /// `localhost`; default: none. A request by another name is refused.
@@ -208,18 +208,18 @@ pub struct Metrics {
 pub struct Config {
     /// Where ready pages come from.
     pub provider: Provider,
-    /// A group, by name or number, whose members may borrow besides root.
+    /// A group, by name or number: its members may borrow, as root may.
     pub lend_group: Option<String>,
-    /// Further groups, by name or number, whose members may borrow, each with the most bytes that
-    /// one member may hold, as in `postgres = "16G"`. Who is in several groups that may borrow has
-    /// the largest of their quotas; `quota` is that of `lend_group`.
+    /// Further groups, by name or number, with members that may borrow, each with the most bytes
+    /// that one member may hold, as in `postgres = "16G"`. A member of several groups gets the
+    /// largest of their quotas; `quota` is that of `lend_group`.
     #[serde(with = "by_name")]
     pub lend_groups: BTreeMap<String, Bytes>,
-    /// A group, by name or number, whose members may zero and configure besides root.
+    /// A group, by name or number: its members may zero and configure, as root may.
     pub zero_group: Option<String>,
     /// Whether workers of `zero_group` may have blocks in their hands that others borrow. They can
-    /// read and write all that is lent then, as root can. Default: no; they zero through the
-    /// control tree, where a worker of the daemon's does it in their place and context.
+    /// read and write all that is lent then, as root can. Without it they zero through the control
+    /// tree, where a delegated worker does it in their place and context.
     pub trust_zero_group: bool,
     /// The most bytes that one user may hold, kept content included; default: no bound.
     #[serde(with = "optional_text")]
@@ -228,14 +228,14 @@ pub struct Config {
     /// `lend_groups`.
     #[serde(with = "quota_map")]
     pub quota_of: BTreeMap<Uid, Bytes>,
-    /// The longest that content may be kept for its owner, in seconds; default: a day. A loan that
-    /// asks for more is refused.
+    /// The longest that content may be kept for its owner, in seconds. A loan that asks for more is
+    /// refused.
     pub keep_seconds_max: u64,
     /// Whether page tables are made in advance, for clients to share: blocks of 1 GiB and more of
-    /// smaller pages then map at one fault per GiB. Default: yes.
+    /// smaller pages then map at one fault per GiB.
     pub share_page_tables: bool,
-    /// The nice value of the thread that answers everybody, where the daemon may set it. Default:
-    /// -10, since 64 clients that ask at once would otherwise compete with it for the CPUs.
+    /// The nice value of the thread that answers calls, where the daemon may set it. The default is
+    /// below 0, because 64 clients that ask at once would compete with it for the CPUs.
     pub nice: i8,
     /// The daemon's own workers.
     pub workers: Workers,
@@ -346,7 +346,7 @@ impl Config {
         }
     }
 
-    /// The most bytes that `uid` may hold, who may hold so many by its groups.
+    /// The most bytes that `uid` may hold, given the quota of its groups.
     #[must_use]
     pub fn quota_for(&self, uid: Uid, by_groups: Option<Bytes>) -> Option<Bytes> {
         self.quota_of.get(&uid).copied().or(by_groups)

@@ -226,8 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn names_of_releases_without_accounts_are_of_their_own_users() {
-        let entry = parse("b17-n0-p8-l5-i0-u1000-g8", PageSize::MIB_2).expect("a name of before");
+    fn name_without_account_is_of_its_own_user() {
+        let entry = parse("b17-n0-p8-l5-i0-u1000-g8", PageSize::MIB_2).expect("a name");
         let part = entry.part.expect("it is lent");
         assert_eq!((part.uid, part.account), (Uid(1000), Uid(1000)));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When to zero, what, and with how many workers, and how large the kernel's pool is to be. Pure
+//! Decides when and what to zero, the number of workers, and the size of the kernel's pool. Pure
 //! functions of counts.
 
 mod demand;
@@ -11,12 +11,13 @@ use units::Pages;
 pub use demand::{Demand, piece};
 pub use elastic::{Grown, Limits, MemoryLeft, Move, Scarce, Seen, Sizing, affordable};
 
-/// One part in so many of what is lent may be thrown away, of pools with blocks of several sizes.
+/// Of pools with blocks of several sizes, one part in this number of the lent bytes may be thrown
+/// away.
 pub const CREDIT_PART: u64 = 24;
 
 /// Whether a pool is being refilled: hysteresis between its two thresholds.
 ///
-/// Starts below `low`, goes on until `high`. Without it a pool whose ready count hovers at one
+/// Starts below `low`, goes on until `high`. Without the gap a pool with a ready count near one
 /// threshold would start and stop a worker for every loan.
 #[must_use]
 pub fn refilling(was: bool, ready: Pages, low: Pages, high: Pages) -> bool {

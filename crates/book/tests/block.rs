@@ -2,7 +2,7 @@
 //! The life of one block has the moves it has and no others.
 
 use book::block::{
-    Block, Hold, IllegalMove, Keep, Part, Proof, Reach, Settled, State, StateName, Unheld,
+    Block, HeldBy, IllegalMove, Keep, Part, Proof, Reach, Settled, State, StateName, Unheld,
 };
 use book::config::Recycle;
 use units::{BlockId, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
@@ -174,7 +174,7 @@ fn only_a_proof_or_the_operators_word_has_a_block_cleared_where_it_lies() {
 fn kept_content_and_a_workers_report_wait_for_the_last_pin() {
     let mut kept = block_in(StateName::Lingering);
     assert_eq!(kept.settle(Reach::Pinned, Recycle::Auto, 100), Ok(Settled::Lingering));
-    assert_eq!(kept.hold(), Hold::Pinned);
+    assert_eq!(kept.hold(), HeldBy::Pinned);
     let nobody = Reach::Nobody(Unheld::by(Shown));
     assert_eq!(kept.settle(nobody, Recycle::Auto, 100), Ok(Settled::Kept));
     let mut zeroed = block_in(StateName::Zeroing);
@@ -189,7 +189,7 @@ fn what_held_a_block_is_forgotten_with_that_life_of_it() {
     assert_eq!(block.settle(Reach::Sole, Recycle::Auto, 100), Ok(Settled::Kept));
     block.lend_again(part(2, "guest")).expect("it is kept");
     block.give_back(LeaseId(2)).expect("it is lent");
-    assert_eq!(block.hold(), Hold::Open, "nobody has looked yet");
+    assert_eq!(block.hold(), HeldBy::Open, "nobody has looked yet");
 }
 
 #[test]
@@ -208,13 +208,15 @@ fn what_was_lent_by_a_name_is_kept_only_where_nobody_has_a_name_of_its_file() {
         let mut block = named();
         let nobody = || Reach::Nobody(Unheld::by(Looked));
         assert_eq!(block.settle(nobody(), recycle, 100), Ok(Settled::Kept));
-        // The scope is whose it is: no other's owner of that name, and none without a scope.
+        // The scope decides: an owner of the same name in another scope, or without a scope, is a
+        // different one.
         for scope in [None, Some("team-b".to_owned())] {
             let mut other = part(2, "guest");
             other.keep = other.keep.map(|keep| Keep { scope, ..keep });
             block.lend_again(other).expect_err("it is another owner's");
         }
-        // Given up it is of a named loan still, and goes where somebody may have a name of it.
+        // Given up, it still belongs to a named loan, and goes where a process may have a name of
+        // it.
         block.give_up().expect("it is kept");
         assert_eq!(block.settle(Reach::Sole, recycle, 200), Ok(Settled::Gone));
     }

@@ -17,7 +17,7 @@ const GIB: usize = 1024 * MIB;
 pub struct Chunk(NonZeroUsize);
 
 impl Chunk {
-    /// The extent is one chunk: no look at the caller until it is done. 1 GiB is then 13 ms on a
+    /// The extent is one chunk, and the caller is asked once it is done. 1 GiB is then 13 ms on a
     /// Zen 4.
     pub const WHOLE: Self = Self(NonZeroUsize::MAX);
 
@@ -83,7 +83,7 @@ impl FromStr for Chunk {
     }
 }
 
-/// A chunk size that is not allowed; 0 where the text was not a size at all.
+/// A chunk size that is not allowed; 0 where the text was no size at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadChunk {
     bytes: usize,

@@ -4,7 +4,7 @@
 //! # Safety
 //!
 //! The one unsafe call stores into a part of the [`Extent`] that this function owns, with an
-//! [`Engine`] whose existence proves that the CPU can execute it.
+//! [`Engine`]; its existence proves that the CPU can execute it.
 #![expect(unsafe_code, reason = "calls the store loops on memory that an `Extent` vouches for")]
 
 use core::ops::ControlFlow;
@@ -14,7 +14,8 @@ use crate::{Chunk, Extent, Fault, Method, Unavailable, Zeroed};
 
 /// How far a clear has got: handed to the callback after every chunk.
 ///
-/// A count and no claim: until the clear returns, other threads may not yet see the zeros.
+/// A count, and weaker than the claim: other threads are sure to see the zeros only after the clear
+/// has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes cleared so far, the last chunk included.
@@ -81,8 +82,8 @@ impl Clearer {
     /// Clears `extent` from its first byte to its last.
     ///
     /// `progress` is called after every chunk. Where it breaks before the last chunk, clearing ends
-    /// there: the wait for a stop is bounded by one chunk. Pages that are not there yet are faulted
-    /// in, at the kernel's speed.
+    /// there: the wait for a stop is bounded by one chunk. Missing pages are faulted in, at the
+    /// kernel's speed.
     pub fn clear<'a>(
         &self,
         extent: Extent<'a>,
@@ -94,8 +95,8 @@ impl Clearer {
         }
     }
 
-    /// The same without reading back in debug builds: for a part of an extent that is verified as a
-    /// whole, and for measurements.
+    /// The same for measurements, and for a part of an extent that is verified as a whole: debug
+    /// builds skip the check.
     pub(crate) fn clear_unverified<'a>(
         &self,
         extent: Extent<'a>,
@@ -120,8 +121,8 @@ impl Clearer {
                 return Outcome::Stopped { cleared_bytes, extent };
             }
         }
-        // One fence for all chunks: a fence per chunk costs 6 % at 64 KiB and two thirds at 4 KiB
-        // on a Zen 4, and orders nothing that anybody may look at before the end.
+        // One fence for all chunks: the memory is published at the end. A fence per chunk costs 6 %
+        // at 64 KiB and two thirds at 4 KiB on a Zen 4.
         arch::fence();
         Outcome::Complete(Zeroed::claim(extent))
     }

@@ -5,7 +5,7 @@
 //!
 //! The types here carry a pointer with the promises of [`Extent::from_raw_parts`]: valid,
 //! exclusive, and live for the lifetime in the type. Splitting hands disjoint halves of the same
-//! promise on; nothing here makes a longer one. The claim [`Zeroed`] has no public constructor.
+//! promise on, and a promise is never extended. Only this crate constructs the claim [`Zeroed`].
 #![expect(
     unsafe_code,
     reason = "raw memory enters here, under the promises of `Extent::from_raw_parts`"
@@ -19,7 +19,7 @@ use core::slice;
 /// A contiguous range of memory that its holder alone may touch for `'a`, with any content,
 /// initialised or not.
 ///
-/// No alignment is required; whole pages clear fastest.
+/// Any alignment is allowed; whole pages clear fastest.
 #[derive(Debug)]
 pub struct Extent<'a> {
     start: NonNull<u8>,
@@ -27,8 +27,8 @@ pub struct Extent<'a> {
     memory: PhantomData<&'a mut [MaybeUninit<u8>]>,
 }
 
-// SAFETY: an extent is exclusive access to plain bytes, as `&mut [u8]` is, and bytes belong to no
-// thread.
+// SAFETY: an extent is exclusive access to plain bytes, as `&mut [u8]` is, and any thread may have
+// bytes.
 unsafe impl Send for Extent<'_> {}
 
 impl<'a> Extent<'a> {
@@ -38,8 +38,8 @@ impl<'a> Extent<'a> {
     ///
     /// For all of `'a`:
     /// - `start` is valid for writes of `len` bytes, within one allocation or mapping;
-    /// - nobody else reads or writes these bytes: no other pointer, thread, process or device. A
-    ///   shared mapping qualifies while nobody else has it;
+    /// - no other pointer, thread, process or device reads or writes these bytes. A shared mapping
+    ///   qualifies while it is the only one of its file;
     /// - `start + len` does not wrap and `len` is at most `isize::MAX`;
     /// - a page that may be missing or poisoned is covered by the handler of module `guard`.
     #[must_use]
@@ -59,7 +59,7 @@ impl<'a> Extent<'a> {
         self.len
     }
 
-    /// Whether there is nothing to clear.
+    /// Whether its length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -127,7 +127,7 @@ impl<'a> Zeroed<'a> {
         self.extent.len
     }
 
-    /// Whether the claim is about nothing.
+    /// Whether the claim is about 0 bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.extent.is_empty()
@@ -146,8 +146,8 @@ impl<'a> Zeroed<'a> {
     ///
     /// # Panics
     ///
-    /// Where one is not zero: somebody broke the promise of exclusive memory, or a clearing method
-    /// is wrong.
+    /// Where one is nonzero: the promise of exclusive memory was broken, or a clearing method is
+    /// wrong.
     fn spot_check(&self) {
         const FULL_BYTES: usize = 64 << 20;
         const LINE_BYTES: usize = 64;

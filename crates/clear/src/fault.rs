@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A page that cannot be written.
+//! An unwritable page.
 
 use core::fmt;
 
@@ -10,13 +10,13 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The address that the kernel reported. For a hardware error it is exact to the page only, and
-    /// 0 where the hardware cannot tell.
+    /// 0 where the hardware hides it.
     pub address: usize,
-    /// What is wrong with the page.
+    /// The kind of the fault.
     pub cause: Cause,
 }
 
-/// Why a page cannot be written.
+/// The reasons for an unwritable page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A page that cannot be written ends a clear, not the process.
+//! An unwritable page ends a clear, and the process goes on.
 //!
 //! # Theory of operation
 //!
@@ -12,15 +12,15 @@
 //!   and `si_code` into the saved result registers, points the saved program counter at the
 //!   section's `ret`, and returns. The loop is over, its caller sees the failure as a result, and
 //!   [`Outcome::Poisoned`](crate::Outcome::Poisoned) follows.
-//! - Anywhere else, or sent by `kill`, or about memory that nobody was touching (`BUS_MCEERR_AO`):
-//!   it does what would have been done without it, by the disposition found when it was installed.
+//! - Anywhere else, sent by `kill`, or about untouched memory (`BUS_MCEERR_AO`): it applies the
+//!   disposition that it found when it was installed.
 //!
-//! Nothing is kept per thread, so any number of threads may clear and fail at once, and a clear
-//! costs nothing more.
+//! There is no state per thread: any number of threads may clear and fail at once, at no cost to a
+//! clear.
 //!
 //! Limits: a thread that blocks SIGBUS dies of it, as the kernel prescribes for synchronous
-//! signals. Who installs a handler of SIGBUS afterwards must call the one it replaced for signals
-//! that are not its own.
+//! signals. A handler of SIGBUS that is installed later must pass on signals from elsewhere to the
+//! one that it replaced.
 //!
 //! # Safety
 //!
@@ -68,8 +68,8 @@ pub fn install() -> io::Result<Guard> {
 /// Sets the disposition of SIGBUS where one is given; returns the one before.
 fn disposition(new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut old = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: `new` is null or a complete sigaction whose handler keeps the rules above; `old` is
-    // valid for writes.
+    // SAFETY: `new` is null or a complete sigaction with a handler that keeps the rules above;
+    // `old` is valid for writes.
     let result = unsafe {
         libc::sigaction(libc::SIGBUS, new.map_or(ptr::null(), ptr::from_ref), old.as_mut_ptr())
     };
@@ -84,8 +84,8 @@ fn disposition(new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo.
     let code = unsafe { (*info).si_code };
-    // Codes of a store that failed; BUS_MCEERR_AO and SI_USER may come while a loop runs, but not
-    // from it.
+    // Codes of a store that failed; BUS_MCEERR_AO and SI_USER may come while a loop runs, from
+    // elsewhere.
     let synchronous = usize::try_from(code)
         .ok()
         .filter(|code| matches!(*code, Trap::UNBACKED | Trap::ABORT | Trap::MEMORY_ERROR));
@@ -107,7 +107,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
 
 /// Whether an address lies in the section of the store loops.
 fn in_leaf(address: usize) -> bool {
-    // The linker defines these two for every section whose name is an identifier.
+    // The linker defines these two for every section with an identifier as its name.
     unsafe extern "C" {
         #[link_name = "__start_prezero_leaf"]
         static START: u8;
@@ -158,9 +158,9 @@ fn land(registers: &mut libc::mcontext_t, trap: Trap) {
 fn as_before(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(previous) = PREVIOUS.get() else { return };
     match previous.sa_sigaction {
-        // The kernel lets nobody ignore a fault, and a store that faults again gets the default: a
-        // core dump at the right instruction. A signal sent by somebody is sent once more, to be
-        // met by the default when we return.
+        // The kernel overrides an ignored fault, and a store that faults again gets the default: a
+        // core dump at the right instruction. A signal that a process sent is sent once more, and
+        // gets the default when the handler returns.
         libc::SIG_DFL => {
             let _ = disposition(Some(previous));
             // SAFETY: reads the siginfo that the kernel passed.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes to zero, as fast as this CPU can.
 //!
-//! The crate clears memory that somebody else mapped. It makes no mapping, opens no file and knows
-//! nothing of huge pages, pools or daemons: an [`Extent`] goes in, a [`Zeroed`] comes out.
+//! The crate clears memory that its caller mapped. It has no mappings, files, huge pages, pools or
+//! daemons of its own: an [`Extent`] goes in, a [`Zeroed`] comes out.
 //!
 //! The walk of one extent:
 //!

@@ -4,54 +4,57 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// Which instructions store the zeros.
-///
-/// Every method has a name on every architecture, so that a configuration file can be read
-/// anywhere; [`Method::is_available`] says whether this CPU can execute it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Method {
-    /// x86-64: 64-byte non-temporal stores (AVX-512F).
-    Avx512Nt,
-    /// x86-64: 32-byte non-temporal stores (AVX).
-    Avx2Nt,
-    /// x86-64: 16-byte non-temporal stores (SSE2, every x86-64).
-    Sse2Nt,
-    /// x86-64, AMD: one cache line per instruction, without reading it first.
-    Clzero,
-    /// x86-64: the string instruction on bytes. Microcode picks the protocol by length: on Zen 4 it
-    /// stops reading the lines first only above the size of the last-level cache.
-    RepStosb,
-    /// x86-64: the string instruction on 8-byte words.
-    RepStosq,
-    /// x86-64: 32-byte cached stores (AVX).
-    Avx2,
-    /// aarch64: one block (64 bytes on most CPUs) per instruction, without reading it first.
-    DcZva,
-    /// aarch64: pairs of 16-byte stores with a non-temporal hint.
-    Stnp,
-    /// aarch64: pairs of 16-byte cached stores.
-    Stp,
-    /// Any architecture: what the compiler and the C library make of a fill with zero.
-    Portable,
+use crate::arch::table::methods;
+
+macro_rules! declare {
+    ($($isa:ident { $($(#[$doc:meta])* $method:ident $name:literal
+                     [$available:expr] $unit:expr, $leaf:ident, $cache:ident;)* })*) => {
+        /// Which instructions store the zeros.
+        ///
+        /// Every method has a name on every architecture, so that a configuration file can be read
+        /// anywhere; [`Method::is_available`] says whether this CPU can execute it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Method {
+            $($($(#[$doc])* $method,)*)*
+            /// Any architecture: what the compiler and the C library make of a fill with zero.
+            Portable,
+        }
+
+        impl Method {
+            /// Every method, available here or not: of each architecture the best one first, and
+            /// the portable one last.
+            pub const ALL: [Self; [$($($name,)*)* "portable"].len()] =
+                [$($(Self::$method,)*)* Self::Portable];
+
+            /// Whether the lines bypass the cache: good for memory that stays untouched for a
+            /// while, bad for memory about to be used.
+            #[must_use]
+            pub const fn bypasses_cache(self) -> bool {
+                #[expect(non_upper_case_globals, reason = "the words of the table")]
+                const bypass: bool = true;
+                #[expect(non_upper_case_globals, reason = "the words of the table")]
+                const keep: bool = false;
+                match self {
+                    $($(Self::$method => $cache,)*)*
+                    Self::Portable => keep,
+                }
+            }
+
+            /// The name, as printed and parsed.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($(Self::$method => $name,)*)*
+                    Self::Portable => "portable",
+                }
+            }
+        }
+    };
 }
+methods!(declare);
 
 impl Method {
-    /// Every method, available here or not; cached and portable ones last.
-    pub const ALL: [Self; 11] = [
-        Self::Avx512Nt,
-        Self::Avx2Nt,
-        Self::Sse2Nt,
-        Self::Clzero,
-        Self::DcZva,
-        Self::Stnp,
-        Self::RepStosb,
-        Self::RepStosq,
-        Self::Avx2,
-        Self::Stp,
-        Self::Portable,
-    ];
-
     /// Whether this CPU can execute the method. Constant for the life of the process.
     #[must_use]
     pub fn is_available(self) -> bool {
@@ -63,37 +66,12 @@ impl Method {
         Self::ALL.into_iter().filter(|method| method.is_available())
     }
 
-    /// Whether the lines bypass the cache: good for memory that nobody touches soon, bad for memory
-    /// about to be used.
-    #[must_use]
-    pub const fn bypasses_cache(self) -> bool {
-        matches!(self, Self::Avx512Nt | Self::Avx2Nt | Self::Sse2Nt | Self::Clzero | Self::Stnp)
-    }
-
-    /// Whether a page that cannot be written ends the clear with
+    /// Whether an unwritable page ends the clear with
     /// [`Outcome::Poisoned`](crate::Outcome::Poisoned) once the guard is installed. All but the
-    /// portable one, whose stores are the compiler's.
+    /// portable one, because the compiler makes its stores.
     #[must_use]
     pub const fn recovers(self) -> bool {
         !matches!(self, Self::Portable)
-    }
-
-    /// The name, as printed and parsed.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Avx512Nt => "avx512-nt",
-            Self::Avx2Nt => "avx2-nt",
-            Self::Sse2Nt => "sse2-nt",
-            Self::Clzero => "clzero",
-            Self::RepStosb => "rep-stosb",
-            Self::RepStosq => "rep-stosq",
-            Self::Avx2 => "avx2",
-            Self::DcZva => "dc-zva",
-            Self::Stnp => "stnp",
-            Self::Stp => "stp",
-            Self::Portable => "portable",
-        }
     }
 }
 
@@ -111,7 +89,7 @@ impl FromStr for Method {
     }
 }
 
-/// A text that names no method.
+/// An unknown method's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownMethod;
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several threads on several extents, never two of them on one page.
+//! Several threads on several extents, each page by one thread.
 //!
-//! The caller says which memory belongs to which CPUs, one [`Share`] per NUMA node: this crate
-//! doesn't know where memory lies. Within a share the threads take the next pages from a common
-//! queue, so that a thread that is held up holds up nobody else by more than the pages it has in
-//! hand.
+//! The caller says which memory belongs to which CPUs, one [`Share`] per NUMA node: the place of
+//! memory is the caller's to know. Within a share the threads take the next pages from a common
+//! queue, so that a delayed thread delays the others by at most the pages that it has in hand.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -17,9 +16,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::{Clearer, Extent, Fault, Outcome, Progress, Zeroed};
 
-/// What a thread takes from the queue at least and, of pages that are no larger, at most. The
-/// queue's lock and the fence at a batch's end wait three times until all stores that bypass the
-/// cache are in memory: 2 of 24 us for 2 MiB on a Zen 5, 0.6 % for 32 MiB.
+/// What a thread takes from the queue at least and, of pages up to that size, at most. The queue's
+/// lock and the fence at a batch's end wait three times until all stores that bypass the cache are
+/// in memory: 2 of 24 us for 2 MiB on a Zen 5, 0.6 % for 32 MiB.
 const LEAST_BATCH_BYTES: usize = 2 << 20;
 const MOST_BATCH_BYTES: usize = 32 << 20;
 /// How many batches there should be for each thread.
@@ -30,7 +29,7 @@ const FAIR_BATCHES: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 pub struct Share<'a> {
     /// The memory.
     pub extent: Extent<'a>,
-    /// How many threads clear it. More than it has pages are not started.
+    /// How many threads clear it. At most one per page is started.
     pub threads: NonZeroUsize,
     /// The CPUs that they may run on; empty: wherever the caller may.
     pub cpus: Vec<usize>,
@@ -40,12 +39,12 @@ pub struct Share<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TeamError {
-    /// A thread may not run where it should.
+    /// A thread is kept from its CPUs.
     #[error(
         "cannot run on CPUs {cpus:?}: give CPUs that are online and allowed by this process's cpuset"
     )]
     Affinity {
-        /// What was asked for.
+        /// The requested list.
         cpus: Vec<usize>,
         /// Why not.
         source: io::Error,
@@ -58,11 +57,11 @@ pub enum TeamError {
 /// Clears all shares at the same time and says how each ended, in the order given.
 ///
 /// Pages lie at multiples of `page_bytes`; one page is cleared by one thread. `progress` is called
-/// after every chunk, by any of the threads, with the sum over all shares (of what other threads
-/// have in hand only whole batches, 32 MiB or a page); where it breaks, every thread ends after its
-/// chunk. A share with a page that cannot be written ends alone. The `cleared_bytes` of a share
-/// that was not completed are those from its first byte on that are zero without a gap: what lies
-/// behind may be cleared in part.
+/// after every chunk, by any of the threads, with the sum over all shares. Of the pages that other
+/// threads have in hand the sum has only whole batches, 32 MiB or a page. Where it breaks, every
+/// thread ends after its chunk. A share with an unwritable page ends alone. The `cleared_bytes` of
+/// an incomplete share are the zero bytes from its first byte up to the first gap. The rest may be
+/// cleared in part.
 ///
 /// Blocks until all threads have ended; one share with one thread and no CPUs is cleared by the
 /// calling thread.
@@ -142,7 +141,7 @@ struct Run<'c, P> {
 }
 
 impl<P: Fn(Progress) -> ControlFlow<()> + Sync> Run<'_, P> {
-    /// Takes pages from the queue until none is left or somebody said stop.
+    /// Takes pages from the queue until it is empty or a callback has asked to stop.
     fn work(&self, queue: &Queue<'_>) {
         while !self.stop.load(Ordering::Relaxed)
             && let Some((at_bytes, pages)) = queue.take()
@@ -153,8 +152,8 @@ impl<P: Fn(Progress) -> ControlFlow<()> + Sync> Run<'_, P> {
                     + if here.cleared_bytes == batch_bytes {
                         self.cleared_bytes.fetch_add(batch_bytes, Ordering::Relaxed)
                     } else {
-                        // No atomic addition after each chunk: it waits until all stores that
-                        // bypass the cache are in memory, 0.7 us of the 3 that 256 KiB take (Zen
+                        // An atomic addition after each chunk would wait until all stores that
+                        // bypass the cache are in memory: 0.7 us of the 3 that 256 KiB take (Zen
                         // 5).
                         self.cleared_bytes.load(Ordering::Relaxed)
                     };
@@ -201,29 +200,29 @@ impl<P: Fn(Progress) -> ControlFlow<()> + Sync> Run<'_, P> {
     }
 }
 
-/// The part of a share that nobody has taken yet, and what became of the rest.
+/// The untaken part of a share, and what became of the rest.
 struct Queue<'a> {
     rest: Mutex<Rest<'a>>,
     batch_bytes: NonZeroUsize,
     /// How often there is something to take.
     batches: usize,
-    /// Bytes from the start of the share on that no thread has left uncleared.
+    /// Bytes from the start of the share on that are known to be cleared.
     gap_at_bytes: AtomicUsize,
     fault: Mutex<Option<Fault>>,
 }
 
-/// What nobody has taken yet.
+/// The untaken pages.
 struct Rest<'a> {
     /// Its offset in the share.
     at_bytes: usize,
-    /// `None` once there is nothing more to take.
+    /// `None` once the queue is empty.
     extent: Option<Extent<'a>>,
 }
 
 impl<'a> Queue<'a> {
     fn new(extent: Extent<'a>, page_bytes: NonZeroUsize, threads: NonZeroUsize) -> Self {
-        // Whole pages; small ones by the batch, several batches for each thread, so that one that
-        // is held up does not hold up the rest.
+        // Whole pages; small ones by the batch, several batches for each thread, so that a delayed
+        // one leaves work to the rest.
         let fair = extent.len() / threads.saturating_mul(FAIR_BATCHES);
         let batch_bytes = fair.clamp(LEAST_BATCH_BYTES, MOST_BATCH_BYTES) / LEAST_BATCH_BYTES;
         let batch_bytes = (batch_bytes * LEAST_BATCH_BYTES).next_multiple_of(page_bytes.get());
@@ -249,7 +248,7 @@ impl<'a> Queue<'a> {
     /// The next pages and their offset in the share, up to a border between two batches in the
     /// address space.
     fn take(&self) -> Option<(usize, Extent<'a>)> {
-        // A thread that panicked held no lock while it ran foreign code: the queue is sound.
+        // The callback runs outside the lock, so a panic leaves the queue sound.
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         let extent = rest.extent.take()?;
         let at_bytes = rest.at_bytes;
@@ -262,19 +261,18 @@ impl<'a> Queue<'a> {
         Some((at_bytes, pages))
     }
 
-    /// A thread ended early: the byte at this offset may not be zero.
+    /// A thread ended early: the byte at this offset may be nonzero.
     fn leave_gap(&self, at_bytes: usize) {
         self.gap_at_bytes.fetch_min(at_bytes, Ordering::Relaxed);
     }
 
-    /// Nothing more to take: a page cannot be written.
+    /// The share has ended at an unwritable page.
     fn close(&self, fault: Fault) {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner).extent = None;
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(fault);
     }
 
-    /// The bytes from the first on that are zero without a gap, and the page that cannot be
-    /// written.
+    /// The zero bytes up to the first gap, and the unwritable page.
     fn into_result(self) -> (usize, Option<Fault>) {
         let untaken = self.rest.into_inner().unwrap_or_else(PoisonError::into_inner).at_bytes;
         let fault = self.fault.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Is it zero? And if not, where?
+//! Is it zero? And where is it nonzero?
 
 use core::fmt;
 use core::str::FromStr;
 
 use crate::arch;
 use crate::arch::portable::first_nonzero_block;
+use crate::arch::table::scans;
 
-/// Finds a block that is not all zero: the offset of its first byte. Blocks lie back to back from
+/// Finds a block with a nonzero byte: the offset of its first byte. Blocks lie back to back from
 /// offset 0.
 pub(crate) type BlockScan = fn(&[u8]) -> Option<usize>;
 
@@ -17,48 +18,46 @@ pub fn is_zero(bytes: &[u8]) -> bool {
     Scanner::best().is_zero(bytes)
 }
 
-/// The offset of the first byte that is not zero, by the widest loads of this CPU.
+/// The offset of the first nonzero byte, by the widest loads of this CPU.
 #[must_use]
 pub fn first_nonzero(bytes: &[u8]) -> Option<usize> {
     Scanner::best().first_nonzero(bytes)
 }
 
-/// Which loads look for a byte that is not zero. Every name exists on every architecture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum ScanMethod {
-    /// x86-64: 64 bytes at a time (AVX-512F).
-    Avx512,
-    /// x86-64: 32 bytes at a time (AVX2).
-    Avx2,
-    /// x86-64: 16 bytes at a time.
-    Sse2,
-    /// aarch64: 16 bytes at a time.
-    Neon,
-    /// Any architecture: what the compiler makes of a plain loop.
-    Portable,
+macro_rules! declare {
+    ($($isa:ident { $($(#[$doc:meta])* $method:ident $name:literal $search:ident;)* })*) => {
+        /// Which loads look for a nonzero byte. Every name exists on every architecture.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum ScanMethod {
+            $($($(#[$doc])* $method,)*)*
+            /// Any architecture: what the compiler makes of a plain loop.
+            Portable,
+        }
+
+        impl ScanMethod {
+            /// Every method, best first, available here or not.
+            pub const ALL: [Self; [$($($name,)*)* "portable"].len()] =
+                [$($(Self::$method,)*)* Self::Portable];
+
+            /// The name, as printed and parsed.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($(Self::$method => $name,)*)*
+                    Self::Portable => "portable",
+                }
+            }
+        }
+    };
 }
+scans!(declare);
 
 impl ScanMethod {
-    /// Every method, best first, available here or not.
-    pub const ALL: [Self; 5] = [Self::Avx512, Self::Avx2, Self::Sse2, Self::Neon, Self::Portable];
-
     /// Whether this CPU can execute the method. Constant for the life of the process.
     #[must_use]
     pub fn is_available(self) -> bool {
         Scanner::new(self).is_some()
-    }
-
-    /// The name, as printed and parsed.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Avx512 => "avx512",
-            Self::Avx2 => "avx2",
-            Self::Sse2 => "sse2",
-            Self::Neon => "neon",
-            Self::Portable => "portable",
-        }
     }
 }
 
@@ -76,7 +75,7 @@ impl FromStr for ScanMethod {
     }
 }
 
-/// A text that names no scan method.
+/// An unknown scan method's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownScanMethod;
 
@@ -116,7 +115,7 @@ impl Scanner {
         self.method
     }
 
-    /// The offset of the first byte that is not zero.
+    /// The offset of the first nonzero byte.
     #[must_use]
     pub fn first_nonzero(&self, bytes: &[u8]) -> Option<usize> {
         let block = (self.blocks)(bytes)?;

@@ -10,7 +10,7 @@ use prezero_clear::{Chunk, Clearer, Extent, Method, Outcome};
 use proptest::prelude::*;
 use support::{Fenced, PAGE};
 
-/// Miri takes its time; it runs one in so many of the cases.
+/// Miri is slow: it runs one case in this many.
 const STRIDE: usize = if cfg!(miri) { 13 } else { 1 };
 
 /// Lengths around every unit that a loop knows: words, lines, blocks of `dc zva`, pages, chunks.

@@ -8,7 +8,7 @@ use prezero_clear::{ScanMethod, Scanner, first_nonzero, is_zero};
 use proptest::prelude::*;
 use support::{Fenced, PAGE};
 
-/// Miri takes its time; it runs one in so many of the cases.
+/// Miri is slow: it runs one case in this many.
 const STRIDE: usize = if cfg!(miri) { 97 } else { 1 };
 
 fn scanners() -> impl Iterator<Item = Scanner> {
@@ -43,7 +43,7 @@ fn check(bytes: &[u8]) {
 }
 
 #[test]
-fn every_length_at_both_ends_of_a_page_with_an_odd_byte_anywhere() {
+fn odd_byte_is_found_at_any_place_and_length() {
     let mut fenced = Fenced::new(PAGE, 0);
     for len in (0..300).chain([511, 512, 513, 1023, 1025, PAGE - 1, PAGE]).step_by(STRIDE) {
         for start in [0, 1, 15, 17, 31, 33, 63]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A page with an uncorrectable memory error, as the kernel reports it: userfaultfd can poison an
-//! address for one process (`UFFDIO_POISON`, Linux 6.6, made for the migration of virtual machines
-//! with broken pages) without harm to any memory.
+//! A page with an uncorrectable memory error, as the kernel reports it. userfaultfd can poison an
+//! address for one process (`UFFDIO_POISON`, Linux 6.6). It was made for the migration of virtual
+//! machines with broken pages, and leaves the memory intact.
 //!
 //! # Safety
 //!
@@ -27,7 +27,7 @@ const UFFD_API: u64 = 0xaa;
 const UFFD_FEATURE_POISON: u64 = 1 << 14;
 const MODE_MISSING: u64 = 1;
 
-/// `UFFD_USER_MODE_ONLY`: what anybody may do, without privilege.
+/// `UFFD_USER_MODE_ONLY`: allowed to any user.
 const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 
 fn ioctl<const WORDS: usize>(
@@ -35,8 +35,8 @@ fn ioctl<const WORDS: usize>(
     request: u64,
     mut words: [u64; WORDS],
 ) -> io::Result<()> {
-    // SAFETY: the requests above read and write a struct of so many words, and the memory they name
-    // is the test's.
+    // SAFETY: the requests above read and write a struct of that size, and the memory they name is
+    // the test's.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, words.as_mut_ptr()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

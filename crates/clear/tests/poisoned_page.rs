@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A page that cannot be written: a file cut shorter than its mapping answers every store past its
-//! end with SIGBUS.
+//! An unwritable page: a file cut shorter than its mapping answers every store past its end with
+//! SIGBUS.
 //!
 //! # Safety
 //!
@@ -41,13 +41,13 @@ impl Cut {
         Self::with_border(backed, 0)
     }
 
-    /// One whose first `before` pages belong to another batch than the rest: where the kernel puts
-    /// mappings, 15 of 512 are such.
+    /// A mapping with its first `before` pages in another batch than the rest: where the kernel
+    /// puts mappings, 15 of 512 are such.
     fn with_border(backed: usize, before: usize) -> Self {
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len((PAGES * PAGE) as u64).expect("grow");
         let none = ProtFlags::empty();
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice is disjoint from all others.
         let reserved =
             unsafe { mmap_anonymous(null_mut(), Self::RESERVED, none, MapFlags::PRIVATE) };
         let reserved = NonNull::new(reserved.expect("mmap").cast::<u8>()).expect("not at 0");
@@ -55,7 +55,7 @@ impl Cut {
         let start = border - before * PAGE - reserved.addr().get();
         // SAFETY: between one and two batches from the start of the three that were reserved.
         let start = unsafe { reserved.add(start) };
-        // SAFETY: replaces pages of what was reserved for this alone.
+        // SAFETY: replaces pages that were reserved for this alone.
         let mapped = unsafe {
             mmap(
                 start.as_ptr().cast(),
@@ -84,7 +84,7 @@ impl Cut {
 
 impl Drop for Cut {
     fn drop(&mut self) {
-        // SAFETY: the mappings made for this alone, of which no borrow is left.
+        // SAFETY: the mappings made for this alone; all borrows have ended.
         unsafe { munmap(self.reserved.as_ptr().cast(), Self::RESERVED) }.expect("munmap");
     }
 }
@@ -168,7 +168,7 @@ fn threads_fail_independently() {
 }
 
 #[test]
-fn a_share_with_a_missing_page_ends_alone_and_tells_of_the_batches_before_it() {
+fn share_with_a_missing_page_ends_alone_and_counts_its_batches() {
     guard::install().unwrap();
     // Page 11, which is missing, in the second batch, at its begin, and in the first.
     for (before, cleared_pages) in [(4, 4), (11, 11), (12, 0), (15, 0), (0, 0)] {
@@ -198,7 +198,7 @@ fn a_share_with_a_missing_page_ends_alone_and_tells_of_the_batches_before_it() {
 /// Runs one of the tests below in a process of its own, and tells how that ended.
 fn run_alone(test: &str) -> ExitStatus {
     let exe = std::env::current_exe().expect("the test's own path").into_os_string();
-    // Under an emulator the child needs it too: what cargo was told to run foreign tests with.
+    // Under an emulator the child needs it too: what cargo runs tests of another architecture with.
     let runner = std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok();
     let runner = runner
         .iter()

@@ -59,7 +59,7 @@ impl Verb {
             Self::Reserve(args) => reserve::run(&args),
             Self::Status(args) => status::run(&args),
             Self::Top(args) => top::run(&args),
-            Self::Zero(args) => zero::run(&args),
+            Self::Zero(args) => zero::run(args),
             Self::Wait(args) => wait::run(&args),
             Self::Watch(args) => watch::run(&args),
             Self::Lend(args) => lend::run(&args),

@@ -31,7 +31,7 @@ pub enum Exit {
     CannotRun = 126,
     /// `lend`, `run`: the command does not exist. `bench`, `demo`: prezero-lab is not installed.
     NoCommand = 127,
-    /// Interrupted by a signal; what was done is kept.
+    /// Interrupted by a signal; finished work is kept.
     Interrupted = 130,
 }
 
@@ -85,7 +85,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// A signal asked to stop; whoever sent it knows.
+    /// A signal asked to stop, and its sender knows.
     pub fn interrupted() -> Self {
         Self { exit: Exit::Interrupted, message: None, refusal: None }
     }
@@ -215,6 +215,7 @@ impl From<io::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use units::{Bytes, JobId, Uid};
 
     #[test]
     fn the_help_names_every_code() {
@@ -256,13 +257,13 @@ mod tests {
             (wire::Error::NothingToZero, Exit::NotEnough),
             (pool(), Exit::Usage),
             (bad(), Exit::Usage),
-            (wire::Error::NoSuchJob { job: 1 }, Exit::Failed),
+            (wire::Error::NoSuchJob { job: JobId(1) }, Exit::Failed),
             (
                 wire::Error::QuotaExceeded {
-                    uid: 1,
-                    held_bytes: 1,
-                    quota_bytes: 1,
-                    asked_bytes: 1,
+                    uid: Uid(1),
+                    held_bytes: Bytes(1),
+                    quota_bytes: Bytes(1),
+                    asked_bytes: Bytes(1),
                 },
                 Exit::Refused,
             ),

@@ -23,7 +23,7 @@ pub(crate) fn become_command(command: &mut Command) -> Failure {
     Failure::new(exit, format!("{}: {failure}", command.get_program().to_string_lossy()))
 }
 
-/// A loan whose descriptors survive `execve`.
+/// A loan with descriptors that survive `execve`.
 #[derive(Debug)]
 pub struct Inherited {
     lease: OwnedFd,
@@ -76,7 +76,7 @@ impl Inherited {
     }
 }
 
-/// Replaces every name in braces; what is replaced is not looked at again.
+/// Replaces every name in braces; replaced text stays as it is.
 fn substitute(word: &OsStr, names: &[(&str, &str)]) -> OsString {
     let mut rest = word.as_bytes();
     let mut out = Vec::with_capacity(rest.len());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::exit::{Exit, Failure};
 
-/// Where packages put what nobody starts by name.
+/// The place of programs that packages install and no user starts by name.
 const LIBRARY: &str = "/usr/lib/prezero";
 const SHIM: &str = "libprezero_preload.so";
 const LAB: &str = "prezero-lab";

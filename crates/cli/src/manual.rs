@@ -21,7 +21,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Writes a page for the command and each of its verbs whose name is `wanted`.
+    /// Writes a page for the command and each of its verbs with a name that `wanted` accepts.
     ///
     /// # Errors
     /// Those of the files.
@@ -41,7 +41,7 @@ impl Args {
     }
 }
 
-/// A verb and what is below it: `prezero-module.1` names `prezero-module-load.1`.
+/// A verb and its verbs: `prezero-module.1` names `prezero-module-load.1`.
 fn with_subcommands(verb: &Command) -> Vec<&Command> {
     std::iter::once(verb).chain(verb.get_subcommands().flat_map(with_subcommands)).collect()
 }

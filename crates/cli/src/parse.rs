@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the words of a command line to arguments, or to one line of what is wrong with them.
+//! From the words of a command line to arguments, or to one line about their error.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -46,7 +46,7 @@ fn lacks_dashes(words: &[OsString]) -> bool {
     runs && !words.iter().any(|word| word == "--")
 }
 
-/// Clap explains an error in paragraphs: the first says what is wrong, tips what is allowed.
+/// Clap explains an error in paragraphs: the first names the error, tips name the allowed words.
 fn one_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim);
     let first: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();

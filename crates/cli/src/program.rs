@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the preload shim can serve a program, as far as its file says.
+//! Whether the preload shim can serve a program, judged by its file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -8,25 +8,32 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use object::elf::{FileHeader64, PT_INTERP};
-use object::read::elf::{ElfFile, ProgramHeader};
-use object::{Endianness, Object, ReadCache};
+use object::elf::{DT_NEEDED, FileHeader64};
+use object::read::elf::{Dyn, ElfFile, ProgramHeader};
+use object::{Endianness, Object, ReadCache, ReadRef};
 
-/// So many interpreters of interpreters the kernel looks at.
-const MOST_SCRIPTS: usize = 5;
+/// The kernel follows this many interpreters of interpreters.
+const MAX_SCRIPTS: usize = 5;
 
-/// Why the shim does nothing for the program that a command names, with its path: nothing where it
-/// may, or where that cannot be told.
-pub(crate) fn why_not_served(command: &OsStr) -> Option<String> {
+/// Why the shim serves nothing to a program.
+pub(crate) struct Obstacle {
+    /// The program's path and the reason.
+    pub(crate) why: String,
+    /// Whether the program would refuse to start with the shim preloaded.
+    pub(crate) is_fatal: bool,
+}
+
+/// The obstacle of the program that a command names; `None` also where the file does not tell.
+pub(crate) fn why_not_served(command: &OsStr) -> Option<Obstacle> {
     let mut path = find(command)?;
-    for _ in 0..MOST_SCRIPTS {
+    for _ in 0..MAX_SCRIPTS {
         match interpreter(&path) {
             Some(next) => path = next,
             None => break,
         }
     }
-    let why = obstacle(&path)?;
-    Some(format!("{} {why}", path.display()))
+    let (why, is_fatal) = obstacle(&path)?;
+    Some(Obstacle { why: format!("{} {why}", path.display()), is_fatal })
 }
 
 /// As `execvp` finds it.
@@ -52,7 +59,7 @@ fn interpreter(path: &Path) -> Option<PathBuf> {
     }
 }
 
-fn obstacle(path: &Path) -> Option<&'static str> {
+fn obstacle(path: &Path) -> Option<(&'static str, bool)> {
     let file = File::open(path).ok()?;
     let meta = file.metadata().ok()?;
     let cache = ReadCache::new(file);
@@ -62,25 +69,50 @@ fn obstacle(path: &Path) -> Option<&'static str> {
             let mut head = [0; 5];
             File::open(path).ok()?.read_exact(&mut head).ok()?;
             return (head == *b"\x7fELF\x01")
-                .then_some("is a program of 32 bits, and the shim has 64");
+                .then_some(("is a program of 32 bits, and the shim has 64", false));
         }
     };
     let (endian, user) = (elf.endian(), rustix::process::geteuid().as_raw());
-    let is_asked_for = elf.elf_program_headers().iter().any(|h| h.p_type(endian) == PT_INTERP);
+    let headers = elf.elf_program_headers();
+    let linker = headers.iter().find_map(|h| h.interpreter(endian, elf.data()).ok().flatten());
     // The dynamic linker has no interpreter either, and is named when it is run by itself.
     let is_linker = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld"));
     match () {
-        () if !is_asked_for && !is_linker => {
-            Some("is static, so that nothing is preloaded into it")
+        () if linker.is_none() && !is_linker => {
+            Some(("is static, so that nothing is preloaded into it", false))
+        }
+        () if linker.is_some_and(|path| has(path, b"/ld-musl-")) => {
+            Some(("is linked with musl, and the shim needs glibc", true))
+        }
+        () if needs(&elf, b"libasan.so") => {
+            Some(("has GCC's AddressSanitizer, which must be the first library", true))
         }
         () if elf.section_by_name_bytes(b".note.go.buildid").is_some() => {
-            Some("is a Go program, which makes its calls past the C library")
+            Some(("is a Go program, which makes its calls past the C library", false))
         }
         () if meta.mode() & 0o4000 != 0 && meta.uid() != user => {
-            Some("runs as another user, so that nothing is preloaded into it")
+            Some(("runs as another user, so that nothing is preloaded into it", false))
         }
         () => None,
     }
+}
+
+fn has(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// Whether a program names a library of that prefix.
+fn needs<'a, R: ReadRef<'a>>(
+    elf: &ElfFile<'a, FileHeader64<Endianness>, R>,
+    prefix: &[u8],
+) -> bool {
+    let (endian, data, sections) = (elf.endian(), elf.data(), elf.elf_section_table());
+    let Ok(Some((entries, link))) = sections.dynamic(endian, data) else { return false };
+    let Ok(strings) = sections.strings(endian, data, link) else { return false };
+    let needed = entries.iter().filter(|entry| entry.d_tag(endian) == DT_NEEDED);
+    let mut names =
+        needed.filter_map(|entry| strings.get(u32::try_from(entry.d_val(endian)).ok()?).ok());
+    names.any(|name| name.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -107,7 +139,7 @@ mod tests {
         for name in
             ["sh", "/bin/sh", "/dev/null", "/", "/etc/passwd", "/no/such", "no-such-program"]
         {
-            assert_eq!(why_not_served(OsStr::new(name)), None, "{name}");
+            assert!(why_not_served(OsStr::new(name)).is_none(), "{name}");
         }
     }
 }

@@ -1,28 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What several verbs ask for: which daemon. Which pages is [`worker::Which`].
+//! What several verbs ask for: which daemon, and which pages.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use client::{AgentClient, Client, DEFAULT_SOCKET};
 
+use units::{Node, PageSize};
+
 use crate::exit::Failure;
-
-/// The variable that once was a level for `serve` and a file for `run`.
-const OLD_LOG: &str = "PREZERO_LOG";
-
-/// # Errors
-/// [`Failure::usage`] where the environment still has the variable of two meanings.
-pub(crate) fn refuse_old_log() -> Result<(), Failure> {
-    match std::env::var_os(OLD_LOG) {
-        None => Ok(()),
-        Some(value) => Err(Failure::usage(format!(
-            "{OLD_LOG}={} means nothing: the level of `serve` is PREZERO_LOG_LEVEL, and where the shim \
-             of `run` logs is PREZERO_SHIM_LOG",
-            value.display()
-        ))),
-    }
-}
 
 /// Which daemon.
 #[derive(Debug, Args)]
@@ -30,6 +16,23 @@ pub(crate) struct Daemon {
     /// The daemon's socket
     #[arg(long, value_name = "PATH", env = "PREZERO_SOCKET", default_value = DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
+}
+
+/// Which pages.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct Which {
+    /// Only pages of this NUMA node
+    #[arg(long, value_name = "N")]
+    node: Option<u32>,
+    /// Only pages of this size, as in 2M or 1G
+    #[arg(long, value_name = "SIZE")]
+    page_size: Option<PageSize>,
+}
+
+impl Which {
+    pub(crate) fn get(&self) -> worker::Which {
+        worker::Which::new(self.node.map(Node), self.page_size)
+    }
 }
 
 /// Where agents are listened to, unless that is said.

@@ -81,8 +81,8 @@ fn a_drain_without_the_daemon_that_was_asked_for_touches_no_others_run_directory
     assert_eq!(output.status.code(), Some(3));
 }
 
-/// The binary under test in a directory of its own, where nothing of prezero is beside it: a link,
-/// since a file that was just written cannot be run while another thread's child has it open.
+/// The binary under test in a directory of its own, away from prezero's other files: a link, since
+/// a file that was just written cannot be run while another thread's child has it open.
 fn alone() -> (tempfile::TempDir, Command) {
     let built = std::path::Path::new(env!("CARGO_BIN_EXE_prezero"));
     let dir = tempfile::tempdir_in(built.parent().expect("cargo's")).expect("a directory in it");
@@ -156,7 +156,7 @@ fn completions_know_every_verb_and_shells_take_them() {
         let mut check = Command::new(shell);
         match check.args(["-n", "-c", &text]).output() {
             Ok(output) => assert!(output.status.success(), "{shell}: {output:?}"),
-            Err(_) => linux::testkit::skip_for_ever(&format!("{shell} is not installed")),
+            Err(_) => testkit::skip_for_ever(&format!("{shell} is not installed")),
         }
     }
 }

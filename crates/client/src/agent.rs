@@ -5,15 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use units::LoanName;
-use wire::Parameters;
-use wire::agent::{
-    AgentError, GetSupply, LendByName, LentByName, ListLoans, NamedLoan, ReturnByName, Supply,
-};
-use zlink::Connection;
+use wire::agent::{AgentError, GetSupply, LentByName, ListLoans, NamedLoan, ReturnByName, Supply};
+use wire::{LendForAgent, LendRequest, Parameters};
 
 use crate::connection::exchange;
 use crate::error::{Error, Result};
-use crate::socket::Blocking;
+use crate::socket::Connection;
 
 /// How long an answer may take: the daemon may zero what a whole loan lacks, at some GiB a second.
 pub const AGENT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -21,11 +18,11 @@ pub const AGENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// A connection as an agent: root, or a member of the daemon's `agent.group`. Every call blocks
 /// until its answer, at most [`AGENT_TIMEOUT`].
 ///
-/// A call whose answer never came may have been carried out: ask for the same name again, or return
+/// A call that lost its answer may have been carried out: ask for the same name again, or return
 /// it. A loan that is being made when the connection is dropped ends within a page.
 #[derive(Debug)]
 pub struct AgentClient {
-    connection: Connection<Blocking>,
+    connection: Connection,
 }
 
 impl AgentClient {
@@ -35,14 +32,13 @@ impl AgentClient {
     /// [`Error::NoDaemon`].
     pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
         let path = socket.as_ref();
-        let stream = crate::socket::connect(path, AGENT_TIMEOUT)
+        let connection = crate::socket::connect(path, AGENT_TIMEOUT)
             .map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
-        Ok(Self { connection: Connection::new(Blocking(stream)) })
+        Ok(Self { connection })
     }
 
     fn call<M: Parameters>(&mut self, parameters: &M) -> Result<M::Reply> {
-        let (reply, _) = exchange::<M, AgentError>(&mut self.connection, parameters)?;
-        Ok(reply?)
+        Ok(exchange::<M, AgentError>(&mut self.connection, parameters)?.0)
     }
 
     /// Lends by a name: one file, until the name is returned. The same name and size again are the
@@ -50,12 +46,12 @@ impl AgentClient {
     ///
     /// # Errors
     /// [`Error::AgentRefused`] with the reason, [`Error::Broken`].
-    pub fn lend(&mut self, request: &LendByName) -> Result<LentByName> {
-        self.call(request)
+    pub fn lend(&mut self, request: &LendRequest) -> Result<LentByName> {
+        self.call(&LendForAgent(request.clone()))
     }
 
-    /// Ends a loan by its name, also one that is being made. Whoever has its file open or mapped
-    /// keeps that, and nobody else gets the memory before it is let go of.
+    /// Ends a loan by its name, also a pending one. Processes that have its file open or mapped
+    /// keep that, and the memory is lent again only after they let go.
     ///
     /// # Errors
     /// [`Error::AgentRefused`] with [`AgentError::NoSuchName`] for a name that nothing is lent by.
@@ -63,7 +59,7 @@ impl AgentClient {
         self.call(&ReturnByName { name, discard: false }).map(drop)
     }
 
-    /// The same, and nothing of it is kept for its owner: as when nobody got to use it.
+    /// The same, without keeping content for its owner: for a loan that reached no user.
     ///
     /// # Errors
     /// As [`give_back`](Self::give_back).
@@ -71,8 +67,8 @@ impl AgentClient {
         self.call(&ReturnByName { name, discard: true }).map(drop)
     }
 
-    /// All loans by name that begin with `prefix`, in the order of their names, those that are
-    /// being made ([`NamedLoan::pending`]) included.
+    /// All loans by name that begin with `prefix`, in the order of their names, pending ones
+    /// ([`NamedLoan::pending`]) included.
     ///
     /// # Errors
     /// [`Error::AgentRefused`], [`Error::Broken`].

@@ -1,44 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One connection to the daemon, and a method per method of the interface.
 
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
-use serde::Deserialize;
-use serde::de::value::{Error as ValueError, MapDeserializer};
+use serde::de::DeserializeOwned;
 use units::{Bytes, JobId, LeaseId, Node, PageSize, Pages};
 use wire::{
     Configure, Drain, Drained, FindHolders, FinishZeroing, Finished, GetStatus, GiveBack, Holders,
-    LendRequest, MAX_PARTS, MOST_PARTS, Parameters, PoolChange, Revoke, Status, TakeZeroing,
-    WatchReply,
+    LendRequest, MAX_PARTS, MOST_PARTS, Parameters, PoolChange, Refused, Reply, Revoke, Status,
+    TakeZeroing, WatchReply,
 };
-use zlink::{Call, Connection};
 
 use crate::error::{Error, Result};
 use crate::loan::Loan;
-use crate::socket::{Blocking, now};
+use crate::socket::Connection;
 
 /// How long an answer may take before the connection counts as broken.
 ///
 /// A loan waits at most 2 s for its owner's former self (see the daemon), so 10 s is a hang.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A timeout of nothing would be none.
+const WATCH: &str = <wire::Watch as Parameters>::NAME;
+/// A timeout of zero would be no timeout.
 const SHORTEST: Duration = Duration::from_millis(1);
-
-/// A call, as it is sent.
-#[derive(Debug, serde::Serialize)]
-struct Named<'a, M> {
-    method: &'static str,
-    parameters: &'a M,
-}
 
 /// A connection to the daemon. Every call blocks until its answer, at most [`ANSWER_TIMEOUT`].
 #[derive(Debug)]
 pub struct Client {
-    connection: Connection<Blocking>,
+    connection: Connection,
     path: PathBuf,
 }
 
@@ -58,9 +51,9 @@ impl Client {
     /// [`Error::NoDaemon`], also when a daemon that is there does not accept in time.
     pub fn connect_within(socket: impl AsRef<Path>, timeout: Duration) -> Result<Self> {
         let path = socket.as_ref();
-        let stream = crate::socket::connect(path, timeout)
+        let connection = crate::socket::connect(path, timeout)
             .map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
-        Ok(Self { connection: Connection::new(Blocking(stream)), path: path.to_owned() })
+        Ok(Self { connection, path: path.to_owned() })
     }
 
     /// Where its daemon listens.
@@ -70,8 +63,7 @@ impl Client {
 
     /// One call and its answer.
     fn call<M: Parameters>(&mut self, parameters: &M) -> Result<(M::Reply, Vec<OwnedFd>)> {
-        let (reply, fds) = exchange::<M, wire::Error>(&mut self.connection, parameters)?;
-        Ok((reply?, fds))
+        exchange::<M, wire::Error>(&mut self.connection, parameters)
     }
 
     /// Everything there is to see.
@@ -83,8 +75,8 @@ impl Client {
     }
 
     /// Borrows memory, in no more blocks than half of this process's limit on open files, unless
-    /// the request says how many. Never waits for zeroing: what is not ready comes as a hole, which
-    /// the kernel zeroes when the program touches it.
+    /// the request says how many. Never waits for zeroing: dirty parts come as a hole, which the
+    /// kernel zeroes when the program touches it.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Broken`], [`Error::Descriptors`].
@@ -94,8 +86,8 @@ impl Client {
         Loan::from_reply(lent, fds)
     }
 
-    /// Takes work for a worker: what is to be done, and its descriptors. `background` asks only
-    /// for what the thresholds want.
+    /// Takes work for a worker: the job, and its descriptors. `background` asks only for work that
+    /// the thresholds want.
     ///
     /// # Errors
     /// [`wire::Error::NothingToZero`] as [`Error::Refused`] when there is nothing (left) to do.
@@ -108,13 +100,13 @@ impl Client {
         self.call(&TakeZeroing { node, page_size, background })
     }
 
-    /// Reports a job. Everything of it must have been dropped before: the daemon proves that
-    /// nobody holds the block any more, and takes it for dirty otherwise.
+    /// Reports a job. Everything of it must have been dropped before: the daemon proves that no
+    /// process holds the block any more, and takes it for dirty otherwise.
     ///
     /// # Errors
     /// [`Error::Refused`] with [`wire::Error::NoSuchJob`] for a job that was reported or lost.
-    pub fn finish_zeroing(&mut self, job: u64, pages_done: Pages) -> Result<Finished> {
-        let report = FinishZeroing { job: JobId(job), pages_done };
+    pub fn finish_zeroing(&mut self, job: JobId, pages_done: Pages) -> Result<Finished> {
+        let report = FinishZeroing { job, pages_done };
         self.call(&report).map(|(finished, _)| finished)
     }
 
@@ -128,10 +120,10 @@ impl Client {
         page_size: Option<PageSize>,
         pages: Option<Pages>,
     ) -> Result<Bytes> {
-        self.call(&GiveBack { node, page_size, pages }).map(|(given, _)| Bytes(given.bytes))
+        self.call(&GiveBack { node, page_size, pages }).map(|(given, _)| given.bytes)
     }
 
-    /// Has the daemon give all back that nobody has and keep nothing ready, or go on as configured.
+    /// Has the daemon give all unused blocks back and keep nothing ready, or go on as configured.
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Broken`].
@@ -149,13 +141,13 @@ impl Client {
         self.call(&FindHolders { lease }).map(|(holders, _)| holders)
     }
 
-    /// Ends a loan and takes its memory away: whoever still maps it gets SIGBUS at its next access.
-    /// Returns how much that was. For root.
+    /// Ends a loan and takes its memory away: processes that still map it get SIGBUS at their next
+    /// access. Returns how much that was. For root.
     ///
     /// # Errors
     /// [`Error::Refused`] with [`wire::Error::NoSuchLease`]; [`Error::Broken`].
     pub fn revoke(&mut self, lease: LeaseId) -> Result<Bytes> {
-        self.call(&Revoke { lease }).map(|(revoked, _)| Bytes(revoked.bytes))
+        self.call(&Revoke { lease }).map(|(revoked, _)| revoked.bytes)
     }
 
     /// Changes a pool's thresholds, or adds a pool, which only root may.
@@ -173,7 +165,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`], [`Error::Broken`]. The iterator ends with the daemon.
     pub fn watch(
-        mut self,
+        self,
         node: Option<Node>,
         page_size: Option<PageSize>,
         below: Option<Pages>,
@@ -181,13 +173,9 @@ impl Client {
     ) -> Result<Watch> {
         let interval_ms = Some(u64::try_from(interval.as_millis()).unwrap_or(u64::MAX));
         let watch = wire::Watch { node, page_size, below, interval_ms };
-        send(&mut self.connection, &watch, true).map_err(broken("Watch"))?;
+        send(&self.connection, &watch, true)?;
         // A watch may be silent for days.
-        self.connection
-            .read()
-            .read_half()
-            .set_timeout(None)
-            .map_err(|e| broken("Watch")(e.into()))?;
+        self.connection.set_timeout(None).map_err(broken(WATCH))?;
         Ok(Watch { connection: self.connection })
     }
 }
@@ -195,7 +183,7 @@ impl Client {
 /// The reports of [`Client::watch`]. Blocks in `next`; dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
-    connection: Connection<Blocking>,
+    connection: Connection,
 }
 
 impl Watch {
@@ -205,16 +193,16 @@ impl Watch {
     /// # Errors
     /// [`Error::Refused`]; [`Error::Broken`], also when the daemon ends.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<WatchReply>> {
-        let set = self.connection.read().read_half().set_timeout(Some(timeout.max(SHORTEST)));
-        set.map_err(|error| broken("Watch")(error.into()))?;
-        match now(self.connection.receive_reply::<WatchReply, wire::Error>()) {
-            Ok((Ok(reply), _)) => Ok(reply.into_parameters()),
-            Ok((Err(refused), _)) => Err(refused.into()),
-            Err(zlink::Error::Io(error)) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                Ok(None)
-            }
-            Err(source) => Err(broken("Watch")(source)),
+        self.connection.set_timeout(Some(timeout.max(SHORTEST))).map_err(broken(WATCH))?;
+        match self.report() {
+            Err(Error::Broken { source, .. }) if source.kind() == ErrorKind::WouldBlock => Ok(None),
+            report => report.map(Some),
         }
+    }
+
+    fn report(&mut self) -> Result<WatchReply> {
+        let (reply, _) = receive::<wire::Watch, wire::Error>(&mut self.connection)?;
+        Ok(reply.parameters)
     }
 }
 
@@ -222,49 +210,49 @@ impl Iterator for Watch {
     type Item = Result<WatchReply>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let received = now(self.connection.receive_reply::<WatchReply, wire::Error>());
-        match received {
-            Ok((Ok(reply), _)) => reply.into_parameters().map(Ok),
-            Ok((Err(refused), _)) => Some(Err(refused.into())),
-            Err(zlink::Error::UnexpectedEof) => None,
-            Err(source) => Some(Err(broken("Watch")(source))),
+        match self.report() {
+            Err(Error::Broken { source, .. }) if source.kind() == ErrorKind::UnexpectedEof => None,
+            report => Some(report),
         }
     }
 }
 
-fn send<M: Parameters>(
-    connection: &mut Connection<Blocking>,
-    parameters: &M,
-    more: bool,
-) -> zlink::Result<()> {
-    let call = Call::new(Named { method: M::NAME, parameters }).set_more(more);
-    now(connection.send_call(&call, Vec::new()))
+/// Sends a call.
+fn send<M: Parameters>(connection: &Connection, parameters: &M, more: bool) -> Result<()> {
+    let call = wire::call(parameters, more).map_err(io::Error::from);
+    call.and_then(|call| connection.send(&call)).map_err(broken(M::NAME))
 }
 
-/// An answer, or how it was refused, and its descriptors.
-type Answer<M, E> = (std::result::Result<<M as Parameters>::Reply, E>, Vec<OwnedFd>);
-
-/// One call and its answer, of an interface that refuses by `E`.
-pub(crate) fn exchange<M, E>(
-    connection: &mut Connection<Blocking>,
-    parameters: &M,
-) -> Result<Answer<M, E>>
+/// Receives one reply to a call of `M`, of an interface that refuses by `E`.
+fn receive<M, E>(connection: &mut Connection) -> Result<(Reply<M::Reply>, Vec<OwnedFd>)>
 where
     M: Parameters,
-    E: for<'de> Deserialize<'de> + std::fmt::Debug,
+    E: DeserializeOwned,
+    Error: From<E>,
 {
-    let broken = broken(M::NAME);
-    send(connection, parameters, false).map_err(&broken)?;
-    let received = now(connection.receive_reply::<M::Reply, E>());
-    let (reply, fds) = received.map_err(&broken)?;
-    // Parameters that are left out are an object without fields.
-    let none = MapDeserializer::<_, ValueError>::new(std::iter::empty::<(&str, ())>());
-    let parameters = match reply.map(zlink::Reply::into_parameters) {
-        Err(refused) => return Ok((Err(refused), fds)),
-        Ok(Some(parameters)) => parameters,
-        Ok(None) => M::Reply::deserialize(none).map_err(|_| broken(zlink::Error::UnexpectedEof))?,
-    };
-    Ok((Ok(parameters), fds))
+    let (message, fds) = connection.receive().map_err(broken(M::NAME))?;
+    let reply = wire::read_reply::<M, E>(&message)
+        .map_err(|error| broken(M::NAME)(io::Error::new(ErrorKind::InvalidData, error)))?;
+    match reply {
+        Ok(reply) => Ok((reply, fds)),
+        Err(Refused::Interface(refused)) => Err(refused.into()),
+        Err(Refused::Service(source)) => Err(Error::Unknown { method: M::NAME, source }),
+    }
+}
+
+/// One call and its reply.
+pub(crate) fn exchange<M, E>(
+    connection: &mut Connection,
+    parameters: &M,
+) -> Result<(M::Reply, Vec<OwnedFd>)>
+where
+    M: Parameters,
+    E: DeserializeOwned,
+    Error: From<E>,
+{
+    send(connection, parameters, false)?;
+    let (reply, fds) = receive::<M, E>(connection)?;
+    Ok((reply.parameters, fds))
 }
 
 /// How many files this process may have open.
@@ -278,7 +266,7 @@ fn most_blocks(open: u64) -> u32 {
     u32::try_from(half).unwrap_or(u32::MAX)
 }
 
-fn broken(method: &'static str) -> impl Fn(zlink::Error) -> Error {
+fn broken(method: &'static str) -> impl Fn(io::Error) -> Error {
     move |source| Error::Broken { method, source }
 }
 
@@ -300,10 +288,10 @@ mod tests {
         assert_eq!(most_blocks(u64::MAX), bounds[1]);
     }
 
-    /// What is sent for a request, by the bytes of it.
+    /// The message for a request, by the bytes of it.
     fn sent(request: &LendRequest) -> String {
         let (ours, theirs) = UnixStream::pair().expect("two sockets");
-        let connection = Connection::new(Blocking(ours));
+        let connection = Connection::new(ours);
         let mut client = Client { connection, path: PathBuf::new() };
         std::thread::scope(|scope| {
             scope.spawn(move || client.lend(request).expect_err("nobody answers"));

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
+use wire::ServiceError;
 use wire::agent::AgentError;
 
 /// An operation that failed; nothing was lent, zeroed or changed by it.
@@ -31,7 +32,15 @@ pub enum Error {
         /// The method called.
         method: &'static str,
         /// What happened.
-        source: zlink::Error,
+        source: io::Error,
+    },
+    /// The daemon does not know the method or one of its parameters: it is of another version.
+    #[error("{method}: {source}; is the daemon of another version?")]
+    Unknown {
+        /// The method called.
+        method: &'static str,
+        /// The daemon's answer.
+        source: ServiceError,
     },
     /// The answer lacks a descriptor that it announced.
     #[error("the daemon's answer to {method} has {got} descriptors instead of {expected}")]
@@ -79,10 +88,10 @@ impl Error {
                 AgentError::NotEnough { .. } => Errno::NOMEM,
                 AgentError::Failed { .. } => Errno::IO,
             },
-            Self::Broken { source: zlink::Error::Io(io), .. } => {
-                Errno::from_io_error(io).unwrap_or(Errno::PROTO)
-            }
-            Self::Broken { .. } | Self::Descriptors { .. } => Errno::PROTO,
+            Self::Broken { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::PROTO),
+            Self::Unknown { source: ServiceError::InvalidParameter { .. }, .. } => Errno::INVAL,
+            Self::Unknown { .. } => Errno::NOSYS,
+            Self::Descriptors { .. } => Errno::PROTO,
             Self::Kernel(error) => error.errno().unwrap_or(Errno::IO),
         }
     }

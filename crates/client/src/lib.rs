@@ -10,9 +10,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it does: connects, borrows, maps, watches. What it does not: wait for
-//! zeroing (short of ready memory a loan comes with a hole that the kernel zeroes on touch),
-//! start threads or a runtime, or keep a program alive when the daemon is gone.
+//! The library connects, borrows, maps and watches. It does not wait for zeroing (short of ready
+//! memory a loan comes with a hole that the kernel zeroes on touch), start threads or a runtime, or
+//! keep a program alive when the daemon is gone.
 
 mod agent;
 #[cfg(any(feature = "capi", test))]
@@ -29,5 +29,5 @@ pub use error::{Error, Result};
 pub use linux::Mapping;
 pub use loan::Loan;
 pub use units::{Bytes, LoanName, Node, Owner, PageSize, Pages};
-pub use wire::agent::{LendByName, LentByName, NamedLoan, SOCKET_ENDING as AGENT_SOCKET_ENDING};
-pub use wire::{DEFAULT_SOCKET, LendRequest, PoolStatus, Provider, Status};
+pub use wire::agent::{LentByName, NamedLoan, SOCKET_ENDING as AGENT_SOCKET_ENDING};
+pub use wire::{DEFAULT_SOCKET, Hold, LendRequest, PoolStatus, Provider, Status};

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux::Mapping;
-use units::{Bytes, PageSize};
+use units::{Bytes, LeaseId, PageSize};
 use wire::{Lent, LentPart};
 
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ pub struct Loan {
     parts: Vec<(OwnedFd, LentPart)>,
     page_size: PageSize,
     kept: bool,
-    id: u64,
+    id: LeaseId,
 }
 
 impl Loan {
@@ -30,26 +30,26 @@ impl Loan {
         let lease = take(reply.lease_fd)?;
         let parts: Result<Vec<_>> =
             reply.parts.into_iter().map(|part| Ok((take(part.fd)?, part))).collect();
-        let (parts, page_size) = (parts?, PageSize::new(reply.page_bytes).ok_or_else(wrong)?);
-        Ok(Self { lease, parts, page_size, kept: reply.kept, id: reply.lease })
+        let Lent { page_size, kept, lease: id, .. } = reply;
+        Ok(Self { lease, parts: parts?, page_size, kept, id })
     }
 
     /// The lease's number in the daemon's reports.
     #[must_use]
-    pub fn id(&self) -> u64 {
+    pub fn id(&self) -> LeaseId {
         self.id
     }
 
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        Bytes(self.parts.iter().map(|(_, p)| p.bytes).sum())
+        self.parts.iter().map(|(_, part)| part.bytes).sum()
     }
 
-    /// So many of them were ready; the rest is filled by the program's own faults.
+    /// Ready bytes; the program's own faults fill the rest.
     #[must_use]
     pub fn ready_bytes(&self) -> Bytes {
-        Bytes(self.parts.iter().map(|(_, p)| p.ready_bytes).sum())
+        self.parts.iter().map(|(_, part)| part.ready_bytes).sum()
     }
 
     /// The size of its pages.
@@ -64,7 +64,7 @@ impl Loan {
         self.kept
     }
 
-    /// The lease's descriptor: hand a copy to whoever shall keep the loan alive.
+    /// The lease's descriptor: hand a copy to a process that must keep the loan alive.
     #[must_use]
     pub fn lease(&self) -> BorrowedFd<'_> {
         self.lease.as_fd()
@@ -78,13 +78,13 @@ impl Loan {
 
     /// Maps all of it as one range, readable and writable.
     ///
-    /// Costs page tables only for what is ready.
+    /// Costs page tables only for the ready part.
     ///
     /// # Errors
     /// [`Error::Kernel`], as when the address space is full, or `ENOMEM` when the kernel cannot
     /// reserve the pages of a hole.
     pub fn map(&self) -> Result<Mapping> {
-        let row: Vec<_> = self.parts.iter().map(|(fd, part)| (fd.as_fd(), part.bytes)).collect();
+        let row: Vec<_> = self.parts.iter().map(|(fd, part)| (fd.as_fd(), part.bytes.0)).collect();
         Ok(Mapping::map_row(&row, self.page_size)?)
     }
 
@@ -97,15 +97,18 @@ impl Loan {
 
 #[cfg(test)]
 mod tests {
+    use units::Node;
+
     use super::*;
 
     #[test]
     fn an_answer_with_too_few_descriptors_says_how_many_it_should_have_brought() {
-        let part = |fd| LentPart { fd, node: 0, bytes: 1 << 21, ready_bytes: 0 };
+        let part =
+            |fd| LentPart { fd, node: Node(0), bytes: Bytes(1 << 21), ready_bytes: Bytes(0) };
         let reply = Lent {
             lease_fd: 0,
-            lease: 1,
-            page_bytes: 1 << 21,
+            lease: LeaseId(1),
+            page_size: PageSize::MIB_2,
             kept: false,
             parts: vec![part(1), part(2)],
         };

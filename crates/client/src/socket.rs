@@ -1,239 +1,231 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A blocking socket under zlink's codec.
+//! A blocking connection that sends and receives messages, and the descriptors beside them.
 //!
-//! zlink is asynchronous; programs that borrow memory are not, and must not get a runtime and
-//! its threads with the library. Every operation here blocks until it is done or the timeout of
-//! the socket is over, so no future ever waits, and [`now`] needs to poll it once.
+//! Programs that borrow memory get no runtime and no threads with the library. Every operation here
+//! blocks until it is done or the socket's timeout is over.
 
-use std::future::Future;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg,
-    socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, recvmsg, send, socket_with,
 };
 use wire::MESSAGE_FDS;
-use zlink::connection::PassedCredentials;
-use zlink::connection::socket::{ReadHalf, ReadResult, Socket, WriteHalf};
 
-/// A connected socket.
+/// The longest message that is read: the report of 100,000 loans has 40 MB.
+const MAX_MESSAGE: usize = 256 << 20;
+/// Bytes of one read.
+const PIECE: usize = 8 << 10;
+
+/// A connected socket, and what was received of the messages to come.
 #[derive(Debug)]
-pub(crate) struct Blocking(pub(crate) UnixStream);
-
-/// One direction of it.
-#[derive(Debug)]
-pub(crate) struct Half(Arc<UnixStream>);
-
-impl Socket for Blocking {
-    type ReadHalf = Half;
-    type WriteHalf = Half;
-    const CAN_TRANSFER_FDS: bool = true;
-
-    fn split(self) -> (Half, Half) {
-        let stream = Arc::new(self.0);
-        (Half(Arc::clone(&stream)), Half(stream))
-    }
+pub(crate) struct Connection {
+    stream: UnixStream,
+    received: Vec<u8>,
+    fds: Vec<OwnedFd>,
 }
 
-impl ReadHalf for Half {
-    async fn read(&mut self, buf: &mut [u8]) -> zlink::Result<ReadResult> {
-        uninterrupted(|| wait(&self.0))?;
-        Ok(uninterrupted(|| receive(&self.0, buf))?)
+impl Connection {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        Self { stream, received: Vec::new(), fds: Vec::new() }
     }
-}
 
-impl WriteHalf for Half {
-    async fn write(
-        &mut self,
-        buf: &[u8],
-        fds: &[impl AsFd],
-        _: Option<&PassedCredentials>,
-    ) -> zlink::Result<()> {
-        // The daemon asks the kernel who its peer is; nobody sets credentials here.
-        let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        let mut sent = 0;
-        while sent < buf.len() {
-            // Descriptors belong to the first byte and are sent once.
-            let fds = if sent == 0 { borrowed.as_slice() } else { &[] };
-            sent += match uninterrupted(|| send(&self.0, &buf[sent..], fds)) {
-                // A daemon that hangs up says why before: what is there to read tells.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                result => result?,
-            };
+    /// Sends a message with its end. The daemon takes no descriptors.
+    pub(crate) fn send(&self, message: &[u8]) -> io::Result<()> {
+        let mut rest = message;
+        while !rest.is_empty() {
+            // Without SIGPIPE where the daemon has hung up: that signal ends programs in C, and
+            // every program under the preload shim.
+            match uninterrupted(|| Ok(send(&self.stream, rest, SendFlags::NOSIGNAL)?)) {
+                Ok(sent) => rest = &rest[sent..],
+                // A daemon that hangs up says why before: the next message tells.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
+    }
+
+    /// Receives one message, without its end, and the descriptors that came with it.
+    pub(crate) fn receive(&mut self) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+        let mut seen = 0;
+        loop {
+            let end = self.received[seen..].iter().position(|byte| *byte == wire::END);
+            if let Some(end) = end.map(|end| seen + end) {
+                let rest = self.received.split_off(end + 1);
+                let mut message = std::mem::replace(&mut self.received, rest);
+                message.truncate(end);
+                return Ok((message, std::mem::take(&mut self.fds)));
+            }
+            seen = self.received.len();
+            if seen > MAX_MESSAGE {
+                return Err(io::Error::new(ErrorKind::InvalidData, "a message without end"));
+            }
+            uninterrupted(|| wait(&self.stream))?;
+            if uninterrupted(|| self.receive_piece())? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// Receives bytes and descriptors, the latter closed on exec from the start: a program that
+    /// starts another one meanwhile would hand its loan on.
+    fn receive_piece(&mut self) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut piece = [0; PIECE];
+        let mut pieces = [IoSliceMut::new(&mut piece)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(&self.stream, &mut pieces, &mut control, flags)?.bytes;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds);
+            }
+        }
+        self.received.extend_from_slice(&piece[..received]);
+        Ok(received)
+    }
+
+    /// Sets how long a message may take to come. `None` is for ever.
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.stream.set_read_timeout(timeout)
     }
 }
 
 /// Connects, waiting at most `timeout`, which then is each answer's, too.
 ///
-/// By system calls, not by the C library's `connect`: that one is a point of cancellation, and no
-/// thread that borrows memory may end in the midst of it.
-pub(crate) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+/// By system calls instead of the C library's `connect`: that one is a point of cancellation, and
+/// no thread that borrows memory may end inside it.
+pub(crate) fn connect(path: &Path, timeout: Duration) -> io::Result<Connection> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // A listener whose queue is full makes `connect` wait as long as a send would.
+    // A listener with a full queue makes `connect` wait as long as a send would.
     for which in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(&socket, which, Some(timeout))?;
     }
     let address = SocketAddrUnix::new(path)?;
     uninterrupted(|| Ok(rustix::net::connect(&socket, &address)?))?;
-    Ok(socket.into())
+    Ok(Connection::new(socket.into()))
 }
 
 /// Waits for something to receive, at most the socket's timeout.
 ///
-/// A sleep in `recvmsg` is ended by the peer's *reading*, too: the kernel wakes everybody on the
-/// socket because there is room to write again (`unix_write_space`). `poll` is woken for what it
-/// asked for alone. 64 clients on two CPUs get 5 to 10 % more loans in a second.
+/// A sleep in `recvmsg` is ended by the peer's *reading*, too: the kernel wakes every waiter of the
+/// socket because there is room to write again (`unix_write_space`). `poll` is woken for the events
+/// that it asked for. With it 64 clients on two CPUs get 5 to 10 % more loans in a second.
 fn wait(stream: &UnixStream) -> io::Result<()> {
     let timeout = stream.read_timeout()?.and_then(|t| Timespec::try_from(t).ok());
     let mut fds = [PollFd::new(stream, PollFlags::IN)];
     match poll(&mut fds, timeout.as_ref())? {
-        0 => Err(io::ErrorKind::WouldBlock.into()),
+        0 => Err(ErrorKind::WouldBlock.into()),
         _ => Ok(()),
     }
-}
-
-/// Sends bytes and descriptors.
-///
-/// Unlike zlink's own helper without SIGPIPE where the daemon has hung up: that signal ends
-/// programs in C, and whatever runs under the preload shim.
-fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
-}
-
-/// Receives bytes and descriptors, the latter closed on exec from the start.
-///
-/// zlink's own helper leaves them open: a program that starts another right then would hand its
-/// loan on, and the lease would end with the wrong process.
-fn receive(stream: &UnixStream, buf: &mut [u8]) -> io::Result<ReadResult> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut pieces = [IoSliceMut::new(buf)];
-    let received = recvmsg(stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let rights = |message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<_>>(),
-        _ => Vec::new(),
-    };
-    let fds: Vec<_> = control.drain().flat_map(rights).collect();
-    Ok(ReadResult::new(received.bytes).set_fds(fds))
 }
 
 /// Repeats a call that a signal interrupted before it did anything.
 fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             result => return result,
         }
-    }
-}
-
-/// The result of a future over a [`Blocking`] socket.
-///
-/// # Panics
-/// If the future waits for anything else, which none of this crate does.
-pub(crate) fn now<F: Future>(future: F) -> F::Output {
-    let mut context = Context::from_waker(Waker::noop());
-    match pin!(future).poll(&mut context) {
-        Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("a blocking socket is never pending"),
-    }
-}
-
-impl Half {
-    /// How long a read may block; `None` is for ever.
-    pub(crate) fn set_timeout(&self, timeout: Option<std::time::Duration>) -> io::Result<()> {
-        self.0.set_read_timeout(timeout)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
+    use std::io::{IoSlice, Write as _};
+    use std::os::fd::AsFd;
 
-    fn pair() -> (Half, UnixStream) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+
+    fn pair() -> (Connection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("two sockets");
-        (Half(Arc::new(ours)), theirs)
+        (Connection::new(ours), theirs)
     }
 
-    fn write(to: &mut Half, bytes: &[u8], fds: &[&UnixStream]) -> zlink::Result<()> {
-        now(to.write(bytes, fds, None))
+    fn send_with(to: &UnixStream, bytes: &[u8], fds: &[&UnixStream]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let sent = sendmsg(to, &[IoSlice::new(bytes)], &mut control, SendFlags::empty());
+        assert_eq!(sent.expect("room"), bytes.len());
     }
 
     #[test]
-    fn bytes_and_descriptors_arrive_once_and_are_closed_on_exec() {
-        let (mut ours, theirs) = pair();
+    fn descriptors_arrive_once_and_closed_on_exec() {
+        let (mut ours, mut theirs) = pair();
         let (handed, kept) = UnixStream::pair().expect("two sockets");
-        write(&mut ours, b"with", &[&handed]).expect("room");
+        // As many descriptors as need two messages of the kernel come with one of ours.
+        let many = vec![&handed; MESSAGE_FDS];
+        send_with(&theirs, b"w", &many);
+        send_with(&theirs, b"ith\0without", &[&handed]);
         drop(handed);
-        let mut theirs = Half(Arc::new(theirs));
-        let mut buffer = [0; 16];
-        let received = now(theirs.read(&mut buffer)).expect("what was sent");
-        assert_eq!((&buffer[..received.bytes_read()], received.fds().len()), (&b"with"[..], 1));
-        let flags = rustix::io::fcntl_getfd(&received.fds()[0]).expect("a descriptor");
+        let (message, fds) = ours.receive().expect("what was sent");
+        assert_eq!((&message[..], fds.len()), (&b"with"[..], MESSAGE_FDS + 1));
+        let flags = rustix::io::fcntl_getfd(&fds[MESSAGE_FDS]).expect("a descriptor");
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
         (&kept).write_all(b"x").expect("its other end was handed on");
 
-        write(&mut ours, b"without", &[]).expect("room");
-        let received = now(theirs.read(&mut buffer)).expect("what was sent");
-        assert_eq!((&buffer[..received.bytes_read()], received.fds().len()), (&b"without"[..], 0));
+        theirs.write_all(b"\0").expect("room");
+        let (message, fds) = ours.receive().expect("what was sent");
+        assert_eq!((&message[..], fds.len()), (&b"without"[..], 0));
     }
 
     #[test]
-    fn more_descriptors_than_a_message_takes_are_refused() {
-        let (mut ours, theirs) = pair();
-        assert!(write(&mut ours, b"x", &vec![&theirs; MESSAGE_FDS + 1]).is_err());
-    }
-
-    #[test]
-    fn what_a_daemon_said_before_it_hung_up_is_read() {
+    fn several_messages_of_one_read_come_one_by_one() {
         let (mut ours, mut theirs) = pair();
-        theirs.write_all(b"why").expect("room");
+        let long = vec![b'x'; 3 * PIECE];
+        theirs.write_all(b"a\0\0").expect("room");
+        theirs.write_all(&long).expect("room");
+        theirs.write_all(b"\0c").expect("room");
         drop(theirs);
-        write(&mut ours, b"a call", &[]).expect("no error yet");
-        let mut buffer = [0; 16];
-        assert_eq!(now(ours.read(&mut buffer)).expect("its last words").bytes_read(), 3);
+        for expected in [&b"a"[..], b"", &long] {
+            assert_eq!(ours.receive().expect("a message").0, expected);
+        }
+        let error = ours.receive().expect_err("it has no end");
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     }
 
     #[test]
-    fn a_daemon_that_neither_reads_nor_answers_is_an_error_in_time() {
+    fn last_words_of_a_daemon_that_hangs_up_are_read() {
+        let (mut ours, mut theirs) = pair();
+        theirs.write_all(b"why\0").expect("room");
+        drop(theirs);
+        ours.send(b"a call\0").expect("no error yet");
+        assert_eq!(ours.receive().expect("its last words").0, b"why");
+    }
+
+    #[test]
+    fn silent_daemon_is_an_error_in_time() {
         let (mut ours, theirs) = pair();
         let soon = Some(Duration::from_millis(10));
-        ours.0.set_write_timeout(soon).expect("a timeout");
-        write(&mut ours, &vec![0; 8 << 20], &[]).expect_err("nobody reads");
+        ours.stream.set_write_timeout(soon).expect("a timeout");
+        ours.send(&vec![0; 8 << 20]).expect_err("the other end reads nothing");
         ours.set_timeout(soon).expect("a timeout");
         // The kernel counts in ticks of its own.
-        assert!(ours.0.read_timeout().expect("a timeout") >= soon);
-        now(ours.read(&mut [0; 16])).expect_err("nobody answers");
+        assert!(ours.stream.read_timeout().expect("a timeout") >= soon);
+        let error = ours.receive().expect_err("the other end sends nothing");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
         ours.set_timeout(None).expect("for ever");
-        assert_eq!(ours.0.read_timeout().expect("a timeout"), None);
+        assert_eq!(ours.stream.read_timeout().expect("a timeout"), None);
         drop(theirs);
     }
 
     #[test]
-    fn only_what_a_signal_interrupted_is_tried_again() {
-        let mut left = vec![Ok(7), Err(io::ErrorKind::Interrupted.into())];
+    fn call_is_repeated_only_after_a_signal() {
+        let mut left = vec![Ok(7), Err(ErrorKind::Interrupted.into())];
         assert_eq!(uninterrupted(|| left.pop().expect("no more calls")).expect("a result"), 7);
-        let mut left = vec![Err(io::ErrorKind::BrokenPipe.into())];
+        let mut left = vec![Err(ErrorKind::BrokenPipe.into())];
         let failed: io::Result<()> = uninterrupted(|| left.pop().expect("no more calls"));
-        assert_eq!(failed.expect_err("as it is").kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(failed.expect_err("as it is").kind(), ErrorKind::BrokenPipe);
     }
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans for programs that would rather wait for ready memory than have the kernel zero it.
 //!
-//! Who waits is told by the daemon when its counts change ([`Client::watch`]), at most 20 times a
-//! second. It asks for a whole report, which costs the daemon 5 us for each loan of all users, only
+//! The daemon tells waiters when its counts change ([`Client::watch`]), at most 20 times a second.
+//! A waiter asks for a whole report, which costs the daemon 5 us for each loan of all users, only
 //! where these counts could be enough, and ever less often where they were not.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use units::{Bytes, Node, PageSize, Pages};
 use wire::{LendRequest, PoolStatus, Provider};
 
 use crate::connection::{Client, Watch};
@@ -64,8 +65,8 @@ impl Client {
     fn has_ready(&mut self, request: &LendRequest, waiting: &mut Option<Waiting>) -> Result<bool> {
         let status = self.status()?;
         let enough = match request.single {
-            true => request.bytes.0.min(largest_block(fitting(&status.pools, request))),
-            false => request.bytes.0,
+            true => request.bytes.min(largest_block(fitting(&status.pools, request))),
+            false => request.bytes,
         };
         match waiting {
             Some(waiting) => waiting.looked(enough),
@@ -80,10 +81,10 @@ impl Client {
 struct Waiting {
     /// `None` where the daemon tells nothing: then it is looked by the clock.
     watch: Option<Watch>,
-    /// Ready bytes by node and page size, as far as they were told.
-    ready: BTreeMap<(u32, u64), u64>,
+    /// Ready bytes by node and page size, as reported.
+    ready: BTreeMap<(Node, PageSize), Bytes>,
     /// Fewer ready bytes than these are not enough...
-    enough: u64,
+    enough: Bytes,
     /// ... on one node, or on all of them.
     single: bool,
     next_look: Instant,
@@ -91,7 +92,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn begin(socket: &Path, request: &LendRequest, enough: u64) -> Self {
+    fn begin(socket: &Path, request: &LendRequest, enough: Bytes) -> Self {
         let watch = Client::connect(socket)
             .and_then(|client| client.watch(request.node, request.page_size, None, Duration::ZERO));
         let (ready, pause) = (BTreeMap::new(), LOOKS[0]);
@@ -100,7 +101,7 @@ impl Waiting {
     }
 
     /// A whole report was asked for; the next one waits for longer.
-    fn looked(&mut self, enough: u64) {
+    fn looked(&mut self, enough: Bytes) {
         self.enough = enough;
         self.pause = (self.pause * 2).min(LOOKS[1]);
         self.next_look = Instant::now() + self.pause;
@@ -111,12 +112,11 @@ impl Waiting {
         self.has_enough() && Instant::now() >= self.next_look
     }
 
-    /// Whether enough is ready, as far as that was told.
+    /// Whether enough is ready, according to the last report.
     fn has_enough(&self) -> bool {
-        let mut most = BTreeMap::<(Option<u32>, u64), u64>::new();
-        for (&(node, page_bytes), ready) in &self.ready {
-            let sum = most.entry((self.single.then_some(node), page_bytes)).or_default();
-            *sum = sum.saturating_add(*ready);
+        let mut most = BTreeMap::<(Option<Node>, PageSize), Bytes>::new();
+        for (&(node, page_size), ready) in &self.ready {
+            *most.entry((self.single.then_some(node), page_size)).or_default() += *ready;
         }
         self.watch.is_none() || most.values().any(|ready| *ready >= self.enough)
     }
@@ -132,8 +132,8 @@ impl Waiting {
             Some(Ok(None)) => {}
             Some(Ok(Some(told))) => {
                 for level in told.levels {
-                    let ready = level.ready_pages.saturating_mul(level.page_bytes);
-                    self.ready.insert((level.node, level.page_bytes), ready);
+                    let ready = level.ready_pages.bytes(level.page_size);
+                    self.ready.insert((level.node, level.page_size), ready);
                 }
             }
             // The next look says what became of the daemon.
@@ -166,43 +166,44 @@ fn is_ready(provider: Provider, pools: &[PoolStatus], request: &LendRequest) -> 
     if request.single {
         return match provider {
             Provider::Kernel => {
-                fit.any(|pool| pool.ready_pages.saturating_mul(pool.page_bytes) >= request.bytes.0)
+                fit.any(|pool| pool.ready_pages.bytes(pool.page_size) >= request.bytes)
             }
-            _ => has_block(fit, request.bytes.0),
+            _ => has_block(fit, request.bytes),
         };
     }
-    // Of one page size, wherever they lie.
-    let mut ready = BTreeMap::<u64, u64>::new();
+    // Of one page size, on any nodes.
+    let mut ready = BTreeMap::<PageSize, Bytes>::new();
     for pool in fit {
-        let bytes = pool.ready_pages.saturating_mul(pool.page_bytes);
-        let sum = ready.entry(pool.page_bytes).or_default();
-        *sum = sum.saturating_add(bytes);
+        *ready.entry(pool.page_size).or_default() += pool.ready_pages.bytes(pool.page_size);
     }
-    ready.values().any(|ready| *ready >= request.bytes.0)
+    ready.values().any(|ready| *ready >= request.bytes)
 }
 
 fn fits(pool: &PoolStatus, request: &LendRequest) -> bool {
-    request.node.is_none_or(|node| node.0 == pool.node)
-        && request.page_size.is_none_or(|size| size.bytes() == pool.page_bytes)
-        && request.bytes.0.is_multiple_of(pool.page_bytes)
+    request.node.is_none_or(|node| node == pool.node)
+        && request.page_size.is_none_or(|size| size == pool.page_size)
+        && request.bytes.0.is_multiple_of(pool.page_size.bytes())
 }
 
 /// The length of the longest blocks.
-fn largest_block<'a>(pools: impl Iterator<Item = &'a PoolStatus>) -> u64 {
+fn largest_block<'a>(pools: impl Iterator<Item = &'a PoolStatus>) -> Bytes {
     let block = |pool: &PoolStatus| {
         let sizes = pool.sizes.iter().map(|size| size.pages_per_block);
-        pool.page_bytes.saturating_mul(sizes.max().unwrap_or(pool.pages_per_block))
+        sizes.max().unwrap_or(pool.pages_per_block).bytes(pool.page_size)
     };
     pools.map(block).max().unwrap_or_default()
 }
 
-/// Whether one block has `bytes` ready. Where no pool's blocks are as large, as much as one has.
-fn has_block<'a>(pools: impl Iterator<Item = &'a PoolStatus> + Clone, bytes: u64) -> bool {
+/// Whether one block has `bytes` ready. Where all pools have smaller blocks: as much as one has.
+fn has_block<'a>(pools: impl Iterator<Item = &'a PoolStatus> + Clone, bytes: Bytes) -> bool {
     let enough = bytes.min(largest_block(pools.clone()));
     let has = |pool: &PoolStatus| {
-        let of_size = |pages: u64| pages.saturating_mul(pool.page_bytes) >= enough;
+        let of_size = |pages: Pages| pages.bytes(pool.page_size) >= enough;
         match pool.pages_per_block {
-            0 => pool.sizes.iter().any(|one| one.ready_blocks > 0 && of_size(one.pages_per_block)),
+            Pages::ZERO => {
+                let mut sizes = pool.sizes.iter();
+                sizes.any(|one| one.ready_blocks > 0 && of_size(one.pages_per_block))
+            }
             pages => of_size(pages) && of_size(pool.ready_pages),
         }
     };
@@ -212,13 +213,18 @@ fn has_block<'a>(pools: impl Iterator<Item = &'a PoolStatus> + Clone, bytes: u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use units::{Bytes, Node, PageSize};
     use wire::BlockSize;
 
     const MIB: u64 = 1 << 20;
 
     fn pool(node: u32, page_bytes: u64, pages_per_block: u64, ready_pages: u64) -> PoolStatus {
-        PoolStatus { node, page_bytes, pages_per_block, ready_pages, ..PoolStatus::default() }
+        PoolStatus {
+            node: Node(node),
+            page_size: PageSize::new(page_bytes).expect("a page size"),
+            pages_per_block: Pages(pages_per_block),
+            ready_pages: Pages(ready_pages),
+            ..PoolStatus::default()
+        }
     }
 
     #[test]
@@ -281,10 +287,10 @@ mod tests {
         let is_ready = |pool: &PoolStatus, bytes| {
             is_ready(Provider::Stock, std::slice::from_ref(pool), &single(bytes))
         };
-        let small = of_sizes(vec![size(1, 2), size(4, 0)], 2);
+        let small = of_sizes(vec![size(Pages(1), 2), size(Pages(4), 0)], 2);
         assert!(is_ready(&small, 2 * MIB));
         assert!(!is_ready(&small, 8 * MIB), "the block of that size is not ready");
-        let large = of_sizes(vec![size(1, 0), size(4, 1)], 4);
+        let large = of_sizes(vec![size(Pages(1), 0), size(Pages(4), 1)], 4);
         assert!(is_ready(&large, 8 * MIB));
         assert!(is_ready(&large, 2 * MIB), "of a larger block");
     }

@@ -2,45 +2,27 @@
 //! The daemon: the shell around the [`book`], as a library, so that it can be embedded.
 //!
 //! [`serve`] runs one until a signal; [`Embedded`] runs one on a thread. Inside, everything is on
-//! one thread, and who calls whom only goes down: a [`face`] takes a call apart, [`patience`] waits
-//! where something is waited for, [`shell`] asks the book and does what it decides, [`store`] has
-//! the block files. `ARCHITECTURE.md` has all floors, and `tests/rules` looks that the modules keep
-//! to them.
+//! one thread. Each folder uses only itself and the folders below it:
+//!
+//! - `service`: from start to end
+//! - [`api`]: what programs, scrapers and the kernel's FUSE say to the daemon
+//! - `tasks`: what runs without a call: workers, delegated workers, the log
+//! - [`ops`]: the operations, which ask the book and do what it decides, and the waits for them
+//! - `storage`: block files, leases, kernel pools, and the proofs that a block is unused
+//! - `peers`: users, their rights, accounts and loans
+//! - `base`: errors, files, the service manager, a work queue per user
+//!
+//! `tests/rules` checks it.
 
-mod account;
-mod borrowers;
-mod closing;
-mod control;
-mod deputy;
-mod embedded;
-mod error;
-mod face;
-mod files;
-mod held;
-mod hole;
-mod house;
-mod kernel;
-mod lanes;
-mod leases;
-mod log;
-mod manager;
-mod metrics;
-mod patience;
-mod proof;
-mod provider;
-mod resizing;
-mod rights;
-mod run;
-mod shell;
-mod signals;
-mod store;
-mod tables;
-mod users;
-mod watchers;
-mod who;
-mod workers;
+mod api;
+mod base;
+mod ops;
+mod peers;
+mod service;
+mod storage;
+mod tasks;
 
-pub use control::ConfigSource;
-pub use embedded::Embedded;
-pub use error::{Error, Result};
-pub use run::{DEFAULT_RUN_DIR, Options, check, drain, serve};
+pub use base::error::{Error, Result};
+pub use service::control::ConfigSource;
+pub use service::embedded::Embedded;
+pub use service::run::{DEFAULT_RUN_DIR, Options, check, drain, serve};

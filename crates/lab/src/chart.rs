@@ -42,7 +42,7 @@ pub(crate) fn svg(
         Shape::Bars => bars(&mut text, chart, &rows)?,
         Shape::Lines => lines(&mut text, chart, &rows)?,
     }
-    // Its size is the page's affair: what was drawn is the view box.
+    // The page decides on its size: the view box is the drawn part.
     Ok(Some(scalable(&text)))
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a benchmark or a plan finds: rows of figures, and how to draw them.
 //!
-//! Every row has labels (what was measured) and values (what came out), so that the table, the
-//! chart and the JSON are three views of the same data.
+//! Every row has labels, which name the measurement, and values, so that the table, the chart and
+//! the JSON are three views of the same data.
 
 use std::io::{self, Write};
 
@@ -68,7 +68,7 @@ pub(crate) struct Value {
     pub(crate) stats: Stats,
 }
 
-/// What was measured, in order.
+/// The names of the measurement, in order.
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// One thing that was measured.

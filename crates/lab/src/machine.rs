@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a measurement asks of the machine, in the words of `units`: what is free, and what others
-//! did.
+//! What a measurement asks of the machine, in the words of `units`: free memory, and the work of
+//! others.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) fn roomiest_node(roots: &Roots) -> Result<Node> {
     Ok(roomiest.map_or(Node(0), |blocks| blocks.node))
 }
 
-/// Pages of the kernel's pool on `node` that nobody has and nobody was promised.
+/// Pages of the kernel's pool on `node` that are free and promised to no process.
 ///
 /// Promised pages are counted for the whole machine only; on one node they may all lie here.
 ///
@@ -62,12 +62,12 @@ pub(crate) fn load_average(roots: &Roots) -> Result<f64> {
     })
 }
 
-/// CPU time that everybody but this process and its children has used since the machine started,
-/// a virtual machine's host included: between two looks, what others did meanwhile. `None` where
-/// the kernel does not say.
+/// CPU time of all processes but this one and its children since the machine started, a virtual
+/// machine's host included. The difference of two looks is the work of others. `None` where the
+/// kernel does not say.
 #[must_use]
 pub(crate) fn cpu_time_of_others(roots: &Roots) -> Option<Duration> {
-    // This order: what is used between the two is nobody else's.
+    // This order: CPU time between the two looks counts as this process's.
     let all = process::machine_cpu_time(roots)?;
     Some(all.saturating_sub(process::cpu_time_with_children(roots)?))
 }

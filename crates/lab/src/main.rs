@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `prezero-lab`, the laboratory: what `prezero bench`, `prezero demo` and `prezero plan` run.
 //!
-//! It measures the worker, the daemon and the library as everybody has them, beside the kernel and
-//! what others use ([`bench`]), shows with real programs what that comes to ([`demo`]), and says
-//! how much to keep ready ([`plan`]). The first two reserve pages and embed a daemon ([`rig`]);
-//! [`prefault`] is memory as it is had without prezero, [`machine`] what a measurement asks of the
-//! machine.
+//! [`bench`] measures the shipping worker, daemon and library beside the kernel and the ways of
+//! other programs. [`demo`] shows the effect with real programs. [`plan`] says how much to keep
+//! ready. The first two reserve pages and embed a daemon ([`rig`]); [`prefault`] is memory as it is
+//! had without prezero, [`machine`] what a measurement asks of the machine.
 
 mod bench;
 mod chart;
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent_and_every_verb_shows_an_example() {
+    fn command_line_is_consistent_and_verbs_show_an_example() {
         Lab::command().debug_assert();
         for verb in Lab::command().get_subcommands() {
             let name = verb.get_name();

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory touched the way programs do without prezero: mapped and populated by the kernel.
 //!
-//! For two purposes. As the other side of a comparison: `MAP_POPULATE` is what every parallel
-//! prefault comes down to. And as a warm-up: in a virtual machine, memory that was never touched
-//! has no memory of the host behind it yet, and the first touch of each page would measure the
-//! host.
+//! For two purposes. As the other side of a comparison: every parallel prefault comes down to
+//! `MAP_POPULATE`. And as a warm-up: in a virtual machine, untouched memory has no memory of the
+//! host behind it yet, and the first touch of each page would measure the host.
 //!
 //! # Safety
 //!
 //! The file maps anonymous memory at addresses of the kernel's choice and unmaps exactly that when
-//! the value is dropped. References into it borrow the value; the memory is private, so nobody else
-//! can write behind them.
+//! the value is dropped. References into it borrow the value; the memory is private, so no other
+//! process can write behind them.
 #![expect(unsafe_code, reason = "maps, populates and unmaps anonymous memory")]
 
 use std::ffi::c_void;
@@ -55,7 +54,7 @@ impl Anonymous {
     }
 
     /// The same as [`Anonymous::map`] with plain pages that may be transparent huge ones
-    /// (`MADV_HUGEPAGE`), or may not (`MADV_NOHUGEPAGE`): whatever the system's default is.
+    /// (`MADV_HUGEPAGE`), or may not (`MADV_NOHUGEPAGE`), in place of the system's default.
     ///
     /// # Errors
     /// ENOMEM for lack of address space; EINVAL from a kernel without transparent huge pages.
@@ -73,7 +72,7 @@ impl Anonymous {
         Ok(memory)
     }
 
-    /// The memory. What was never touched is zero, and is faulted in at its first touch.
+    /// The memory. Untouched memory is zero, and is faulted in at its first touch.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is readable and writable for `bytes`, which is at most isize::MAX as
         // the kernel granted it; the kernel has initialised it with zeros; it is private and
@@ -99,7 +98,7 @@ impl Anonymous {
         Ok(Self { start, bytes: len })
     }
 
-    /// Touches `range`, in bytes: the kernel zeroes what was not there. Blocks for all of it.
+    /// Touches `range`, in bytes: the kernel zeroes the missing pages. Blocks for all of it.
     ///
     /// # Errors
     /// ENOMEM or EFAULT if there was no page; EINVAL before Linux 5.14.
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_size_that_no_kernel_has_is_an_error_that_names_the_call() {
+    fn unknown_page_size_is_an_error_that_names_the_call() {
         let error = Anonymous::map(Bytes(1 << 40), PageSize::new(1 << 40).unwrap());
         let text = error.unwrap_err().to_string();
         assert!(text.starts_with("mmap("), "{text}");

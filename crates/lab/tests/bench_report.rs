@@ -42,7 +42,7 @@ fn the_json_ends_in_the_ratios_and_the_page_loads_nothing() {
     let ratio = json["ratios"]["clear_choice_over_best"].as_f64().expect("measured");
     assert!(ratio > 0.05 && ratio < 20.0, "{ratio}");
     assert!(json["ratios"]["inplace_over_populate_1g"].is_null(), "that part was not asked for");
-    // Each says what was possible here, and what is missing says why, in the page as well.
+    // Each says the possible figure, and a missing one says why, in the page as well.
     let reached = json["reached"].as_array().expect("a list");
     assert_eq!(reached.len(), json["ratios"].as_object().expect("an object").len());
     for reach in reached {
@@ -63,7 +63,7 @@ fn the_json_ends_in_the_ratios_and_the_page_loads_nothing() {
     let Some(browser) = BROWSERS.into_iter().find(|browser| {
         Command::new(browser).arg("--version").output().is_ok_and(|o| o.status.success())
     }) else {
-        linux::testkit::skip("no browser: apt-get install chromium");
+        testkit::skip("no browser: apt-get install chromium");
         return;
     };
     // What the page looks like to itself, told in its title: a copy with one script more.

@@ -8,8 +8,8 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use linux::testkit::hugepages::{self, GIB_1, MIB_2};
 use linux::{BlockDir, BlockFile, LeaseDir, Mapping, exclusive, numa};
+use testkit::hugepages::{self, GIB_1, MIB_2};
 use units::PageSize;
 
 const ROUNDS: usize = 21;

@@ -2,11 +2,11 @@
 //! A directory of blocks: one subdirectory is one state, in it one directory is one block, which
 //! holds the one file of its pages; one rename is one move.
 //!
-//! What is renamed is the block's directory, since a rename waits for the inode lock of what it
-//! moves: that of the file is held by whoever fills it, for as long as it takes; that of the
-//! directory by nobody, since no descriptor of a file leads to it. The same holds for opening a
-//! file and asking for its length and memory. Only [`BlockDir::unlink`], and what changes the
-//! file's length, owner or mode, waits for those who have the file open.
+//! A rename moves the block's directory, since it waits for the inode lock of the moved file. A
+//! process that fills a file holds the file's lock for the whole call. The directory's lock stays
+//! free, since no descriptor of a file leads to its directory. The same holds for opening a file
+//! and asking for its length and memory. Only [`BlockDir::unlink`], and calls that change the
+//! file's length, owner or mode, wait for processes that have the file open.
 //!
 //! The file system is the journal. A rename never replaces a file (`RENAME_NOREPLACE`), so a block
 //! cannot be lost to a name used twice. All calls are relative to directories held open, so that a
@@ -14,13 +14,13 @@
 //!
 //! A move costs 3 us (`examples/costs.rs`).
 //!
-//! Works on every file system that can rename without replacing; on hugetlbfs the pages are huge,
-//! elsewhere (tmpfs) plain.
+//! Works on every file system with a rename that refuses to replace; on hugetlbfs the pages are
+//! huge, elsewhere (tmpfs) plain.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, StatxFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, Stat, StatxFlags};
 use units::PageSize;
 
 use crate::block_file::BlockFile;
@@ -31,9 +31,6 @@ use crate::mount::hugetlb_page;
 
 /// The name of the file in a block's directory.
 const PAGES: &str = "pages";
-
-/// What a bare file becomes while it is given a directory.
-const WRAPPING: char = '~';
 
 /// An opened directory with its state subdirectories.
 #[derive(Debug)]
@@ -78,7 +75,7 @@ impl BlockDir {
         Ok(Self { path: path.to_owned(), root, page, states })
     }
 
-    /// The directory itself: who has it open keeps its file system, mounted or not.
+    /// The directory itself: an open descriptor of it keeps its file system, mounted or not.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -96,7 +93,7 @@ impl BlockDir {
     /// The names in `state`, sorted.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that is not UTF-8: prezero makes none, so somebody else did.
+    /// [`Error::Invalid`] for a name that is not UTF-8: prezero makes none, so another program did.
     pub fn list(&self, state: &str) -> Result<Vec<String>> {
         let dir = self.state(state)?;
         let call = || format!("getdents64({:?})", self.path.join(state));
@@ -120,8 +117,8 @@ impl BlockDir {
         Ok(names)
     }
 
-    /// How many blocks are in `state`, whatever they are called: a directory's number of links, so
-    /// that it costs the same for one and a million.
+    /// The number of blocks in `state`, under any name: a directory's number of links, at the same
+    /// cost for one and a million.
     pub fn count(&self, state: &str) -> Result<u64> {
         let flags = AtFlags::EMPTY_PATH;
         let stat = rustix::fs::statx(self.state(state)?, "", flags, StatxFlags::NLINK)
@@ -130,7 +127,7 @@ impl BlockDir {
         Ok(u64::from(stat.stx_nlink).saturating_sub(2))
     }
 
-    /// Makes an empty file that is not there yet, mode 0600 whatever the umask.
+    /// Makes a new empty file with mode 0600 under any umask.
     ///
     /// # Errors
     /// EEXIST if the name is taken.
@@ -144,7 +141,7 @@ impl BlockDir {
             .or_call(|| format!("mkdirat({:?}, {name:?}, 0700)", self.path.join(state)))?;
         let fd = rustix::fs::openat(dir, in_block(name), flags, mode)
             .inspect_err(|_| {
-                // The error that counts is the first; an empty directory is no block.
+                // The first error counts; an empty directory is ignored.
                 rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).ok();
             })
             .or_call(|| {
@@ -159,11 +156,11 @@ impl BlockDir {
     /// nobody.
     ///
     /// # Errors
-    /// [`Error::is_in_use`] while somebody has a lease on the file, or runs the program in it, as
+    /// [`Error::is_in_use`] while a process has a lease on the file, or runs the program in it, as
     /// its owner may.
     pub fn open_block(&self, state: &str, name: &str) -> Result<BlockFile> {
         check_name(name)?;
-        // Without O_NONBLOCK it would wait for the lease's holder, for lease-break-time: 45 s.
+        // O_NONBLOCK avoids a wait for the lease's holder, for lease-break-time: 45 s.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Not openat2(2), which systemd's RestrictSUIDSGID= answers with ENOSYS. Only the daemon
         // can make a name here: the mount is its own, of mode 0700.
@@ -180,8 +177,8 @@ impl BlockDir {
         Ok(BlockFile::from(fd))
     }
 
-    /// A descriptor of a block's file that is no description of it (`O_PATH`): for a look, beside
-    /// which the file can be lent. Waits for nobody.
+    /// An `O_PATH` descriptor of a block's file, which is a reference of its name only: for a look,
+    /// beside which the file can be lent. Returns at once.
     pub fn name_block(&self, state: &str, name: &str) -> Result<OwnedFd> {
         check_name(name)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -189,7 +186,7 @@ impl BlockDir {
             .or_call(|| format!("openat({:?}, O_PATH|O_NOFOLLOW)", self.file_path(state, name)))
     }
 
-    /// Bytes of a block that have memory, without opening it. Waits for nobody.
+    /// Bytes of a block that have memory, by its path. Returns at once.
     pub fn allocated_bytes(&self, state: &str, name: &str) -> Result<u64> {
         crate::block_file::allocated(&self.stat(state, name)?)
     }
@@ -207,51 +204,12 @@ impl BlockDir {
         Ok(Identity { device, inode: stat.st_ino, tail: format!("/{name}/{PAGES}") })
     }
 
-    /// The names in `state` that are bare files, as blocks were before they had directories.
-    pub fn bare(&self, state: &str) -> Result<Vec<String>> {
-        let dir = self.state(state)?;
-        let is_bare = |name: &String| {
-            let stat = rustix::fs::statat(dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
-            stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
-        };
-        Ok(self.list(state)?.into_iter().filter(is_bare).collect())
-    }
-
-    /// Gives a bare file the directory of a block. Waits for those who have the file open.
-    pub fn wrap(&self, state: &str, name: &str) -> Result<()> {
-        check_name(name)?;
-        let (dir, half) = (self.state(state)?, format!("{name}{WRAPPING}"));
-        let call = || format!("renameat2({:?}, {name:?})", self.path.join(state));
-        match rustix::fs::mkdirat(dir, &half, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno).or_call(call),
-        }
-        rustix::fs::renameat_with(dir, name, dir, in_block(&half), RenameFlags::NOREPLACE)
-            .or_call(call)?;
-        self.rename(&half, state, name, state)
-    }
-
-    /// Ends what a crash left of [`wrap`](Self::wrap). Waits for nobody.
-    pub fn end_wrapping(&self, state: &str) -> Result<()> {
-        let dir = self.state(state)?;
-        for half in self.list(state)?.iter().filter(|name| name.ends_with(WRAPPING)) {
-            let empty = rustix::fs::statat(dir, in_block(half), AtFlags::SYMLINK_NOFOLLOW).is_err();
-            if empty {
-                rustix::fs::unlinkat(dir, half.as_str(), AtFlags::REMOVEDIR)
-                    .or_call(|| format!("unlinkat({:?}, {half:?})", self.path.join(state)))?;
-            } else {
-                self.rename(half, state, half.trim_end_matches(WRAPPING), state)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The path of a block's file, by the path that the directory was opened by.
     pub fn file_path(&self, state: &str, name: &str) -> PathBuf {
         self.path.join(state).join(name).join(PAGES)
     }
 
-    /// A path of a block's file that is good for as long as this value, whatever is mounted where.
+    /// A path of a block's file, valid for the lifetime of this value under any mount.
     pub(crate) fn path_of(&self, state: &str, name: &str) -> Result<PathBuf> {
         check_name(name)?;
         let dir = self.state(state)?.as_raw_fd();
@@ -261,7 +219,8 @@ impl BlockDir {
     /// Moves a block to another state and name in one step; descriptors and mappings stay good.
     ///
     /// # Errors
-    /// EEXIST if `new_name` is taken in `to`, ENOENT if `name` is not in `from`; nothing moved.
+    /// EEXIST if `new_name` is taken in `to`, ENOENT if `name` is missing in `from`; then the block
+    /// stays where it is.
     pub fn rename(&self, name: &str, from: &str, new_name: &str, to: &str) -> Result<()> {
         check_name(name)?;
         check_name(new_name)?;
@@ -277,8 +236,8 @@ impl BlockDir {
             )
     }
 
-    /// Removes a block, or whatever else has that name; the pages go when the last description and
-    /// mapping does. Waits for those who have the file open.
+    /// Removes a block, or any other file of that name; the pages go with the last description and
+    /// mapping. Waits for processes that have the file open.
     pub fn unlink(&self, state: &str, name: &str) -> Result<()> {
         check_name(name)?;
         let dir = self.state(state)?;
@@ -310,7 +269,7 @@ fn in_block(name: &str) -> String {
     format!("{name}/{PAGES}")
 }
 
-/// One path component, nothing that leads elsewhere.
+/// One path component, which stays in its directory.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_component = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
     if is_component && name.len() <= 255 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One block: one file of hugetlbfs, or of tmpfs where there are no huge pages.
+//! One block: one file of hugetlbfs, or of tmpfs for plain memory.
 //!
 //! What the file systems promise, tested in `tests/real/block_file.rs` on both:
 //! - `fallocate` zeroes without mapping, and a signal ends it between two pages.
 //! - Making a file shorter or punching a hole gives the pages back before the call returns, unless
-//!   somebody else still has them pinned.
-//! - Making it longer leaves a hole, which takes no page until it is mapped (hugetlbfs: promised at
+//!   another process still has them pinned.
+//! - Making it longer leaves a hole. It takes its pages when it is mapped (hugetlbfs: promised at
 //!   `mmap`) and touched.
 
 use std::ops::{ControlFlow, Range};
@@ -16,7 +16,7 @@ use units::PageSize;
 
 use crate::error::{Advise, Context, Errno, Error, Result};
 
-/// Bytes looked at between two reads when searching for a byte that is not zero.
+/// Bytes looked at between two reads when searching for a byte other than zero.
 const SEARCH_BYTES: usize = 64 << 10;
 
 /// An open block file: one open description of its own, which [`crate::exclusive`] counts.
@@ -27,7 +27,7 @@ const SEARCH_BYTES: usize = 64 << 10;
 pub struct BlockFile(OwnedFd);
 
 impl BlockFile {
-    /// An unnamed file of plain memory, for where there is neither root nor a huge page.
+    /// An unnamed file of plain memory, for callers that lack root and huge pages.
     ///
     /// A memfd's counts do not fit the lease proof: [`crate::exclusive::prove`] is not for it.
     pub fn memfd(name: &str) -> Result<Self> {
@@ -53,7 +53,7 @@ impl BlockFile {
     /// a hole.
     ///
     /// # Errors
-    /// EINVAL if `bytes` is not whole pages of a hugetlbfs.
+    /// EINVAL if `bytes` is a fraction of pages of a hugetlbfs.
     pub fn set_len(&self, bytes: u64) -> Result<()> {
         rustix::fs::ftruncate(&self.0, bytes)
             .or_call(|| format!("ftruncate({}, {bytes})", name_of(self.as_fd())))
@@ -67,7 +67,7 @@ impl BlockFile {
     /// made so far stay.
     ///
     /// # Errors
-    /// [`Error::is_no_space`] when the pool (of that node) has no free page left; EINTR.
+    /// [`Error::is_no_space`] when the pool (of that node) is exhausted; EINTR.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         self.fallocate(FallocateFlags::empty(), offset, len)
             .advise(Errno::NOSPC, "no free page is left where the memory policy looks: give pages back or raise nr_hugepages")
@@ -80,7 +80,8 @@ impl BlockFile {
     /// asked with the number unchanged, and the page is tried again if it says `Continue`.
     ///
     /// # Errors
-    /// [`Error::is_no_space`] when no free page is left; what `each` was told last stays allocated.
+    /// [`Error::is_no_space`] when the pool is exhausted; the pages up to the last call of `each`
+    /// stay allocated.
     pub fn allocate_pages(
         &self,
         range: Range<u64>,
@@ -109,10 +110,10 @@ impl BlockFile {
         Ok(done)
     }
 
-    /// The offset of the first byte in `range` that is not zero; holes and what lies behind the end
+    /// The offset of the first byte in `range` other than zero; holes and bytes behind the end
     /// count as zero.
     ///
-    /// Reads through the descriptor, so it maps nothing and changes nothing.
+    /// Reads through the descriptor, so mappings and content stay as they are.
     pub fn first_nonzero(&self, range: Range<u64>) -> Result<Option<u64>> {
         let mut buffer = vec![0_u8; SEARCH_BYTES];
         let zeros = vec![0_u8; SEARCH_BYTES];
@@ -138,8 +139,8 @@ impl BlockFile {
         Ok(None)
     }
 
-    /// Gives the file to one user, who alone may open it anew through `/proc/self/fd`: owner and
-    /// mode 0600. Waits while somebody else holds the file's inode lock.
+    /// Gives the file to one user, who alone may reopen it through `/proc/self/fd`: owner and mode
+    /// 0600. Waits while another process holds the file's inode lock.
     ///
     /// A caller that may not give files away keeps it: a descriptor that it passes on is as good,
     /// and opens nothing anew.
@@ -161,7 +162,7 @@ impl BlockFile {
         }
     }
 
-    /// Takes the file back: the caller's, mode 0600. Waits while somebody else holds the file's
+    /// Takes the file back: the caller's, mode 0600. Waits while another process holds the file's
     /// inode lock.
     ///
     /// A descriptor opened with `O_PATH` is invisible to the lease proof and can be opened for real
@@ -170,8 +171,8 @@ impl BlockFile {
     /// descriptor.
     ///
     /// # Errors
-    /// Those of `fchown` and `fchmod`, and a file that is not [private](Self::is_private) after
-    /// both.
+    /// Those of `fchown` and `fchmod`, and a file that still admits others
+    /// ([private](Self::is_private)) after both.
     pub fn take_access(&self) -> Result<()> {
         if !self.is_private()? {
             self.chown(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())?;
@@ -183,10 +184,10 @@ impl BlockFile {
         Err(Error::invalid("access", name_of(self.as_fd()), "was changed while it was taken away"))
     }
 
-    /// Whether nobody but the caller, and root, may open the file anew. Waits for nobody.
+    /// Whether only the caller and root may reopen the file. Returns at once.
     ///
-    /// An `open` that passed its permission check before access was taken away, and has yet to
-    /// return, is seen by no proof made meanwhile: so look, and prove, again before the next use.
+    /// An `open` may pass its permission check before access is taken away and return later. A
+    /// proof made in between misses it: so look, and prove, again before the next use.
     pub fn is_private(&self) -> Result<bool> {
         let stat = self.stat()?;
         let ours = stat.st_uid == rustix::process::geteuid().as_raw();

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::files;
 use crate::roots::Roots;
 
-/// A name of this boot that no other has (the kernel's `admin-guide/sysctl/kernel.rst`).
+/// A unique name of this boot (the kernel's `admin-guide/sysctl/kernel.rst`).
 pub fn id(roots: &Roots) -> Result<String> {
     let text = files::read(&roots.proc.join("sys/kernel/random/boot_id"))?;
     Ok(text.trim().to_owned())

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Control groups, v2 and v1, where they are mounted: whose group this is, joining one, its CPU
-//! time.
+//! Control groups, v2 and v1, where they are mounted: a process's group, joining one, its CPU time.
 //!
 //! Mounts are found by the conventional places below [`Roots::cgroup`]: v2 at the root itself or,
 //! on hybrid hosts, in `unified`; each v1 controller in the directory of its name (`cpu` and
@@ -62,7 +61,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One group in one hierarchy; it need not exist yet.
+/// One group in one hierarchy; it may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     kind: Kind,
@@ -83,7 +82,7 @@ pub fn own(roots: &Roots) -> Result<Vec<Group>> {
 /// The same of any process or thread, by its number.
 ///
 /// # Errors
-/// [`Error::is_not_found`] if there is none of that number.
+/// [`Error::is_not_found`] if that number is unused.
 pub fn of(roots: &Roots, process: u32) -> Result<Vec<Group>> {
     listed(roots, &roots.proc.join(format!("{process}/cgroup")))
 }
@@ -119,7 +118,7 @@ pub fn everywhere(roots: &Roots, path: &str) -> Result<Vec<Group>> {
 }
 
 impl Group {
-    /// The group `path` of one hierarchy; `None` where that is not mounted.
+    /// The group `path` of one hierarchy; `None` if the hierarchy is unmounted.
     pub fn at(roots: &Roots, kind: Kind, path: &str) -> Result<Option<Self>> {
         let inside =
             path.strip_prefix('/').filter(|rest| !rest.split('/').any(|part| part == ".."));
@@ -199,9 +198,9 @@ impl Group {
             .advise(Errno::OPNOTSUPP, "the group is threaded: use a domain group")
     }
 
-    /// Lets it have `quota` of CPU time in each `period`, for all its threads together: `cpu.max`,
-    /// or `cpu.cfs_quota_us` with v1. `false` for hierarchies that do not limit CPU time, and for
-    /// v2 groups whose parent does not pass the controller on.
+    /// Gives the group `quota` of CPU time in each `period`, for all its threads together:
+    /// `cpu.max`, or `cpu.cfs_quota_us` with v1. `false` for hierarchies that do not limit CPU
+    /// time, and for v2 groups without the controller in their parent.
     ///
     /// # Errors
     /// EINVAL for a period outside 1 ms to 1 s, or a quota below 1 ms.
@@ -223,7 +222,7 @@ impl Group {
     /// Moves the calling thread alone into the group, which becomes a threaded one with v2.
     ///
     /// # Errors
-    /// EOPNOTSUPP with v2 where the thread's process is not in the group's parent.
+    /// EOPNOTSUPP with v2 where the thread's process is outside the group's parent.
     pub fn join_thread(&self) -> Result<()> {
         if self.kind != Kind::V2 {
             return files::write(&self.dir.join("tasks"), "0");

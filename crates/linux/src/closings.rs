@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which of many files lost a description: the end of a mapping as an event.
 //!
-//! A mapping holds its file's open description, and inotify tells `IN_CLOSE` when a description
-//! goes: not when its descriptor is closed, but at the last `munmap` of it, at the end of its
-//! process, at SIGKILL, within 0.3 ms. What has been opened with `O_PATH` is told, too.
+//! A mapping holds its file's open description, and inotify reports `IN_CLOSE` when a description
+//! goes. That is later than the close of its descriptor: it comes with the last `munmap`, the end
+//! of its process, or SIGKILL, within 0.3 ms. `O_PATH` descriptors are reported, too.
 //!
 //! The kernel bounds watches by user (`fs.inotify.max_user_watches`), and the events that wait
 //! (`fs.inotify.max_queued_events`): beyond that it says [`Closed::Unknown`], once.
@@ -16,7 +16,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use crate::block_dir::BlockDir;
 use crate::error::{Advise, Context, Errno, Result};
 
-/// Room for 40 events of files, which have no name.
+/// Room for 40 events of files, which carry a name only for directories.
 const ROOM: usize = 1024;
 
 /// The watches. Dropping it ends all of them.
@@ -51,7 +51,7 @@ impl Closings {
     /// lock of the file's inode that is held while something sleeps.
     ///
     /// # Errors
-    /// ENOSPC if the user has no watch left.
+    /// ENOSPC if the user has used up its watches.
     pub fn watch(&self, dir: &BlockDir, state: &str, name: &str) -> Result<Watch> {
         let path = dir.path_of(state, name)?;
         inotify::add_watch(&self.0, path.as_path(), WatchFlags::CLOSE)
@@ -66,8 +66,8 @@ impl Closings {
         inotify::remove_watch(&self.0, watch.0).ok();
     }
 
-    /// What happened since the last call: so much as fits into one read, and nothing only if there
-    /// nothing. Does not wait.
+    /// The events since the last call, up to the size of one read; empty only without events.
+    /// Returns at once.
     ///
     /// # Errors
     /// Those of `read`.

@@ -20,7 +20,7 @@ impl CpuSet {
         self.0.len()
     }
 
-    /// No CPU at all, as on a node that has only memory.
+    /// Empty, as on a node that has only memory.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -42,7 +42,7 @@ impl CpuSet {
     }
 }
 
-/// CPUs at or above 65536 are left out: no kernel has them.
+/// CPUs at or above 65536 are left out: kernels stop below.
 impl FromIterator<u32> for CpuSet {
     fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
         Self(cpus.into_iter().filter(|&cpu| cpu < LIMIT).collect())

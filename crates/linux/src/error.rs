@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one error type: what was asked, what the kernel said, and what to do where that is known.
+//! The one error type: the request, the kernel's answer, and advice where there is some.
 //!
 //! A failed call prints as `strace` would print it, so that a user can search for it and a
 //! developer can repeat it: `fallocate(7</run/prezero/huge/zeroable/3>, 0, 0, 2097152) = ENOSPC (no
@@ -13,7 +13,7 @@ pub use rustix::io::Errno;
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the kernel did not do what was asked, or why it was not asked at all.
+/// The reason why the kernel refused a request, or why it was never asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -34,7 +34,7 @@ pub enum Error {
         path: Box<Path>,
         /// The form that was expected.
         expected: &'static str,
-        /// The part that does not fit, at most 80 characters of it.
+        /// The unexpected part, at most 80 characters of it.
         found: Box<str>,
     },
     /// Another user can change where a path leads.
@@ -75,22 +75,23 @@ impl Error {
         }
     }
 
-    /// No free page, or no room for the size: try again when pages came back, or with fewer.
+    /// The pool is exhausted, or lacks room for the size: try again when pages came back, or with
+    /// fewer.
     pub fn is_no_space(&self) -> bool {
         matches!(self.errno(), Some(Errno::NOSPC | Errno::NOMEM))
     }
 
-    /// The file, directory, process or group is not there (any more).
+    /// The file, directory, process or group is missing (by now).
     pub fn is_not_found(&self) -> bool {
         matches!(self.errno(), Some(Errno::NOENT | Errno::NODEV | Errno::SRCH))
     }
 
-    /// The caller's privileges are not enough.
+    /// The caller lacks privileges.
     pub fn is_denied(&self) -> bool {
         matches!(self.errno(), Some(Errno::PERM | Errno::ACCESS))
     }
 
-    /// Somebody has a lease on the file (fcntl(2), F_SETLEASE): it is open elsewhere.
+    /// A process has a lease on the file (fcntl(2), F_SETLEASE): it is open elsewhere.
     pub fn is_leased(&self) -> bool {
         self.errno() == Some(Errno::AGAIN)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The proof that nobody else holds a block: a write lease, taken and given back at once.
+//! The proof that the caller alone holds a block: a write lease, taken and given back at once.
 //!
 //! `fcntl(F_SETLEASE, F_WRLCK)` succeeds only for the one open description of a file (fcntl(2)),
 //! whatever mode the others have. A mapping holds its description, so it counts, also after its
@@ -7,15 +7,15 @@
 //! Tested in `tests/real/exclusive.rs` on tmpfs and on hugetlbfs of both page sizes, with Linux
 //! 6.12 and 6.18. Costs 2 us.
 //!
-//! What it does not see:
+//! It misses:
 //! - a duplicate of the prover's own descriptor (the same description): never hand one out;
 //! - a descriptor opened with `O_PATH`, which can become a real one later if the file's mode lets
 //!   its holder: [`BlockFile::take_access`] first;
 //! - pages pinned by the kernel for I/O (vmsplice, io_uring, VFIO): those hold pages, not files.
 //!
-//! While the lease is held, for microseconds, an open of the file by somebody else waits, and the
-//! kernel signals the prover. That signal is SIGIO by default, which would end the process; it is
-//! set to SIGURG, which is ignored unless somebody asked for it.
+//! While the lease is held, for microseconds, an open of the file by another process waits, and the
+//! kernel signals the prover. That signal is SIGIO by default, which would end the process. It is
+//! set to SIGURG, which is ignored by default.
 
 use std::os::fd::AsFd;
 
@@ -28,10 +28,10 @@ use crate::raw;
 pub enum Exclusivity {
     /// The prover's description is the only one, and no mapping of another exists.
     Sole,
-    /// Somebody else has it open or mapped. May be a moment late: the kernel drops the last
-    /// reference after `close`, `munmap` or the process's end is reported, so ask again.
+    /// Another process has it open or mapped. The answer may be a moment late: the kernel drops the
+    /// last reference after it reports `close`, `munmap` or the process's end. So ask again.
     Shared,
-    /// This kernel or file system grants no leases: nothing is known.
+    /// This kernel or file system refuses leases: the state is unknown.
     Unsupported,
 }
 
@@ -46,8 +46,7 @@ pub enum Claim<'a> {
     Unsupported,
 }
 
-/// The write lease on a file. While it is held, whoever opens the file waits; dropping it gives it
-/// back.
+/// The write lease on a file. While it is held, opens of the file wait; dropping it gives it back.
 #[derive(Debug)]
 pub struct WriteLease<'a>(&'a BlockFile);
 
@@ -78,7 +77,8 @@ fn unlock(file: &BlockFile) -> Result<()> {
 
 /// Asks whether `file` is the only description of its file in any process.
 ///
-/// `Sole` is true at the moment of asking, and stays so as long as nobody is able to open the file.
+/// `Sole` is true at the moment of the call, and stays true while no other process is able to open
+/// the file.
 ///
 /// # Errors
 /// EACCES if the file is another user's and the caller lacks `CAP_LEASE`.
@@ -90,7 +90,7 @@ pub fn prove(file: &BlockFile) -> Result<Exclusivity> {
     }
 }
 
-/// The same, and holds the lease: nobody has the file open until it is given back.
+/// The same, and holds the lease: opens of the file wait until it is given back.
 ///
 /// # Errors
 /// As [`prove`].

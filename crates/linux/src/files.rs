@@ -13,7 +13,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).or_call(|| format!("read({path:?})"))
 }
 
-/// The whole text, or `None` where the kernel has no such file.
+/// The whole text, or `None` if the kernel lacks the file.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
     match read(path) {
         Ok(text) => Ok(Some(text)),

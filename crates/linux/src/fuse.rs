@@ -23,7 +23,7 @@ pub struct FuseMount {
 }
 
 /// Opens the device for a new file system: non-blocking, close-on-exec. Where the kernel has FUSE
-/// as a module that is not loaded, the open loads it.
+/// as an unloaded module, the open loads it.
 ///
 /// # Errors
 /// ENOENT or ENODEV without FUSE in the kernel; [`Error::is_denied`] without the right to open it.
@@ -37,9 +37,9 @@ pub fn open_device() -> Result<OwnedFd> {
         .advise(Errno::PERM, "the device is not allowed in this container")
 }
 
-/// Mounts what is served through `device` on `dir`, which must exist, as `fuse.KIND`, with
-/// `nosuid,nodev,noexec`. The kernel checks the files' modes (`default_permissions`) and lets
-/// everybody in that they allow (`allow_other`).
+/// Mounts the file system served through `device` on `dir`, which must exist, as `fuse.KIND`, with
+/// `nosuid,nodev,noexec`. The kernel checks the files' modes (`default_permissions`) and admits
+/// every user that they allow (`allow_other`).
 ///
 /// Returns before the server has answered anything: the kernel's first request waits in `device`.
 ///
@@ -62,15 +62,15 @@ pub fn mount(dir: &Path, device: &OwnedFd, kind: &str) -> Result<FuseMount> {
 }
 
 impl FuseMount {
-    /// Takes it out of the tree at once. Who has a file on it open keeps it, and gets answers from
-    /// it as long as its server has the device open; ENOTCONN afterwards.
+    /// Takes it out of the tree at once. Open files on it stay open, and are answered while the
+    /// server has the device open; ENOTCONN afterwards.
     pub fn detach(&self) -> Result<()> {
         mountinfo::detach(&self.dir)
     }
 }
 
-/// The `fuse.KIND` mounts on `dir` itself: a server that was killed leaves one, whose path answers
-/// ENOTCONN to everything but this.
+/// The `fuse.KIND` mounts on `dir` itself: a server that was killed leaves one, and its path
+/// answers ENOTCONN to everything but this.
 pub fn find(roots: &Roots, dir: &Path, kind: &str) -> Result<Vec<FuseMount>> {
     let kind = format!("fuse.{kind}");
     let mounts = mountinfo::read(roots)?.into_iter();

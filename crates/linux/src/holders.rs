@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which processes have a file open or map it, and which might pin pages.
 //!
-//! A search reads `/proc/PID/maps` and the links in `/proc/PID/fd` of every process: 0.3 ms for
-//! one of 100 mappings, 25 ms for one of 20,000. The former waits for whoever changes the mappings
-//! of the process right then, so that it belongs on a thread of its own. Needs CAP_SYS_PTRACE for
+//! A search reads `/proc/PID/maps` and the links in `/proc/PID/fd` of every process: 0.3 ms for one
+//! of 100 mappings, 25 ms for one of 20,000. The former waits for a process that changes its
+//! mappings right then, so the search belongs on a thread of its own. Needs CAP_SYS_PTRACE for
 //! processes of other users.
 //!
-//! A process is more than its first thread: that one may have ended, upon which its files in
-//! `/proc` are empty, and any thread may have a descriptor table of its own (`CLONE_FILES`,
-//! unshare(2)). So the search looks at all threads, after the first ones of all processes.
-//! Mappings, which threads share, it takes from the first thread that has some. It reads each table
-//! once: kcmp(2) tells tables apart.
+//! A process is more than its first thread: the first may have ended, and then its files in `/proc`
+//! are empty. Any thread may have a descriptor table of its own (`CLONE_FILES`, unshare(2)). So the
+//! search looks at all threads, after the first ones of all processes. Mappings, which threads
+//! share, come from the first thread that has some. It reads each table once: kcmp(2) tells tables
+//! apart.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +60,7 @@ pub struct Search {
 
 /// Looks for `files` in all processes but this one, until all were looked at or it is `end`.
 ///
-/// Processes that end meanwhile, and those that may not be looked at, have nothing.
+/// Processes that end meanwhile, and unreadable ones, have no entries.
 #[must_use]
 pub fn search(roots: &Roots, files: &[Identity], end: Instant) -> Search {
     let by_inode: BTreeMap<u64, usize> =
@@ -96,7 +96,7 @@ struct Seen {
     maps: BTreeSet<(u32, usize)>,
     opens: BTreeSet<(u32, usize)>,
     pinners: BTreeSet<u32>,
-    /// Processes whose first thread shows no mappings.
+    /// Processes with a first thread that shows no mappings.
     mapless: BTreeSet<u32>,
 }
 
@@ -135,7 +135,7 @@ impl Look<'_> {
             if seen.mapless.contains(&self.pid) && self.mappings(&dir, seen) {
                 seen.mapless.remove(&self.pid);
             }
-            // Where the kernel does not tell, it is looked at.
+            // If the kernel hides it, it is looked at.
             let known = tables.binary_search_by(|table| {
                 raw::compare_descriptors(*table, thread).unwrap_or(Ordering::Less)
             });
@@ -147,7 +147,7 @@ impl Look<'_> {
         true
     }
 
-    /// What is mapped, as one thread's directory has it; whether anything is.
+    /// The mappings in one thread's directory; whether there are any.
     fn mappings(&self, dir: &Path, seen: &mut Seen) -> bool {
         let Some(mapped) = mapped(dir, self.files, self.by_inode) else { return false };
         seen.maps.extend(mapped.into_iter().map(|file| (self.pid, file)));
@@ -170,7 +170,7 @@ fn numbers(dir: &Path) -> impl Iterator<Item = u32> {
 }
 
 /// The files that a thread maps: `start-end rights offset major:minor inode path` each. `None` if
-/// it maps nothing at all.
+/// its list is empty.
 fn mapped(
     dir: &Path,
     files: &[Identity],
@@ -185,14 +185,14 @@ fn mapped(
         let at = *by_inode.get(&fields.next()?.parse().ok()?)?;
         (files[at].device == device).then_some(at)
     };
-    // What is no text is the path of somebody else's file.
+    // Other bytes than UTF-8 are the path of another program's file.
     let mut lines = BufReader::new(maps).split(b'\n').map_while(Result::ok).peekable();
     lines.peek()?;
     Some(lines.filter_map(|line| file_of(String::from_utf8_lossy(&line).into_owned())).collect())
 }
 
-/// The files that a thread has open, and whether it has what pins pages. Opens and stats nothing:
-/// a file system of somebody's own may never answer.
+/// The open files of a thread, and whether one of them pins pages. Opens and stats no file: another
+/// user's file system may never answer.
 fn open(dir: &Path, files: &[Identity], by_inode: &BTreeMap<u64, usize>) -> (Vec<usize>, bool) {
     let (mut found, mut may_pin) = (Vec::new(), false);
     for entry in fs::read_dir(dir.join("fd")).into_iter().flatten().flatten() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The structs and numbers of `kernel/uapi/hugepagectl.h`, once for everybody who speaks them:
-//! callers of `/dev/hugepagectl`, and the provider of the same file on a stock kernel.
+//! The structs and numbers of `kernel/uapi/hugepagectl.h`, once for both sides: callers of
+//! `/dev/hugepagectl`, and the provider of the same file on a stock kernel.
 //!
 //! A struct only ever grows at its end. [`Argument::read`] and [`Argument::written`] are the
 //! provider's side of the rules by which different ages of it understand each other.
@@ -34,11 +34,11 @@ pub struct Query {
     pub page_shift: u32,
     /// In: 0.
     pub flags: u32,
-    /// Pages of the pool on this node, in use or not.
+    /// Pages of the pool on this node, used and unused.
     pub total: u64,
-    /// Pages nobody uses: dirty, being zeroed, and zeroed.
+    /// Unused pages: dirty, being zeroed, and zeroed.
     pub free: u64,
-    /// Free pages promised to mappings that have not touched them, on all nodes together.
+    /// Free pages promised to mappings that have yet to touch them, on all nodes together.
     pub reserved: u64,
     /// Free pages known to be zero.
     pub zeroed: u64,
@@ -50,16 +50,16 @@ pub struct Query {
     pub hits: u64,
     /// Allocations that wanted a zero page and had to clear it themselves.
     pub misses: u64,
-    /// Those of `misses` that took the last page from whoever was zeroing it.
+    /// Those of `misses` that took the last page from a zeroer.
     pub waits: u64,
-    /// Base pages of the node, in use or not, huge ones included.
+    /// Base pages of the node, used and unused, huge ones included.
     pub node_total: u64,
-    /// Base pages of the node that nobody uses and that are in no pool.
+    /// Unused base pages of the node outside all pools.
     pub node_free: u64,
 }
 
 impl Query {
-    /// What it says; `lent` and `surplus` are not among it.
+    /// Its text, `lent` and `surplus` left out.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -110,7 +110,7 @@ pub struct Zero {
     pub page_shift: u32,
     /// In: 0.
     pub flags: u32,
-    /// In: zero at most so many pages; [`ALL`]: until none is zeroable.
+    /// In: zero at most this number of pages; [`ALL`]: until none is zeroable.
     pub pages: u64,
     /// Out: pages that this call has zeroed.
     pub zeroed: u64,
@@ -130,13 +130,13 @@ pub struct Watch {
     pub page_shift: u32,
     /// In: 0 or [`WATCH_ZEROABLE`].
     pub flags: u32,
-    /// In: readable below so many zeroed pages. Both thresholds 0 end watching.
+    /// In: readable below this number of zeroed pages. Both thresholds 0 end watching.
     pub min_zeroed: u64,
     /// In: no two wake-ups closer than this; 0: [`WATCH_INTERVAL_DEFAULT_MS`].
     pub min_interval_ms: u32,
     /// In: 0.
     pub reserved: u32,
-    /// In: readable below so many free pages, too.
+    /// In: readable below this number of free pages, too.
     pub min_free: u64,
 }
 
@@ -192,7 +192,7 @@ impl Request {
 pub trait Argument: FromBytes + IntoBytes + Immutable + KnownLayout + Default + Copy {
     /// The number of its call.
     const NR: u8;
-    /// The size of its first version in bytes; none is shorter.
+    /// The size of its first version in bytes, the minimum.
     const SIZE_VER0: usize;
 
     /// Its first field.
@@ -204,8 +204,8 @@ pub trait Argument: FromBytes + IntoBytes + Immutable + KnownLayout + Default + 
     /// The result says in `size` how much of it caller and provider both know.
     ///
     /// # Errors
-    /// EINVAL for a size below the first version's or above the number's; E2BIG for a byte that
-    /// this provider does not know and that is not zero.
+    /// EINVAL for a size below the first version's or above the number's; E2BIG for an unknown byte
+    /// other than zero.
     fn read(bytes: &[u8]) -> Result<Self, Errno> {
         let claimed = match bytes.first_chunk() {
             Some(size) if bytes.len() >= Self::SIZE_VER0 => u32::from_ne_bytes(*size) as usize,

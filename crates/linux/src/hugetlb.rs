@@ -20,7 +20,7 @@ use crate::roots::Roots;
 pub struct HugetlbCounters {
     /// All pages of the pool, lent, mapped, reserved or free; surplus pages included.
     pub total: u64,
-    /// Pages that no file and no mapping has; some may be promised, see `reserved`.
+    /// Pages outside all files and mappings; some may be promised, see `reserved`.
     pub free: u64,
     /// Pages beyond the configured size, which vanish when freed.
     pub surplus: u64,
@@ -29,12 +29,12 @@ pub struct HugetlbCounters {
 }
 
 impl HugetlbCounters {
-    /// Free pages that nobody was promised.
+    /// Free and unpromised pages.
     pub fn unreserved_free(&self) -> u64 {
         self.free.saturating_sub(self.reserved.unwrap_or(0))
     }
 
-    /// The size that the pool is configured to have, without surplus pages.
+    /// The configured size of the pool, surplus pages excluded.
     pub fn configured(&self) -> u64 {
         self.total.saturating_sub(self.surplus)
     }
@@ -65,7 +65,7 @@ pub fn page_sizes(roots: &Roots) -> Result<Vec<PageSize>> {
 /// The counters of one page size, of `node` or of the whole machine.
 ///
 /// # Errors
-/// [`Error::is_not_found`] where the kernel has no such page size or node.
+/// [`Error::is_not_found`] where the kernel lacks this page size or node.
 pub fn counters(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<HugetlbCounters> {
     Meter::open(roots, page, node)?.read()
 }
@@ -79,8 +79,8 @@ pub fn configured(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<u
     counters(roots, page, node).map(|now| now.configured())
 }
 
-/// The counters of one page size, by files that stay open: whoever opens or closes a file of sysfs
-/// takes a lock with everybody else who does, for whom that takes its time.
+/// The counters of one page size, by files that stay open: every open or close of a sysfs file
+/// takes one lock, shared by all processes.
 #[derive(Debug)]
 pub struct Meter {
     total: Number,
@@ -97,7 +97,7 @@ impl Meter {
     /// Of `node`, or of the whole machine.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] where the kernel has no such page size or node.
+    /// [`Error::is_not_found`] where the kernel lacks this page size or node.
     pub fn open(roots: &Roots, page: PageSize, node: Option<Node>) -> Result<Self> {
         let dir = pool_dir(roots, page, node);
         Ok(Self {
@@ -111,7 +111,7 @@ impl Meter {
         })
     }
 
-    /// As they are now. Takes no lock that others hold.
+    /// The present values. Takes no lock that others hold.
     ///
     /// # Errors
     /// Those of `pread`: ENODEV once the node is gone.
@@ -145,15 +145,15 @@ impl Number {
 /// What `resv_hugepages` means: the kernel prints a number that it lets fall below zero as an
 /// unsigned one.
 ///
-/// Linux 6.18 does while a process lives whose parent has unmapped private huge pages that
-/// both had since the fork: two pages make it 18446744073709551614, and the pool has all of its
-/// free pages to give.
+/// Linux 6.18 shows this while a process lives with a parent that has unmapped private huge pages
+/// shared since the fork. Two pages make it 18446744073709551614, and the pool can still give all
+/// of its free pages.
 fn promised(reserved: u64) -> u64 {
     if reserved.cast_signed() < 0 { 0 } else { reserved }
 }
 
-/// Asks for a pool of `pages` pages and returns the size that the kernel reached, which may be
-/// less (not enough contiguous memory) or more (pages in use cannot be taken away).
+/// Asks for a pool of `pages` pages and returns the size that the kernel reached. That may be less
+/// (too little contiguous memory) or more (pages in use stay).
 ///
 /// Blocks while the kernel migrates and compacts memory, for gigabytes many seconds; a signal ends
 /// that early, and the reached size is still returned. Growing does not zero the pages.
@@ -175,7 +175,7 @@ pub fn set_total(roots: &Roots, page: PageSize, node: Option<Node>, pages: u64) 
 /// Gathers free memory into larger pieces: clean page cache, dentries and inodes are dropped, and
 /// the rest is compacted. For when [`set_total`] reached less than was asked for.
 ///
-/// Blocks for up to seconds; costs whoever used the caches their refill.
+/// Blocks for up to seconds; programs that used the caches must refill them.
 ///
 /// # Errors
 /// [`Error::is_denied`] without root; ENOENT for compaction on a kernel without it.
@@ -184,7 +184,7 @@ pub fn make_room(roots: &Roots) -> Result<()> {
     files::write(&roots.proc.join("sys/vm/compact_memory"), "1")
 }
 
-/// A kernel without NUMA has no node directories; its node 0 is the whole machine.
+/// A kernel built without NUMA lacks node directories; its node 0 is the whole machine.
 pub(crate) fn pool_dir(roots: &Roots, page: PageSize, node: Option<Node>) -> PathBuf {
     let nodes = roots.sys.join("devices/system/node");
     let parent = match node {

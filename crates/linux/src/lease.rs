@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Named leases: a FIFO whose read end is the client's, so that its last copy closing is the end.
+//! Named leases: a FIFO with the read end at the client, so the close of its last copy is the end.
 //!
-//! Each in a directory of its own: to unlink a name the kernel locks its directory and then, with
-//! that lock held, waits for the FIFO's, which whoever has kept an `O_PATH` descriptor of it holds
-//! for as long as it likes (chmod(2) in threads that get no CPU time: 28 ms and more). No
-//! descriptor of the FIFO leads to its directory, so that nobody but who ends that lease waits
-//! for it.
+//! Each has a directory of its own. To unlink a name the kernel locks its directory and then waits,
+//! with that lock held, for the FIFO's lock. A process with an `O_PATH` descriptor of the FIFO can
+//! hold that one for any time (chmod(2) in threads that get no CPU time: 28 ms and more). No
+//! descriptor of the FIFO leads to its directory, so only the call that ends this lease waits for
+//! it.
 //!
-//! The client holds the only read end; whoever inherits or receives a copy holds it too. The daemon
-//! holds a write end and never writes. What a FIFO promises (fifo(7), pipe(7)), tested in
+//! The client and every process that inherits or receives a copy hold the only read end. The daemon
+//! holds a write end and never writes. The promises of a FIFO (fifo(7), pipe(7)), tested in
 //! `tests/real/lease.rs`:
 //! - While no read end is open, the write end polls as `POLLERR`: the lease ended. `exit`, a crash
 //!   and SIGKILL close as `close` does.
 //! - Opening the write end with `O_NONBLOCK` fails with ENXIO if no read end is open. So a
 //!   restarted daemon learns which leases outlived it, by name, with no help from the client.
-//! - The client sees nothing of the daemon's restart but an end-of-file if it reads meanwhile.
+//! - The client sees only an end-of-file of the daemon's restart, if it reads meanwhile.
 //!
 //! Creating a lease, finding it again and removing it cost 20 us together (`examples/costs.rs`).
 //!
@@ -39,10 +39,9 @@ const FIFO: &str = "lease";
 pub struct LeaseDir {
     path: PathBuf,
     fd: OwnedFd,
-    former: Option<OwnedFd>,
 }
 
-/// The daemon's end of one lease. Dropping it does not end the lease.
+/// The daemon's end of one lease. Dropping it leaves the lease alive.
 #[derive(Debug)]
 pub struct DaemonEnd(OwnedFd);
 
@@ -51,30 +50,21 @@ impl LeaseDir {
     pub fn open(path: &Path) -> Result<Self> {
         let fd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .or_call(|| format!("open({path:?}, O_DIRECTORY)"))?;
-        Ok(Self { path: path.to_owned(), fd, former: None })
+        Ok(Self { path: path.to_owned(), fd })
     }
 
     /// Opens the directory `name` of the open directory `parent`, which `path` only names, and
-    /// makes it if it is missing, mode 0700. Leases of the layout before this one, bare FIFOs in
-    /// the directory `former`, are found as well; without any that directory is removed.
-    pub fn open_in(parent: BorrowedFd<'_>, path: &Path, name: &str, former: &str) -> Result<Self> {
+    /// makes it if it is missing, mode 0700.
+    pub fn open_in(parent: BorrowedFd<'_>, path: &Path, name: &str) -> Result<Self> {
         check_name(name)?;
-        check_name(former)?;
         match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno).or_call(|| format!("mkdir({path:?}, {name:?}, 0700)")),
         }
-        let open = |name: &str| {
-            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            rustix::fs::openat(parent, name, flags, Mode::empty())
-                .or_call(|| format!("openat({path:?}, {name:?}, O_DIRECTORY|O_NOFOLLOW)"))
-        };
-        let fd = open(name)?;
-        let former = match rustix::fs::unlinkat(parent, former, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => None,
-            Err(_) => Some(open(former)?),
-        };
-        Ok(Self { path: path.join(name), fd, former })
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(parent, name, flags, Mode::empty())
+            .or_call(|| format!("openat({path:?}, {name:?}, O_DIRECTORY|O_NOFOLLOW)"))?;
+        Ok(Self { path: path.join(name), fd })
     }
 
     /// Begins a lease: the client's end to send away, and the daemon's to watch.
@@ -100,26 +90,18 @@ impl LeaseDir {
         })
     }
 
-    /// Finds a lease again, after a restart: `None` if no client holds it any more, or none was
-    /// ever made by that id.
+    /// Finds a lease again, after a restart: `None` if its client is gone, or that id is unused.
     pub fn reopen(&self, id: &str) -> Result<Option<DaemonEnd>> {
         check_name(id)?;
-        let opened = match open_end(&self.fd, &self.path, &in_lease(id), OFlags::WRONLY) {
-            Err(error) if error.is_not_found() => match &self.former {
-                Some(former) => open_end(former, &self.path, id, OFlags::WRONLY),
-                None => return Ok(None),
-            },
-            opened => opened,
-        };
-        match opened {
+        match open_end(&self.fd, &self.path, &in_lease(id), OFlags::WRONLY) {
             Ok(fd) => Ok(Some(DaemonEnd(fd))),
             Err(error) if matches!(error.errno(), Some(Errno::NXIO | Errno::NOENT)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Forgets a lease. Both ends stay what they are, but it cannot be found again. Waits for
-    /// whoever changes the FIFO by a descriptor that it has kept.
+    /// Forgets a lease. Both ends live on, but it cannot be found again. Waits for processes that
+    /// change the FIFO by a descriptor of it.
     pub fn remove(&self, id: &str) -> Result<()> {
         check_name(id)?;
         let call = || format!("unlinkat({:?}, {id:?})", self.path);
@@ -128,20 +110,12 @@ impl LeaseDir {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno).or_call(call),
         }
-        match (rustix::fs::unlinkat(&self.fd, id, AtFlags::REMOVEDIR), &self.former) {
-            (Err(Errno::NOENT), Some(former)) => {
-                rustix::fs::unlinkat(former, id, AtFlags::empty()).or_call(call)
-            }
-            (removed, _) => removed.or_call(call),
-        }
+        rustix::fs::unlinkat(&self.fd, id, AtFlags::REMOVEDIR).or_call(call)
     }
 
     /// All ids, ended leases included, sorted.
     pub fn list(&self) -> Result<Vec<String>> {
-        let mut ids = names(&self.fd, &self.path, FileType::Directory)?;
-        if let Some(former) = &self.former {
-            ids.extend(names(former, &self.path, FileType::Fifo)?);
-        }
+        let mut ids = names(&self.fd, &self.path)?;
         ids.sort();
         Ok(ids)
     }
@@ -158,14 +132,14 @@ fn open_end(dir: &OwnedFd, path: &Path, name: &str, end: OFlags) -> Result<Owned
         .or_call(|| format!("openat({path:?}, {name:?}, {end:?}|O_NONBLOCK)"))
 }
 
-/// The names of one kind in a directory.
-fn names(dir: &OwnedFd, path: &Path, kind: FileType) -> Result<Vec<String>> {
+/// The names of the directories in a directory.
+fn names(dir: &OwnedFd, path: &Path) -> Result<Vec<String>> {
     let call = || format!("getdents64({path:?})");
     let mut names = Vec::new();
     for entry in Dir::read_from(dir).or_call(call)? {
         let entry = entry.or_call(call)?;
         let name = entry.file_name();
-        if entry.file_type() != kind || name == c"." || name == c".." {
+        if entry.file_type() != FileType::Directory || name == c"." || name == c".." {
             continue;
         }
         let name = name.to_str().map_err(|_| {
@@ -191,7 +165,7 @@ impl DaemonEnd {
 
     /// Waits until the lease ends (true) or `timeout` is over (false). A signal ends it with EINTR.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        // A timeout that does not fit is 292 billion years: for ever.
+        // A timeout out of range is 292 billion years: for ever.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         self.poll(timeout.as_ref())
     }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everything prezero asks of the Linux kernel, and nothing it decides.
+//! Everything prezero asks of the Linux kernel, free of policy.
 //!
 //! Each module is one subject and stands alone; none knows another crate of the workspace but
-//! `units`. What is read or written below `/sys`, `/proc` and the cgroup mount is reached through
-//! [`Roots`], so that a test can put a literal tree in their place. System calls go through
-//! `rustix`; the few it lacks are in the private module `raw`, the only other file with `unsafe`
-//! being [`mapping`].
+//! `units`. Files below `/sys`, `/proc` and the cgroup mount are reached through [`Roots`], so that
+//! a test can put a literal tree in their place. System calls go through `rustix`. The few it lacks
+//! are in the private module `raw`, the only other file with `unsafe` being [`mapping`].
 //!
 //! The walk of one block through this crate: [`hugetlb::counters`] says that free pages exist,
 //! [`BlockDir::create`] makes the file, [`numa::bind_thread_to`] and [`BlockFile::allocate_pages`]
-//! fill it with zeroed pages on one node, [`BlockDir::rename`] moves it from state to state,
-//! [`LeaseDir::create`] makes the descriptor whose closing ends the loan, [`exclusive::prove`] says
-//! whether anybody still holds the file, and [`BlockDir::unlink`] gives the pages back.
+//! fill it with zeroed pages on one node. [`BlockDir::rename`] moves it from state to state,
+//! [`LeaseDir::create`] makes the lease's descriptor, which ends the loan when it closes.
+//! [`exclusive::prove`] says whether another process still holds the file, and [`BlockDir::unlink`]
+//! gives the pages back.
 //!
 //! Every function blocks for one system call or a few reads of a virtual file unless its text says
 //! more. Oldest kernel: 5.14 (`MADV_POPULATE_WRITE`).
@@ -47,9 +47,6 @@ mod roots;
 pub mod sched;
 mod tcp_owner;
 pub mod user_ns;
-
-#[cfg(feature = "test-support")]
-pub mod testkit;
 
 pub use block_dir::BlockDir;
 pub use block_file::BlockFile;

@@ -2,14 +2,14 @@
 //! Shared mappings of block files, one alone or several in a row.
 //!
 //! Mapping a file that has its pages costs page tables only. For 2 GiB on a Zen 4, one core, as
-//! `examples/costs.rs` prints: map and unmap 12 to 19 us; with every page populated 14 us for 1 GiB
-//! pages and 0.55 ms for 2 MiB pages; against 240 ms and 430 ms for having the kernel zero them. A
-//! hole in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the pool is short of them) and
-//! filled at the first touch.
+//! `examples/costs.rs` prints, map and unmap take 12 to 19 us. With every page populated they take
+//! 14 us for 1 GiB pages and 0.55 ms for 2 MiB pages, against 240 ms and 430 ms for zeroing by the
+//! kernel. A hole in a hugetlbfs file is promised pages at `mmap` (ENOMEM if the pool is short of
+//! them) and filled at the first touch.
 //!
 //! The kernel lets mappings of one file share page tables of 2 MiB pages, a whole GiB at a time,
-//! where each lies at a GiB's boundary: a second mapping of what is populated takes one fault per
-//! GiB. So a mapping of 1 GiB or more begins at such a boundary.
+//! where each begins at a GiB's boundary: a second mapping of a populated file takes one fault per
+//! GiB. So a mapping of 1 GiB or more begins at such boundaries.
 //!
 //! A mapping holds the file's open description as a descriptor does: closing the descriptor does
 //! not end it, for [`crate::exclusive::prove`] least of all. A writable mapping that is longer than
@@ -18,11 +18,11 @@
 //! # Safety
 //!
 //! The file maps and unmaps memory. Fixed-address mappings go only into an address range that the
-//! same value reserved, so nothing of anybody else's is ever replaced, and the range is unmapped
-//! only when the value is dropped. The memory is shared with other processes and may change at any
-//! time, so no reference into it is ever made here: callers get a raw pointer. Touching a page that
-//! the file lost (truncation) or that the pool could not give raises SIGBUS, which ends the process
-//! but corrupts nothing.
+//! same value reserved, so they replace no other mapping, and the range is unmapped only when the
+//! value is dropped. The memory is shared with other processes and may change at any time, so no
+//! reference into it is ever made here: callers get a raw pointer. Touching a page that the file
+//! lost (truncation) or that the pool could not give raises SIGBUS, which ends the process but
+//! corrupts nothing.
 #![expect(unsafe_code, reason = "maps, fills and unmaps memory")]
 
 use std::ffi::c_void;
@@ -45,10 +45,10 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: the value owns an address range, not thread-local state; it hands out raw pointers only,
-// so whoever dereferences them answers for the synchronisation.
+// SAFETY: the value owns an address range, not thread-local state. It hands out raw pointers only,
+// so code that dereferences them answers for the synchronisation.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method changes the value through a shared reference.
+// SAFETY: as above; methods behind a shared reference leave the value alone.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -56,15 +56,15 @@ impl Mapping {
     /// if `len` is at least that.
     ///
     /// # Errors
-    /// EINVAL if `len` is not whole pages of the file; ENOMEM if the file has a hole and the pool
-    /// too few free pages for it.
+    /// EINVAL if `len` is a fraction of pages of the file; ENOMEM if the file has a hole and the
+    /// pool too few free pages for it.
     pub fn map(fd: impl AsFd, len: u64, page: PageSize) -> Result<Self> {
         Self::map_row(&[(fd.as_fd(), len)], page)
     }
 
-    /// Maps the first `len` bytes of each file, one behind the other without a gap.
+    /// Maps the first `len` bytes of each file, directly one behind the other.
     ///
-    /// All or nothing: if one cannot be mapped, none is.
+    /// All or nothing: one failure unmaps the others.
     pub fn map_row(files: &[(BorrowedFd<'_>, u64)], page: PageSize) -> Result<Self> {
         let mut total: u64 = 0;
         for &(_, len) in files {
@@ -83,7 +83,7 @@ impl Mapping {
         Ok(row)
     }
 
-    /// Address space alone: nothing can be read or written there yet.
+    /// Address space alone: reads and writes fault there.
     fn reserve(len: u64, page: PageSize) -> Result<Self> {
         let fits = |bytes: u64| usize::try_from(bytes).map_err(|_| too_long(len));
         if len == 0 {
@@ -110,7 +110,8 @@ impl Mapping {
     fn trim(&mut self, head: usize, tail: usize) -> Result<()> {
         if tail > 0 {
             let end = self.start.wrapping_byte_add(self.len - tail);
-            // SAFETY: the last `tail` bytes of a range that this value owns and nobody points into.
+            // SAFETY: the last `tail` bytes of a range that this value owns, without a pointer into
+            // them.
             unsafe { rustix::mm::munmap(end, tail) }
                 .or_call(|| format!("munmap({end:?}, {tail})"))?;
             self.len -= tail;
@@ -153,7 +154,7 @@ impl Mapping {
         self.start.cast()
     }
 
-    /// Its length in bytes, never 0.
+    /// Its length in bytes, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
         self.len
@@ -162,7 +163,7 @@ impl Mapping {
     /// Puts every page into the page tables, allocating (and zeroing) those that are holes.
     ///
     /// # Errors
-    /// EFAULT or ENOMEM if a hole could not be filled, EHWPOISON for a broken page; the rest may be
+    /// EFAULT or ENOMEM if a hole stays unfilled, EHWPOISON for a broken page; the rest may be
     /// populated.
     pub fn populate(&self) -> Result<()> {
         self.populate_range(0..self.len)
@@ -207,7 +208,7 @@ impl Mapping {
     /// seen in part.
     ///
     /// # Panics
-    /// If the range is not inside the mapping.
+    /// If the range leaves the mapping.
     pub fn read(&self, offset: usize, buffer: &mut [u8]) {
         let end = offset.checked_add(buffer.len());
         assert!(end.is_some_and(|end| end <= self.len), "{offset} is outside the mapping");
@@ -222,9 +223,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this value's own, and raw pointers into it end with it by contract.
         let result = unsafe { rustix::mm::munmap(self.start, self.len) };
-        // Where the kernel has merged it with its neighbours it has to be cut out of them, for
-        // which there may be no memory: it stays until the process ends then. EINVAL would be a
-        // file of larger pages than `place` accepted, which mmap refuses.
+        // If the kernel has merged it with its neighbours, it must be cut out of them, and memory
+        // for that may be missing: then it stays until the process ends. EINVAL would be a file of
+        // larger pages than `place` accepted, which mmap refuses.
         debug_assert!(
             matches!(result, Ok(()) | Err(Errno::NOMEM)),
             "munmap({:?}, {}): {result:?}",

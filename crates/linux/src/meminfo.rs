@@ -16,9 +16,9 @@ pub struct Memory {
     pub total_bytes: u64,
     /// Entirely unused.
     pub free_bytes: u64,
-    /// Could be had without swapping; huge pages of the pool are not in it.
+    /// Available by dropping caches; huge pages of the pool are excluded.
     pub available_bytes: u64,
-    /// All hugetlb pages of all sizes, used or not; `None` without hugetlb.
+    /// All hugetlb pages of all sizes, used and unused; `None` if hugetlb is missing.
     pub hugetlb_bytes: Option<u64>,
     /// The size that a hugetlb mapping gets when it names none; `None` without hugetlb.
     pub default_huge_page: Option<PageSize>,
@@ -30,7 +30,7 @@ pub struct Memory {
 /// The page size of plain memory on this machine, 4 KiB on x86-64.
 ///
 /// # Panics
-/// On a kernel whose pages are smaller than 4 KiB, which Linux has none of.
+/// On a kernel with pages smaller than 4 KiB, which Linux lacks.
 pub fn base_page() -> PageSize {
     PageSize::new(rustix::param::page_size() as u64).expect("a power of two of at least 4 KiB")
 }
@@ -83,7 +83,7 @@ fn memory_of(path: &Path, text: &str) -> Result<Memory> {
 pub struct NodeMemory {
     /// All of it, huge pages included.
     pub total_bytes: u64,
-    /// Entirely unused, in no pool of huge pages.
+    /// Entirely unused, outside the pools of huge pages.
     pub free_bytes: u64,
 }
 
@@ -115,7 +115,7 @@ impl NodeMeter {
         }))
     }
 
-    /// What it says now. Waits for no other reader.
+    /// The present text. Other readers never delay it.
     ///
     /// # Errors
     /// Those of `pread`: ENODEV once the node is gone.
@@ -134,15 +134,14 @@ impl NodeMeter {
     }
 }
 
-/// How much of a node's memory programs could still have without swapping: no more than
-/// `MemAvailable` says for the machine, and than the node has free, in its page cache and in slabs
-/// that can be reclaimed.
+/// The memory of a node that programs could still have without swapping. It is at most the
+/// machine's `MemAvailable`, and at most the node's free memory, page cache and reclaimable slabs.
 pub fn available_on(roots: &Roots, node: Node) -> Result<Bytes> {
     let available = memory(roots)?.available_bytes;
     let path = roots.sys.join(format!("devices/system/node/node{node}/meminfo"));
     let Some(text) = files::read_if_there(&path)? else { return Ok(Bytes(available)) };
     let bytes = |name| node_field(&path, &text, name);
-    // Shared memory is in the cache and cannot be dropped.
+    // Shared memory is in the cache and must stay there.
     let cache = bytes(" FilePages")?.saturating_sub(bytes(" Shmem")?);
     let here = bytes(" MemFree")?.saturating_add(cache).saturating_add(bytes(" SReclaimable")?);
     Ok(Bytes(available.min(here)))
@@ -174,7 +173,7 @@ impl FreeBlocks {
     /// How many pages of size `page` lie ready-made in free blocks, without compaction.
     ///
     /// For sizes above the largest block that the allocator keeps (4 MiB on x86-64, so for 1 GiB
-    /// pages) this is an upper bound: the kernel does not say which largest blocks are neighbours.
+    /// pages) this is an upper bound: the kernel hides which of the largest blocks are neighbours.
     pub fn obtainable(&self, page: PageSize, base: PageSize) -> u64 {
         let order = (page.bytes() / base.bytes()).max(1).trailing_zeros() as usize;
         let top = self.by_order.len().saturating_sub(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! hugetlbfs mounts: making one, finding those that exist, telling whether a path is on one.
+//! hugetlbfs mounts: making one, finding existing ones, telling whether a path is on one.
 
 use std::ffi::CString;
 use std::fs::DirBuilder;
@@ -54,21 +54,10 @@ pub fn mount(dir: &Path, page: PageSize) -> Result<HugetlbMount> {
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 impl HugetlbMount {
-    /// Gives one that an earlier version mounted the flags that [`mount`] would give it now; files
-    /// that are open and mapped stay so.
-    ///
-    /// # Errors
-    /// [`Error::is_denied`] without `CAP_SYS_ADMIN`.
-    pub fn refresh(&self) -> Result<()> {
-        rustix::mount::mount_remount(&self.dir, MountFlags::BIND | FLAGS, "")
-            .or_call(|| format!("mount({:?}, remount|bind|nosuid|nodev)", self.dir))
-            .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
-    }
-
     /// Unmounts it; the pages of all files on it return to the kernel's pool.
     ///
     /// # Errors
-    /// EBUSY while anybody has a file on it open or mapped.
+    /// EBUSY while a process has a file on it open or mapped.
     pub fn unmount(self) -> Result<()> {
         rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW)
             .or_call(|| format!("umount2({:?}, UMOUNT_NOFOLLOW)", self.dir))
@@ -76,7 +65,7 @@ impl HugetlbMount {
             .advise(Errno::PERM, "needs CAP_SYS_ADMIN: run as root")
     }
 
-    /// Takes it out of the tree at once; pages that somebody still maps stay until they let go.
+    /// Takes it out of the tree at once; mapped pages stay until their processes let go.
     pub fn detach(self) -> Result<()> {
         mountinfo::detach(&self.dir)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is mounted where, as this process sees it: `/proc/self/mountinfo`, proc(5).
+//! The mounts that this process sees: `/proc/self/mountinfo`, proc(5).
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(crate) fn read(roots: &Roots) -> Result<Vec<Entry>> {
     text.lines().map(|line| parse(line).ok_or_else(|| malformed(roots, line))).collect()
 }
 
-/// Takes a mount out of the tree at once. Who has a file on it open or mapped keeps that.
+/// Takes a mount out of the tree at once. Open and mapped files on it stay usable.
 pub(crate) fn detach(dir: &Path) -> Result<()> {
     rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
         .or_call(|| format!("umount2({dir:?}, UMOUNT_NOFOLLOW|MNT_DETACH)"))

@@ -3,9 +3,9 @@
 //!
 //! A hugetlbfs file has no memory policy of its own, so `fallocate` places its pages by the policy
 //! of the *thread* that calls it: [`bind_thread_to`] before, [`nodes_of`] as the check afterwards
-//! (`tests/real/numa.rs`, asked of Linux 6.12 in a virtual machine of two nodes).
-//! A kernel without NUMA answers ENOSYS to all of it; there node 0 is the whole machine, and these
-//! functions say so instead of failing.
+//! (`tests/real/numa.rs`, asked of Linux 6.12 in a virtual machine of two nodes). A kernel without
+//! NUMA answers ENOSYS to all of it; there node 0 is the whole machine, and these functions say so
+//! instead of failing.
 
 use std::ffi::c_void;
 
@@ -54,7 +54,7 @@ impl CpuMeter {
         KeptFile::open(path).map(Self)
     }
 
-    /// What it says now. Waits for no other reader.
+    /// The present text. Other readers never delay it.
     pub fn read(&self) -> Result<CpuSet> {
         let text = self.0.read()?;
         text.parse().map_err(|_| Error::malformed(&self.0.path, "a list like 0-3,8", &text))
@@ -82,11 +82,11 @@ pub fn reset_policy() -> Result<()> {
 
 /// The node of every page of a mapping, in the order of the addresses.
 ///
-/// Puts the pages into the page tables where they are not, at about 1 us a page; a hole in the file
-/// would be filled by that, so call it for files that have all their pages.
+/// Puts missing pages into the page tables, at about 1 us a page. It would also fill a hole in the
+/// file, so call it for files that have all their pages.
 ///
 /// # Errors
-/// EFAULT if a hole could not be filled.
+/// EFAULT if a hole stays unfilled.
 pub fn nodes_of(mapping: &Mapping, page: PageSize) -> Result<Vec<Node>> {
     let step = usize::try_from(page.bytes())
         .map_err(|_| Error::invalid("page size", page, "is larger than the address space"))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Directories whose path no other user can redirect.
+//! Directories with a path that no other user can redirect.
 //!
 //! Root that makes files below a directory of another user's makes them wherever that user's links
 //! lead, also when the last directory of the path is root's own. So the walk looks at the whole
@@ -10,7 +10,7 @@
 //! sticky bit (`/tmp`) other users can add names and change none of root's: it may lie on the path,
 //! and links in it are refused.
 //!
-//! Once a path was looked at, nobody but root and the caller's user can change what it means.
+//! After the look at a path, only root and the caller's user can change its meaning.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -41,11 +41,11 @@ impl AsFd for OwnDir {
 }
 
 impl OwnDir {
-    /// Opens the directory, and makes what is missing of its path with `mode`.
+    /// Opens the directory, and makes missing parts of its path with `mode`.
     ///
     /// # Errors
-    /// [`Error::Foreign`] with the component that another user can change; those of `openat` and
-    /// `mkdirat`. What was made stays.
+    /// [`Error::Foreign`] with the component that another user can change; the errors of `openat`
+    /// and `mkdirat`. New directories stay.
     pub fn make(path: &Path, mode: u32) -> Result<Self> {
         let mut walk = Walk::begin(path)?;
         while walk.step(mode)? {}
@@ -74,7 +74,7 @@ impl<'a> Walk<'a> {
     fn begin(path: &'a Path) -> Result<Self> {
         let absolute = std::path::absolute(path).or_call(|| format!("getcwd() for {path:?}"))?;
         let (at, stat) = root()?;
-        // Whoever has the root directory has all of it: in a user namespace that is its maker.
+        // The owner of the root directory has all of it: in a user namespace that is its maker.
         let trusted = [0, rustix::process::geteuid().as_raw(), stat.st_uid];
         let left = components(&absolute);
         let mut walk = Self { path, trusted, at, stat, reached: "/".into(), left, links: 0 };
@@ -252,7 +252,7 @@ mod tests {
         create_dir(&theirs).unwrap();
         create_dir(&own).unwrap();
         if chown(&theirs, Some(65534), None).is_err() {
-            crate::testkit::skip("giving a directory away needs root");
+            testkit::skip("giving a directory away needs root");
             return;
         }
         symlink(&own, theirs.join("run")).unwrap();

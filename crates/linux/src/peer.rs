@@ -19,7 +19,7 @@ use crate::roots::Roots;
 /// The most supplementary groups that are looked at. A process may have 65,536. The kernel
 /// translates and copies each in the time of the caller: 2 to 4 ms a socket, 50 ms a request.
 pub const MOST_GROUPS: usize = 256;
-/// A line of procfs with so many groups, of ten digits each, is no longer.
+/// A procfs line with this number of groups, of ten digits each, fits.
 const LONGEST_LINE: u64 = 16 + 11 * MOST_GROUPS as u64;
 
 /// The credentials of a peer; ids are in the caller's namespaces.
@@ -50,7 +50,7 @@ impl Peer {
 pub enum Groups {
     /// All of them.
     Known(Vec<u32>),
-    /// More than [`MOST_GROUPS`]: which ones was not looked at.
+    /// More than [`MOST_GROUPS`]: the list was left unread.
     TooMany,
 }
 
@@ -73,7 +73,7 @@ impl Groups {
     /// but the kernel writes them all down first: up to 50 ms of the calling thread.
     ///
     /// # Errors
-    /// A `Groups:` line that is none.
+    /// A malformed `Groups:` line.
     pub fn of_request(roots: &Roots, thread: u32) -> Result<Self> {
         let path = roots.proc.join(format!("{thread}/status"));
         let mut status = match File::open(&path).or_call(|| format!("open({path:?})")) {
@@ -87,7 +87,7 @@ impl Groups {
             let read = (&mut status).take(LONGEST_LINE).read_until(b'\n', &mut line);
             read.or_call(|| format!("read({path:?})"))? > 0
         } {
-            // At a line's begin: a process may have such a name.
+            // At the begin of a line: a process may have this text as its name.
             let Some(groups) = line.strip_prefix(b"Groups:") else { continue };
             if !groups.ends_with(b"\n") {
                 return Ok(Self::TooMany);
@@ -130,7 +130,7 @@ pub fn has_ended(socket: impl AsFd, patience: Duration) -> Result<bool> {
     }
 }
 
-/// A descriptor of the peer's process, whose number is `pid`; readable in `poll` once it ended.
+/// A descriptor of the peer's process with the number `pid`; readable in `poll` once it ended.
 ///
 /// # Errors
 /// ESRCH if it is gone.
@@ -143,7 +143,7 @@ pub(crate) fn process(socket: BorrowedFd<'_>, pid: u32) -> Result<OwnedFd> {
             pidfd_open(number, PidfdFlags::empty()).or_call(|| format!("pidfd_open({pid}, 0)"))
         }
         Ok(pidfd) => Ok(pidfd),
-        // What kernels say of a process that nobody waits for any more.
+        // The kernels' texts for a process that was already reaped.
         Err(Errno::INVAL | Errno::NODATA) => {
             Err(Errno::SRCH).or_call(|| format!("getsockopt(SO_PEERPIDFD) of process {pid}"))
         }

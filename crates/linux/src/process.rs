@@ -23,8 +23,8 @@ pub fn cpu_time_with_children(roots: &Roots) -> Option<Duration> {
     Some(ticks(all.iter().fold(0, |sum, part| part.saturating_add(sum))))
 }
 
-/// CPU time that all CPUs have spent on whatever it was, in user and kernel mode and on interrupts,
-/// since the machine started; what a virtual machine's host kept from it is in it.
+/// CPU time of all CPUs in user and kernel mode and on interrupts, since the machine started; the
+/// time that a virtual machine's host kept is included.
 #[must_use]
 pub fn machine_cpu_time(roots: &Roots) -> Option<Duration> {
     let stat = std::fs::read_to_string(roots.proc.join("stat")).ok()?;
@@ -49,7 +49,7 @@ pub struct Process {
     pub began: Duration,
 }
 
-/// Describes a process. `None` if there is none of that number.
+/// Describes a process. `None` if that number is unused.
 #[must_use]
 pub fn describe(roots: &Roots, pid: u32) -> Option<Process> {
     let dir = roots.proc.join(pid.to_string());
@@ -63,7 +63,7 @@ pub fn describe(roots: &Roots, pid: u32) -> Option<Process> {
     // Real, effective, saved and of file systems.
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let uid = uids.split_whitespace().nth(1)?.parse().ok()?;
-    // Whoever may make control groups names them as it likes.
+    // Any program that may make control groups chooses their names.
     let cgroups = std::fs::read(dir.join("cgroup")).unwrap_or_default();
     let cgroups = String::from_utf8_lossy(&cgroups);
     let cgroup = ["0::", "1:name=systemd:", ""].iter().find_map(|begin| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pressure: how much of the time somebody who could run had to wait for a CPU, or for memory (the
-//! kernel's `accounting/psi.rst`; 4.20, and 5.13 for the `full` line of cpu).
+//! Pressure: the share of time in which a runnable task had to wait for a CPU, or a task for memory
+//! (the kernel's `accounting/psi.rst`; 4.20, and 5.13 for the `full` line of cpu).
 
 use std::path::Path;
 
@@ -35,8 +35,8 @@ pub fn cpu(roots: &Roots) -> Result<Option<Pressure>> {
     read(&roots.proc.join("pressure/cpu"))
 }
 
-/// The machine's memory pressure; `None` where the kernel has none. Whoever makes room for huge
-/// pages by moving memory waits for memory, too, and is in it.
+/// The machine's memory pressure; `None` where the kernel has none. A program that makes room for
+/// huge pages by moving memory waits for memory, too, and counts.
 pub fn memory(roots: &Roots) -> Result<Option<Pressure>> {
     read(&roots.proc.join("pressure/memory"))
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The system calls that rustix does not have, each behind a safe function of the same name.
+//! The system calls that rustix lacks, each behind a safe function of the same name.
 //!
 //! # Safety
 //!
 //! The unsafe operation of this file is `libc::syscall` and its typed relatives `fcntl`, `ioctl`,
-//! `getsockopt`. What can go wrong is that the kernel writes through a pointer for longer than the
-//! buffer behind it, or reads a mask past its end. So every buffer is a live slice or local of this
-//! file, its length is passed from the same value, and lengths that the kernel counts in bits are
-//! derived from the slice's length. Descriptors are borrowed for the call. No call here maps,
-//! unmaps or frees memory, and none keeps a pointer after it returns.
+//! `getsockopt`. Two things can go wrong: the kernel writes past the end of a buffer, or reads a
+//! mask past its end. So every buffer is a live slice or local of this file, its length is passed
+//! from the same value, and lengths that the kernel counts in bits are derived from the slice's
+//! length. Descriptors are borrowed for the call. No call here maps, unmaps or frees memory, and
+//! none keeps a pointer after it returns.
 #![expect(unsafe_code, reason = "system calls that rustix lacks")]
 
 use std::cmp::Ordering;
@@ -105,8 +105,8 @@ pub(crate) fn move_pages_query(addresses: &[*const c_void]) -> Result<Vec<c_int>
     check(ret).map(|_| status)
 }
 
-/// `ioctl(fd, number, argument)` for the calls of [`crate::hugepagectl`], whose numbers say how
-/// long the argument is. On any other file: ENOTTY.
+/// `ioctl(fd, number, argument)` for the calls of [`crate::hugepagectl`]: each number encodes the
+/// argument's length. On any other file: ENOTTY.
 ///
 /// # Panics
 /// If the number is of another interface, or says more bytes than the argument has.
@@ -148,7 +148,7 @@ pub(crate) fn sched_setscheduler(policy: c_int) -> Result<()> {
 
 /// `sched_getscheduler(0)` of the calling thread.
 pub(crate) fn sched_getscheduler() -> Result<c_int> {
-    // SAFETY: takes no pointer.
+    // SAFETY: takes a number only.
     let ret = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0 as c_int) };
     check(ret).and_then(|policy| c_int::try_from(policy).map_err(|_| Errno::OVERFLOW))
 }
@@ -176,8 +176,8 @@ const _: () = assert!(size_of::<SchedAttr>() == SchedAttr::SIZE as usize);
 /// `sched_getattr(thread, &attr, size, 0)`.
 pub(crate) fn sched_getattr(thread: c_int) -> Result<SchedAttr> {
     let mut attr = SchedAttr::default();
-    // SAFETY: the kernel writes at most as many bytes as it is told, the size of `attr`, whose
-    // fields are plain integers.
+    // SAFETY: the kernel writes at most the given number of bytes, the size of `attr`. Its fields
+    // are plain integers.
     let ret = unsafe {
         libc::syscall(
             libc::SYS_sched_getattr,
@@ -228,13 +228,12 @@ pub(crate) fn sched_getaffinity(thread: c_int) -> Result<Mask> {
     }
 }
 
-/// `getsockopt(fd, SOL_SOCKET, SO_PEERCRED)`: pid (0 where the peer is in a foreign pid namespace),
+/// `getsockopt(fd, SOL_SOCKET, SO_PEERCRED)`: pid (0 where the peer is in another pid namespace),
 /// uid and gid. rustix gives a non-zero pid type, which that 0 does not fit.
 pub(crate) fn peer_cred(fd: BorrowedFd<'_>) -> Result<libc::ucred> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = socklen(size_of::<libc::ucred>())?;
-    // SAFETY: the kernel writes at most `len` bytes, the size of `cred`, whose fields are plain
-    // ints.
+    // SAFETY: the kernel writes at most `len` bytes, the size of `cred`. Its fields are plain ints.
     let ret = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -299,7 +298,7 @@ pub(crate) fn parent_of_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd> 
     // SAFETY: the descriptor is borrowed for the call, which takes no argument.
     let ret = unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_PARENT as _) };
     check(ret.into())?;
-    // SAFETY: on success the kernel installed a new descriptor that nobody else owns.
+    // SAFETY: on success the kernel installed a new descriptor, owned by this call alone.
     Ok(unsafe { OwnedFd::from_raw_fd(ret) })
 }
 

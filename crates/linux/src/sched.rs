@@ -13,7 +13,7 @@ pub enum Policy {
     Other,
     /// `SCHED_BATCH`.
     Batch,
-    /// `SCHED_IDLE`: runs when nothing else wants to.
+    /// `SCHED_IDLE`: runs on idle CPUs.
     Idle,
     /// A real-time, deadline or newer policy, by its number.
     Special(i32),

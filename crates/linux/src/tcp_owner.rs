@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whose the other end of a TCP connection is, if it is on this machine: asked of the kernel by its
-//! two addresses (sock_diag(7)), which looks up that one socket and walks no table. 8 us.
+//! The user at the other end of a TCP connection, if it is on this machine. The kernel finds that
+//! one socket by its two addresses (sock_diag(7)), without walking a table. 8 us.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -40,8 +40,8 @@ impl TcpOwners {
         socket.map(Self).or_call(|| "socket(AF_NETLINK, SOCK_DGRAM, NETLINK_SOCK_DIAG)".to_owned())
     }
 
-    /// The user who has the end at `peer` of a connection to `local`. `None` where no process of
-    /// this network namespace has it: it is another machine's, or was closed already.
+    /// The user at the `peer` end of a connection to `local`. `None` if the end is in no process of
+    /// this network namespace: it is another machine's, or was closed already.
     ///
     /// # Errors
     /// Those of asking.

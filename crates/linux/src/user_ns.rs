@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! User namespaces: whose a process is that runs as one of the many users of a namespace.
+//! User namespaces: the maker of a process that runs as one of the many users of a namespace.
 //!
 //! Where users have subordinate numbers (subuid(5)), each of them is 65,536 users in a namespace
 //! that it makes. The kernel knows who made a namespace, and inside which other one.
@@ -17,9 +17,9 @@ use crate::peer::{self, Peer};
 use crate::raw;
 use crate::roots::Roots;
 
-/// The user who made the outermost user namespace that a socket's peer is in, below the caller's
-/// own and those that root made; `None` if there is none such, so that its number is its own. A
-/// kernel without user namespaces (`CONFIG_USER_NS`) has none.
+/// The user who made the outermost user namespace of a socket's peer, below the caller's own and
+/// those that root made. `None` without such a namespace: then its user number is its own. A kernel
+/// without user namespaces (`CONFIG_USER_NS`) has none.
 ///
 /// Namespaces that root made are containers, and their users as different as any.
 ///

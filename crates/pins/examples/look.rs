@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use linux::BlockDir;
-use linux::testkit::hugepages::{MIB_2, mounted, reserve};
 use prezero_pins::{Holder, PinProbe};
+use testkit::hugepages::{MIB_2, mounted, reserve};
 
 #[expect(clippy::print_stdout, reason = "its purpose")]
 fn main() {

@@ -18,9 +18,9 @@ use units::PageSize;
 
 use crate::probe::{Error, PinProbe, References, Result, Unavailable};
 
-/// A file at rest, as it was measured on this kernel: where its pages are, the references of a page
-/// that nobody holds, those of the name and of the inode of a file that is open once, and how that
-/// one description is counted.
+/// A file at rest, as it was measured on this kernel. The measure has the places of its pages, the
+/// references of an unpinned page, those of the name and of the inode of a file that is open once,
+/// and the count of that one description.
 ///
 /// Only [`PinProbe::measure`] makes one, and only after it has seen a pin, a watch and a lock come
 /// and go.
@@ -35,7 +35,7 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// How a file is looked at of which nothing is known: all its pages are found, slowly.
+    /// The way to look at a file without any measure: all its pages are found, slowly.
     fn unknown(page: PageSize) -> Self {
         Self { page, step: 1, references: 0, names: 0, open: (0, 0), inodes: 0 }
     }
@@ -96,8 +96,8 @@ impl PinProbe {
     /// Measures what a file of such pages looks like at rest, and that a pin is seen: gives `file`
     /// a page, pins it by `vmsplice`, and lets it go.
     ///
-    /// `file` is an empty hugetlbfs file of the caller's own, open once, that nobody else ever had.
-    /// It has one page afterwards. Blocks for the zeroing of that page, and 20 us.
+    /// `file` is an empty hugetlbfs file of the caller's own, open once, and never shared. It has
+    /// one page afterwards. Blocks for the zeroing of that page, and 20 us.
     ///
     /// # Errors
     /// [`Unavailable`] if no page is free, or the pin is not seen as one reference more on that
@@ -191,7 +191,7 @@ struct Pin {
 }
 
 impl Pin {
-    /// Pins the second page of `file`; nothing maps it afterwards.
+    /// Pins the second page of `file`; the mapping is gone afterwards.
     fn of_second_page(file: &BlockFile, page: PageSize) -> Result<Self> {
         let failed = |call: &str| {
             let call = call.to_owned();
@@ -217,8 +217,8 @@ impl Pin {
             )
         }
         .map_err(failed("mmap(MAP_SHARED)"))?;
-        // SAFETY: one byte of a readable mapping, which lives until the call has returned; nobody
-        // writes to it meanwhile, since `file` is the caller's own.
+        // SAFETY: one byte of a readable mapping, which lives until the call has returned; it stays
+        // unchanged meanwhile, since `file` is the caller's own.
         let byte = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), 1) };
         // SAFETY: without SPLICE_F_GIFT the page stays the file's; the pipe holds a reference.
         let given = unsafe {

@@ -25,12 +25,12 @@ struct Aligned<T: ?Sized>(T);
 
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/pins.bpf.o")));
 
-/// Why pins cannot be seen here.
+/// The reason why pins are invisible here.
 #[derive(Debug, thiserror::Error)]
 #[error("pins cannot be seen: {0}")]
 pub struct Unavailable(pub(crate) String);
 
-/// Why one look gave no answer.
+/// The reason why one look failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -45,7 +45,7 @@ pub enum Error {
     /// Mapping a page of the measured file failed.
     #[error(transparent)]
     Linux(#[from] linux::Error),
-    /// The program did not run.
+    /// The program failed to run.
     #[error("bpf(BPF_PROG_RUN) of the pin probe = {0}")]
     Run(rustix::io::Errno),
     /// It ran, and looked at something else.
@@ -53,17 +53,17 @@ pub enum Error {
     NotLooked {
         /// The descriptor.
         fd: i32,
-        /// What was in the way.
+        /// The obstacle.
         why: &'static str,
     },
-    /// A page size, length or count that is none.
+    /// An invalid page size, length or count.
     #[error("{what} {value} {why}")]
     Value {
         /// What it is.
         what: &'static str,
         /// Which one.
         value: u64,
-        /// What is wrong with it.
+        /// The defect.
         why: &'static str,
     },
 }
@@ -120,7 +120,7 @@ const KEPT: usize = 4096;
 const OVER: u64 = u64::MAX;
 /// Slots of the index that one run looks at: 40 ms. A file may have few pages far apart.
 const STEPS: u32 = 1 << 18;
-/// No descriptor has this number.
+/// An unused descriptor number.
 const NO_WATCHER: u32 = u32::MAX;
 
 const DONE: u32 = 1;
@@ -136,12 +136,12 @@ pub struct References {
     pub behind: u32,
     /// Pages with a memory error, which the kernel holds for good.
     pub poisoned: u32,
-    /// Of the others, pages with another number of references than at rest: somebody holds them, or
-    /// the kernel has them in hand for a moment (compaction).
+    /// Of the others, pages with another number of references than at rest: a process holds them,
+    /// or the kernel has them in hand for a moment (compaction).
     pub held: u32,
     /// The first of all, counted in entries of the index; without meaning if there is none.
     pub(crate) first: u64,
-    /// The first of those that are held, counted in pages of the file; as above.
+    /// The first of the held pages, counted in pages of the file; as above.
     pub first_held: u64,
     /// The fewest references of any page.
     pub lowest: i32,
@@ -151,8 +151,8 @@ pub struct References {
     pub(crate) sum: u64,
     /// Whether any process maps the file, the caller's included.
     pub mapped: bool,
-    /// References of its directory entry: each description has one, and each descriptor opened with
-    /// `O_PATH`, and who is about to open the file and has been let in.
+    /// References of its directory entry: each description has one, and so has each descriptor
+    /// opened with `O_PATH`, and each admitted `open` of the file that has yet to return.
     pub names: i32,
     /// Descriptions that may write, and those that may only read; a mapping has one, too.
     pub open: (i32, i32),
@@ -160,7 +160,7 @@ pub struct References {
     pub inode: Inode,
 }
 
-/// What hangs on a file's inode, and on no description of it.
+/// Things that hang on a file's inode, apart from its descriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inode {
     /// References of the inode itself: its directory entry has one, all watches together another.
@@ -190,7 +190,7 @@ pub struct PinProbe {
 }
 
 fn lock(kept: &Mutex<OwnedFd>) -> MutexGuard<'_, OwnedFd> {
-    // What is in the map is written by whoever has the lock, from its start.
+    // The holder of the lock writes the map, from its start.
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -232,11 +232,11 @@ impl PinProbe {
     /// Looks at all pages of `file`, and says which of them lie behind its first `end`. 0.15 us for
     /// each. `watcher` is the caller's inotify descriptor, if it may watch the file by one.
     ///
-    /// Takes nothing and changes nothing. What it says holds for good only while nobody can make a
-    /// new pin: see [`prove`](Self::prove).
+    /// Takes nothing and changes nothing. The answer lasts only while no process can make a new
+    /// pin: see [`prove`](Self::prove).
     ///
     /// # Errors
-    /// [`Error::NotLooked`] if `file` is not of hugetlbfs; the kernel's for the program.
+    /// [`Error::NotLooked`] if `file` is outside hugetlbfs; the kernel's for the program.
     pub fn look(
         &self,
         file: BorrowedFd<'_>,
@@ -253,7 +253,7 @@ impl PinProbe {
         Ok(query.seen(rest))
     }
 
-    /// The same without a look at any page: 1 us.
+    /// The same for descriptions only, pages left alone: 1 us.
     pub(crate) fn look_at_name(
         &self,
         file: BorrowedFd<'_>,
@@ -282,7 +282,7 @@ impl PinProbe {
         Ok((addresses, query.sum))
     }
 
-    /// Those of the pages, by their addresses, that are in no file, and that somebody has.
+    /// The pages, by their addresses, that are in no file and still in use.
     pub(crate) fn strays(&self, addresses: &[u64]) -> Result<Vec<u64>> {
         let mut strays = Vec::new();
         let kept = lock(&self.kept);
@@ -315,7 +315,7 @@ impl PinProbe {
 }
 
 impl Query {
-    /// A question that is about no page.
+    /// A question apart from pages.
     fn new(file: BorrowedFd<'_>, rest: Rest, watcher: Option<BorrowedFd<'_>>) -> Result<Self> {
         let fd = file.as_raw_fd();
         let stat = rustix::fs::fstat(file)
@@ -376,7 +376,7 @@ impl Query {
     }
 }
 
-/// Runs a program on what is asked of it, which it writes back.
+/// Runs a program on the request, which it writes back.
 fn run(program: &OwnedFd, asked: &mut [u8]) -> std::result::Result<(), rustix::io::Errno> {
     let length = u32::try_from(asked.len()).map_err(|_| rustix::io::Errno::INVAL)?;
     let mut options = libbpf_sys::bpf_test_run_opts {
@@ -386,13 +386,13 @@ fn run(program: &OwnedFd, asked: &mut [u8]) -> std::result::Result<(), rustix::i
         ctx_size_in: length,
         ..Default::default()
     };
-    // SAFETY: the options are a live local, what is asked a live buffer of the length that is
+    // SAFETY: the options are a live local, the request is a live buffer of the length that is
     // passed with it, and the descriptor is a loaded program's.
     let ret = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
     checked(ret)
 }
 
-/// Reads what is in the map.
+/// Reads the map.
 fn read(map: &OwnedFd, into: &mut [u64]) -> Result<()> {
     assert_eq!(into.len(), KEPT, "the map's value has a size");
     let (key, value) = (0_u32, into.as_mut_ptr());

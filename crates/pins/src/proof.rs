@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The proof that a file is nobody's.
+//! The proof that no other process has a file.
 //!
 //! # Theory of operation
 //!
-//! Whoever has a file open or maps it has a description of it, and each description holds a
-//! reference of the file's directory entry: from the permission check of its `open` on, until its
-//! last mapping and descriptor are gone. So does a descriptor opened with `O_PATH`. A count of
-//! these at rest means that the caller's description is the only one, and that nobody is about to
-//! get another; and as nobody but the caller may open the file, it stays so. So no new pin can be
-//! made, and counts of pages that are at rest *after that* mean that none is left.
+//! Every process that has a file open or maps it has a description of it, and each description
+//! holds a reference of the file's directory entry. It holds it from the permission check of its
+//! `open` on, until its last mapping and descriptor are gone. So does a descriptor opened with
+//! `O_PATH`. A count of these at rest means that the caller's description is the only one, and that
+//! no `open` is in flight. Only the caller may open the file, so it stays like this. New pins are
+//! then impossible, and counts of pages that are at rest *after that* mean that none is left.
 //!
 //! The kernel takes the last reference of a description, by which everything that was done with it
 //! comes before, ahead of that of the directory entry (`__fput`). So who sees the second count at
 //! rest sees every pin.
 //!
 //! The write lease (fcntl(2)) says the same of descriptions, and waits for `file_rwsem`, which
-//! everybody who reads `/proc/locks` holds: 60 threads that did, with little CPU time, held up a
-//! lease for 3 s. What is read here waits for nobody.
+//! every reader of `/proc/locks` holds: 60 such threads, with little CPU time, held up a lease for
+//! 3 s. The reads here wait for no lock.
 
 //!
 //! Some state hangs on the inode and outlives all descriptions. A watch (inotify, fanotify) tells
@@ -27,7 +27,7 @@
 //! rule) counts as well.
 //!
 //! Pages may lie behind the end of a file (`fallocate(FALLOC_FL_KEEP_SIZE)`). The prover walks the
-//! whole index, and answers [`Holder::Altered`] for such a file.
+//! whole index, and answers [`Holder::Altered`] for these files.
 //!
 //! A pinned page can leave the file: its borrower punches it out, or cuts the file. No index has it
 //! then. [`LentPages`] holds the addresses of the pages that were lent, and the prover reads the
@@ -44,10 +44,10 @@ use crate::probe::{PinProbe, References, Result};
 /// has it for a microsecond.
 const NAME_LOOKS: u32 = 8;
 
-/// The knowledge that nobody has a file open, maps it, pins a page of it or is about to open it.
-/// Nothing but the prover's own watch hangs on its inode.
+/// The knowledge that no other process has a file open, maps it, pins a page of it or is about to
+/// open it. Only the prover's own watch hangs on its inode.
 ///
-/// Only [`PinProbe::prove`] makes one. True for as long as nobody is given access to the file.
+/// Only [`PinProbe::prove`] makes one. It lasts until a process is given access to the file.
 #[derive(Debug)]
 #[must_use]
 pub struct Unheld(());
@@ -57,32 +57,32 @@ pub struct Unheld(());
 pub enum Holder {
     /// Nobody.
     Nobody(Unheld),
-    /// Nobody has it open, maps it or pins a page; but somebody has a descriptor of its name
+    /// The file is closed, unmapped and unpinned; but a process has a descriptor of its name
     /// (`O_PATH`), or is about to open it.
     Named,
-    /// So many pages are pinned: pages of the file, or pages that were lent with it and left it.
-    /// The kernel may also have them in hand for a moment.
+    /// Pinned pages: of the file, or lent with it and since removed from it. The kernel may also
+    /// have them in hand for a moment.
     Pinned(u32),
     /// Somebody maps it.
     Mapped,
-    /// Somebody has it open.
+    /// Another process has it open.
     Open,
-    /// Nobody has it open, maps it or pins a page; but so many have a memory error.
+    /// The file is closed, unmapped and unpinned; but this number of pages has a memory error.
     Poisoned(u32),
-    /// The same; but so many pages lie behind its end, put there by whoever had it.
+    /// The same; but its borrower put this number of pages behind its end.
     Altered(u32),
     /// The same; but something hangs on its inode: a watch, a lock, a reference.
     Marked,
 }
 
-/// Who has a file open, besides the caller.
+/// The other users of an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opened {
-    /// Nobody, and nobody is about to.
+    /// None, and no `open` is in flight.
     Nobody,
-    /// Nobody, but somebody has a descriptor of its name (`O_PATH`), or is about to open it.
+    /// None, but a process has a descriptor of its name (`O_PATH`), or is about to open it.
     Named,
-    /// Somebody has it open, or maps it.
+    /// Another process has it open, or maps it.
     Open,
 }
 
@@ -97,13 +97,13 @@ pub struct LentPages {
 }
 
 impl PinProbe {
-    /// Asks who holds `file`, by the one description of the caller's. 0.15 us for each of its
-    /// pages, and 3 us. Waits for nobody. `watcher` is the inotify descriptor by which the caller
-    /// may watch the file, `lent` what the file had when it was lent, where that is known: pages
-    /// that have left it and are free are forgotten there.
+    /// Searches for holders of `file`, by the one description of the caller's. 0.15 us for each of
+    /// its pages, and 3 us. Returns without waiting. `watcher` is the inotify descriptor by which
+    /// the caller may watch the file. `lent` is the pages of the file at the start of its loan, if
+    /// known: pages that have left it and are free are forgotten there.
     ///
-    /// Nobody but the caller may have access to the file: what is found of one that others may open
-    /// is over at once.
+    /// Only the caller may have access to the file: an answer about a file that others may open
+    /// expires at once.
     ///
     /// # Errors
     /// Those of `fstat`, and those of [`look`](Self::look).
@@ -114,7 +114,7 @@ impl PinProbe {
         watcher: Option<BorrowedFd<'_>>,
         lent: Option<&mut LentPages>,
     ) -> Result<Holder> {
-        // Before the pages: who has no description any more makes no pin.
+        // Before the pages: a process without a description makes no new pin.
         let before = self.look_again(file, rest, watcher)?;
         if before.open != rest.open() {
             return Ok(if before.mapped { Holder::Mapped } else { Holder::Open });
@@ -149,7 +149,7 @@ impl PinProbe {
         Ok(LentPages { pages, sum })
     }
 
-    /// How many pages were lent with a file, have left it, and are somebody's.
+    /// How many pages were lent with a file, have left it, and are still in use.
     fn missing(&self, file: &BlockFile, rest: Rest, lent: &mut LentPages) -> Result<u32> {
         let (mut now, _) = self.addresses(file.as_fd(), rest)?;
         now.sort_unstable();
@@ -161,8 +161,8 @@ impl PinProbe {
         Ok(u32::try_from(strays.len()).unwrap_or(u32::MAX))
     }
 
-    /// Asks who has `file` open, by the one description of the caller's; the caller may map it.
-    /// 1 us. Waits for nobody.
+    /// Searches for other users of `file`, by the one description of the caller's; the caller may
+    /// map it. 1 us. Returns without waiting.
     ///
     /// # Errors
     /// As [`prove`](Self::prove).
@@ -177,7 +177,7 @@ impl PinProbe {
         })
     }
 
-    /// Looks at no page, again as long as somebody has only the name.
+    /// Looks at no page, again as long as a process has only the name.
     fn look_again(
         &self,
         file: &BlockFile,
@@ -196,8 +196,8 @@ impl PinProbe {
     }
 }
 
-/// What two looks come to, between which nobody could open the file: `elsewhere` pages of it are
-/// not where it has its pages.
+/// The verdict of two looks, with opens excluded in between: `elsewhere` pages of it are not where
+/// it has its pages.
 fn judge(before: &References, seen: &References, elsewhere: u32, rest: Rest) -> Holder {
     let is_named = |seen: &References| seen.names != rest.names();
     let inode = seen.inode;
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    /// What is said of a file that is at rest but for that.
+    /// The verdict on a file that is at rest but for one change.
     fn said(change: impl Fn(&mut References)) -> String {
         let mut seen = at_rest();
         change(&mut seen);

@@ -5,11 +5,11 @@
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
-use linux::testkit::hugepages::{GIB_1, MIB_2, mounted, reserve};
-use linux::testkit::{punch, skip};
 use linux::{BlockDir, BlockFile, Mapping};
 use prezero_pins::{Error, Holder, PinProbe, Rest};
 use rustix::pipe::{IoSliceRaw, PipeFlags, SpliceFlags, pipe_with, vmsplice};
+use testkit::hugepages::{GIB_1, MIB_2, mounted, reserve};
+use testkit::{punch, skip};
 use units::PageSize;
 
 struct Rig {
@@ -19,7 +19,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Runs `test` with so many free pages of each size that the machine has.
+    /// Runs `test` with this number of free pages of each size that the machine has.
     fn each(pages: u64, test: impl Fn(&Self)) {
         for page in [MIB_2, GIB_1] {
             let Some(_guard) = reserve(page, pages) else { continue };
@@ -194,10 +194,10 @@ fn pages_behind_the_end_are_seen_and_no_length_hides_them() {
         let seen = rig.probe.look(file.as_fd(), 1, rest, None).unwrap();
         assert_eq!((seen.pages, seen.behind), (3, 2));
 
-        // Pinned, it is somebody's.
+        // Pinned, it is in use.
         file.set_len(2 * page).unwrap();
         let pipe = spliced(rig, &file, rig.bytes());
-        // A file that is cut keeps nothing behind its end.
+        // A file that is cut is empty behind its end.
         assert!(matches!(prove(), Holder::Pinned(1)));
         drop(pipe);
         assert!(matches!(prove(), Holder::Nobody(_)));
@@ -250,7 +250,7 @@ fn pages_that_were_lent_and_left_their_file_pinned_are_seen_until_they_are_free(
         let mut prove = || rig.probe.prove(&file, rest, None, Some(&mut lent)).unwrap();
         assert!(matches!(prove(), Holder::Nobody(_)));
 
-        // Free, they are nobody's, also where others take their place.
+        // Free, they are unused, also where others take their place.
         punch(&file, 0..page).unwrap();
         assert!(matches!(prove(), Holder::Nobody(_)), "a hole");
         file.allocate(0, page).unwrap();

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mmap(MAP_ANONYMOUS | MAP_HUGETLB)`.
 //!
-//! Lent memory is a file's, mapped shared. For a shared request that is what the kernel itself
-//! makes. A private request differs where processes part or pages are given back: see
-//! [`crate::private`].
+//! Lent memory is a file's, mapped shared. For a shared request the kernel does the same, so the
+//! program finds no difference. A private request is served only on demand: [`crate::private`].
+//!
+//! A loan may come in several blocks, which are as many mappings. From Linux 6.17 on the kernel
+//! moves several mappings by one `mremap`. Before, a shared request is served by one block.
 //!
 //! # Safety
 //!
-//! What is mapped here lies in a range that this file reserved from the kernel for this very
-//! request, so that nobody else has anything there. With `MAP_FIXED` it is then moved to where the
-//! program itself asked for whatever was there to be replaced.
+//! This file maps into a range that it reserved from the kernel for this very request. With
+//! `MAP_FIXED` the result then moves to where the program asked for all to be replaced.
 #![expect(unsafe_code, reason = "maps memory where the program asked for it")]
 
 use std::os::fd::AsRawFd;
@@ -19,10 +20,10 @@ use libc::c_int;
 
 use crate::config::config;
 use crate::daemon::{Ask, Lender};
+use crate::lent_files::LentFiles;
+use crate::lent_ranges::{self, Kind, Range};
 use crate::raw::{self, Errno};
 use crate::say::say;
-use crate::stays::Stays;
-use crate::{next, places, private};
 
 /// One call's arguments.
 #[derive(Debug, Clone, Copy)]
@@ -31,33 +32,32 @@ pub(crate) struct Request {
     pub(crate) bytes: usize,
     pub(crate) prot: c_int,
     pub(crate) flags: c_int,
-    /// The descriptor of a file without a name and without memory, and the size of its pages: what
-    /// is private of it is as anonymous.
-    pub(crate) file: Option<(c_int, u64)>,
+    /// For a private mapping of an empty file without a name: the size of its pages.
+    pub(crate) file_page: Option<u64>,
 }
 
-/// What else of a request's flags a mapping of the loan takes over.
+/// Flags of a request that a mapping of the loan keeps.
 const KEPT: c_int = libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_LOCKED;
 /// Page tables can be shared per GiB, see the daemon's `tables`.
 const GIB: usize = 1 << 30;
 
+/// Whether flags ask for anonymous huge pages.
+pub(crate) fn is_for_huge_pages(flags: c_int) -> bool {
+    let wanted = libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+    flags & wanted == wanted
+}
+
+pub(crate) fn is_private(flags: c_int) -> bool {
+    flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+}
+
 impl Request {
-    pub(crate) fn is_for_huge_pages(&self) -> bool {
-        let wanted = libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
-        self.flags & wanted == wanted
-    }
-
-    fn is_private(&self) -> bool {
-        self.flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-    }
-
     /// The page size that the flags name, or the default.
     fn page(&self, default: u64) -> u64 {
-        let named = self.file.map(|(_, page)| page);
-        named.unwrap_or_else(|| page_of(self.flags.cast_unsigned(), default))
+        self.file_page.unwrap_or_else(|| page_of(self.flags.cast_unsigned(), default))
     }
 
-    /// Why it is not to be served.
+    /// Why the request is not served.
     fn obstacle(&self) -> Option<&'static str> {
         let kind = self.flags & libc::MAP_TYPE;
         let config = config();
@@ -68,11 +68,11 @@ impl Request {
             () if kind != libc::MAP_SHARED && kind != libc::MAP_PRIVATE => {
                 Some("it is neither MAP_SHARED nor MAP_PRIVATE")
             }
-            () if self.is_private() && config.private.is_none() => {
-                Some("it is private, and PREZERO_PRIVATE=no")
+            () if is_private(self.flags) && !config.private => {
+                Some("it is private, which needs PREZERO_PRIVATE=1")
             }
             () if self.flags & libc::MAP_NORESERVE != 0 => {
-                Some("MAP_NORESERVE asks for address space, not for memory")
+                Some("MAP_NORESERVE asks for address space and no memory")
             }
             () if self.flags & libc::MAP_GROWSDOWN != 0 => Some("MAP_GROWSDOWN"),
             () if self.flags & libc::MAP_FIXED != 0 && not_aligned() => {
@@ -92,100 +92,72 @@ pub(crate) fn page_of(flags: u32, default: u64) -> u64 {
     }
 }
 
-/// Serves a request, or makes the untouched call.
+/// Serves a request: the address, or `None` if nothing was done. `last_hope`: the kernel has no
+/// page for it, so that pages which are not ready serve as well.
 ///
 /// # Safety
-/// As `mmap` itself: with `MAP_FIXED` what lies in the range is the program's to give up.
+/// As `mmap` itself: with `MAP_FIXED` the program gives up what lies in the range.
 pub(crate) unsafe fn map(
     lender: &mut Lender,
-    stays: &mut Stays,
+    files: &mut LentFiles,
     request: Request,
-) -> raw::Result<usize> {
-    let untouched = || {
-        let Request { address, bytes, prot, flags, file } = request;
-        let fd = file.map_or(-1, |(fd, _)| fd);
-        // SAFETY: the program's own call, with its own arguments.
-        unsafe { next::mmap(address, bytes, prot, flags, fd, 0) }
-    };
-    let obstacle = request.obstacle();
-    let page = request.page(config().default_page);
-    let rounded = (request.bytes as u64).checked_next_multiple_of(page);
-    let (None, Some(bytes)) = (obstacle, rounded) else {
-        let why = obstacle.unwrap_or("its length has no multiple of the page size");
+    last_hope: bool,
+) -> Option<usize> {
+    let not = |why: &dyn std::fmt::Display| {
         say(format_args!("mmap of {} bytes is not served: {why}", request.bytes));
-        return untouched();
+        None
     };
-    let ask = Ask { bytes, page, single: false, last_hope: false, node: None };
-    let mut waiting = None;
-    match lender.lend(ask) {
-        // SAFETY: the caller's contract.
-        Ok(loan) if loan.ready_bytes().0 > 0 => match unsafe { serve(stays, &loan, request, page) }
-        {
-            Ok(start) => return Ok(start),
-            Err(error) => say(format_args!("mmap of {bytes} bytes is not served: {error}")),
-        },
-        // Memory that nobody has zeroed is no better than the kernel's own, as long as it has some.
-        Ok(loan) => {
-            say(format_args!("mmap of {bytes} bytes is not served: nothing is ready"));
-            waiting = Some(loan);
-        }
-        Err(why) => say(format_args!("mmap of {bytes} bytes is not served: {why}")),
+    if let Some(why) = request.obstacle() {
+        return not(&why);
     }
-    let refused = match untouched() {
-        Err(refused @ Errno(libc::ENOMEM)) => refused,
-        result => return result,
+    let page = request.page(config().default_page);
+    let Some(bytes) = (request.bytes as u64).checked_next_multiple_of(page) else {
+        return not(&"its length has no multiple of the page size");
     };
-    // The pages may be the daemon's: with it, as without it, the program is to get them.
-    let loan = waiting.map_or_else(|| lender.lend(Ask { last_hope: true, ..ask }), Ok);
-    let served = loan.and_then(|loan| {
-        // SAFETY: the caller's contract.
-        let served = unsafe { serve(stays, &loan, request, page) };
-        served.map_err(|error| error.to_string())
-    });
-    served.map_err(|why| {
-        say(format_args!("nor has the kernel {bytes} bytes, nor the daemon: {why}"));
-        refused
-    })
+    let rows_move = || raw::kernel_release().is_some_and(|release| release >= (6, 17));
+    let single = !is_private(request.flags) && !rows_move();
+    let loan = match lender.lend(Ask { bytes, page, single, last_hope, node: None }) {
+        Ok(loan) if loan.ready_bytes().0 > 0 || last_hope => loan,
+        Ok(_) => return not(&"nothing is ready"),
+        Err(why) => return not(&why),
+    };
+    let ready = loan.ready_bytes();
+    // SAFETY: the caller's contract.
+    match unsafe { serve(files, &loan, request, page) } {
+        Ok(start) => {
+            let blocks = loan.parts().len();
+            say(format_args!(
+                "mmap of {bytes} bytes at {start:#x} is served: {ready} ready, {blocks} blocks"
+            ));
+            Some(start)
+        }
+        Err(error) => not(&error),
+    }
 }
 
 /// Maps the loan for the request.
 ///
 /// # Safety
 /// As [`map`].
-unsafe fn serve(stays: &mut Stays, loan: &Loan, request: Request, page: u64) -> raw::Result<usize> {
-    let too_long = |_| Errno(libc::ENOMEM);
+unsafe fn serve(
+    files: &mut LentFiles,
+    loan: &Loan,
+    request: Request,
+    page: u64,
+) -> Result<usize, String> {
+    let too_long = |_| "it is too long".to_owned();
     let bytes = usize::try_from(loan.bytes().0).map_err(too_long)?;
     let page = usize::try_from(page).map_err(too_long)?;
-    remember(stays, loan, page, request.is_private())?;
+    let private = is_private(request.flags);
+    files.add(loan, page, private, None).map_err(|error| error.to_string())?;
     // SAFETY: the caller's contract.
-    let start = unsafe { place(loan, request, bytes, page) }?;
-    say(format_args!(
-        "mmap of {bytes} bytes at {start:#x} is served: {} ready, {} blocks",
-        loan.ready_bytes(),
-        loan.parts().len()
-    ));
-    Ok(start)
+    unsafe { place(loan, request, bytes, page) }
 }
 
-/// Remembers the loan's files, before anybody can see a mapping of them.
-pub(crate) fn remember(
-    stays: &mut Stays,
-    loan: &Loan,
-    page: usize,
-    private: bool,
-) -> raw::Result<()> {
-    places::make_room(loan.parts().len())?;
-    for (fd, part) in loan.parts() {
-        let file = places::add(fd, part.node, page, private)?;
-        stays.is_new(file);
-    }
-    Ok(())
-}
-
-/// Maps the loan's blocks in a row.
+/// Maps the loan's blocks in a row, and notes the range.
 ///
-/// Where something is to be replaced they are mapped elsewhere first, and moved: a refusal leaves
-/// what is there.
+/// Where the request replaces something, the blocks are mapped elsewhere first, and moved: a
+/// refusal changes nothing.
 ///
 /// # Safety
 /// As [`map`].
@@ -194,41 +166,74 @@ pub(crate) unsafe fn place(
     request: Request,
     bytes: usize,
     page: usize,
-) -> raw::Result<usize> {
+) -> Result<usize, String> {
+    let private = is_private(request.flags);
     let replaces = request.flags & libc::MAP_FIXED != 0;
     let elsewhere = Request { address: 0, flags: request.flags & !libc::MAP_FIXED, ..request };
-    let start = reserve(if replaces { elsewhere } else { request }, bytes, page)?;
-    let mut at = start;
-    let mut placed = Ok(0);
-    for (fd, part) in loan.parts() {
-        let part_bytes = usize::try_from(part.bytes).map_err(|_| Errno(libc::ENOMEM))?;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED | (request.flags & KEPT);
-        // SAFETY: the range was reserved above for all of the blocks.
-        placed = unsafe { raw::mmap(at, part_bytes, request.prot, flags, fd.as_raw_fd(), 0) };
-        if placed.is_err() {
-            break;
+    let start = reserve(if replaces { elsewhere } else { request }, bytes, page)
+        .map_err(|error| error.to_string())?;
+    let to = if replaces { request.address } else { start };
+    let range = Range::new(to, bytes);
+    if private && let Err(why) = lent_ranges::add(range, Kind::Private) {
+        unmap(start, bytes);
+        return Err(why.to_owned());
+    }
+    // SAFETY: the caller's contract, and a range of this function's own.
+    let placed = unsafe { map_blocks(loan, request, start) }.and_then(|()| {
+        if private {
+            // A child must never share private memory. The advice changes no content.
+            // SAFETY: just mapped.
+            unsafe { raw::madvise(start, bytes, libc::MADV_DONTFORK) }?;
         }
-        at += part_bytes;
-    }
-    if placed.is_ok() && request.is_private() {
-        let to = if replaces { request.address } else { start };
-        private::will_be_in(to, bytes);
-        // A child of a clone that the shim does not see must not share what is private.
-        // SAFETY: just mapped, and the advice changes no content.
-        placed = unsafe { raw::madvise(start, bytes, libc::MADV_DONTFORK) };
-    }
-    if placed.is_ok() && replaces {
-        let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: the program gave that range up by MAP_FIXED, and this one is this function's own.
-        placed = unsafe { places::remap(start, bytes, bytes, moves, request.address) };
-    }
+        if replaces {
+            // SAFETY: the program gave that range up by MAP_FIXED.
+            unsafe { move_blocks(loan, start, to) }?;
+        }
+        Ok(())
+    });
     match placed {
-        Ok(_) => Ok(if replaces { request.address } else { start }),
+        Ok(()) => {
+            if !private {
+                // A full table costs an exchange at `mbind`, and nothing else.
+                let _ = lent_ranges::add(range, Kind::Shared);
+            }
+            Ok(to)
+        }
         Err(error) => {
+            if private {
+                lent_ranges::remove(range);
+            }
             unmap(start, bytes);
-            Err(error)
+            Err(error.to_string())
         }
     }
+}
+
+/// # Safety
+/// The range from `start` on is the caller's own.
+unsafe fn map_blocks(loan: &Loan, request: Request, start: usize) -> raw::Result<()> {
+    let mut at = start;
+    for (fd, part) in loan.parts() {
+        let bytes = usize::try_from(part.bytes.0).map_err(|_| Errno(libc::ENOMEM))?;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | (request.flags & KEPT);
+        // SAFETY: the caller's contract.
+        unsafe { raw::mmap(at, bytes, request.prot, flags, fd.as_raw_fd(), 0) }?;
+        at += bytes;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The blocks are the caller's own, and so is the range from `to` on.
+unsafe fn move_blocks(loan: &Loan, from: usize, to: usize) -> raw::Result<()> {
+    let mut ahead = 0;
+    for (_, part) in loan.parts() {
+        let bytes = usize::try_from(part.bytes.0).map_err(|_| Errno(libc::ENOMEM))?;
+        // SAFETY: the caller's contract.
+        unsafe { raw::mremap(from + ahead, bytes, bytes, raw::MOVE, to + ahead) }?;
+        ahead += bytes;
+    }
+    Ok(())
 }
 
 /// Below 2 GiB: x86's alone.
@@ -250,8 +255,8 @@ fn reserve(request: Request, bytes: usize, page: usize) -> raw::Result<usize> {
     if request.flags & libc::MAP_FIXED_NOREPLACE != 0 {
         return Err(Errno(libc::EINVAL));
     }
-    // MariaDB gives back what is not at a multiple of 8 MiB and asks for more: the largest power of
-    // two that is in it suits who wants any. At whole GiB page tables can be shared.
+    // MariaDB gives back memory outside of a multiple of 8 MiB and asks for more: the largest power
+    // of two inside of the length suits it. At whole GiB page tables can be shared.
     let align = page.max(GIB.min(1 << bytes.checked_ilog2().unwrap_or(0)));
     let padded = bytes.checked_add(align).ok_or(Errno(libc::ENOMEM))?;
     let whole = reserve_at(0, padded, place_flags)?;
@@ -266,16 +271,16 @@ fn reserve(request: Request, bytes: usize, page: usize) -> raw::Result<usize> {
     Ok(start)
 }
 
-/// Address space that nobody has, at the hint if it is free there.
+/// Free address space, at the hint if that is free.
 fn reserve_at(hint: usize, bytes: usize, place_flags: c_int) -> raw::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | place_flags;
     // SAFETY: without MAP_FIXED nothing is replaced.
     unsafe { raw::mmap(hint, bytes, libc::PROT_NONE, flags, -1, 0) }
 }
 
-/// Gives back what this file has just mapped and nobody knows of.
+/// Gives back what this file has just mapped, before any other code has its address.
 fn unmap(start: usize, bytes: usize) {
-    // SAFETY: a range of this file's own, whose address no one was told.
+    // SAFETY: a range of this file's own.
     let result = unsafe { raw::munmap(start, bytes) };
     if let Err(error) = result {
         say(format_args!("{bytes} bytes of address space are lost: munmap: {error}"));

@@ -10,19 +10,10 @@ use std::time::Duration;
 
 use client::DEFAULT_SOCKET;
 
-use crate::say;
+use crate::{say, seccomp};
 
 /// How long a daemon may take to accept and to answer.
-const WAIT: Duration = Duration::from_millis(100);
-
-/// What becomes of private memory when the program forks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtFork {
-    /// The child gets a copy, made before the fork.
-    Copy,
-    /// The child does not have the memory.
-    Drop,
-}
+const DAEMON_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The configuration.
 #[derive(Debug)]
@@ -30,18 +21,18 @@ pub(crate) struct Config {
     pub(crate) enabled: bool,
     pub(crate) socket: PathBuf,
     pub(crate) wait: Duration,
-    /// `None`: private memory is not served.
-    pub(crate) private: Option<AtFork>,
+    /// Whether private memory is served.
+    pub(crate) private: bool,
     pub(crate) segments: bool,
     /// The page size of a call that names none, in bytes.
     pub(crate) default_page: u64,
 }
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
-/// Whether anything could be served: set once the configuration says no.
+/// Set once the configuration excludes this program.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// The configuration, read at the first call. For those who have the guard.
+/// The configuration, read at the first call. The caller has the guard.
 pub(crate) fn config() -> &'static Config {
     CONFIG.get_or_init(|| {
         let config = Config::from_environment();
@@ -55,38 +46,34 @@ pub(crate) fn is_off() -> bool {
     OFF.load(Ordering::Relaxed)
 }
 
-/// The longest patience that can be set: everybody else who allocates waits behind it.
-const LONGEST_WAIT_MS: u64 = 60_000;
+/// The longest timeout that can be set: all other threads that allocate wait behind it.
+const MAX_DAEMON_TIMEOUT_MS: u64 = 60_000;
 
 impl Config {
-    /// What a variable says that cannot be understood is said in the log, and the default is taken.
+    /// A value that is not understood is logged, and the default is taken.
     fn from_environment() -> Self {
         say::open(std::env::var_os("PREZERO_SHIM_LOG"));
+        let is_meant = is_meant(std::env::var_os("PREZERO_ONLY"));
+        let as_started = is_meant && seccomp::has_filters_of_start();
         let config = Self {
-            enabled: is_meant(std::env::var_os("PREZERO_ONLY")),
+            enabled: as_started,
             socket: std::env::var_os("PREZERO_SOCKET")
                 .map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from),
-            wait: read("PREZERO_WAIT_MS", "1 to 60000", WAIT, |text| {
-                let wait = text.parse().ok().filter(|ms| (1..=LONGEST_WAIT_MS).contains(ms));
+            wait: read("PREZERO_WAIT_MS", "1 to 60000", DAEMON_TIMEOUT, |text| {
+                let wait = text.parse().ok().filter(|ms| (1..=MAX_DAEMON_TIMEOUT_MS).contains(ms));
                 wait.map(Duration::from_millis)
             }),
-            private: read("PREZERO_PRIVATE", "copy, drop or no", Some(AtFork::Copy), |text| {
-                match text {
-                    "copy" => Some(Some(AtFork::Copy)),
-                    "drop" => Some(Some(AtFork::Drop)),
-                    "no" => Some(None),
-                    _ => None,
-                }
-            }),
-            segments: read("PREZERO_SHM", "0 or 1", false, |text| match text {
-                "0" => Some(false),
-                "1" => Some(true),
-                _ => None,
-            }),
+            private: read("PREZERO_PRIVATE", "0 or 1", false, zero_or_one),
+            segments: read("PREZERO_SHM", "0 or 1", false, zero_or_one),
             default_page: default_page().unwrap_or(2 << 20),
         };
-        if !config.enabled {
+        if !is_meant {
             say::say(format_args!("this program is not in PREZERO_ONLY: it is left alone"));
+        }
+        if is_meant && !as_started {
+            say::say(format_args!(
+                "a seccomp filter limits this program's calls: it is left alone"
+            ));
         }
         if is_malloc_told() {
             say::say(format_args!(
@@ -98,28 +85,36 @@ impl Config {
     }
 }
 
-/// A variable's value, or the default: where it is unset or empty, and where it is none of
-/// `expected`, which is said.
+fn zero_or_one(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+/// A variable's value, or the default where it is unset, empty, or unlike `expected`. The last is
+/// logged.
 fn read<T>(name: &str, expected: &str, default: T, parse: impl FnOnce(&str) -> Option<T>) -> T {
     let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
         return default;
     };
     value.to_str().and_then(parse).unwrap_or_else(|| {
-        say::say(format_args!("{name} is {value:?} and not {expected}: it is not heeded"));
+        say::say(format_args!("{name} is {value:?} and not {expected}: it is ignored"));
         default
     })
 }
 
-/// What tells the C library how to allocate.
+/// The variable that tells the C library how to allocate.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// Whether the C library was told so. Its `malloc` then maps huge pages by calls that nobody stands
-/// before, so that no other call may ever come here to say it at.
+/// Whether the C library was told to allocate huge pages. Its `malloc` maps them by internal calls,
+/// so that perhaps no other call ever comes here to log it.
 pub(crate) fn is_malloc_told() -> bool {
     std::env::var_os(TUNABLES).is_some_and(|value| has_own_pages(value.as_bytes()))
 }
 
-/// Whether tunables say so: `glibc.malloc.hugetlb` is 2, or a page size in bytes.
+/// Whether tunables ask for huge pages: `glibc.malloc.hugetlb` is 2, or a page size in bytes.
 fn has_own_pages(tunables: &[u8]) -> bool {
     tunables.split(|byte| *byte == b':').any(|one| {
         let value = one.strip_prefix(b"glibc.malloc.hugetlb=");
@@ -127,7 +122,7 @@ fn has_own_pages(tunables: &[u8]) -> bool {
     })
 }
 
-/// Whether this program is one of those named, or none is.
+/// Whether this program is named, or the variable names none.
 fn is_meant(only: Option<OsString>) -> bool {
     let Some(only) = only.filter(|names| !names.is_empty()) else { return true };
     let Ok(program) = std::fs::read_link("/proc/self/exe") else { return false };

@@ -1,63 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The preload shim: programs as they are get ready huge pages.
+//! The preload shim: unmodified programs get ready huge pages.
 //!
 //! Loaded by `LD_PRELOAD` (`prezero run -- CMD` sets that), it stands before the C library's calls
-//! that ask for huge pages and answers them with a loan if it can keep what the call promises. In
-//! every other case the untouched call is made, and `PREZERO_SHIM_LOG` says why.
+//! that ask for huge pages. It answers them with a loan if the loan keeps what the call promises.
+//! In every other case the untouched call is made, and `PREZERO_SHIM_LOG` says why.
 //!
-//! - [`calls`] are the exported functions: what is asked for, and the untouched call. Those that
-//!   take descriptors are in [`memfd_calls`] and [`passing`].
-//! - [`anonymous`] serves `mmap(MAP_ANONYMOUS | MAP_HUGETLB)`, shared and private.
-//! - [`private`] keeps what private memory promises, [`fork`] its copies for a child; [`stays`] is
-//!   what no child is to have.
-//! - [`places`] knows which files are lent, and moves rows of them.
-//! - [`memfd`] serves `memfd_create(MFD_HUGETLB)` when its size becomes known. [`bare`] has those
-//!   that are made by number, and [`exchange`] gives a served one up again, with its content.
-//! - [`rebind`] puts other memory in the place of what `mbind` wants elsewhere.
-//! - [`lookup`] finds them for those who ask the C library's own handle.
-//! - [`passing`] notices what is passed on to other processes.
-//! - [`counts`] answers those who look how many huge pages are free.
-//! - [`segment`] serves `shmget(SHM_HUGETLB)` where the operator allows it.
-//! - [`daemon`] asks for loans, in bounded time; [`policy`] says from which nodes.
-//! - [`guard`] is the one lock; behind it no signal, no cancellation, and no allocator of the
-//!   program's ([`ALLOCATOR`]).
-//! - [`next`] passes a program's own calls on to who stands behind this library.
-//! - [`raw`] are the system calls themselves; [`defect`] is how a panic ends.
+//! | room | what it does |
+//! |---|---|
+//! | [`memory_calls`], [`memfd_calls`], [`segment_calls`] | the exported functions |
+//! | [`fd_passing`], [`raw_syscalls`] | `sendmsg`; `syscall` and `prctl` |
+//! | [`lookup`], [`init`] | `dlsym`; the constructor and fork |
+//! | [`anonymous`] | serves `mmap(MAP_ANONYMOUS / MAP_HUGETLB)` |
+//! | [`private`] | what private memory promises, with `PREZERO_PRIVATE=1` |
+//! | [`memfd`] | serves memfds, and unlinked files in a directory of huge pages |
+//! | [`segment`] | serves `shmget(SHM_HUGETLB)`, with `PREZERO_SHM=1` |
+//! | [`rebind`] | other memory in the place of what `mbind` wants elsewhere |
+//! | [`guard`] | the one lock: no signal, no cancellation, no allocator of the program's |
+//! | [`daemon`], [`policy`] | asks for loans in bounded time, from the nodes of the policy |
+//! | [`lent_files`], [`lent_ranges`] | what is lent: files, addresses |
+//! | [`watched_fds`], [`sharing`] | descriptors of interest; forks and passed descriptors |
+//! | [`next`] | the registry of symbols, and the function behind each |
+//! | [`seccomp`], [`config`], [`say`], [`defect`] | filters, environment, log, panics |
+//! | [`maps`], [`raw`] | what the kernel says; the system calls |
 //!
 //! # Whose the memory is
 //!
-//! A loan is held by its memory ([`client::LendRequest::held_by_memory`]): it lasts as long as
-//! somebody maps it or has it open, in this process, in its children, or wherever a descriptor was
-//! passed to. The shim keeps no descriptor, so a program that closes all of them loses nothing,
-//! and `munmap`, `exec`, exit and SIGKILL end a loan without the shim's help.
+//! A loan is held by its memory ([`client::Hold::Memory`]): it lasts while any
+//! process maps it or has it open. The shim keeps no descriptor, so a program that closes all of
+//! them loses nothing. `munmap`, `exec`, exit and SIGKILL end a loan without the shim's help.
 
 mod anonymous;
-pub mod bare;
-pub mod calls;
 mod config;
-mod copying;
-pub mod counts;
 mod daemon;
 mod defect;
-mod exchange;
-mod fork;
+pub mod fd_passing;
 mod guard;
+mod init;
+mod lent_files;
+mod lent_ranges;
 pub mod lookup;
 mod maps;
 mod memfd;
 pub mod memfd_calls;
+pub mod memory_calls;
 mod next;
-pub mod passing;
-mod places;
 mod policy;
 mod private;
 mod raw;
+pub mod raw_syscalls;
 mod rebind;
 mod say;
+mod seccomp;
 mod segment;
-mod stays;
-mod unlinked;
+pub mod segment_calls;
+mod sharing;
+mod watched_fds;
 
 /// Where everything here allocates. Memory comes from `mmap` in pieces of 64 KiB and more.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
+/// The unwinder, linked statically: as a library of its own it costs each start of a program about
+/// as much as all that this library does there.
+mod unwinder {
+    #![expect(unsafe_code, reason = "names a function of the compiler's library")]
+
+    #[link(name = "gcc_eh", kind = "static", modifiers = "-bundle")]
+    unsafe extern "C" {
+        fn _Unwind_Backtrace();
+    }
+
+    /// Makes the linker take the archive before it comes to the shared library.
+    #[used]
+    static FIRST: unsafe extern "C" fn() = _Unwind_Backtrace;
+}

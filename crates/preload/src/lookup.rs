@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `dlsym`: who looks a call up in the C library's own handle, as Python's `ctypes` does for
-//! `ctypes.CDLL("libc.so.6").mmap`, finds this library's function, as everybody does whom the
-//! dynamic linker serves.
+//! `dlsym`: a program that looks a call up in the C library's own handle finds this library's
+//! function, as every program does that the dynamic linker serves. Python's
+//! `ctypes.CDLL("libc.so.6").mmap` is such a look-up.
 //!
-//! The answer is exchanged, not the question: what the C library's `dlsym` finds is looked for
-//! among the C library's functions that this library stands before. `RTLD_NEXT` is left alone, by
-//! which others who stand before the same calls find the next one, and so are the functions for
-//! which this library itself goes to the next one.
+//! The answer is exchanged, and the question passes as it came. An address that the C library's
+//! `dlsym` finds is compared with the C library's functions of the registry ([`crate::next`]).
+//! `RTLD_NEXT` passes unchanged: other preloaded libraries find the next function by it.
 //!
 //! # Safety
 //!
-//! `dlsym` with `RTLD_DEFAULT` and `RTLD_NEXT` means something else for each caller, whom it tells
-//! by the return address: so the exported function is a jump to the C library's, with all registers
-//! as they came.
+//! `dlsym` tells its caller by the return address for `RTLD_DEFAULT` and `RTLD_NEXT`. So the
+//! exported function is a jump to the C library's, with all registers as they came.
 #![expect(unsafe_code, reason = "jumps to the C library's own function")]
 
 use std::arch::naked_asm;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{c_char, c_void};
 
-use crate::{calls, memfd_calls};
+use crate::next::ROWS;
 
-/// The C library's `dlsym`; 0 until it was looked for.
+/// The C library's `dlsym`; 0 until [`find_real`] ran.
 static REAL: AtomicUsize = AtomicUsize::new(0);
+/// Whether the registry has the C library's addresses.
+static IS_FILLED: AtomicBool = AtomicBool::new(false);
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
@@ -32,11 +32,10 @@ unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Where the C library has its own `dlsym`: the version of today, and that of each architecture's
-/// first.
+/// The C library's versions of `dlsym`: today's, and the first one of each architecture.
 const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
 
-extern "C" fn find_real() -> usize {
+pub(crate) extern "C" fn find_real() -> usize {
     let versions = VERSIONS.iter().map(|version| {
         // SAFETY: names that end with a zero byte.
         unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) }.addr()
@@ -46,60 +45,37 @@ extern "C" fn find_real() -> usize {
     real
 }
 
-/// A call by this library and where the C library has its own.
-struct Name {
-    name: &'static CStr,
-    ours: fn() -> usize,
-    theirs: AtomicUsize,
+/// A library that is loaded already.
+fn loaded(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a name that ends with a zero byte; no library is loaded anew.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    (!handle.is_null()).then_some(handle)
 }
 
-macro_rules! names {
-    ($($module:ident :: $name:ident),* $(,)?) => {
-        [$(Name {
-            name: match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("a name has no zero byte"),
-            },
-            ours: || $module::$name as *const () as usize,
-            theirs: AtomicUsize::new(0),
-        }),*]
-    };
-}
-
-/// Those that make the system call themselves.
-static NAMES: [Name; 12] = names![
-    calls::mmap,
-    calls::mmap64,
-    calls::munmap,
-    calls::mremap,
-    calls::madvise,
-    calls::shmget,
-    calls::shmat,
-    calls::shmdt,
-    calls::shmctl,
-    memfd_calls::memfd_create,
-    memfd_calls::ftruncate,
-    memfd_calls::ftruncate64,
-];
-
-/// Looks up where the C library has them.
-pub(crate) fn start() {
-    let real = find_real();
-    if real == 0 {
-        return;
-    }
-    // SAFETY: the C library's function of that name has this type.
-    let dlsym = unsafe { std::mem::transmute::<usize, Dlsym>(real) };
-    // SAFETY: a name that ends with a zero byte, of what is loaded already.
-    let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if libc.is_null() {
-        return;
-    }
-    for name in &NAMES {
+fn fill(dlsym: Dlsym) {
+    let Some(libc) = loaded(c"libc.so.6") else { return };
+    for row in ROWS {
         // SAFETY: an open handle, and a name that ends with a zero byte.
-        let found = unsafe { dlsym(libc, name.name.as_ptr()) };
-        name.theirs.store(found.addr(), Ordering::Relaxed);
+        let found = unsafe { dlsym(libc, row.name.as_ptr()) };
+        row.in_libc.store(found.addr(), Ordering::Relaxed);
     }
+    IS_FILLED.store(true, Ordering::Relaxed);
+}
+
+/// This library's function of a name.
+fn ours(dlsym: Dlsym, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: all bytes zero is a value of the structure.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: an address inside this library, and a structure of ours.
+    let known = unsafe { libc::dladdr(fill as *const c_void, &raw mut info) };
+    if known == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the path that the loader keeps for this library.
+    let this = loaded(unsafe { CStr::from_ptr(info.dli_fname) })?;
+    // SAFETY: an open handle, and a name that ends with a zero byte.
+    let found = unsafe { dlsym(this, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
 }
 
 /// `dlsym` with a handle.
@@ -121,13 +97,12 @@ unsafe extern "C" fn by_handle(handle: *mut c_void, name: *const c_char) -> *mut
     if found.is_null() {
         return found;
     }
-    let is_theirs = |name: &&Name| name.theirs.load(Ordering::Relaxed) == found.addr();
-    NAMES
-        .iter()
-        .find(is_theirs)
-        .map_or(found, |name| std::ptr::with_exposed_provenance_mut((name.ours)()))
+    if !IS_FILLED.load(Ordering::Relaxed) {
+        fill(dlsym);
+    }
+    let row = ROWS.iter().find(|row| row.in_libc.load(Ordering::Relaxed) == found.addr());
+    row.and_then(|row| ours(dlsym, row.name)).unwrap_or(found)
 }
-
 /// `dlsym(3)`.
 ///
 /// # Safety

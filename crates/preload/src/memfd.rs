@@ -1,56 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memfd_create(MFD_HUGETLB)`.
+//! Files of huge pages that a program makes without a name: `memfd_create(MFD_HUGETLB)`, and a
+//! file in a directory of huge pages that is unlinked before it is mapped (QEMU's `mem-path=DIR`).
 //!
-//! A memfd has no size when it is made, and no pages. It is served when its size becomes known, by
-//! the first `ftruncate` or `fallocate`: the lent file takes the descriptor's place. Everything
-//! else is then the file's own: mapping, `fallocate`, holes, passing the descriptor to others.
+//! A lent file takes the descriptor's place once the file's size is final, and while it has no page
+//! and no mapping. From then on mapping, holes, growing and passing are the lent file's own.
 //!
-//! That is right only while nobody else has the memfd. A second descriptor in this process is
-//! looked for, and a fork in between ends the chance, as do a mapping and a `sendmsg` that passes
-//! it on. What remains are empty memfds that another process gets by itself (`pidfd_getfd`,
-//! `/proc/PID/fd`), that `posix_spawn` leaves open in another program, or that are passed on
-//! without the C library.
+//! | file | is served |
+//! |---|---|
+//! | memfd without `MFD_ALLOW_SEALING` | after the first `ftruncate` |
+//! | memfd with it and `F_SEAL_SEAL`, writable | at the first shared mapping of all of it |
+//! | unlinked file | likewise |
 //!
-//! *Seals*: a file on a mounted hugetlbfs takes none. Those against growing and shrinking (QEMU
-//! sets them) are kept here, for the program and its children; another process that was passed the
-//! descriptor finds `F_SEAL_SEAL` and is not bound.
+//! The kernel makes each call first, and its answer stands. So an error is the kernel's, and the
+//! lent file has the seals that the kernel accepted. A file on a mounted hugetlbfs has
+//! `F_SEAL_SEAL` alone: seals against growing and shrinking (QEMU sets them) are kept here.
 //!
-//! *What a lent file cannot be*: sealed against writing; and a private mapping copies each page
-//! that is written, which makes lent pages a waste if it is the first. Then a memfd of the kernel's
-//! takes its place again ([`crate::exchange`]); where that cannot be, such seals are refused
-//! (`EPERM`).
+//! *Alone*: the lent file replaces one descriptor, so the program must have no other, and no other
+//! process may have one. A fork or a message with descriptors since the file was made ends the
+//! chance ([`crate::sharing`]). A second descriptor of this process is looked for in
+//! `/proc/self/fd`. In a table of more than [`MAX_LISTED`] descriptors that would make n memfds
+//! cost n² looks: there the lowest free number tells that no descriptor was made since.
+//!
+//! *Like the original*: flags, offset, owner, mode and user of the descriptor are those of a fresh
+//! one, or the file is not served. A served file has a link count of 1 and mode 0600.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use client::Loan;
 use libc::{c_int, c_uint};
 
-use crate::anonymous::{page_of, remember};
+use crate::anonymous::page_of;
+use crate::config::config;
 use crate::daemon::{Ask, Lender};
-use crate::exchange::{descriptors_of, exchange, mappings_of, put};
-use crate::maps::Piece;
+use crate::lent_files::{LentFiles, Memfd};
 use crate::raw::{self, Errno, File};
 use crate::say::say;
-use crate::stays::Stays;
+use crate::sharing;
+use crate::watched_fds::{self, Kind};
 
-/// The most memfds without a size that are remembered; of more the oldest is left to the kernel.
-const MOST_PENDING: usize = 64;
-
-/// How many memfds are remembered at all: nothing to do for most programs.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether any memfd is remembered.
-pub(crate) fn is_any() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0
-}
-
-/// `F_ALL_SEALS`; the last is `F_SEAL_EXEC` (Linux 6.3).
-const ALL_SEALS: c_int = libc::F_SEAL_SEAL
-    | libc::F_SEAL_SHRINK
-    | libc::F_SEAL_GROW
-    | libc::F_SEAL_WRITE
-    | libc::F_SEAL_FUTURE_WRITE
-    | 0x20;
+/// The most files that wait for their size; of more the oldest is left to the kernel.
+const MAX_PENDING: usize = 64;
+/// Tables of descriptors up to that size are read whole.
+const MAX_LISTED: c_int = 64;
 
 /// The flags of a memfd that can be served.
 const KNOWN_FLAGS: c_uint = libc::MFD_CLOEXEC
@@ -58,282 +50,259 @@ const KNOWN_FLAGS: c_uint = libc::MFD_CLOEXEC
     | libc::MFD_HUGETLB
     | (libc::MFD_HUGE_MASK << libc::MFD_HUGE_SHIFT);
 
-/// One that has no size yet.
+/// How many served files have seals that the kernel does not know.
+static SEALED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the kernel's answer about seals and sizes may be incomplete.
+pub(crate) fn is_any_sealed() -> bool {
+    SEALED.load(Ordering::Relaxed) != 0
+}
+
+/// A file without pages.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     fd: c_int,
     file: File,
     page: u64,
-    flags: c_uint,
+    generation: u32,
+    /// How it was made; `None` for an unlinked file.
+    memfd: Option<c_uint>,
+    /// The lowest free descriptor when it was made.
+    lowest_free: Option<c_int>,
 }
 
-/// One in whose place a lent file is.
-#[derive(Debug, Clone, Copy)]
-struct Served {
-    file: File,
-    flags: c_uint,
-    seals: c_int,
-    page: usize,
-    mapped: bool,
-    /// Possibly in other hands: there is no way back.
-    shared: bool,
-}
-
-/// The memfds of this process.
+/// The files that wait for their size.
 #[derive(Debug)]
-pub(crate) struct Memfds {
-    pending: Vec<Pending>,
-    served: Vec<Served>,
-}
+pub(crate) struct Memfds(Vec<Pending>);
 
 impl Memfds {
     pub(crate) const fn new() -> Self {
-        Self { pending: Vec::new(), served: Vec::new() }
-    }
-
-    fn count(&self) {
-        COUNT.store(self.pending.len() + self.served.len(), Ordering::Relaxed);
+        Self(Vec::new())
     }
 
     /// Remembers a memfd that was just made.
-    pub(crate) fn made(&mut self, fd: c_int, flags: c_uint, default_page: u64) {
+    pub(crate) fn made(&mut self, fd: c_int, flags: c_uint) {
+        if !config().enabled {
+            return;
+        }
         if flags & !KNOWN_FLAGS != 0 {
             return say(format_args!("memfd_create({flags:#x}) is not served: unknown flags"));
         }
+        let page = page_of(flags, config().default_page);
+        self.add(fd, page, Some(flags), raw::lowest_free().ok());
+    }
+
+    /// Remembers a file that `mkstemp` made, if it is on a hugetlbfs.
+    pub(crate) fn made_in_directory(&mut self, fd: c_int) {
+        if let Some(page) = raw::huge_page_of(fd).filter(|_| config().enabled) {
+            self.add(fd, page, None, None);
+        }
+    }
+
+    fn add(&mut self, fd: c_int, page: u64, memfd: Option<c_uint>, lowest_free: Option<c_int>) {
         let Ok(file) = raw::file(fd) else { return };
-        // A number is given again only after its file was closed, which nobody tells.
-        self.pending.retain(|pending| pending.fd != fd);
-        if self.pending.len() >= MOST_PENDING {
-            self.pending.remove(0);
+        // A number is given again only after its file was closed.
+        self.0.retain(|pending| pending.fd != fd);
+        if self.0.len() >= MAX_PENDING {
+            self.0.remove(0);
         }
-        self.pending.push(Pending { fd, file, page: page_of(flags, default_page), flags });
-        self.count();
+        let generation = sharing::generation();
+        self.0.push(Pending { fd, file, page, generation, memfd, lowest_free });
+        watched_fds::watch(fd, Kind::Pending);
     }
 
-    /// After a fork each side's descriptors are the other's as well.
-    pub(crate) fn forked(&mut self) {
-        self.pending.clear();
-        for served in &mut self.served {
-            served.shared = true;
-        }
-        self.count();
+    fn find(&self, fd: c_int) -> Option<Pending> {
+        let pending = self.0.iter().copied().find(|pending| pending.fd == fd)?;
+        raw::file(fd).is_ok_and(|file| file.is(pending.file)).then_some(pending)
     }
 
-    fn take_pending(&mut self, fd: c_int) -> Option<Pending> {
-        let at = self.pending.iter().position(|pending| pending.fd == fd)?;
-        let pending = self.pending.swap_remove(at);
-        self.count();
-        // The number may be another file's by now.
-        let file = raw::file(fd).ok()?;
-        (file.is(pending.file) && file.bytes == 0).then_some(pending)
+    /// A file gets a mapping: from now on it stays what it is.
+    pub(crate) fn forget(&mut self, fd: c_int) {
+        self.0.retain(|pending| pending.fd != fd);
     }
 
-    fn find(&mut self, fd: c_int) -> Option<&mut Served> {
-        let file = raw::file(fd).ok()?;
-        self.served.iter_mut().find(|served| served.file.is(file))
-    }
-
-    /// `ftruncate`: what the seals say about it.
-    pub(crate) fn check_length(&mut self, fd: c_int, bytes: i64) -> raw::Result<()> {
-        let Some(served) = self.find(fd) else { return Ok(()) };
-        let Ok(bytes) = u64::try_from(bytes) else { return Ok(()) };
-        let now = raw::file(fd)?.bytes;
-        let forbidden = bytes < now && served.seals & libc::F_SEAL_SHRINK != 0
-            || bytes > now && served.seals & libc::F_SEAL_GROW != 0;
-        if forbidden { Err(Errno(libc::EPERM)) } else { Ok(()) }
-    }
-
-    /// `fcntl(F_GET_SEALS)` and `fcntl(F_ADD_SEALS)` of a served memfd; `None` if it is, or has
-    /// just become, the kernel's own to answer for.
-    pub(crate) fn seals(&mut self, fd: c_int, add: Option<c_int>) -> Option<raw::Result<usize>> {
-        let served = self.find(fd)?;
-        let Some(add) = add else {
-            return Some(Ok(served.seals.cast_unsigned() as usize));
+    /// After a memfd got its size: a lent file takes its place if it can.
+    pub(crate) fn sized(&mut self, lender: &mut Lender, files: &mut LentFiles, fd: c_int) {
+        let Some((pending, flags)) = self.find(fd).and_then(|one| Some((one, one.memfd?))) else {
+            return;
         };
-        if raw::access_mode(fd) == Ok(libc::O_RDONLY) {
-            return Some(Err(Errno(libc::EPERM)));
+        if flags & libc::MFD_ALLOW_SEALING != 0 {
+            return;
         }
-        if add & !ALL_SEALS != 0 {
-            return Some(Err(Errno(libc::EINVAL)));
-        }
-        if served.seals & libc::F_SEAL_SEAL != 0 {
-            return Some(Err(Errno(libc::EPERM)));
-        }
-        let known = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-        if add & !known == 0 {
-            served.seals |= add;
-            return Some(Ok(0));
-        }
-        // Only the kernel's own memfd takes the others.
-        let Ok(file) = raw::file(fd) else { return Some(Err(Errno(libc::EBADF))) };
-        let is_mapped = || mappings_of(file).is_ok_and(|all| all.iter().any(|one| one.shared));
-        if add & libc::F_SEAL_WRITE != 0 && is_mapped() {
-            return Some(Err(Errno(libc::EBUSY)));
-        }
-        if self.give_way(file, "sealed against writing") {
-            return None;
-        }
-        Some(Err(Errno(libc::EPERM)))
+        self.forget(fd);
+        let bytes = raw::file(fd).map_or(0, |file| file.bytes);
+        let memfd = Memfd { flags, seals: raw::seals(fd) };
+        log("a memfd", bytes, exchange((lender, files), &pending, bytes, Some(memfd), false));
     }
 
-    /// Puts a memfd of the kernel's in the place of a served one that nobody else has.
-    fn give_way(&mut self, file: File, why: &str) -> bool {
-        let Some(at) = self.served.iter().position(|served| served.file.is(file)) else {
-            return false;
-        };
-        let served = self.served[at];
-        let given = if served.shared { Err(Errno(libc::EBUSY)) } else { put_back(file, served) };
-        match given {
-            Ok(()) => {
-                self.served.swap_remove(at);
-                self.count();
-                say(format_args!("a memfd that is {why} is the kernel's again"));
-            }
-            Err(error) => say(format_args!("a lent memfd is {why}: {error}")),
-        }
-        given.is_ok()
-    }
-
-    /// A descriptor is about to be another process's as well: from now on it is what it is.
-    pub(crate) fn passed(&mut self, file: File) {
-        self.pending.retain(|pending| !pending.file.is(file));
-        let served = self.served.iter_mut().find(|served| served.file.is(file));
-        served.into_iter().for_each(|served| served.shared = true);
-        self.count();
-    }
-
-    /// Whether a mapping is one of a served memfd.
-    pub(crate) fn is_of(&self, piece: &Piece) -> bool {
-        self.served.iter().any(|served| piece.is_of(served.file))
-    }
-
-    /// A memfd of the kernel's that could take the place of a served one.
-    pub(crate) fn kernels_own(&self, piece: &Piece, bytes: u64) -> raw::Result<c_int> {
-        let served = self.served.iter().find(|served| piece.is_of(served.file));
-        kernels_own(bytes, *served.ok_or(Errno(libc::ENOENT))?)
-    }
-
-    /// Puts another file in the place of a served one.
-    pub(crate) fn replace(
+    /// Before `fallocate` of a whole memfd without a size. The kernel may lack the pages, so the
+    /// size comes first here, and is taken back where no lent file takes the memfd's place.
+    pub(crate) fn allocated(
         &mut self,
-        piece: &Piece,
+        lender: &mut Lender,
+        files: &mut LentFiles,
         fd: c_int,
-        by: c_int,
-        lent: bool,
-    ) -> raw::Result<()> {
-        put(by, fd)?;
-        let file = raw::file(fd)?;
-        if let Some(at) = self.served.iter().position(|served| piece.is_of(served.file)) {
-            if lent {
-                self.served[at].file = file;
-            } else {
-                self.served.swap_remove(at);
+        bytes: i64,
+    ) {
+        let is_empty = || raw::file(fd).is_ok_and(|file| file.bytes == 0);
+        let pending = self.find(fd).filter(|_| is_empty());
+        if pending.is_some_and(|pending| pending.memfd.is_some())
+            && raw::ftruncate(fd, bytes).is_ok()
+        {
+            self.sized(lender, files, fd);
+            if raw::look(fd).is_ok_and(|look| look.blocks == 0) {
+                let _ = raw::ftruncate(fd, 0);
             }
         }
-        self.count();
-        Ok(())
     }
 
-    /// A mapping of the descriptor is about to be made. Where the first one is private, the program
-    /// is better off with a memfd of the kernel's.
-    pub(crate) fn before_mapping(&mut self, fd: c_int, private: bool) {
-        let Ok(file) = raw::file(fd) else { return };
-        self.pending.retain(|pending| !pending.file.is(file));
-        if let Some(served) = self.served.iter_mut().find(|served| served.file.is(file)) {
-            let was_mapped = std::mem::replace(&mut served.mapped, true);
-            if private && !was_mapped {
-                self.give_way(file, "mapped private");
-            }
-        }
-        self.count();
+    /// The page size of a pending file that a mapping of that length is all of.
+    pub(crate) fn page_of_all(&self, fd: c_int, bytes: usize, offset: i64) -> Option<u64> {
+        let pending = self.find(fd)?;
+        let look = raw::look(fd).ok()?;
+        let whole = (bytes as u64).checked_next_multiple_of(pending.page);
+        let is_all = offset == 0 && look.file.bytes > 0 && whole == Some(look.file.bytes);
+        (is_all && !look.is_linked).then_some(pending.page)
     }
 
-    /// The first `ftruncate` or `fallocate` of a memfd: puts a lent file in its place if it can.
-    pub(crate) fn sized(&mut self, lender: &mut Lender, stays: &mut Stays, fd: c_int, bytes: i64) {
-        let Some(pending) = self.take_pending(fd) else { return };
-        let Ok(bytes) = u64::try_from(bytes) else { return };
-        let not = |why: &dyn std::fmt::Display| {
-            say(format_args!("a memfd of {bytes} bytes is not served: {why}"));
-        };
-        if bytes == 0 || !bytes.is_multiple_of(pending.page) {
-            return not(&"its size is not whole pages");
-        }
-        // What was sealed while it was empty is the kernel's to refuse.
-        if raw::seals(fd) & !libc::F_SEAL_SEAL != 0 {
-            return not(&"it is sealed");
-        }
-        if descriptors_of(pending.file) != [fd] {
-            return not(&"it has a second descriptor");
-        }
-        let ask = Ask { bytes, page: pending.page, single: true, last_hope: false, node: None };
-        let loan = match lender.lend(ask) {
-            Ok(loan) => loan,
-            Err(why) => return not(&why),
-        };
-        let ready = loan.ready_bytes();
-        if ready.0 == 0 {
-            return not(&"nothing is ready");
-        }
-        match self.put_in_place(stays, loan, fd, pending.page, pending.flags) {
-            Ok(()) => say(format_args!("a memfd of {bytes} bytes is served: {ready} ready")),
-            Err(error) => not(&error),
-        }
+    /// Whether a pending file has nothing that a private mapping would show, now or later.
+    pub(crate) fn is_as_anonymous(&self, fd: c_int) -> bool {
+        let is_empty = || raw::look(fd).is_ok_and(|look| look.blocks == 0);
+        let pending = self.find(fd).filter(|pending| pending.memfd.is_none());
+        pending.is_some_and(|pending| is_empty() && is_only_descriptor(&pending))
     }
 
-    /// Puts a loan of one file in the place of one without a name, which is about to be mapped
-    /// shared.
-    pub(crate) fn take_place(
+    /// Before the first shared mapping of a pending file. `last_hope`: the kernel has no page.
+    pub(crate) fn mapped(
         &mut self,
-        stays: &mut Stays,
-        loan: Loan,
+        lender: &mut Lender,
+        files: &mut LentFiles,
         fd: c_int,
-        page: u64,
-    ) -> raw::Result<()> {
-        let size = page.ilog2() << libc::MFD_HUGE_SHIFT;
-        self.put_in_place(stays, loan, fd, page, libc::MFD_HUGETLB | size)?;
-        let last = self.served.last_mut();
-        last.into_iter().for_each(|served| served.mapped = true);
-        Ok(())
-    }
-
-    fn put_in_place(
-        &mut self,
-        stays: &mut Stays,
-        loan: Loan,
-        fd: c_int,
-        page: u64,
-        flags: c_uint,
-    ) -> raw::Result<()> {
-        let page = usize::try_from(page).unwrap_or_default();
-        remember(stays, &loan, page, false)?;
-        let (_, files) = loan.into_fds();
-        // It was asked for one file.
-        let [file] = files.as_slice() else { return Err(Errno(libc::EPROTO)) };
-        put(std::os::fd::AsRawFd::as_raw_fd(file), fd)?;
-        let file = raw::file(fd)?;
-        let sealable = flags & libc::MFD_ALLOW_SEALING != 0;
-        let seals = if sealable { 0 } else { libc::F_SEAL_SEAL };
-        self.served.push(Served { file, flags, seals, page, mapped: false, shared: false });
-        self.count();
-        Ok(())
+        last_hope: bool,
+    ) {
+        let Some(pending) = self.find(fd) else { return };
+        let bytes = raw::file(fd).map_or(0, |file| file.bytes);
+        let memfd = pending.memfd.map(|flags| Memfd { flags, seals: raw::seals(fd) });
+        let harmless = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        let is_final =
+            |memfd: Memfd| memfd.seals & libc::F_SEAL_SEAL != 0 && memfd.seals & !harmless == 0;
+        let done = match memfd {
+            Some(memfd) if !is_final(memfd) => Err("more seals may follow".to_owned()),
+            _ => exchange((lender, files), &pending, bytes, memfd, last_hope),
+        };
+        log(if memfd.is_some() { "a memfd" } else { "a file" }, bytes, done);
     }
 }
 
-fn put_back(file: File, served: Served) -> raw::Result<()> {
-    let memfd = kernels_own(file.bytes, served)?;
-    let done = exchange(file, served.page, memfd);
-    raw::close(memfd);
+fn log(what: &str, bytes: u64, done: Result<client::Bytes, String>) {
+    match done {
+        Ok(ready) => say(format_args!("{what} of {bytes} bytes is served: {ready} ready")),
+        Err(why) => say(format_args!("{what} of {bytes} bytes is not served: {why}")),
+    }
+}
+
+/// What seals of a lent file say, where the kernel knows of none.
+pub(crate) fn seals_of(files: &LentFiles, fd: c_int) -> Option<c_int> {
+    files.find(raw::file(fd).ok()?)?.memfd.map(|memfd| memfd.seals)
+}
+
+/// Whether seals forbid a new length.
+pub(crate) fn forbids_length(files: &LentFiles, fd: c_int, bytes: i64) -> bool {
+    let Ok(now) = raw::file(fd) else { return false };
+    let Some(lent) = files.find(now) else { return false };
+    let seals = lent.memfd.map_or(0, |memfd| memfd.seals);
+    // The kernel checks the length first.
+    u64::try_from(bytes).is_ok_and(|bytes| {
+        let in_pages = bytes.is_multiple_of(lent.page as u64);
+        in_pages
+            && (bytes < now.bytes && seals & libc::F_SEAL_SHRINK != 0
+                || bytes > now.bytes && seals & libc::F_SEAL_GROW != 0)
+    })
+}
+
+/// Whether no other descriptor of this process, and no other process, has the file.
+fn is_only_descriptor(pending: &Pending) -> bool {
+    if pending.generation != sharing::generation() {
+        return false;
+    }
+    match raw::lowest_free() {
+        Ok(free) if free > MAX_LISTED && pending.lowest_free.is_some() => {
+            pending.lowest_free == Some(free)
+        }
+        Ok(_) => descriptors_of(pending.file).is_some_and(|all| all == [pending.fd]),
+        Err(_) => false,
+    }
+}
+
+/// The descriptors of this process that are of a file; `None` where that cannot be told.
+pub(crate) fn descriptors_of(file: File) -> Option<Vec<c_int>> {
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?.flatten();
+    let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<c_int>().ok());
+    Some(all.filter(|fd| raw::file(*fd).is_ok_and(|its| its.is(file))).collect())
+}
+
+fn exchange(
+    (lender, files): (&mut Lender, &mut LentFiles),
+    pending: &Pending,
+    bytes: u64,
+    memfd: Option<Memfd>,
+    last_hope: bool,
+) -> Result<client::Bytes, String> {
+    let fd = pending.fd;
+    let look = raw::look(fd).map_err(|error| error.to_string())?;
+    if bytes == 0 || !bytes.is_multiple_of(pending.page) || look.blocks != 0 {
+        return Err("it is empty, or has pages already".to_owned());
+    }
+    if !is_only_descriptor(pending) {
+        return Err("others may have it".to_owned());
+    }
+    let mode = if memfd.is_some() { 0o777 } else { 0o600 };
+    if look.mode != mode || look.user != raw::effective_ids().0 {
+        return Err("its mode or owner was changed".to_owned());
+    }
+    let ask = Ask { bytes, page: pending.page, single: true, last_hope, node: None };
+    let loan = lender.lend(ask)?;
+    let ready = loan.ready_bytes();
+    if ready.0 == 0 && !last_hope {
+        return Err("nothing is ready".to_owned());
+    }
+    let page = usize::try_from(pending.page).map_err(|_| "no page size".to_owned())?;
+    files.add(&loan, page, false, memfd).map_err(|error| error.to_string())?;
+    put_loan(loan, fd).map_err(|error| error.to_string())?;
+    watched_fds::watch(fd, Kind::Served);
+    if memfd.is_some_and(|memfd| memfd.seals != libc::F_SEAL_SEAL) {
+        SEALED.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(ready)
+}
+
+/// Puts a loan of one file in a descriptor's place.
+fn put_loan(loan: Loan, fd: c_int) -> raw::Result<()> {
+    let (_, lent) = loan.into_fds();
+    // It was asked for one file.
+    let [lent] = lent.as_slice() else { return Err(Errno(libc::EPROTO)) };
+    // A description with the flags of a fresh one.
+    let fresh = raw::reopen(lent.as_raw_fd(), libc::O_RDWR)?;
+    let is_alike = raw::status(fresh) == raw::status(fd);
+    let done = if is_alike { put(fresh, fd) } else { Err(Errno(libc::EBUSY)) };
+    raw::close(fresh);
     done
 }
 
-/// A memfd of the kernel's with the size, flags and seals of a served one.
-fn kernels_own(bytes: u64, served: Served) -> raw::Result<c_int> {
-    let memfd = raw::memfd_create(c"prezero".as_ptr(), served.flags)?;
-    let memfd = c_int::try_from(memfd).map_err(|_| Errno(libc::EBADF))?;
+/// Puts the file of one descriptor in another's place, closed on exec as that one is.
+pub(crate) fn put(file: c_int, fd: c_int) -> raw::Result<()> {
+    let flags = if raw::closes_on_exec(fd)? { libc::O_CLOEXEC } else { 0 };
+    raw::dup3(file, fd, flags).map(drop)
+}
+
+/// A memfd of the kernel's like a served one.
+pub(crate) fn kernels_own(bytes: u64, memfd: Memfd) -> raw::Result<c_int> {
+    let fd = raw::memfd_create(c"prezero".as_ptr(), memfd.flags)?;
+    let fd = c_int::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
     let bytes = i64::try_from(bytes).map_err(|_| Errno(libc::EFBIG))?;
-    let made = raw::ftruncate(memfd, bytes).and_then(|_| {
-        let sealable = served.flags & libc::MFD_ALLOW_SEALING != 0;
-        if sealable && served.seals != 0 { raw::add_seals(memfd, served.seals) } else { Ok(0) }
+    let made = raw::ftruncate(fd, bytes).and_then(|_| {
+        let sealable = memfd.flags & libc::MFD_ALLOW_SEALING != 0;
+        if sealable { raw::add_seals(fd, memfd.seals) } else { Ok(0) }
     });
-    made.map(|_| memfd).inspect_err(|_| raw::close(memfd))
+    made.map(|_| fd).inspect_err(|_| raw::close(fd))
 }

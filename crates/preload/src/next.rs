@@ -1,220 +1,154 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A program's own calls about memory, passed on to whoever stands behind this library.
+//! The registry of interposed symbols, and the functions that stand behind this library.
 //!
-//! That is the C library, or another that was preloaded, or one that has patched the C library's
-//! functions in memory, as UCX does to learn which registered memory is unmapped. Past it, by the
-//! bare system call, it would learn nothing: UCX then gives its cache of registrations up, and
-//! what libhugetlbfs or a profiler does with these calls would not happen.
+//! One row declares a symbol: its [`Next`] slot, its type, and its part in `dlsym`
+//! ([`crate::lookup`]). A new symbol is a row here and a function that is exported.
 //!
-//! What this library maps and unmaps for itself is nobody else's to see: that is [`raw`].
+//! Behind this library stands the C library, another preloaded library, or one that patched the
+//! C library's functions in memory. UCX does that to learn which registered memory is unmapped.
+//! The program's own calls go there. This library's own mappings use [`raw`](crate::raw) alone.
 //!
-//! *Round and round*: who stands behind and finds the C library's function by its handle finds
-//! this library's ([`crate::lookup`]), which passes on to it again. So a call that comes back
-//! [`DEEPEST`] times is made bare. Before the process's start everything is, since nobody is
-//! looked up yet.
+//! *Recursion*: a library behind this one may look up the C library's function by handle and find
+//! this library's. The call then comes back. A call that is [`MAX_DEPTH`] deep becomes a bare
+//! system call. Before the constructor has run, all calls are bare.
 //!
 //! # Safety
 //!
-//! Each function has the contract of the call whose name it bears. What else is unsafe is calling
-//! the functions found with the types that their headers give them.
+//! The unsafe operation is calling an address with the type of its symbol. Each row states the
+//! type that the C library's header gives.
 #![expect(unsafe_code, reason = "calls functions of other libraries")]
 
 use std::cell::Cell;
-use std::mem::transmute;
+use std::ffi::CStr;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{c_int, c_void, off64_t};
+use libc::{
+    c_char, c_int, c_long, c_uint, c_ulong, c_void, key_t, mmsghdr, msghdr, off64_t, shmid_ds,
+    size_t, ssize_t, statfs,
+};
 
-use crate::calls::Next;
-use crate::raw::{self, Errno, Result, swap_errno};
+type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off64_t) -> *mut c_void;
+type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, ...) -> *mut c_void;
+type Fallocate = extern "C" fn(c_int, c_int, off64_t, off64_t) -> c_int;
+type PosixFallocate = extern "C" fn(c_int, off64_t, off64_t) -> c_int;
+type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
+type Statfs = unsafe extern "C" fn(*const c_char, *mut statfs) -> c_int;
+type Fstatfs = unsafe extern "C" fn(c_int, *mut statfs) -> c_int;
+type Mkstemp = unsafe extern "C" fn(*mut c_char) -> c_int;
+type Mkostemp = unsafe extern "C" fn(*mut c_char, c_int) -> c_int;
+type Prctl = unsafe extern "C" fn(c_int, ...) -> c_int;
+type Sendmmsg = unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int;
+type Mbind =
+    unsafe extern "C" fn(*mut c_void, size_t, c_int, *const c_ulong, size_t, c_uint) -> c_long;
 
-static MMAP: Next = Next::new(c"mmap");
-static MUNMAP: Next = Next::new(c"munmap");
-static MREMAP: Next = Next::new(c"mremap");
-static MADVISE: Next = Next::new(c"madvise");
-static SHMGET: Next = Next::new(c"shmget");
-static SHMAT: Next = Next::new(c"shmat");
-static SHMDT: Next = Next::new(c"shmdt");
-static SHMCTL: Next = Next::new(c"shmctl");
+macro_rules! interpose {
+    ($($slot:ident = $symbol:literal: $kind:ty;)*) => {
+        $(pub(crate) static $slot: Next<$kind> = Next::new($symbol);)*
+        /// All rows.
+        pub(crate) static ROWS: &[Row] = &[
+            $(Row { name: $symbol, behind: &$slot.behind, in_libc: &$slot.in_libc },)*
+        ];
+    };
+}
 
-/// What stands behind may itself allocate and so come here again, which is no circle yet.
-const DEEPEST: u32 = 4;
+interpose! {
+    MMAP = c"mmap": Mmap;
+    MMAP64 = c"mmap64": Mmap;
+    MUNMAP = c"munmap": unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
+    MREMAP = c"mremap": Mremap;
+    MADVISE = c"madvise": unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
+    MBIND = c"mbind": Mbind;
+    SHMGET = c"shmget": extern "C" fn(key_t, size_t, c_int) -> c_int;
+    SHMAT = c"shmat": unsafe extern "C" fn(c_int, *const c_void, c_int) -> *mut c_void;
+    SHMDT = c"shmdt": unsafe extern "C" fn(*const c_void) -> c_int;
+    SHMCTL = c"shmctl": unsafe extern "C" fn(c_int, c_int, *mut shmid_ds) -> c_int;
+    MEMFD_CREATE = c"memfd_create": unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
+    FTRUNCATE = c"ftruncate": extern "C" fn(c_int, off64_t) -> c_int;
+    FTRUNCATE64 = c"ftruncate64": extern "C" fn(c_int, off64_t) -> c_int;
+    FALLOCATE = c"fallocate": Fallocate;
+    FALLOCATE64 = c"fallocate64": Fallocate;
+    POSIX_FALLOCATE = c"posix_fallocate": PosixFallocate;
+    POSIX_FALLOCATE64 = c"posix_fallocate64": PosixFallocate;
+    FCNTL = c"fcntl": Fcntl;
+    FCNTL64 = c"fcntl64": Fcntl;
+    STATFS = c"statfs": Statfs;
+    STATFS64 = c"statfs64": Statfs;
+    FSTATFS = c"fstatfs": Fstatfs;
+    FSTATFS64 = c"fstatfs64": Fstatfs;
+    MKSTEMP = c"mkstemp": Mkstemp;
+    MKSTEMP64 = c"mkstemp64": Mkstemp;
+    MKOSTEMP = c"mkostemp": Mkostemp;
+    MKOSTEMP64 = c"mkostemp64": Mkostemp;
+    SENDMSG = c"sendmsg": unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t;
+    SENDMMSG = c"sendmmsg": Sendmmsg;
+    PRCTL = c"prctl": Prctl;
+    SYSCALL = c"syscall": unsafe extern "C" fn(c_long, ...) -> c_long;
+}
+
+/// A registered symbol, without its type.
+pub(crate) struct Row {
+    pub(crate) name: &'static CStr,
+    behind: &'static AtomicUsize,
+    /// The address in the C library; [`crate::lookup`] fills it in.
+    pub(crate) in_libc: &'static AtomicUsize,
+}
+
+/// The function of type `F` that stands behind this library. Its address comes first: code that
+/// jumps there reads it from the start of the slot.
+#[repr(C)]
+pub(crate) struct Next<F> {
+    behind: AtomicUsize,
+    in_libc: AtomicUsize,
+    name: &'static CStr,
+    kind: PhantomData<F>,
+}
+
+/// A library behind this one may itself allocate and come here again, which is no recursion yet.
+const MAX_DEPTH: u32 = 4;
 
 thread_local! {
-    /// Calls of this thread that are on their way. Without a destructor, so that a look at it
-    /// neither allocates nor is too late.
+    /// Calls of this thread that are under way. It has no destructor, so a look at it allocates
+    /// nothing and is valid until the thread's end.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Looks all of them up.
-pub(crate) fn start() {
-    for next in [&MMAP, &MUNMAP, &MREMAP, &MADVISE, &SHMGET, &SHMAT, &SHMDT, &SHMCTL] {
-        next.get();
+impl<F: Copy> Next<F> {
+    const fn new(name: &'static CStr) -> Self {
+        Self { behind: AtomicUsize::new(0), in_libc: AtomicUsize::new(0), name, kind: PhantomData }
+    }
+
+    /// Calls the function behind by `by`. Calls `bare` where none is known or the call recurses.
+    pub(crate) fn call<R>(&self, by: impl FnOnce(F) -> R, bare: impl FnOnce() -> R) -> R {
+        let at = self.behind.load(Ordering::Relaxed);
+        let depth = DEPTH.get();
+        if at == 0 || depth >= MAX_DEPTH {
+            return bare();
+        }
+        DEPTH.set(depth + 1);
+        // SAFETY: the row gives the type of the function at that address.
+        let done = by(unsafe { std::mem::transmute_copy::<usize, F>(&at) });
+        DEPTH.set(depth);
+        done
+    }
+
+    /// Looks the function up.
+    pub(crate) fn find(&self) -> usize {
+        find(self.name, &self.behind)
     }
 }
 
-/// Makes the call by who is next, `by`, or bare, if nobody is known yet or it went round.
-fn pass(
-    next: &Next,
-    by: impl FnOnce(usize) -> isize,
-    bare: impl FnOnce() -> Result<usize>,
-) -> Result<usize> {
-    let at = next.known();
-    let depth = if at == 0 { DEEPEST } else { DEPTH.get() };
-    if depth >= DEEPEST {
-        return bare();
+fn find(name: &CStr, behind: &AtomicUsize) -> usize {
+    // SAFETY: a name that ends with a zero byte.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }.addr();
+    behind.store(found, Ordering::Relaxed);
+    found
+}
+
+/// Looks all functions up while the process has one thread and the loader is idle. Later a caller
+/// may hold locks that `dlsym` takes.
+pub(crate) fn find_all() {
+    for row in ROWS {
+        find(row.name, row.behind);
     }
-    DEPTH.set(depth + 1);
-    let before = swap_errno(0);
-    let done = by(at);
-    let error = swap_errno(before);
-    DEPTH.set(depth);
-    if done == -1 { Err(Errno(error)) } else { Ok(done.cast_unsigned()) }
-}
-
-fn pointer(at: usize) -> *mut c_void {
-    std::ptr::with_exposed_provenance_mut(at)
-}
-
-/// `mmap`.
-///
-/// # Safety
-/// As [`raw::mmap`].
-pub(crate) unsafe fn mmap(
-    address: usize,
-    bytes: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off64_t,
-) -> Result<usize> {
-    type Call = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, off64_t) -> isize;
-    let by = |at| {
-        // SAFETY: a function of that name has this type; an address is returned as a number is.
-        let call = unsafe { transmute::<usize, Call>(at) };
-        // SAFETY: the caller's contract.
-        unsafe { call(pointer(address), bytes, prot, flags, fd, offset) }
-    };
-    // SAFETY: the caller's contract.
-    pass(&MMAP, by, || unsafe { raw::mmap(address, bytes, prot, flags, fd, offset) })
-}
-
-/// `munmap`.
-///
-/// # Safety
-/// As [`raw::munmap`].
-pub(crate) unsafe fn munmap(address: usize, bytes: usize) -> Result<usize> {
-    type Call = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
-    let by = |at| {
-        // SAFETY: a function of that name has this type.
-        let call = unsafe { transmute::<usize, Call>(at) };
-        // SAFETY: the caller's contract.
-        unsafe { call(pointer(address), bytes) as isize }
-    };
-    // SAFETY: the caller's contract.
-    pass(&MUNMAP, by, || unsafe { raw::munmap(address, bytes) })
-}
-
-/// `mremap`.
-///
-/// # Safety
-/// As [`raw::mremap`].
-pub(crate) unsafe fn mremap(
-    old: usize,
-    old_bytes: usize,
-    new_bytes: usize,
-    flags: c_int,
-    new: usize,
-) -> Result<usize> {
-    type Call = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, ...) -> isize;
-    let by = |at| {
-        // SAFETY: a function of that name has this type; its last argument is there or not.
-        let call = unsafe { transmute::<usize, Call>(at) };
-        // SAFETY: the caller's contract.
-        unsafe { call(pointer(old), old_bytes, new_bytes, flags, pointer(new)) }
-    };
-    // SAFETY: the caller's contract.
-    pass(&MREMAP, by, || unsafe { raw::mremap(old, old_bytes, new_bytes, flags, new) })
-}
-
-/// `madvise`.
-///
-/// # Safety
-/// As [`raw::madvise`].
-pub(crate) unsafe fn madvise(address: usize, bytes: usize, advice: c_int) -> Result<usize> {
-    type Call = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
-    let by = |at| {
-        // SAFETY: a function of that name has this type.
-        let call = unsafe { transmute::<usize, Call>(at) };
-        // SAFETY: the caller's contract.
-        unsafe { call(pointer(address), bytes, advice) as isize }
-    };
-    // SAFETY: the caller's contract.
-    pass(&MADVISE, by, || unsafe { raw::madvise(address, bytes, advice) })
-}
-
-/// `shmget`.
-pub(crate) fn shmget(key: c_int, bytes: usize, flags: c_int) -> Result<usize> {
-    let by = |at| {
-        // SAFETY: a function of that name has this type.
-        let call = unsafe { transmute::<usize, extern "C" fn(c_int, usize, c_int) -> c_int>(at) };
-        call(key, bytes, flags) as isize
-    };
-    let args = [number(key), bytes, number(flags)];
-    // SAFETY: numbers alone.
-    pass(&SHMGET, by, || unsafe { raw::shm(libc::SYS_shmget, args) })
-}
-
-/// `shmat`.
-///
-/// # Safety
-/// As the call itself: with `SHM_REMAP` it replaces what was there.
-pub(crate) unsafe fn shmat(id: c_int, address: usize, flags: c_int) -> Result<usize> {
-    type Call = unsafe extern "C" fn(c_int, *const c_void, c_int) -> isize;
-    let by = |at| {
-        // SAFETY: a function of that name has this type; an address is returned as a number is.
-        let call = unsafe { transmute::<usize, Call>(at) };
-        // SAFETY: the caller's contract.
-        unsafe { call(id, pointer(address), flags) }
-    };
-    let args = [number(id), address, number(flags)];
-    // SAFETY: the caller's contract.
-    pass(&SHMAT, by, || unsafe { raw::shm(libc::SYS_shmat, args) })
-}
-
-/// `shmdt`.
-///
-/// # Safety
-/// As the call itself: the memory is gone.
-pub(crate) unsafe fn shmdt(address: usize) -> Result<usize> {
-    type Call = unsafe extern "C" fn(*const c_void) -> c_int;
-    let by = |at| {
-        // SAFETY: a function of that name has this type.
-        let call = unsafe { transmute::<usize, Call>(at) };
-        // SAFETY: the caller's contract.
-        unsafe { call(pointer(address)) as isize }
-    };
-    // SAFETY: the caller's contract.
-    pass(&SHMDT, by, || unsafe { raw::shm(libc::SYS_shmdt, [address, 0, 0]) })
-}
-
-/// `shmctl`.
-///
-/// # Safety
-/// As the call itself: it writes to a structure of the caller's.
-pub(crate) unsafe fn shmctl(id: c_int, command: c_int, out: usize) -> Result<usize> {
-    type Call = unsafe extern "C" fn(c_int, c_int, *mut c_void) -> c_int;
-    let by = |at| {
-        // SAFETY: a function of that name has this type.
-        let call = unsafe { transmute::<usize, Call>(at) };
-        // SAFETY: the caller's contract.
-        unsafe { call(id, command, pointer(out)) as isize }
-    };
-    let args = [number(id), number(command), out];
-    // SAFETY: the caller's contract.
-    pass(&SHMCTL, by, || unsafe { raw::shm(libc::SYS_shmctl, args) })
-}
-
-fn number(value: c_int) -> usize {
-    // The kernel looks at the lower half.
-    value.cast_unsigned() as usize
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which nodes the kernel would take a thread's pages from, so that a loan takes none from others.
 //!
-//! The kernel looks at the policy of whoever touches a page first, at that moment; a loan follows
-//! the policy of the thread that makes the call, at the call. What a loan leaves to the program's
-//! own faults is the kernel's to place.
+//! The kernel follows the policy of the thread that touches a page first. A loan follows the policy
+//! of the thread that makes the call. Pages that a loan leaves to the program's own faults are
+//! placed by the kernel.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use client::Loan;
 
 use crate::raw;
 
-/// So many nodes are told apart, which is the most that Linux has.
-const MOST: u32 = 1024;
+/// The most nodes that Linux has.
+const MAX_NODES: u32 = 1024;
 
 /// A set of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Nodes(pub(crate) [u64; MOST as usize / 64]);
+pub(crate) struct Nodes(pub(crate) [u64; MAX_NODES as usize / 64]);
 
 impl Nodes {
     pub(crate) fn has(&self, node: u32) -> bool {
@@ -28,7 +28,7 @@ impl Nodes {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..MOST).filter(|node| self.has(*node))
+        (0..MAX_NODES).filter(|node| self.has(*node))
     }
 
     fn and(&self, other: &Self) -> Self {
@@ -51,31 +51,31 @@ impl fmt::Display for Nodes {
 pub(crate) struct Choice {
     /// These nodes are asked first, one after the other.
     pub(crate) first: Vec<u32>,
-    /// Whether any other may follow, or several together.
+    /// Whether other nodes may follow, or several together.
     pub(crate) or_others: bool,
-    /// No page may lie elsewhere.
+    /// All pages must lie on these.
     allowed: Nodes,
 }
 
-/// More nodes than that are not asked one by one.
-const MOST_ASKED: usize = 8;
+/// The most nodes that are asked one by one.
+const MAX_ASKED_NODES: usize = 8;
 
 impl Choice {
-    /// One node and no other.
+    /// One node alone.
     pub(crate) fn only(node: u32) -> Self {
-        let mut allowed = Nodes([0; MOST as usize / 64]);
+        let mut allowed = Nodes([0; MAX_NODES as usize / 64]);
         if let Some(word) = allowed.0.get_mut(node as usize / 64) {
             *word |= 1 << (node % 64);
         }
         Self { first: vec![node], or_others: false, allowed }
     }
 
-    /// What the kernel would do for the calling thread: its memory policy, within its cpuset.
+    /// The kernel's choice for the calling thread: its memory policy, within its cpuset.
     ///
     /// # Errors
     /// A policy that a loan cannot follow.
     pub(crate) fn of_thread() -> Result<Self, String> {
-        let all = Nodes([u64::MAX; MOST as usize / 64]);
+        let all = Nodes([u64::MAX; MAX_NODES as usize / 64]);
         // Without NUMA in the kernel there is one node and no policy.
         let Ok((mode, mask)) = raw::memory_policy() else {
             return Ok(Self { first: Vec::new(), or_others: true, allowed: all });
@@ -86,7 +86,7 @@ impl Choice {
         let nearest_of = |nodes: &Nodes| {
             let near = here.filter(|node| nodes.has(*node));
             let rest = nodes.iter().filter(|node| Some(*node) != near);
-            near.into_iter().chain(rest).take(MOST_ASKED).collect::<Vec<_>>()
+            near.into_iter().chain(rest).take(MAX_ASKED_NODES).collect::<Vec<_>>()
         };
         let several = || nearest_of(&mask);
         let local = || match here {
@@ -113,12 +113,12 @@ impl Choice {
         Ok(Self { first, or_others, allowed })
     }
 
-    /// Whether a loan has no block on a node that it may not have one on.
+    /// Checks that all blocks of a loan lie on allowed nodes.
     ///
     /// # Errors
     /// The node at fault.
     pub(crate) fn check(&self, loan: &Loan) -> Result<(), String> {
-        match loan.parts().find(|(_, part)| !self.allowed.has(part.node)) {
+        match loan.parts().find(|(_, part)| !self.allowed.has(part.node.0)) {
             None => Ok(()),
             Some((_, part)) => {
                 Err(format!("node {} has pages, but the thread may not have them", part.node))
@@ -129,17 +129,17 @@ impl Choice {
 
 /// The policy of a range of memory.
 #[derive(Debug)]
-pub(crate) struct Range {
+pub(crate) struct RangePolicy {
     mode: libc::c_int,
     nodes: Nodes,
 }
 
-impl Range {
-    pub(crate) fn new((mode, nodes): (libc::c_int, [u64; MOST as usize / 64])) -> Self {
+impl RangePolicy {
+    pub(crate) fn new((mode, nodes): (libc::c_int, [u64; MAX_NODES as usize / 64])) -> Self {
         Self { mode: mode & MODES, nodes: Nodes(nodes) }
     }
 
-    /// Whether pages of a node are what the kernel would take, were there some on each.
+    /// Whether the kernel would take pages of that node, if all nodes had some.
     pub(crate) fn suits(&self, node: u32) -> bool {
         match self.mode {
             libc::MPOL_BIND | PREFERRED_MANY => self.nodes.has(node),
@@ -155,7 +155,7 @@ impl Range {
     }
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for RangePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.nodes.fmt(f)
     }

@@ -1,232 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What private memory promises, kept over a shared mapping of a loan.
+//! Private memory over a shared mapping of a loan, where the operator allows it
+//! (`PREZERO_PRIVATE=1`, `prezero run --private`).
 //!
 //! `MAP_PRIVATE` of a lent file would take a second page for each one that is written, and copy.
-//! So a private request is mapped shared, and what would tell the difference is done by hand.
+//! So a private request is mapped shared. The program keeps these promises of private memory:
 //!
-//! There is no list of addresses here that a refused call, a partial one or one that the shim does
-//! not see could make wrong. Where private memory lies is asked of the kernel at each call that
-//! matters ([`maps`]), and what lies there is known by its inode ([`places`]); so every range here
-//! is a mapping of huge pages, cut where the kernel itself would cut it.
-//!
-//! - *fork*: the child sees the content of that moment, and neither sees what the other writes
-//!   afterwards. Before the fork the content is copied into memory that is private in the kernel's
-//!   own sense; the child moves it to where the original was. The copy is made of huge pages if the
-//!   kernel has enough, else of ordinary ones, and of neither where there is nothing but zeros; if
-//!   it has neither, `fork` fails with `ENOMEM`. Where other threads write meanwhile, each word of
-//!   the copy is from some moment of the call. The original is not touched, so that pages which are
-//!   pinned for I/O stay the program's. `PREZERO_PRIVATE=drop` copies nothing, and the child does
-//!   not have the memory, but nothing else in its place either: for programs that fork only to
-//!   `exec`.
-//! - *other ways to make a process* (`clone`, `_Fork`, the bare system call): the child does not
-//!   have the memory (`MADV_DONTFORK`). `vfork` and `posix_spawn` share it for a moment, as ever.
-//! - `MADV_DONTNEED` gives zeros: what was touched is cleared. Its pages stay the program's, as
-//!   those of the kernel's private memory stay promised to it.
+//! - It starts as zeros, and no other process writes to it.
+//! - `MADV_DONTNEED` gives zeros: touched pages are cleared, and stay the program's.
 //! - `MADV_REMOVE` is refused with `EACCES`.
-//! - `munmap` of a part of one block gives that part's pages back. It is moved aside first, which
-//!   the kernel does wholly or not at all; a range of several mappings is the kernel's alone, and
-//!   then such pages stay until the rest of their block goes.
-//! - `mremap` with an old size of 0, which would make a second mapping, is refused with `EINVAL`.
 //!
-//! `mprotect` and all other advice need no help: what may be done is a mapping's own.
+//! These differ, and `prezero run --help` says so:
+//!
+//! - A forked child lacks the memory (`MADV_DONTFORK`), and ends by SIGSEGV if it touches it.
+//!   Address space without rights holds its place.
+//! - `MADV_DOFORK` succeeds and changes nothing.
+//! - Children of `vfork` and `posix_spawn` share it until they `exec`, as ever.
+//! - Core dumps lack it by default. A userfaultfd reports no missing page after `MADV_DONTNEED`.
+//! - `munmap` of a part keeps that part's pages lent until the rest of its block is unmapped.
+//! - Calls past the C library (`syscall`, `process_madvise`) are not seen.
+//!
+//! A program that is served so must not need that memory in forked children: OpenJDK and MariaDB
+//! are tested.
 //!
 //! # Safety
 //!
-//! What is unmapped, moved, cleared or punched is the range of the program's own call, as far as
-//! the kernel says that the inode of private lent memory is mapped there.
-#![expect(unsafe_code, reason = "clears and moves the program's private memory")]
-
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+//! The memory that is cleared is the range of the program's own call, and is private lent memory.
+#![expect(unsafe_code, reason = "clears the program's private memory")]
 
 use libc::c_int;
 
-use crate::maps::{self, Piece};
-use crate::next;
-use crate::places::{self, Place};
-use crate::raw::{self, ANONYMOUS, Errno, MOVE, PageTables, READ_WRITE};
-use crate::stays::Stays;
+use crate::lent_ranges::{self, Kind, Range};
+use crate::maps;
+use crate::raw::{self, Errno, Mapping, PageTables, READ_WRITE};
+use crate::seccomp;
 
 /// `MADV_DONTNEED_LOCKED` (Linux 5.18).
 const DONTNEED_LOCKED: c_int = 24;
 
-/// Where private memory has ever been, a bit per 2 MiB: a look that costs nothing for everybody
-/// else. Of the table itself only the part is taken that has bits.
-static EVER: [AtomicU64; 1 << 20] = [const { AtomicU64::new(0) }; 1 << 20];
-const GRANULE: usize = 2 << 20;
-/// Whether the program has ever left any of it out of core dumps, which its children inherit.
-static DUMP_ADVISED: AtomicBool = AtomicBool::new(false);
-
-fn bits_of(start: usize, bytes: usize) -> impl Iterator<Item = (&'static AtomicU64, u64)> {
-    let last = start.saturating_add(bytes.max(1) - 1) / GRANULE;
-    let (first, words) = (start / GRANULE / 64, EVER.len());
-    // A range longer than the table would say the same again.
-    (first..=last / 64).take(words).map(move |word| {
-        let low = if word == start / GRANULE / 64 { start / GRANULE % 64 } else { 0 };
-        let high = if word == last / 64 { last % 64 } else { 63 };
-        (&EVER[word % words], u64::MAX << low & u64::MAX >> (63 - high))
-    })
-}
-
-/// Whether a range may have private memory of the shim in it.
-pub(crate) fn may_be_in(start: usize, bytes: usize) -> bool {
-    places::is_any_private()
-        && bits_of(start, bytes).any(|(word, mask)| word.load(Ordering::Relaxed) & mask != 0)
-}
-
-/// Private memory is about to be in a range.
-pub(crate) fn will_be_in(start: usize, bytes: usize) {
-    bits_of(start, bytes).for_each(|(word, mask)| {
-        word.fetch_or(mask, Ordering::Relaxed);
-    });
-}
-
-/// Whether any private memory has ever been left out of core dumps.
-pub(crate) fn is_dump_advised() -> bool {
-    DUMP_ADVISED.load(Ordering::Relaxed)
-}
-
-/// A mapping of private lent memory, or what of it a call is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
-    pub(crate) piece: Piece,
-    pub(crate) page: usize,
-}
-
-impl Range {
-    pub(crate) fn bytes(&self) -> usize {
-        self.piece.end - self.piece.start
-    }
-}
-
-/// What is known of a piece if it is private lent memory.
-pub(crate) fn private_place(piece: &Piece) -> Option<Place> {
-    places::of(piece).filter(|place| place.private)
-}
-
-/// `munmap`.
-///
-/// # Safety
-/// As the call itself.
-pub(crate) unsafe fn unmap(start: usize, bytes: usize) -> raw::Result<usize> {
-    let aside = part_of_a_block(start, bytes).and_then(move_aside);
-    let Some((at, bytes)) = aside else {
-        // SAFETY: the caller's contract.
-        return unsafe { next::munmap(start, bytes) };
-    };
-    // It is gone, which is what was asked for. Its pages go, and then the place where it is now.
-    // SAFETY: this function's own mapping, whose content the program has given up.
-    let _ = unsafe { raw::mprotect(at, bytes, READ_WRITE) };
-    // SAFETY: the same. Refused, the pages stay until their block goes.
-    let _ = unsafe { raw::madvise(at, bytes, libc::MADV_REMOVE) };
-    // SAFETY: the same; whole mappings can be unmapped.
-    let _ = unsafe { raw::munmap(at, bytes) };
-    Ok(0)
-}
-
-/// What is to be unmapped, if it is whole pages of a mapping of private memory, and not all of it.
-fn part_of_a_block(start: usize, bytes: usize) -> Option<Range> {
-    let end = start.checked_add(bytes.checked_next_multiple_of(raw::base_page())?)?;
-    let whole = maps::first(start, end).ok()??;
-    let place = private_place(&whole)?;
-    let is_part = (end - start) as u64 != place.file_bytes;
-    let in_pages = start.is_multiple_of(place.page) && end.is_multiple_of(place.page);
-    let fits = bytes > 0 && whole.start <= start && end <= whole.end && in_pages && is_part;
-    let piece = maps::cut(whole, start, end)?;
-    fits.then_some(Range { piece, page: place.page })
-}
-
-/// Moves a range to where nobody knows of it; `None` if that cannot be done, and then nothing was.
-fn move_aside(range: Range) -> Option<(usize, usize)> {
-    let place = aligned(range.bytes(), range.page, libc::PROT_NONE, libc::MAP_NORESERVE).ok()?;
-    // SAFETY: from the range of the program's munmap to this function's own.
-    let moved =
-        unsafe { next::mremap(range.piece.start, range.bytes(), range.bytes(), MOVE, place) };
-    if moved.is_err() {
-        // SAFETY: this function's own.
-        let _ = unsafe { raw::munmap(place, range.bytes()) };
-        return None;
-    }
-    Some((place, range.bytes()))
-}
-
-/// `mremap`.
-///
-/// # Safety
-/// As the call itself.
-pub(crate) unsafe fn remap(
-    old: usize,
-    old_bytes: usize,
-    new_bytes: usize,
-    flags: c_int,
-    new: usize,
-) -> raw::Result<usize> {
-    let may_be = may_be_in(old, old_bytes);
-    if may_be && old_bytes == 0 {
-        let there = maps::first(old, old.saturating_add(1))?;
-        if there.is_some_and(|piece| piece.start <= old && private_place(&piece).is_some()) {
-            return Err(Errno(libc::EINVAL));
-        }
-    }
-    // SAFETY: the caller's contract.
-    let at = unsafe { places::remap(old, old_bytes, new_bytes, flags, new) }?;
-    if may_be && at != old {
-        will_be_in(at, new_bytes);
-    }
-    Ok(at)
-}
-
-/// `madvise`, of which `stays` is what there is to remember, where that can be had.
-///
-/// # Safety
-/// As the call itself.
-pub(crate) unsafe fn advise(
-    mut stays: Option<&mut Stays>,
-    start: usize,
-    bytes: usize,
-    advice: c_int,
-) -> raw::Result<usize> {
-    if advice == libc::MADV_DONTDUMP {
-        DUMP_ADVISED.store(true, Ordering::Relaxed);
-    }
+/// The range of a call, if its advice means something else for private lent memory than for the
+/// mapping that the kernel has.
+#[inline]
+pub(crate) fn range_of_advice(start: usize, bytes: usize, advice: c_int) -> Option<Range> {
     let special = matches!(
         advice,
-        libc::MADV_DONTNEED
-            | DONTNEED_LOCKED
-            | libc::MADV_REMOVE
-            | libc::MADV_DONTFORK
-            | libc::MADV_DOFORK
+        libc::MADV_DONTNEED | DONTNEED_LOCKED | libc::MADV_REMOVE | libc::MADV_DOFORK
     );
-    let rounded = bytes.checked_next_multiple_of(raw::base_page());
-    let end = rounded.and_then(|bytes| start.checked_add(bytes));
-    let (true, Some(end)) = (special && start.is_multiple_of(raw::base_page()), end) else {
-        // SAFETY: the caller's contract.
-        return unsafe { next::madvise(start, bytes, advice) };
-    };
-    let (mut at, mut hole) = (start, false);
-    while at < end {
-        let whole = maps::first(at, end)?;
-        let ours =
-            whole.and_then(|piece| Some((maps::cut(piece, at, end)?, private_place(&piece)?)));
-        let answer = match (ours, whole) {
-            (Some((piece, place)), _) if piece.start == at => {
-                at = piece.end;
-                advise_ours(stays.as_deref_mut(), Range { piece, page: place.page }, advice)
-            }
-            (ours, whole) => {
-                // Up to the next of ours, or of what there is.
-                let end_of = match (ours, whole) {
-                    (Some((piece, _)), _) => piece.start,
-                    (None, Some(piece)) => piece.end.min(end),
-                    (None, None) => end,
-                };
-                // SAFETY: the caller's contract, for this part.
-                let answer = unsafe { next::madvise(at, end_of - at, advice) };
-                at = end_of;
-                answer.map(drop)
+    let range = Range::new(start, bytes);
+    let is_private = special && lent_ranges::first_of(range, Kind::Private).is_some();
+    (is_private && start.is_multiple_of(4096)).then_some(range)
+}
+
+/// `madvise` of a range with private lent memory; `untouched` makes the call for another part.
+#[cold]
+#[inline(never)]
+pub(crate) fn advise(
+    range: Range,
+    advice: c_int,
+    untouched: impl Fn(Range) -> raw::Result<usize>,
+) -> raw::Result<usize> {
+    let (mut at, mut hole) = (range.start, false);
+    while at < range.end {
+        let rest = Range { start: at, end: range.end };
+        let lent = lent_ranges::first_of(rest, Kind::Private);
+        let (part, answer) = match lent {
+            Some(part) if part.start == at => (part, advise_lent(part, advice, &untouched)),
+            lent => {
+                let part = Range { start: at, end: lent.map_or(range.end, |lent| lent.start) };
+                (part, untouched(part).map(drop))
             }
         };
+        at = part.end;
         match answer {
-            // As the kernel has it: where nothing is mapped is said in the end.
+            // As the kernel does: an unmapped part is reported in the end.
             Err(Errno(libc::ENOMEM)) => hole = true,
             answer => answer?,
         }
@@ -234,82 +79,86 @@ pub(crate) unsafe fn advise(
     if hole { Err(Errno(libc::ENOMEM)) } else { Ok(0) }
 }
 
-fn advise_ours(stays: Option<&mut Stays>, range: Range, advice: c_int) -> raw::Result<()> {
+fn advise_lent(
+    part: Range,
+    advice: c_int,
+    untouched: impl Fn(Range) -> raw::Result<usize>,
+) -> raw::Result<()> {
     match advice {
         libc::MADV_REMOVE => Err(Errno(libc::EACCES)),
-        // The mapping has MADV_DONTFORK all the time: the copy for a child is what DOFORK means.
-        libc::MADV_DONTFORK | libc::MADV_DOFORK => match stays {
-            Some(stays) => stays.set(range, advice == libc::MADV_DONTFORK),
-            None => Ok(()),
-        },
+        // The mapping keeps MADV_DONTFORK.
+        libc::MADV_DOFORK => Ok(()),
         _ => {
-            // The kernel says whether such a mapping may be given up there, and at such an address.
-            let first = range.bytes().min(range.page);
-            let tables = PageTables::open();
-            let was_there = tables.have(range.piece.start);
-            // SAFETY: the program throws this content away; of a shared mapping it stays.
-            unsafe { next::madvise(range.piece.start, first, advice) }?;
-            // The end is cut to whole pages, as the kernel has it.
-            let bytes = range.bytes() - range.bytes() % range.page;
-            match maps::cut(range.piece, range.piece.start, range.piece.start + bytes) {
-                Some(piece) => zero(&Range { piece, ..range }, &tables, was_there),
-                None => Ok(()),
+            // Without a look at its rights it stays, which the caller is told.
+            let unknown = Errno(libc::EAGAIN);
+            if seccomp::is_filtered() {
+                return Err(unknown);
             }
+            let mappings = maps::mappings(part.start, part.end).map_err(|_| unknown)?;
+            let tables = PageTables::open();
+            let touched: Vec<_> = pages(part).map(|page| tables.have(page.start)).collect();
+            // The kernel checks the mapping and the address. Shared content stays.
+            untouched(part)?;
+            for mapping in mappings {
+                let its = |page: &Range| mapping.start <= page.start && page.end <= mapping.end;
+                let there = pages(part).zip(&touched).filter(|(page, _)| its(page));
+                let stale = there
+                    .filter(|(page, is_touched)| **is_touched || may_share_tables(&mapping, *page));
+                clear(&mapping, stale.map(|(page, _)| page))?;
+            }
+            Ok(())
         }
     }
 }
 
-/// Ordinary memory at an address that huge pages could have.
-pub(crate) fn aligned(bytes: usize, page: usize, prot: c_int, flags: c_int) -> raw::Result<usize> {
-    let padded = bytes.checked_add(page).ok_or(Errno(libc::ENOMEM))?;
-    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-    let whole = unsafe { raw::mmap(0, padded, prot, ANONYMOUS | flags, -1, 0) }?;
-    let start = whole.next_multiple_of(page);
-    let end = start + bytes;
-    for (from, bytes) in [(whole, start - whole), (end, whole + padded - end)] {
-        if bytes > 0 {
-            // SAFETY: the ends of this function's own mapping.
-            unsafe { raw::munmap(from, bytes) }?;
+/// The pages of 2 MiB of a part; the kernel cuts the end to whole pages.
+fn pages(part: Range) -> impl Iterator<Item = Range> {
+    const GRANULE: usize = lent_ranges::GRANULE;
+    let end = part.end - part.end % GRANULE;
+    (part.start..end).step_by(GRANULE).map(|start| Range::new(start, GRANULE))
+}
+
+/// In a child: holds the place of its parent's private memory. A child that touches it ends by
+/// SIGSEGV, and one that unmaps it, as allocators do, unmaps nothing else.
+pub(crate) fn hold_places() {
+    lent_ranges::take_private(|range| {
+        if seccomp::is_filtered() {
+            return;
         }
-    }
-    Ok(start)
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let flags = flags | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: replaces nothing.
+        let _ = unsafe { raw::mmap(range.start, range.bytes(), libc::PROT_NONE, flags, -1, 0) };
+    });
 }
 
-/// A huge page's memory, or the kernel's refusal instead of a signal at the first touch.
-pub(crate) fn populate(at: usize, bytes: usize) -> raw::Result<()> {
-    // SAFETY: the advice changes no content.
-    unsafe { raw::madvise(at, bytes, libc::MADV_POPULATE_WRITE) }.map(drop)
-}
-
-/// Clears what was touched, as `MADV_DONTNEED` has it for private memory. The pages stay, and with
-/// them what the kernel has promised: nobody else could have them natively either.
-fn zero(range: &Range, tables: &PageTables, first_was_there: bool) -> raw::Result<()> {
+/// Page tables of whole GiB may be shared between mappings of a file, and are let go of where one
+/// of them changes. Then an empty entry may be of a touched page.
+fn may_share_tables(mapping: &Mapping, page: Range) -> bool {
     const GIB: usize = 1 << 30;
-    let piece = &range.piece;
-    let writable = piece.prot & READ_WRITE == READ_WRITE;
-    for page in (piece.start..piece.end).step_by(range.page) {
-        let was_there = if page == piece.start { first_was_there } else { tables.have(page) };
-        // Tables of whole GiB may be shared between mappings of a file, and are then let go of
-        // where one of them changes: an empty entry does not mean that the page was never touched.
-        let gib = page - page % GIB;
-        let may_share = range.page < GIB && piece.start <= gib && gib + GIB <= piece.end;
-        if !was_there && !may_share {
-            continue;
+    let gib = page.start - page.start % GIB;
+    mapping.start <= gib && gib + GIB <= mapping.end
+}
+
+/// Clears pages of a mapping. They stay the program's, and with them the kernel's promise.
+fn clear(mapping: &Mapping, pages: impl Iterator<Item = Range>) -> raw::Result<()> {
+    let writable = mapping.prot & READ_WRITE == READ_WRITE;
+    if !writable {
+        // SAFETY: the range is the shim's; a thread that loses the race for a page which it must
+        // not write gets to write content that is thrown away.
+        unsafe { raw::mprotect(mapping.start, mapping.bytes(), READ_WRITE) }?;
+    }
+    for page in pages {
+        // A page that the kernel lacks is zero.
+        // SAFETY: the advice changes no content.
+        if unsafe { raw::madvise(page.start, page.bytes(), libc::MADV_POPULATE_WRITE) }.is_ok() {
+            // SAFETY: a page with memory; the program gives its content up.
+            unsafe { raw::clear(page.start, page.bytes()) };
         }
-        if !writable {
-            // SAFETY: the range is the shim's; a thread that loses the race for a page which it
-            // must not write gets to write content that is thrown away.
-            unsafe { raw::mprotect(page, range.page, READ_WRITE) }?;
-        }
-        // Where a page may be missing, and the kernel has none: what is missing is zero.
-        if was_there || populate(page, range.page).is_ok() {
-            // SAFETY: a whole page of a mapping, with memory, whose content the program gives up.
-            unsafe { raw::clear(page, range.page) };
-        }
-        if !writable {
-            // SAFETY: back to what it was.
-            unsafe { raw::mprotect(page, range.page, piece.prot) }?;
-        }
+    }
+    if !writable {
+        // SAFETY: back to what it was.
+        unsafe { raw::mprotect(mapping.start, mapping.bytes(), mapping.prot) }?;
     }
     Ok(())
 }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! System calls, without the C library and whoever else stands before it.
+//! System calls, past the C library and every other library that stands before it.
 //!
-//! *Why not rustix*, which `client` calls the kernel with: most of these calls are the program's
-//! own, passed on as they came, with flags that nobody has named yet, with descriptors that are
-//! closed and pointers that lead nowhere, for which the kernel is to answer. Types that promise a
-//! valid descriptor or a known flag cannot hold those. And rustix goes through the C library where
-//! any crate of a build asks for its `use-libc`: through the functions of this very library, which
-//! would then wait for the lock that their caller holds. `tests/rules` looks that nobody does.
+//! *Why the shim does not use rustix*, as `client` does: most of these calls are the program's own.
+//! They carry unnamed flags, closed descriptors and invalid pointers, and the kernel answers for
+//! them. Types that promise a valid descriptor or a known flag cannot hold those. rustix also goes
+//! through the C library where any crate of a build asks for its `use-libc`. Then it would call the
+//! functions of this library, and wait for the lock that their caller holds. `tests/rules` checks
+//! that no crate asks for it.
 //!
 //! # Safety
 //!
-//! The one unsafe operation is the system call. Those that change the address space are `unsafe`
-//! here as well, and their callers answer for the range: it is the program's own argument, passed
-//! on as it came, or one that the shim mapped. All others take plain numbers, or pointers to values
-//! that live across the call and are as long as the kernel is told.
+//! The one unsafe operation is the system call. Calls that change the address space are `unsafe`
+//! here as well, and their callers answer for the range: it is the program's own argument, or one
+//! that the shim mapped. All others take plain numbers, or pointers to values that live across the
+//! call and are as long as the kernel is told.
 #![expect(unsafe_code, reason = "system calls, some of which map and unmap memory")]
 #![expect(clippy::cast_possible_truncation, reason = "numbers of 64 bits in registers of 64 bits")]
 
@@ -48,12 +48,12 @@ impl std::fmt::Display for Errno {
 /// Any system call.
 ///
 /// # Safety
-/// As the call itself: pointers among `args` are good for what the kernel does with them, and no
+/// As the call itself: pointers among `args` are valid for the kernel's use, and no
 /// memory that Rust code relies on is unmapped.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize> {
     let result: isize;
-    // SAFETY: the registers are those of the x86-64 convention, the kernel changes no others than
+    // SAFETY: the registers follow the x86-64 convention, the kernel changes no others than
     // rax, rcx and r11; what it does to memory the caller answers for.
     unsafe {
         std::arch::asm!(
@@ -71,12 +71,12 @@ pub(crate) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize> {
 /// Any system call.
 ///
 /// # Safety
-/// As the call itself: pointers among `args` are good for what the kernel does with them, and no
+/// As the call itself: pointers among `args` are valid for the kernel's use, and no
 /// memory that Rust code relies on is unmapped.
 #[cfg(target_arch = "aarch64")]
 pub(crate) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize> {
     let result: isize;
-    // SAFETY: the registers are those of the arm64 convention, the kernel changes x0 alone; what it
+    // SAFETY: the registers follow the arm64 convention, the kernel changes x0 alone; what it
     // does to memory the caller answers for.
     unsafe {
         std::arch::asm!(
@@ -98,19 +98,26 @@ fn check(result: isize) -> Result<usize> {
     }
 }
 
-/// A call whose arguments are numbers alone, or pointers to values of the shim's own, or of the
-/// program's that it passes for that very call, which the kernel checks.
+/// A call whose arguments are numbers, pointers to values of the shim, or pointers that the program
+/// passes for that very call. The kernel checks the last.
 fn plain(number: c_long, args: [usize; 6]) -> Result<usize> {
     // SAFETY: used below for calls that unmap nothing and write to no memory of Rust's.
     unsafe { call(number, args) }
 }
 
-fn int(value: c_int) -> usize {
+pub(crate) fn int(value: c_int) -> usize {
     // The kernel looks at the lower half.
     value.cast_unsigned() as usize
 }
 
-/// Sets this thread's `errno` and returns what it was.
+/// This thread's `errno`.
+pub(crate) fn errno() -> c_int {
+    let before = swap_errno(0);
+    swap_errno(before);
+    before
+}
+
+/// Sets this thread's `errno` and returns the old value.
 pub(crate) fn swap_errno(number: c_int) -> c_int {
     // SAFETY: takes nothing, and is this thread's for as long as it runs.
     let errno = unsafe { libc::__errno_location() };

@@ -3,18 +3,19 @@
 //!
 //! A program maps huge pages, binds them to a node and then touches them, as QEMU does for
 //! `host-nodes` and `policy=bind`. Lent memory has its pages already, by the policy in force when
-//! it was mapped. Where they lie on a node that the new policy does not have, and nobody has
-//! touched any, other memory takes their place: a loan from that node, or the kernel's own.
+//! it was mapped. Pages may lie on a node that the new policy leaves out. If no process has touched
+//! them, other memory takes their place: a loan from that node, or the kernel's own.
 //!
-//! Nobody has, if no page is in this process's page tables and no other process can have the
-//! memory: it is private, or there was no fork since and the descriptor was not passed on. What is
-//! touched stays where it is, as without the shim.
+//! Memory counts as untouched if no page is in this process's page tables and no other process can
+//! have it: it is private, or there was no fork and no message with descriptors since. Touched
+//! memory stays where it is, as without the shim.
 //!
 //! # Safety
 //!
-//! What is replaced is lent memory that nobody has touched, so zero, by memory that is zero, with
-//! the same rights, flags and length. It is mapped elsewhere first: a refusal leaves all as it was.
-#![expect(unsafe_code, reason = "puts other memory in the place of what was never touched")]
+//! The code replaces untouched lent memory, so zero, by memory that is zero, with the same rights,
+//! flags and length. The new memory is mapped elsewhere first: a refusal leaves all as it
+//! was.
+#![expect(unsafe_code, reason = "puts other memory in the place of untouched memory")]
 
 use std::os::fd::IntoRawFd;
 
@@ -22,39 +23,38 @@ use libc::c_int;
 
 use crate::anonymous::{self, Request};
 use crate::daemon::Ask;
-use crate::exchange::only_descriptor;
 use crate::guard::State;
-use crate::maps::{self, Piece};
-use crate::memfd::Memfds;
-use crate::places;
-use crate::policy::Range;
-use crate::raw::{self, Errno, MOVE};
+use crate::lent_files::{LentFile, LentFiles, Memfd};
+use crate::lent_ranges::Range;
+use crate::maps;
+use crate::memfd::{descriptors_of, kernels_own, put};
+use crate::policy::RangePolicy;
+use crate::raw::{self, Errno, MOVE, Mapping};
 use crate::say::say;
-use crate::stays::Stays;
 
 /// After an `mbind` that succeeded: puts other memory in the place of what lies on wrong nodes, and
 /// calls `bind` for it, which repeats the call.
 ///
 /// # Safety
-/// The range is the program's, which has just said where its pages are to be.
-pub(crate) unsafe fn bound(state: &mut State, start: usize, bytes: usize, bind: &dyn Fn(Piece)) {
-    for piece in maps::pieces(start, start.saturating_add(bytes)).unwrap_or_default() {
-        let Some(place) = places::of(&piece) else { continue };
-        let Ok(policy) = raw::range_policy(piece.start) else { continue };
-        let policy = Range::new(policy);
-        if policy.suits(place.node) {
+/// The range is the program's, which has just said where its pages belong.
+pub(crate) unsafe fn bound(state: &mut State, range: Range, bind: &dyn Fn(Mapping)) {
+    for mapping in maps::mappings(range.start, range.end).unwrap_or_default() {
+        let Some(lent) = state.files.of(&mapping) else { continue };
+        let Ok(policy) = raw::range_policy(mapping.start) else { continue };
+        let policy = RangePolicy::new(policy);
+        if policy.suits(lent.node) {
             continue;
         }
-        let bytes = piece.end - piece.start;
+        let bytes = mapping.bytes();
         // SAFETY: the caller's contract.
-        match unsafe { replace(state, piece, place, policy.only_node()) } {
+        match unsafe { replace(state, mapping, lent, policy.only_node()) } {
             Ok(by) => {
                 say(format_args!("{bytes} bytes that were bound to node {policy} are {by}"));
-                bind(piece);
+                bind(mapping);
             }
             Err(why) => say(format_args!(
                 "{bytes} bytes stay on node {}, though bound to {policy}: {why}",
-                place.node
+                lent.node
             )),
         }
     }
@@ -64,46 +64,42 @@ pub(crate) unsafe fn bound(state: &mut State, start: usize, bytes: usize, bind: 
 /// As [`bound`].
 unsafe fn replace(
     state: &mut State,
-    piece: Piece,
-    place: places::Place,
+    mapping: Mapping,
+    lent: LentFile,
     node: Option<u32>,
 ) -> Result<&'static str, String> {
-    if !piece.start.is_multiple_of(place.page) || !piece.end.is_multiple_of(place.page) {
+    if !mapping.start.is_multiple_of(lent.page) || !mapping.end.is_multiple_of(lent.page) {
         return Err("it ends within a page".to_owned());
     }
     let tables = raw::PageTables::open();
-    if (piece.start..piece.end).step_by(place.page).any(|page| tables.have(page)) {
+    if (mapping.start..mapping.end).step_by(lent.page).any(|page| tables.have(page)) {
         return Err("it is in use".to_owned());
     }
-    let advice = maps::advice(piece).ok_or("it has flags that another mapping would not")?;
-    let private = place.private.then(|| state.stays.has(&piece));
-    if private.is_none() && place.shared {
+    let advice = maps::advice(mapping).ok_or("it has flags that another mapping would not")?;
+    if lent.is_shared() {
         return Err("other processes may have it".to_owned());
     }
-    if state.segments.is_of(&piece) {
+    if state.segments.is_of(&mapping) {
         return Err("it is a segment of System V".to_owned());
     }
-    let bytes = (piece.end - piece.start) as u64;
-    let is_memfd = state.memfds.is_of(&piece);
-    let ask = Ask { bytes, page: place.page as u64, single: is_memfd, last_hope: false, node };
-    let loan =
-        node.and_then(|_| state.lender.lend(ask).ok()).filter(|loan| loan.ready_bytes().0 > 0);
+    let State { lender, files, .. } = state;
+    let descriptors = descriptors_of(lent.file).ok_or("its descriptors cannot be listed")?;
+    let bytes = mapping.bytes() as u64;
+    let single = !descriptors.is_empty();
+    let ask = Ask { bytes, page: lent.page as u64, single, last_hope: false, node };
+    let loan = node.and_then(|_| lender.lend(ask).ok()).filter(|loan| loan.ready_bytes().0 > 0);
     let by = if loan.is_some() { "lent from there" } else { "the kernel's" };
-    let replaced = if is_memfd {
+    let replaced = match (descriptors.as_slice(), lent.memfd) {
         // SAFETY: the caller's contract.
-        unsafe { replace_memfd(&mut state.memfds, &mut state.stays, piece, place.page, loan) }
-    } else {
+        ([], _) => unsafe { replace_anonymous(files, mapping, lent, loan) },
         // SAFETY: the caller's contract.
-        unsafe { replace_anonymous(&mut state.stays, piece, place.page, private, loan) }
+        ([fd], Some(memfd)) => unsafe { replace_memfd(files, mapping, lent, (*fd, memfd), loan) },
+        _ => Err(Errno(libc::EBUSY)),
     };
     replaced.map_err(|error| error.to_string())?;
     for advice in advice {
-        // Private memory that is lent has MADV_DONTFORK of the shim's own.
-        if advice == libc::MADV_DONTFORK && private == Some(false) {
-            continue;
-        }
-        // SAFETY: this piece's memory; the advice changes no content.
-        let _ = unsafe { raw::madvise(piece.start, piece.end - piece.start, advice) };
+        // SAFETY: this mapping's memory; the advice changes no content.
+        let _ = unsafe { raw::madvise(mapping.start, mapping.bytes(), advice) };
     }
     Ok(by)
 }
@@ -111,73 +107,65 @@ unsafe fn replace(
 /// # Safety
 /// As [`bound`].
 unsafe fn replace_anonymous(
-    stays: &mut Stays,
-    piece: Piece,
-    page: usize,
-    private: Option<bool>,
+    files: &mut LentFiles,
+    mapping: Mapping,
+    lent: LentFile,
     loan: Option<client::Loan>,
 ) -> raw::Result<()> {
-    let bytes = piece.end - piece.start;
-    let kind = if private.is_some() { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
-    let shift = c_int::try_from(page.trailing_zeros()).map_err(|_| Errno(libc::EINVAL))?;
+    let bytes = mapping.bytes();
+    let kind = if lent.private { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
+    let shift = c_int::try_from(lent.page.trailing_zeros()).map_err(|_| Errno(libc::EINVAL))?;
     let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | shift << libc::MAP_HUGE_SHIFT;
-    let request = Request { address: 0, bytes, prot: piece.prot, flags, file: None };
-    if let Some(loan) = &loan {
-        anonymous::remember(stays, loan, page, private.is_some())?;
-    }
-    let at = match &loan {
-        // SAFETY: at an address of its own choice nothing is replaced.
-        Some(loan) => unsafe { anonymous::place(loan, request, bytes, page) }?,
-        // SAFETY: the same.
-        None => unsafe { raw::mmap(0, bytes, piece.prot, flags, -1, 0) }?,
+    let Some(loan) = loan else {
+        // SAFETY: at an address of the kernel's choice nothing is replaced.
+        let at = unsafe { raw::mmap(0, bytes, mapping.prot, flags, -1, 0) }?;
+        // SAFETY: see the module; the memory at `at` is this function's own.
+        return unsafe { raw::mremap(at, bytes, bytes, MOVE, mapping.start) }
+            .map(drop)
+            .inspect_err(|_| {
+                // SAFETY: this function's own.
+                let _ = unsafe { raw::munmap(at, bytes) };
+            });
     };
-    // SAFETY: see the module; the memory at `at` is this function's own.
-    let moved = unsafe { places::remap(at, bytes, bytes, MOVE, piece.start) };
-    if let Err(error) = moved {
-        // SAFETY: this function's own.
-        let _ = unsafe { raw::munmap(at, bytes) };
-        return Err(error);
-    }
-    if private == Some(true)
-        && let Some(piece) = maps::first(piece.start, piece.end)?
-    {
-        stays.add(&piece);
-    }
-    Ok(())
+    files.add(&loan, lent.page, lent.private, None)?;
+    let flags = flags | libc::MAP_FIXED;
+    let request =
+        Request { address: mapping.start, bytes, prot: mapping.prot, flags, file_page: None };
+    // SAFETY: see the module.
+    let placed = unsafe { anonymous::place(&loan, request, bytes, lent.page) };
+    placed.map(drop).map_err(|_| Errno(libc::ENOMEM))
 }
 
 /// # Safety
 /// As [`bound`].
 unsafe fn replace_memfd(
-    memfds: &mut Memfds,
-    stays: &mut Stays,
-    piece: Piece,
-    page: usize,
+    files: &mut LentFiles,
+    mapping: Mapping,
+    lent: LentFile,
+    (fd, memfd): (c_int, Memfd),
     loan: Option<client::Loan>,
 ) -> raw::Result<()> {
-    let bytes = piece.end - piece.start;
-    let is_its = |other: &Piece| (other.device, other.inode) == (piece.device, piece.inode);
-    let mappings = maps::pieces(0, usize::MAX)?.into_iter().filter(is_its).collect::<Vec<_>>();
-    let (fd, size) = only_descriptor(&piece).ok_or(Errno(libc::EBUSY))?;
-    if mappings != [piece] || piece.offset != 0 || size != bytes as u64 {
+    let bytes = mapping.bytes();
+    let all = maps::mappings(0, usize::MAX)?.into_iter().filter(|one| one.is_of(lent.file));
+    let size = raw::file(fd)?.bytes;
+    if all.collect::<Vec<_>>() != [mapping] || mapping.offset != 0 || size != bytes as u64 {
         return Err(Errno(libc::EBUSY));
     }
-    let lent = loan.is_some();
     let file = match loan {
         Some(loan) => {
-            anonymous::remember(stays, &loan, page, false)?;
-            let (_, mut files) = loan.into_fds();
-            files.pop().ok_or(Errno(libc::EIO))?.into_raw_fd()
+            files.add(&loan, lent.page, false, Some(memfd))?;
+            let (_, mut fds) = loan.into_fds();
+            fds.pop().ok_or(Errno(libc::EIO))?.into_raw_fd()
         }
-        None => memfds.kernels_own(&piece, size)?,
+        None => kernels_own(size, memfd)?,
     };
     // SAFETY: at an address of the kernel's choice nothing is replaced.
-    let mapped = unsafe { raw::mmap(0, bytes, piece.prot, libc::MAP_SHARED, file, 0) };
+    let mapped = unsafe { raw::mmap(0, bytes, mapping.prot, libc::MAP_SHARED, file, 0) };
     let done = mapped.and_then(|at| {
         // SAFETY: see the module; the memory at `at` is this function's own.
-        unsafe { raw::mremap(at, bytes, bytes, MOVE, piece.start) }
+        unsafe { raw::mremap(at, bytes, bytes, MOVE, mapping.start) }
     });
-    let done = done.and_then(|_| memfds.replace(&piece, fd, file, lent));
+    let done = done.and_then(|_| put(file, fd)).map(|()| files.forget(lent.file));
     raw::close(file);
     done
 }

@@ -23,7 +23,7 @@ pub(crate) fn open(value: Option<OsString>) {
     ON.store(true, Ordering::Relaxed);
 }
 
-/// One line. Allocates, so for those who have the guard.
+/// Writes one line. It allocates, so the caller has the guard.
 pub(crate) fn say(text: Arguments<'_>) {
     if !ON.load(Ordering::Relaxed) {
         return;

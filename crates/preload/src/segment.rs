@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `shmget(SHM_HUGETLB)`, where the operator allows it (`PREZERO_SHM=1`).
 //!
-//! A segment's number is for every process on the machine, and lent memory can be attached only by
-//! those that know of the loan: the program that made it and the children it forked. So segments
-//! with a key are never served, and private ones only on request. Everybody else finds the number
-//! unknown (`EINVAL`), loudly, and never other memory under it.
+//! Every process on the machine can attach a segment by its number. Only the program that made lent
+//! memory and its forked children can attach that. So segments with a key are never served, and
+//! private ones only on request. All other processes find the number unknown (`EINVAL`), and
+//! never other memory under it.
 //!
 //! The number comes from the kernel, as do owner, times and the like: a segment of one page that is
 //! asked for them and removed at once, so that no other segment has the number. What changes later
@@ -25,13 +25,14 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
 use libc::{c_int, shmid_ds};
 
-use crate::anonymous::{page_of, remember};
+use crate::anonymous::page_of;
 use crate::config::config;
 use crate::daemon::{Ask, Lender};
-use crate::maps::{self, Piece};
-use crate::raw::{self, Errno, File, READ_WRITE};
+use crate::lent_files::LentFiles;
+use crate::lent_ranges::{self, Kind, Range};
+use crate::maps;
+use crate::raw::{self, Errno, File, Mapping, READ_WRITE};
 use crate::say::say;
-use crate::stays::Stays;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -40,10 +41,10 @@ pub(crate) fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// What a segment's number says until it is gone (`SHM_DEST`).
+/// The mode's bit of a removed segment (`SHM_DEST`).
 const REMOVED: u32 = 0o1000;
 
-/// What changes of a segment, for the program and its forks alike.
+/// The changing part of a segment, for the program and its forks alike.
 #[derive(Debug)]
 struct Shared {
     mode: AtomicU32,
@@ -85,7 +86,7 @@ struct Segment {
     fd: c_int,
     file: File,
     page: usize,
-    /// What the kernel said when it was made.
+    /// The kernel's answer when it was made.
     made: shmid_ds,
     shared: SharedPage,
 }
@@ -104,8 +105,8 @@ impl Segments {
     }
 
     /// Whether a mapping is one of a segment.
-    pub(crate) fn is_of(&self, piece: &Piece) -> bool {
-        self.0.iter().any(|segment| piece.is_of(segment.file))
+    pub(crate) fn is_of(&self, mapping: &Mapping) -> bool {
+        self.0.iter().any(|segment| mapping.is_of(segment.file))
     }
 
     /// Lets go of segments that were removed and are attached nowhere.
@@ -135,27 +136,32 @@ impl Segments {
         let segment = self.find(id)?;
         // SAFETY: the caller's contract.
         let mapped = unsafe { segment.map(address, flags) };
-        Some(mapped.inspect(|_| segment.touched(|shared| &shared.attached_at)))
+        Some(mapped.inspect(|at| {
+            segment.touched(|shared| &shared.attached_at);
+            // A full table leaves a removed segment lent until the next call about segments.
+            let _ = lent_ranges::add(Range::new(*at, segment.bytes()), Kind::Segment);
+        }))
     }
 
-    /// `shmdt`: what of a segment lies where it would lie if attached at that address.
+    /// `shmdt`: the parts of a segment that lie where an attachment at that address has them.
     ///
     /// # Safety
     /// As the call itself.
     pub(crate) unsafe fn detach(&mut self, address: usize) -> Option<raw::Result<usize>> {
         let end = |segment: &Segment| address.saturating_add(segment.bytes());
-        let (segment, pieces) = self.0.iter().find_map(|segment| {
-            let mut pieces = maps::pieces(address, end(segment)).ok()?;
-            pieces.retain(|piece| {
-                piece.is_of(segment.file) && (piece.start - address) as u64 == piece.offset
+        let (segment, mappings) = self.0.iter().find_map(|segment| {
+            let mut mappings = maps::mappings(address, end(segment)).ok()?;
+            mappings.retain(|mapping| {
+                mapping.is_of(segment.file) && (mapping.start - address) as u64 == mapping.offset
             });
-            (!pieces.is_empty()).then_some((segment, pieces))
+            (!mappings.is_empty()).then_some((segment, mappings))
         })?;
-        for piece in pieces {
-            // SAFETY: the program detaches what is attached there.
-            if let Err(error) = unsafe { raw::munmap(piece.start, piece.end - piece.start) } {
+        for mapping in mappings {
+            // SAFETY: the program detaches this memory.
+            if let Err(error) = unsafe { raw::munmap(mapping.start, mapping.bytes()) } {
                 return Some(Err(error));
             }
+            lent_ranges::remove(Range::new(mapping.start, mapping.bytes()));
         }
         segment.touched(|shared| &shared.detached_at);
         self.tidy();
@@ -214,10 +220,10 @@ impl Segment {
     }
 
     /// Where this process has it.
-    fn attached(&self) -> raw::Result<Vec<Piece>> {
-        let mut pieces = maps::pieces(0, usize::MAX)?;
-        pieces.retain(|piece| piece.is_of(self.file));
-        Ok(pieces)
+    fn attached(&self) -> raw::Result<Vec<Mapping>> {
+        let mut mappings = maps::mappings(0, usize::MAX)?;
+        mappings.retain(|mapping| mapping.is_of(self.file));
+        Ok(mappings)
     }
 
     /// Whether this process may read (4), write (2) or execute (1) it, by its mode.
@@ -318,7 +324,7 @@ impl Segment {
 /// `shmget` of huge pages: a number, or `None` to make the untouched call.
 pub(crate) fn get(
     lender: &mut Lender,
-    stays: &mut Stays,
+    files: &mut LentFiles,
     segments: &mut Segments,
     key: libc::key_t,
     bytes: usize,
@@ -349,7 +355,7 @@ pub(crate) fn get(
         Err(why) => return not(&why),
     };
     let page = usize::try_from(page).ok()?;
-    if let Err(error) = remember(stays, &loan, page, false) {
+    if let Err(error) = files.add(&loan, page, false, None) {
         return not(&error);
     }
     let (_, mut files) = loan.into_fds();
@@ -371,7 +377,7 @@ pub(crate) fn get(
     Some(id)
 }
 
-/// A number that no other segment has, nor soon will, and what the kernel says of it.
+/// A number that no other segment has or gets soon, and the kernel's status of it.
 fn number() -> raw::Result<(c_int, shmid_ds)> {
     let int = |value: c_int| value.cast_unsigned() as usize;
     let flags = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
@@ -379,7 +385,7 @@ fn number() -> raw::Result<(c_int, shmid_ds)> {
     let id = unsafe { raw::shm(libc::SYS_shmget, [0, raw::base_page(), int(flags)]) }?;
     // SAFETY: all bytes zero is a value of the structure, which is plain numbers.
     let mut made: shmid_ds = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one structure, whose layout libc's is on these architectures.
+    // SAFETY: the kernel writes one structure, with libc's layout on these architectures.
     let asked =
         unsafe { raw::shm(libc::SYS_shmctl, [id, int(libc::IPC_STAT), (&raw mut made).addr()]) };
     // SAFETY: removing takes no structure.

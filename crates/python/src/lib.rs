@@ -40,7 +40,7 @@ fn bad_value(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// The longest time that is one: 31 years. What is longer was meant as something else.
+/// The longest accepted time: 31 years. A longer one is a mistake.
 const LONGEST: f64 = 1e9;
 
 fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {

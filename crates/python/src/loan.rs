@@ -4,10 +4,10 @@
 //!
 //! # Safety
 //!
-//! Both hand out the address of a mapping. Whoever gets it also has a share of the [`Memory`] (a
-//! tensor) or is counted by it (a view, which keeps the loan's object alive besides), and
-//! [`Memory::alone`] gives it to be unmapped only where nobody has either. What programs write
-//! there is theirs: no reference into the memory is ever made here.
+//! Both hand out the address of a mapping. The receiver also has a share of the [`Memory`] (a
+//! tensor) or is counted by it (a view, which keeps the loan's object alive besides).
+//! [`Memory::alone`] gives it to be unmapped only without such receivers. Programs own their writes
+//! there: no reference into the memory is ever made here.
 #![expect(unsafe_code, reason = "Python's buffers are raw pointers")]
 
 use std::ffi::c_int;
@@ -25,7 +25,7 @@ use crate::memory::{Memory, Tensor};
 /// DLPack's number of memory that a CPU reads.
 const ON_CPU: (i32, i32) = (1, 0);
 
-/// Set in a versioned tensor that was copied for whoever asked for it: never here.
+/// Set in a versioned tensor that was copied on request: never here.
 const NO_FLAGS: u64 = 0;
 
 /// Borrowed memory: a writable buffer of bytes, mapped shared at one address.
@@ -47,7 +47,7 @@ impl Loan {
             ready: lent.ready_bytes(),
             page: lent.page_size(),
             is_kept: lent.is_kept(),
-            number: lent.id(),
+            number: lent.id().0,
             memory: Mutex::new(Some(Memory::new(lent, mapping))),
         }
     }
@@ -148,7 +148,7 @@ impl Loan {
         let len = isize::try_from(memory.len())
             .map_err(|_| PyOverflowError::new_err("longer than a buffer can be"))?;
         // SAFETY: `view` is the caller's; the address is of `len` writable bytes, which stay mapped
-        // while `slf`, of which the buffer gets a reference, counts this view.
+        // while `slf` counts this view. The buffer gets a reference of `slf`.
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory.address(), len, 0, flags) };
         if filled != 0 {

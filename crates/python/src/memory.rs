@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lent memory, and who has it in this program: the loan, its views, its tensors.
+//! Lent memory, and its users in this program: the loan, its views, its tensors.
 
 use std::ffi::c_void;
 use std::sync::Arc;

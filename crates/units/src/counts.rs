@@ -3,21 +3,21 @@
 
 use crate::Pages;
 
-/// The pages of one domain by what is known of them, all numbers of one instant.
+/// The pages of one domain by state, all numbers of one instant.
 ///
-/// Whoever cannot know a count leaves it 0 and says so: the kernel's pool knows nothing of loans, a
-/// kernel without the series nothing of zeroed pages.
+/// A source that cannot know a count leaves it 0 and says so: the kernel's pool knows no loans, a
+/// kernel without the series no zeroed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Pages of the pool, in use or not.
+    /// Pages of the pool, used and unused.
     pub total: Pages,
     /// Those of them that are beyond its configured size, and vanish when they are freed.
     pub surplus: Pages,
-    /// Pages nobody uses: dirty, being zeroed, and ready.
+    /// Unused pages: dirty, being zeroed, and ready.
     pub free: Pages,
-    /// Free pages promised to mappings that have not touched them, of all nodes together.
+    /// Free pages promised to mappings that have yet to touch them, of all nodes together.
     pub reserved: Pages,
-    /// Free pages that nobody was promised.
+    /// Free and unpromised pages.
     pub available: Pages,
     /// Known to be zero.
     pub ready: Pages,
@@ -29,8 +29,8 @@ pub struct Counts {
     pub lent: Pages,
     /// Pages that were wanted zero, and were.
     pub hits: Pages,
-    /// Pages that were wanted zero, and had to be cleared by whoever wanted them.
+    /// Pages that were wanted zero, and that the requester had to clear.
     pub misses: Pages,
-    /// Those of the misses that were taken from whoever was zeroing them.
+    /// Misses that were taken from a zeroer.
     pub waits: Pages,
 }

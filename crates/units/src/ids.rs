@@ -11,7 +11,9 @@ use crate::quantities::{Node, PageSize, Pages};
 macro_rules! number_id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+        )]
         #[serde(transparent)]
         pub struct $name(pub u64);
 
@@ -37,7 +39,9 @@ number_id! {
 }
 
 /// A user's number, as the kernel reports it for a socket's peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Uid(pub u32);
 
@@ -112,15 +116,15 @@ impl fmt::Display for PoolKey {
     }
 }
 
-/// A named owner, to whom returned content may be kept.
+/// A named owner, for which returned content may be kept.
 ///
-/// 1 to 64 characters of `A-Z a-z 0-9 . _`: the name is part of a file name, whose fields are
-/// separated by `-`.
+/// 1 to 64 characters of `A-Z a-z 0-9 . _`: the name is part of a file name with fields separated
+/// by `-`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Owner(String);
 
-/// A name that no owner can have.
+/// An invalid name of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadOwner(pub String);
 
@@ -172,11 +176,11 @@ impl fmt::Display for Owner {
     }
 }
 
-/// The name of a loan that no descriptor holds.
+/// The name of a loan that lasts by it.
 ///
-/// 1 to 118 characters of `A-Z a-z 0-9 . _ -` in parts that `/` separates, each of which begins
-/// with a letter or digit: the name is the end of a file name, which has room for 118. The scope
-/// may be two such parts with `@` between them, as `TENANT@INCARNATION`.
+/// 1 to 118 characters of `A-Z a-z 0-9 . _ -` in parts separated by `/`, each beginning with a
+/// letter or digit: the name is the end of a file name, which has room for 118. The scope may be
+/// two such parts with `@` between them, as `TENANT@INCARNATION`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LoanName(String);
@@ -187,7 +191,7 @@ pub fn tenant_of(scope: &str) -> &str {
     scope.split_once('@').map_or(scope, |(tenant, _)| tenant)
 }
 
-/// A text that no loan can be named.
+/// An invalid name of a loan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadLoanName(pub String);
 
@@ -217,20 +221,20 @@ impl LoanName {
         &self.0
     }
 
-    /// What stands before the first `/`: whose loan it is, where several have quotas of their own.
+    /// The part before the first `/`: the tenant, where several have quotas of their own.
     #[must_use]
     pub fn scope(&self) -> Option<&str> {
         self.0.split_once('/').map(|(scope, _)| scope)
     }
 
-    /// Whose quota the loan counts in: the scope up to its `@`. A tenant that is deleted and made
-    /// anew, as a namespace of a cluster, is another scope of the same quota.
+    /// The tenant that pays for the loan: the scope up to its `@`. A tenant that is deleted and
+    /// made anew, as a namespace of a cluster, is another scope of the same quota.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
         self.scope().map(tenant_of)
     }
 
-    /// Whether the name begins with `prefix`, whatever that is.
+    /// Whether the name begins with `prefix`, which may be any text.
     #[must_use]
     pub fn begins_with(&self, prefix: &str) -> bool {
         self.0.starts_with(prefix)
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_of_its_domain_and_says_the_size_of_its_blocks_if_it_has_one() {
+    fn pool_shows_its_domain_and_its_block_size_if_any() {
         let domain = Domain { node: Node(1), page_size: PageSize::MIB_2 };
         let mixed = PoolKey::mixed(domain);
         let plain = PoolKey { pages_per_block: Pages(3), ..mixed };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Quantities that must not be mixed up, and the names of what is counted.
+//! Quantities that must not be mixed up, and the names of counted things.
 //!
-//! Every crate of prezero speaks in these types, from what the kernel says to what a person
-//! reads; a plain number has its unit in its name and lives only in a file or message that
-//! others define. Nothing here does input or output, and nothing is known but serde.
+//! Every crate of prezero speaks in these types, from the kernel's numbers to the user's screen. A
+//! plain number has its unit in its name and lives only in a file or message that others define.
+//! The crate does no input or output, and depends on serde alone.
 #![forbid(unsafe_code)]
 
 pub mod as_text;

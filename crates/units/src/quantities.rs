@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a quantity could not be read from text.
+/// The reason why a text is no quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParseError {
     /// Not `NUMBER[K|M|G|T][iB]`.
     Size(String),
     /// A size that no huge page can have.
     PageSize(String),
-    /// A byte count that is not whole pages.
+    /// A byte count with a fraction of a page.
     NotWholePages {
         /// The size asked for.
         bytes: Bytes,
@@ -55,7 +55,7 @@ impl fmt::Display for ParseError {
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// A count of huge pages; of which size is said by the context's [`PageSize`].
+/// A count of huge pages; the context's [`PageSize`] gives their size.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -77,11 +77,19 @@ pub struct Node(pub u32);
 pub struct PageSize(u64);
 
 impl Bytes {
-    /// The whole pages of `size` that fit into so many bytes; what is left over is cut off, see
-    /// [`PageSize::pages_in`] for when there may be nothing left over.
+    /// The whole pages of `size` that fit into the bytes; the rest is cut off, see
+    /// [`PageSize::pages_in`] for exact division.
     #[must_use]
     pub const fn whole_pages(self, size: PageSize) -> Pages {
         Pages(self.0 / size.0)
+    }
+}
+
+impl Bytes {
+    /// `self - other`, never below zero.
+    #[must_use]
+    pub fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
     }
 }
 
@@ -108,13 +116,13 @@ impl Pages {
     /// No pages.
     pub const ZERO: Self = Self(0);
 
-    /// The bytes of so many pages of `size`; saturates, which no machine's memory can reach.
+    /// The bytes of the pages of `size`; saturates, which no machine's memory can reach.
     #[must_use]
     pub fn bytes(self, size: PageSize) -> Bytes {
         Bytes(self.0.saturating_mul(size.bytes()))
     }
 
-    /// `self - other`, never below zero.
+    /// `self - other`, at least zero.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -195,6 +203,13 @@ impl PageSize {
         }
         let next = Bytes((bytes.0 / self.0).saturating_add(1).saturating_mul(self.0));
         Err(ParseError::NotWholePages { bytes, page: self, next })
+    }
+}
+
+impl Default for PageSize {
+    /// The most common size: 2 MiB.
+    fn default() -> Self {
+        Self::MIB_2
     }
 }
 
@@ -291,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_is_read_in_any_case_and_with_or_without_its_i_and_b() {
+    fn units_are_read_in_any_case_with_or_without_i_and_b() {
         for (unit, shift) in [("", 0), ("k", 10), ("m", 20), ("g", 30), ("t", 40)] {
             for suffix in ["", "b", "ib"] {
                 let text = format!("3{unit}{suffix}");

@@ -1,203 +1,160 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The types of the varlink interface `io.prezero.agent`: loans by name, for programs that hand
+//! The messages of the varlink interface `io.prezero.agent`: loans by name, for programs that hand
 //! memory on to others.
 //!
-//! It is served on a socket of its own, which goes to agents and to nobody that they serve. No
-//! descriptors travel: a loan is a path.
+//! The daemon serves it on a socket of its own, which only agents can open. No descriptors travel:
+//! a loan is a path.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use units::{Bytes, LoanName, Node, Owner, PageSize};
-use zlink::introspect::{CustomType, ReplyError as IntrospectError, Type};
+use units::{Bytes, LoanName, Node, PageSize, Uid};
 
+use crate::BadValue;
 use crate::methods::method;
+use crate::optional::or_default;
 
 /// The interface's name.
 pub const INTERFACE: &str = "io.prezero.agent";
-/// What the path of the agents' socket has behind that of the daemon's.
+/// The interface's definition, as the daemon serves it.
+pub const DESCRIPTION: &str = include_str!("../io.prezero.agent.varlink");
+/// The ending that makes the daemon's socket path the path of the agents' socket.
 pub const SOCKET_ENDING: &str = ".agent";
-/// The most loans that one answer lists.
+/// The most loans that one reply lists.
 pub const MOST_LISTED: usize = 256;
 
 /// A loan by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedLoan {
     /// Its name.
     pub name: String,
-    /// Its one file, in the daemon's mount namespace. Good until the name is returned; empty while
-    /// the loan is being made.
+    /// Its one file, in the daemon's mount namespace. The path is good until the name is returned,
+    /// and empty while the loan is being made.
     pub path: String,
     /// Its size.
-    pub bytes: u64,
-    /// Page size in bytes.
-    pub page_bytes: u64,
+    pub bytes: Bytes,
+    /// The size of its pages.
+    #[serde(rename = "page_bytes")]
+    pub page_size: PageSize,
     /// NUMA node.
-    pub node: u32,
-    /// The user whose file it is, of mode 0600.
-    pub uid: u32,
-    /// Whether it is being made. It ends with the connection of the agent that asked for it, or
-    /// when its name is returned.
-    #[serde(default)]
+    pub node: Node,
+    /// The user that owns the file, whose mode is 0600.
+    pub uid: Uid,
+    /// Whether the loan is being made. Then it ends with the connection of the agent that asked
+    /// for it, or when its name is returned.
     pub pending: bool,
 }
 
 /// A loan granted, or found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LentByName {
     /// The loan.
     pub loan: NamedLoan,
-    /// Whether it was there already.
+    /// Whether the loan existed already.
     pub found: bool,
-    /// Whether it has what its owner left; of one that was there already, false.
-    #[serde(default)]
+    /// Whether the memory has the content that its owner left. False for a loan that existed
+    /// already.
     pub kept: bool,
-    /// So many of its bytes were ready when it was granted; of one that was there already, so many
-    /// have memory.
-    pub ready_bytes: u64,
+    /// The size that was ready when the loan was granted. For a loan that existed already: the size
+    /// that has memory.
+    pub ready_bytes: Bytes,
 }
 
-/// Loans, in the order of their names, those that are being made included.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+/// Loans in the order of their names, loans that are being made included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loans {
-    /// At most 256 of them.
+    /// At most 256 loans.
     pub loans: Vec<NamedLoan>,
-    /// Whether there are more behind the last one.
+    /// Whether there are more loans after the last one.
     pub more: bool,
 }
 
 /// What is ready in blocks of one length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyBlocks {
-    /// Bytes of one block, and so the most that a loan of one file finds ready here; 0 where a loan
-    /// of any size finds all that is ready in one file.
-    pub block_bytes: u64,
-    /// Bytes that are ready in such blocks.
-    pub ready_bytes: u64,
+    /// The size of one block, which is the most that one loan finds ready here. 0 where a loan of
+    /// any size finds all ready memory in one file.
+    pub block_bytes: Bytes,
+    /// The size of all such blocks.
+    pub ready_bytes: Bytes,
 }
 
-/// What there is to lend on one node, in pages of one size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+/// What can be lent on one node, in pages of one size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Supply {
     /// NUMA node.
-    pub node: u32,
-    /// Page size in bytes.
-    pub page_bytes: u64,
-    /// Bytes of the largest block that the pools are to have.
-    pub block_bytes: u64,
-    /// Bytes that are ready, in whatever blocks.
-    pub ready_bytes: u64,
-    /// In which blocks they are, the smallest first. A loan is one file and a file is one block, so
-    /// that what several of them have is for several loans.
-    #[serde(default)]
+    pub node: Node,
+    /// The size of its pages.
+    #[serde(rename = "page_bytes")]
+    pub page_size: PageSize,
+    /// The size of the largest block that the pools make.
+    pub block_bytes: Bytes,
+    /// What is ready, in blocks of any length.
+    pub ready_bytes: Bytes,
+    /// The ready blocks by length, the smallest first. A loan is one file and a file is one block,
+    /// so the memory of several blocks serves several loans.
     pub ready_blocks: Vec<ReadyBlocks>,
-    /// The most that could be lent at all, what is lent included.
-    pub total_bytes: u64,
-    /// Bytes that are lent by name, those of loans that are being made included.
-    pub named_bytes: u64,
+    /// The most that could be lent, lent memory included.
+    pub total_bytes: Bytes,
+    /// What is lent by name, loans that are being made included.
+    pub named_bytes: Bytes,
 }
 
-/// What there is to lend.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+/// What can be lent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Supplies {
     /// One for each node and page size.
     pub supplies: Vec<Supply>,
 }
 
-method!(LendByName, "io.prezero.agent.Lend", LentByName);
 method!(ReturnByName, "io.prezero.agent.Return", crate::Configured);
 method!(ListLoans, "io.prezero.agent.ListLoans", Loans);
 method!(GetSupply, "io.prezero.agent.GetSupply", Supplies);
 
-/// What to lend by name.
+/// Ends a loan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LendByName {
-    /// The name. The same name and size again are the same loan.
-    pub name: LoanName,
-    /// How much: whole pages.
-    pub bytes: Bytes,
-    /// In which pages; `None` leaves it to the daemon.
-    #[serde(rename = "page_bytes", default)]
-    pub page_size: Option<PageSize>,
-    /// From which node; `None` takes any.
-    #[serde(default)]
-    pub node: Option<Node>,
-    /// Whether every page must be there, zero: the daemon zeroes what is not ready, or refuses.
-    #[serde(default)]
-    pub whole: bool,
-    /// The user whose file it is; `None` is the caller.
-    #[serde(default)]
-    pub uid: Option<u32>,
-    /// The file's group; `None` is the caller's.
-    #[serde(default)]
-    pub gid: Option<u32>,
-    /// Whose content it is: after the loan's return it stays for the next loan of the same owner,
-    /// user, size and scope of names, which then has it. An owner is one within the scope of its
-    /// loan's name alone, which a name with an owner must have; and the loan must be `whole`.
-    #[serde(default)]
-    pub owner: Option<Owner>,
-    /// For how long; `None` is not at all.
-    #[serde(default)]
-    pub keep_seconds: Option<u64>,
-}
-
-impl LendByName {
-    /// `bytes` of any pages, by that name, to the caller's own user.
-    #[must_use]
-    pub fn new(name: LoanName, bytes: Bytes) -> Self {
-        Self {
-            name,
-            bytes,
-            page_size: None,
-            node: None,
-            whole: false,
-            uid: None,
-            gid: None,
-            owner: None,
-            keep_seconds: None,
-        }
-    }
-}
-
-/// Which loan is over.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ReturnByName {
     /// Its name.
     pub name: LoanName,
-    /// Whether nothing of it is kept, also if it has an owner: as when nobody got to use it.
-    #[serde(default)]
+    /// Whether the content is dropped even if the loan has an owner.
+    #[serde(default, deserialize_with = "or_default")]
     pub discard: bool,
 }
 
-/// Which loans to list.
+/// Asks for a list of loans.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ListLoans {
-    /// Only those whose names begin so.
+    /// Only names that begin with this text.
     #[serde(default)]
     pub prefix: Option<String>,
-    /// Only those that come behind that name.
+    /// Only names after this one.
     #[serde(default)]
     pub after: Option<LoanName>,
 }
 
-/// What there is to lend.
+/// Asks what can be lent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GetSupply {}
 
 /// The interface's errors. Each names the value at fault and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, zlink::ReplyError, IntrospectError)]
-#[zlink(interface = "io.prezero.agent")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "error", content = "parameters")]
 pub enum AgentError {
     /// The peer's credentials do not allow the method.
+    #[serde(rename = "io.prezero.agent.NotPermitted")]
     NotPermitted {
         /// The peer.
-        uid: u32,
-        /// What it wanted.
+        uid: Uid,
+        /// What it asked for.
         action: String,
-        /// Who may.
+        /// Which users may.
         needed: String,
     },
-    /// A value that the method does not take; nothing was changed.
+    /// The method does not take this value. Nothing was changed.
+    #[serde(rename = "io.prezero.agent.BadValue")]
     BadValue {
         /// The parameter.
         field: String,
@@ -205,55 +162,65 @@ pub enum AgentError {
         reason: String,
     },
     /// No pool has that shape.
+    #[serde(rename = "io.prezero.agent.NoSuchPool")]
     NoSuchPool {
         /// The shape asked for.
         wanted: String,
-        /// Those there are.
+        /// The shapes of all pools.
         configured: String,
     },
-    /// There is a loan by that name, and it is another one than was asked for.
+    /// Another loan has that name.
+    #[serde(rename = "io.prezero.agent.NameTaken")]
     NameTaken {
-        /// The loan there is.
+        /// The loan that has it.
         loan: Box<NamedLoan>,
     },
-    /// A loan by that name is being made.
+    /// A loan of that name is being made.
+    #[serde(rename = "io.prezero.agent.NameBusy")]
     NameBusy {
         /// The name.
         name: String,
     },
-    /// There is no loan by that name.
+    /// No loan has that name.
+    #[serde(rename = "io.prezero.agent.NoSuchName")]
     NoSuchName {
         /// The name.
         name: String,
     },
-    /// There are as many loans by name as there may be.
+    /// As many loans have names as may have one.
+    #[serde(rename = "io.prezero.agent.TooManyNames")]
     TooManyNames {
-        /// The most there may be.
+        /// The most loans that may have a name.
         most: u64,
     },
     /// The scope of the name holds too much already.
+    #[serde(rename = "io.prezero.agent.QuotaExceeded")]
     QuotaExceeded {
-        /// What stands before the first `/` of the name; empty for names without one.
+        /// The part of the name before the first `/`, up to an `@`. Empty for names without a
+        /// scope.
         scope: String,
         /// What its loans hold.
-        held_bytes: u64,
+        held_bytes: Bytes,
         /// What they may hold.
-        quota_bytes: u64,
+        quota_bytes: Bytes,
         /// What was asked for.
-        asked_bytes: u64,
+        asked_bytes: Bytes,
     },
-    /// Neither ready pages nor free ones suffice.
+    /// Ready and free pages together are too few.
+    #[serde(rename = "io.prezero.agent.NotEnough")]
     NotEnough {
         /// What was asked for.
-        asked_bytes: u64,
-        /// In pages of so many bytes.
-        page_bytes: u64,
+        asked_bytes: Bytes,
+        /// The size of the pages.
+        #[serde(rename = "page_bytes")]
+        page_size: PageSize,
         /// Ready where it was asked for.
-        ready_bytes: u64,
+        ready_bytes: Bytes,
         /// Free in the kernel's pool there.
-        free_bytes: u64,
+        free_bytes: Bytes,
     },
-    /// The kernel refused something; nothing is lent by it.
+    /// A call into the kernel failed. Nothing is lent by it.
+    #[serde(rename = "io.prezero.agent.Failed")]
     Failed {
         /// The call and its error.
         what: String,
@@ -267,6 +234,12 @@ impl AgentError {
     }
 }
 
+impl From<BadValue> for AgentError {
+    fn from(BadValue { field, reason }: BadValue) -> Self {
+        Self::BadValue { field, reason }
+    }
+}
+
 impl std::error::Error for AgentError {}
 
 impl fmt::Display for AgentError {
@@ -275,11 +248,7 @@ impl fmt::Display for AgentError {
             Self::NameTaken { loan } => write!(
                 f,
                 "`{}` is lent already, as {} of {} pages on node {} for user {}: return it, or ask for the same",
-                loan.name,
-                Bytes(loan.bytes),
-                Bytes(loan.page_bytes),
-                loan.node,
-                loan.uid
+                loan.name, loan.bytes, loan.page_size, loan.node, loan.uid
             ),
             Self::NameBusy { name } => {
                 write!(f, "the loan `{name}` is being made: ask again when that is done")
@@ -294,9 +263,7 @@ impl fmt::Display for AgentError {
             Self::QuotaExceeded { scope, held_bytes, quota_bytes, asked_bytes } => write!(
                 f,
                 "the loans of scope `{scope}` hold {} of a quota of {}: return some before asking for {} more",
-                Bytes(*held_bytes),
-                Bytes(*quota_bytes),
-                Bytes(*asked_bytes)
+                held_bytes, quota_bytes, asked_bytes
             ),
             // What both interfaces say, in the same words.
             Self::NotPermitted { uid, action, needed } => {
@@ -308,8 +275,8 @@ impl fmt::Display for AgentError {
                 let (wanted, configured) = (wanted.clone(), configured.clone());
                 crate::Error::NoSuchPool { wanted, configured }.fmt(f)
             }
-            &Self::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes } => {
-                crate::Error::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes }.fmt(f)
+            &Self::NotEnough { asked_bytes, page_size, ready_bytes, free_bytes } => {
+                crate::Error::NotEnough { asked_bytes, page_size, ready_bytes, free_bytes }.fmt(f)
             }
             Self::Failed { what } => f.write_str(what),
         }

@@ -1,124 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What methods answer.
+//! What methods return.
 
 use serde::{Deserialize, Serialize};
-use zlink::introspect::{CustomType, Type};
+use units::{Bytes, JobId, LeaseId, Node, PageSize, Pages};
 
 use crate::{BlockHolder, Level, StateName};
 
-/// Who holds blocks.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Type)]
+/// The processes that hold blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Holders {
-    /// Each process, by lease.
+    /// The processes, by lease.
     pub holders: Vec<BlockHolder>,
-    /// Whether every process was looked at; the search ends after some seconds.
+    /// Whether the daemon looked at every process in time.
     pub complete: bool,
 }
 
-/// What a daemon that is drained has given back, and what it still has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Type)]
+/// What a drained daemon has given back, and what it still has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Drained {
-    /// Bytes given back to the kernel.
-    pub given_back_bytes: u64,
-    /// Bytes in clients' hands: they go back when they are returned.
-    pub lent_bytes: u64,
-    /// Bytes whose content waits for its owner: they go back when its time is over.
-    pub kept_bytes: u64,
-    /// Bytes returned but still reachable: they go back when they are not.
-    pub lingering_bytes: u64,
+    /// Given back to the kernel.
+    pub given_back_bytes: Bytes,
+    /// Lent. Goes back to the kernel when it is returned.
+    pub lent_bytes: Bytes,
+    /// Content that waits for its owner. Goes back when its time is over.
+    pub kept_bytes: Bytes,
+    /// Returned, and some process can still reach it. Goes back when none can.
+    pub lingering_bytes: Bytes,
 }
 
 /// What was taken from its borrower.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Type)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked {
-    /// Bytes of its files, all of which go back to the kernel; pinned ones when they are unpinned.
-    pub bytes: u64,
+    /// The size of its files. All of it goes back to the kernel, pinned pages when they are
+    /// unpinned.
+    pub bytes: Bytes,
 }
 
 /// What a watch reports.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchReply {
     /// The levels that changed, or that fell below the threshold.
     pub levels: Vec<Level>,
 }
 
-/// One block of a loan, in the order in which the loan is mapped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+/// One block of a loan. The blocks stand in the order in which the loan is mapped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LentPart {
-    /// Its descriptor's index among those of the reply.
+    /// The index of its descriptor.
     pub fd: u32,
     /// NUMA node.
-    pub node: u32,
-    /// Its length in bytes.
-    pub bytes: u64,
-    /// So many of them, from its start, were ready; the client's faults fill the rest.
-    pub ready_bytes: u64,
+    pub node: Node,
+    /// Its length.
+    pub bytes: Bytes,
+    /// The part, from its start, that was ready. The borrower's own faults fill the rest.
+    pub ready_bytes: Bytes,
 }
 
 /// A loan granted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lent {
-    /// The lease's descriptor: its index among those of the reply.
+    /// The index of the lease's descriptor.
     pub lease_fd: u32,
-    /// The lease: it lives exactly as long as its descriptor.
-    pub lease: u64,
-    /// Page size in bytes.
-    pub page_bytes: u64,
-    /// Whether the content is what this owner left.
+    /// The lease. It lives exactly as long as its descriptor.
+    pub lease: LeaseId,
+    /// The size of its pages.
+    #[serde(rename = "page_bytes")]
+    pub page_size: PageSize,
+    /// Whether the memory has the content that this owner left.
     pub kept: bool,
     /// The blocks.
     pub parts: Vec<LentPart>,
 }
 
-/// How a worker is to do a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, CustomType)]
+/// How a worker does a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[zlink(rename_all = "lowercase")]
 pub enum ZeroBy {
     /// `fallocate` on the block's node: the kernel makes and zeroes the pages.
     Allocate,
     /// Map the file and clear it.
     Clear,
-    /// There is no file: zero up to `pages` pages of the kernel's own pool by `HUGEPAGECTL_ZERO` on
-    /// `/dev/hugepagectl`, which the worker opens itself, and report how many it were.
+    /// There is no file. The worker opens `/dev/hugepagectl`, zeroes up to `pages` pages of the
+    /// kernel's own pool by `HUGEPAGECTL_ZERO`, and reports the number.
     Kernel,
 }
 
 /// A job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// The block's file: its index among the reply's descriptors. None where `by` is `kernel`.
+    /// The index of the descriptor of the block's file. `None` where `by` is `kernel`.
     pub block_fd: Option<u32>,
-    /// The job's descriptor, which must stay open while the job runs: its index.
+    /// The index of the job's descriptor, which stays open while the job runs.
     pub job_fd: u32,
     /// The job's number.
-    pub job: u64,
+    pub job: JobId,
     /// The node on which its pages must lie.
-    pub node: u32,
-    /// Page size in bytes.
-    pub page_bytes: u64,
-    /// Pages of the block, or so many of the kernel's pool.
-    pub pages: u64,
-    /// Pages from the start that are done already; 0 where `by` is `kernel`.
-    pub first_page: u64,
+    pub node: Node,
+    /// The size of its pages.
+    #[serde(rename = "page_bytes")]
+    pub page_size: PageSize,
+    /// The pages of the block, or the most pages of the kernel's pool.
+    pub pages: Pages,
+    /// Pages from the start that are zero already. 0 where `by` is `kernel`.
+    pub first_page: Pages,
     /// How.
     pub by: ZeroBy,
 }
 
 /// What became of a finished block.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
-    /// The state it is in now.
+    /// The state in which it is now.
     pub state: StateName,
 }
 
-/// Nothing but that it was done.
+/// A reply without fields: the call was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Configured {}
 
 /// What was given back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenBack {
-    /// Bytes.
-    pub bytes: u64,
+    /// The size.
+    pub bytes: Bytes,
 }

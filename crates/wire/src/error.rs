@@ -3,23 +3,27 @@
 
 use std::fmt;
 
-use units::Bytes;
-use zlink::introspect::ReplyError as IntrospectError;
+use serde::{Deserialize, Serialize};
+use units::{Bytes, JobId, LeaseId, PageSize, Uid};
+
+use crate::BadValue;
 
 /// The interface's errors. Each names the value at fault and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, zlink::ReplyError, IntrospectError)]
-#[zlink(interface = "io.prezero")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "error", content = "parameters")]
 pub enum Error {
     /// The peer's credentials do not allow the method.
+    #[serde(rename = "io.prezero.NotPermitted")]
     NotPermitted {
         /// The peer.
-        uid: u32,
-        /// What it wanted.
+        uid: Uid,
+        /// What it asked for.
         action: String,
-        /// Who may.
+        /// Which users may.
         needed: String,
     },
-    /// A value that the method does not take; nothing was changed.
+    /// The method does not take this value. Nothing was changed.
+    #[serde(rename = "io.prezero.BadValue")]
     BadValue {
         /// The parameter.
         field: String,
@@ -27,47 +31,55 @@ pub enum Error {
         reason: String,
     },
     /// No pool has that shape.
+    #[serde(rename = "io.prezero.NoSuchPool")]
     NoSuchPool {
         /// The shape asked for.
         wanted: String,
-        /// Those there are.
+        /// The shapes of all pools.
         configured: String,
     },
     /// The user holds too much already.
+    #[serde(rename = "io.prezero.QuotaExceeded")]
     QuotaExceeded {
-        /// The user whose quota it is: the peer, or whose subordinate it is.
-        uid: u32,
+        /// The user whose quota pays: the peer, or the user to which the peer is subordinate.
+        uid: Uid,
         /// What it holds.
-        held_bytes: u64,
+        held_bytes: Bytes,
         /// What it may hold.
-        quota_bytes: u64,
+        quota_bytes: Bytes,
         /// What it asked for.
-        asked_bytes: u64,
+        asked_bytes: Bytes,
     },
-    /// Neither ready pages nor free ones suffice.
+    /// Ready and free pages together are too few.
+    #[serde(rename = "io.prezero.NotEnough")]
     NotEnough {
         /// What was asked for.
-        asked_bytes: u64,
-        /// In pages of so many bytes.
-        page_bytes: u64,
+        asked_bytes: Bytes,
+        /// The size of the pages.
+        #[serde(rename = "page_bytes")]
+        page_size: PageSize,
         /// Ready where it was asked for.
-        ready_bytes: u64,
+        ready_bytes: Bytes,
         /// Free in the kernel's pool there.
-        free_bytes: u64,
+        free_bytes: Bytes,
     },
-    /// Nothing can be zeroed now.
+    /// No page can be zeroed now.
+    #[serde(rename = "io.prezero.NothingToZero")]
     NothingToZero,
     /// No loan has that number.
+    #[serde(rename = "io.prezero.NoSuchLease")]
     NoSuchLease {
         /// The number.
-        lease: u64,
+        lease: LeaseId,
     },
     /// The job is not the caller's.
+    #[serde(rename = "io.prezero.NoSuchJob")]
     NoSuchJob {
         /// The job.
-        job: u64,
+        job: JobId,
     },
-    /// The kernel refused something; the block at hand is treated as dirty.
+    /// A call into the kernel failed. The daemon takes the block at hand for dirty.
+    #[serde(rename = "io.prezero.Failed")]
     Failed {
         /// The call and its error.
         what: String,
@@ -78,6 +90,12 @@ impl Error {
     /// A parameter that the method does not take.
     pub fn bad_value(field: &str, reason: impl fmt::Display) -> Self {
         Self::BadValue { field: field.to_owned(), reason: reason.to_string() }
+    }
+}
+
+impl From<BadValue> for Error {
+    fn from(BadValue { field, reason }: BadValue) -> Self {
+        Self::BadValue { field, reason }
     }
 }
 
@@ -96,21 +114,18 @@ impl fmt::Display for Error {
             Self::QuotaExceeded { uid, held_bytes, quota_bytes, asked_bytes } => write!(
                 f,
                 "user {uid} holds {} of a quota of {}: {}",
-                Bytes(*held_bytes),
-                Bytes(*quota_bytes),
+                held_bytes,
+                quota_bytes,
                 if asked_bytes > quota_bytes {
-                    format!("{} is more than all of it", Bytes(*asked_bytes))
+                    format!("{} is more than all of it", asked_bytes)
                 } else {
-                    format!("return some before asking for {} more", Bytes(*asked_bytes))
+                    format!("return some before asking for {} more", asked_bytes)
                 }
             ),
-            Self::NotEnough { asked_bytes, page_bytes, ready_bytes, free_bytes } => write!(
+            Self::NotEnough { asked_bytes, page_size, ready_bytes, free_bytes } => write!(
                 f,
                 "{} of {} pages were asked for, {} are ready and {} free in the kernel: ask for less, or reserve more pages",
-                Bytes(*asked_bytes),
-                Bytes(*page_bytes),
-                Bytes(*ready_bytes),
-                Bytes(*free_bytes)
+                asked_bytes, page_size, ready_bytes, free_bytes
             ),
             Self::NothingToZero => write!(
                 f,

@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The types of the varlink interface `io.prezero`: the one place where daemon and client meet.
+//! The messages of the varlink interfaces `io.prezero` and `io.prezero.agent`: the one place where
+//! daemon and client meet.
 //!
-//! Numbers are plain here and carry their unit in the name; everybody converts to the types of
-//! `units` at once. File descriptors travel beside a reply; fields that end in `fd` are indices
-//! into them, as in systemd's varlink interfaces.
+//! The reference of both interfaces are the files [`io.prezero.varlink`](DESCRIPTION) and
+//! [`io.prezero.agent.varlink`](agent::DESCRIPTION), which the daemon serves as they are. A struct
+//! here is a method's parameters or its reply, and a test compares each with the files.
+//!
+//! File descriptors travel beside a reply. Fields that end in `fd` are indices into them, as in
+//! systemd's varlink interfaces.
 #![forbid(unsafe_code)]
 
 pub mod agent;
 mod answers;
 mod error;
+mod lend;
+mod message;
 mod methods;
+mod optional;
+mod reading;
+mod service;
 mod status;
 mod words;
 
@@ -18,9 +27,15 @@ pub use answers::{
     ZeroBy,
 };
 pub use error::Error;
+pub use lend::{Hold, LendForAgent, LendRequest};
+pub use message::{Call, END, Refused, Reply, call, read_reply, refusal, reply};
 pub use methods::{
-    Configure, Drain, FindHolders, FinishZeroing, GetStatus, GiveBack, LendRequest, Parameters,
-    PoolChange, Revoke, TakeZeroing, Watch,
+    Configure, Drain, FindHolders, FinishZeroing, GetStatus, GiveBack, Parameters, PoolChange,
+    Revoke, TakeZeroing, Watch,
+};
+pub use reading::{BadValue, Invalid};
+pub use service::{
+    GetInfo, GetInterfaceDescription, Info, InterfaceDescription, SERVICE, ServiceError,
 };
 pub use status::{
     BlockHolder, BlockSize, Counters, ElasticStatus, Held, KernelStatus, Level, LoanStatus,
@@ -30,12 +45,14 @@ pub use words::{KernelKind, Provider, Recycle, StateName, Unknown};
 
 /// The interface's name.
 pub const INTERFACE: &str = "io.prezero";
-/// Where the daemon listens unless told otherwise.
+/// The interface's definition, as the daemon serves it.
+pub const DESCRIPTION: &str = include_str!("../io.prezero.varlink");
+/// Where the daemon listens by default.
 pub const DEFAULT_SOCKET: &str = "/run/prezero/io.prezero";
-/// So many descriptors the kernel passes in one message (`SCM_MAX_FD`).
+/// The most descriptors that the kernel passes in one message (`SCM_MAX_FD`).
 pub const MESSAGE_FDS: usize = 253;
-/// The most blocks in a loan to a client that does not say how many it can take: with the lease's
-/// one message of descriptors.
+/// The most blocks in a loan to a client that leaves the number open: together with the lease,
+/// their descriptors fill one message.
 pub const MAX_PARTS: usize = MESSAGE_FDS - 1;
 /// The most blocks in any loan. Each takes 10 us of the daemon's one thread.
 pub const MOST_PARTS: usize = 1024;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use units::{Bytes, Counts, Domain, Node, PageSize, Pages};
+use units::{Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, Uid};
 use wire::{
     BlockHolder, BlockSize, Counters, Drained, ElasticStatus, Error, Finished, GivenBack, Held,
-    Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart, Level,
+    Hold, Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart, Level,
     LoanStatus, MESSAGE_FDS, MOST_PARTS, PoolChange, PoolStatus, Provider, Recycle, Revoked,
     StateName, Status, Unknown, UserStatus, Watch, WatchReply, ZeroBy,
 };
@@ -32,33 +32,33 @@ fn golden<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: 
 
 fn pool_status() -> (PoolStatus, Value) {
     let pool = PoolStatus {
-        node: 1,
-        page_bytes: 1 << 30,
-        pages_per_block: 8,
+        node: Node(1),
+        page_size: PageSize::GIB_1,
+        pages_per_block: Pages(8),
         recycle: Recycle::InPlace,
-        zeroable_pages: 9,
-        zeroing_pages: 10,
-        ready_pages: 11,
-        lent_pages: 12,
-        kept_pages: 13,
-        lingering_pages: 14,
-        mapped_pages: 21,
-        pinned_pages: 22,
+        zeroable_pages: Pages(9),
+        zeroing_pages: Pages(10),
+        ready_pages: Pages(11),
+        lent_pages: Pages(12),
+        kept_pages: Pages(13),
+        lingering_pages: Pages(14),
+        mapped_pages: Pages(21),
+        pinned_pages: Pages(22),
         blocks: 15,
-        ready_low: 16,
-        ready_high: 17,
-        max_pages: Some(18),
-        leave_free: 19,
-        kernel_free_pages: 20,
-        kernel_reserved_pages: 23,
-        sizes: vec![BlockSize { pages_per_block: 24, ready_blocks: 25, wanted_blocks: 26 }],
+        ready_low: Pages(16),
+        ready_high: Pages(17),
+        max_pages: Some(Pages(18)),
+        leave_free: Pages(19),
+        kernel_free_pages: Pages(20),
+        kernel_reserved_pages: Pages(23),
+        sizes: vec![BlockSize { pages_per_block: Pages(24), ready_blocks: 25, wanted_blocks: 26 }],
         elastic: Some(ElasticStatus {
-            min_pages: 27,
-            max_pages: 28,
-            total_pages: 29,
-            grown_pages: 30,
-            growing_pages: 31,
-            held_pages: Some(32),
+            min_pages: Pages(27),
+            max_pages: Pages(28),
+            total_pages: Pages(29),
+            grown_pages: Pages(30),
+            growing_pages: Pages(31),
+            held_pages: Some(Pages(32)),
             short_because: Some("memory".into()),
         }),
     };
@@ -79,18 +79,18 @@ fn pool_status() -> (PoolStatus, Value) {
 
 fn loan_status() -> (LoanStatus, Value) {
     let loan = LoanStatus {
-        lease: 5,
-        uid: 100_001,
-        account: 1000,
+        lease: LeaseId(5),
+        uid: Uid(100_001),
+        account: Uid(1000),
         owner: Some("guest1".to_owned()),
-        page_bytes: 2 << 20,
-        pages: 512,
-        grown_pages: 3,
+        page_size: PageSize::MIB_2,
+        pages: Pages(512),
+        grown_pages: Pages(3),
         blocks: 2,
-        nodes: vec![0, 1],
-        ready_pages: 500,
-        hole_pages: 12,
-        age_seconds: Some(60),
+        nodes: vec![Node(0), Node(1)],
+        ready_pages: Pages(500),
+        hole_pages: Pages(12),
+        age: Some(Duration::from_secs(60)),
         pid: Some(77),
         command: Some("qemu".to_owned()),
         cgroup: Some("/vm.slice".to_owned()),
@@ -107,13 +107,13 @@ fn loan_status() -> (LoanStatus, Value) {
 fn counters() -> (Counters, Value) {
     let counters = Counters {
         loans: 1,
-        hit_bytes: 2,
-        miss_bytes: 3,
+        hit_bytes: Bytes(2),
+        miss_bytes: Bytes(3),
         kept_loans: 4,
         refusals: 5,
-        zeroed_bytes: 6,
+        zeroed_bytes: Bytes(6),
         lost_workers: 7,
-        given_back_bytes: u64::MAX,
+        given_back_bytes: Bytes(u64::MAX),
     };
     let wire = json!({
         "loans": 1, "hit_bytes": 2, "miss_bytes": 3, "kept_loans": 4, "refusals": 5,
@@ -124,12 +124,12 @@ fn counters() -> (Counters, Value) {
 
 fn level() -> (Level, Value) {
     let level = Level {
-        node: 1,
-        page_bytes: 2 << 20,
-        ready_pages: 2,
-        zeroable_pages: 3,
-        zeroing_pages: 4,
-        lent_pages: 5,
+        node: Node(1),
+        page_size: PageSize::MIB_2,
+        ready_pages: Pages(2),
+        zeroable_pages: Pages(3),
+        zeroing_pages: Pages(4),
+        lent_pages: Pages(5),
     };
     let wire = json!({
         "node": 1, "page_bytes": 2_097_152, "ready_pages": 2, "zeroable_pages": 3,
@@ -139,7 +139,8 @@ fn level() -> (Level, Value) {
 }
 
 fn lent_part() -> (LentPart, Value) {
-    let part = LentPart { fd: 1, node: 0, bytes: 8 << 30, ready_bytes: 2 << 30 };
+    let part =
+        LentPart { fd: 1, node: Node(0), bytes: Bytes(8 << 30), ready_bytes: Bytes(2 << 30) };
     let wire = json!({
         "fd": 1, "node": 0, "bytes": 8_589_934_592_u64, "ready_bytes": 2_147_483_648_u64,
     });
@@ -155,7 +156,8 @@ fn status_and_its_parts() {
     let (counters, counters_wire) = counters();
     golden(&counters, &counters_wire);
     let (level, level_wire) = level();
-    let user = UserStatus { uid: 1000, loans: 1, held_bytes: 2, quota_bytes: Some(3) };
+    let user =
+        UserStatus { uid: Uid(1000), loans: 1, held_bytes: Bytes(2), quota_bytes: Some(Bytes(3)) };
     let user_wire = json!({ "uid": 1000, "loans": 1, "held_bytes": 2, "quota_bytes": 3 });
     golden(&user, &user_wire);
     let kernel = KernelStatus {
@@ -206,13 +208,13 @@ fn what_is_unbounded_or_unnamed_is_null_or_absent() {
 #[test]
 fn holders_and_what_is_taken_away() {
     let holder = BlockHolder {
-        lease: Some(5),
+        lease: Some(LeaseId(5)),
         lingers: true,
-        node: 1,
-        page_bytes: 2 << 20,
-        pages: 3,
+        node: Node(1),
+        page_size: PageSize::MIB_2,
+        pages: Pages(3),
         pid: 77,
-        uid: 1000,
+        uid: Uid(1000),
         command: "qemu".to_owned(),
         cgroup: None,
         how: Held::Pins,
@@ -226,14 +228,19 @@ fn holders_and_what_is_taken_away() {
         &Holders { holders: vec![holder], complete: true },
         &json!({ "holders": [wire], "complete": true }),
     );
-    let drained = Drained { given_back_bytes: 1, lent_bytes: 2, kept_bytes: 3, lingering_bytes: 4 };
+    let drained = Drained {
+        given_back_bytes: Bytes(1),
+        lent_bytes: Bytes(2),
+        kept_bytes: Bytes(3),
+        lingering_bytes: Bytes(4),
+    };
     let wire = json!({
         "given_back_bytes": 1, "lent_bytes": 2, "kept_bytes": 3, "lingering_bytes": 4,
     });
     golden(&drained, &wire);
     golden(&Held::Maps, &json!("maps"));
     golden(&Held::Opens, &json!("opens"));
-    golden(&Revoked { bytes: 4096 }, &json!({ "bytes": 4096 }));
+    golden(&Revoked { bytes: Bytes(4096) }, &json!({ "bytes": 4096 }));
 }
 
 #[test]
@@ -247,7 +254,13 @@ fn watches() {
 fn loans() {
     let (part, wire) = lent_part();
     golden(&part, &wire);
-    let lent = Lent { lease_fd: 0, lease: 5, page_bytes: 1 << 30, kept: true, parts: vec![part] };
+    let lent = Lent {
+        lease_fd: 0,
+        lease: LeaseId(5),
+        page_size: PageSize::GIB_1,
+        kept: true,
+        parts: vec![part],
+    };
     let wire = json!({
         "lease_fd": 0, "lease": 5, "page_bytes": 1_073_741_824_u64, "kept": true, "parts": [wire],
     });
@@ -263,8 +276,9 @@ fn a_request_names_what_it_wants_and_nothing_else_is_needed() {
         owner: Some("guest1".parse().expect("an owner")),
         keep: Some(Duration::from_secs(60)),
         single: true,
-        held_by_memory: true,
+        whole: false,
         most_blocks: Some(300),
+        hold: Hold::Memory,
     };
     let wire = json!({
         "bytes": 8_589_934_592_u64, "page_bytes": 1_073_741_824, "node": 1, "owner": "guest1",
@@ -274,6 +288,11 @@ fn a_request_names_what_it_wants_and_nothing_else_is_needed() {
     golden(&request, &wire);
     let least = serde_json::from_value::<LendRequest>(json!({ "bytes": 4096 }));
     assert_eq!(least.unwrap(), LendRequest::new(Bytes(4096)));
+    for agents in [json!({ "name": "a" }), json!({ "whole": true }), json!({ "uid": 1 })] {
+        let mut call = json!({ "bytes": 4096 });
+        call.as_object_mut().unwrap().extend(agents.as_object().unwrap().clone());
+        serde_json::from_value::<LendRequest>(call).expect_err("a parameter of agents");
+    }
 }
 
 #[test]
@@ -332,11 +351,11 @@ fn jobs() {
     let job = Job {
         block_fd: Some(0),
         job_fd: 1,
-        job: 9,
-        node: 1,
-        page_bytes: 2 << 20,
-        pages: 512,
-        first_page: 3,
+        job: JobId(9),
+        node: Node(1),
+        page_size: PageSize::MIB_2,
+        pages: Pages(512),
+        first_page: Pages(3),
         by: ZeroBy::Clear,
     };
     let wire = json!({
@@ -344,28 +363,34 @@ fn jobs() {
         "first_page": 3, "by": "clear",
     });
     golden(&job, &wire);
-    let in_kernel =
-        Job { block_fd: None, job_fd: 0, pages: 128, first_page: 0, by: ZeroBy::Kernel, ..job };
+    let in_kernel = Job {
+        block_fd: None,
+        job_fd: 0,
+        pages: Pages(128),
+        first_page: Pages(0),
+        by: ZeroBy::Kernel,
+        ..job
+    };
     let wire = json!({
         "block_fd": null, "job_fd": 0, "job": 9, "node": 1, "page_bytes": 2_097_152, "pages": 128,
         "first_page": 0, "by": "kernel",
     });
     golden(&in_kernel, &wire);
     golden(&Finished { state: StateName::Ready }, &json!({ "state": "ready" }));
-    golden(&GivenBack { bytes: 4096 }, &json!({ "bytes": 4096 }));
+    golden(&GivenBack { bytes: Bytes(4096) }, &json!({ "bytes": 4096 }));
 }
 
 #[test]
 fn a_change_names_a_pool_and_only_what_changes() {
     let change = PoolChange {
-        node: 0,
-        page_bytes: 2 << 20,
-        pages_per_block: 4,
-        ready_low: Some(1),
-        ready_high: Some(2),
-        max_pages: Some(3),
-        leave_free: Some(4),
-        recycle: Some("fresh".to_owned()),
+        node: Node(0),
+        page_size: PageSize::MIB_2,
+        pages_per_block: Pages(4),
+        ready_low: Some(Pages(1)),
+        ready_high: Some(Pages(2)),
+        max_pages: Some(Pages(3)),
+        leave_free: Some(Pages(4)),
+        recycle: Some(Recycle::Fresh),
     };
     let wire = json!({
         "node": 0, "page_bytes": 2_097_152, "pages_per_block": 4, "ready_low": 1, "ready_high": 2,
@@ -373,8 +398,12 @@ fn a_change_names_a_pool_and_only_what_changes() {
     });
     golden(&change, &wire);
     let least = json!({ "node": 0, "page_bytes": 2_097_152, "pages_per_block": 4 });
-    let nothing =
-        PoolChange { node: 0, page_bytes: 2 << 20, pages_per_block: 4, ..PoolChange::default() };
+    let nothing = PoolChange {
+        node: Node(0),
+        page_size: PageSize::MIB_2,
+        pages_per_block: Pages(4),
+        ..PoolChange::default()
+    };
     assert_eq!(serde_json::from_value::<PoolChange>(least).unwrap(), nothing);
 }
 
@@ -395,7 +424,7 @@ fn errors() -> Vec<(Error, Value, &'static [&'static str])> {
     let errors: Vec<(Error, Value, &[&str])> = vec![
         (
             Error::NotPermitted {
-                uid: 1000,
+                uid: Uid(1000),
                 action: "zero".to_owned(),
                 needed: "root may".to_owned(),
             },
@@ -416,18 +445,28 @@ fn errors() -> Vec<(Error, Value, &'static [&'static str])> {
             &["node 7", "node 0 2M x 1"],
         ),
         (
-            Error::QuotaExceeded { uid: 1000, held_bytes: 11, quota_bytes: 12, asked_bytes: 10 },
+            Error::QuotaExceeded {
+                uid: Uid(1000),
+                held_bytes: Bytes(11),
+                quota_bytes: Bytes(12),
+                asked_bytes: Bytes(10),
+            },
             json!({ "uid": 1000, "held_bytes": 11, "quota_bytes": 12, "asked_bytes": 10 }),
             &["1000", "11", "12", "10", "return"],
         ),
         (
-            Error::NotEnough { asked_bytes: 11, page_bytes: 12, ready_bytes: 13, free_bytes: 14 },
-            json!({ "asked_bytes": 11, "page_bytes": 12, "ready_bytes": 13, "free_bytes": 14 }),
-            &["11", "12", "13", "14", "reserve"],
+            Error::NotEnough {
+                asked_bytes: Bytes(11),
+                page_size: PageSize::MIB_2,
+                ready_bytes: Bytes(13),
+                free_bytes: Bytes(14),
+            },
+            json!({ "asked_bytes": 11, "page_bytes": 2_097_152, "ready_bytes": 13, "free_bytes": 14 }),
+            &["11", "2M", "13", "14", "reserve"],
         ),
         (Error::NothingToZero, Value::Null, &["nothing to zero"]),
-        (Error::NoSuchLease { lease: 9 }, json!({ "lease": 9 }), &["9"]),
-        (Error::NoSuchJob { job: 9 }, json!({ "job": 9 }), &["9"]),
+        (Error::NoSuchLease { lease: LeaseId(9) }, json!({ "lease": 9 }), &["9"]),
+        (Error::NoSuchJob { job: JobId(9) }, json!({ "job": 9 }), &["9"]),
         (
             Error::Failed { what: "fallocate: ENOSPC".to_owned() },
             json!({ "what": "fallocate: ENOSPC" }),

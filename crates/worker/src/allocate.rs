@@ -18,7 +18,8 @@ const BATCH_BYTES: u64 = 2 << 20;
 /// after every batch and tells `tick` the bytes as they are done.
 ///
 /// # Errors
-/// The kernel's, as when the node has no free page left; what was done of the job is lost then.
+/// The kernel's, as when the node has run out of free pages; the job's finished pages are lost
+/// then.
 pub(crate) fn allocate(
     task: Allocate,
     (first, end): (u64, u64),
@@ -70,7 +71,7 @@ fn share(
             let bytes = (pages.end - pages.start) * page_bytes;
             if let Err(error) = task.fill(pages) {
                 failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                // Nothing is left to take.
+                // The range is exhausted.
                 next.store(batches, Ordering::Relaxed);
                 return;
             }

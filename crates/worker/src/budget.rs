@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! So many pages and no more, however many threads take them.
+//! An upper bound on the pages that all threads take together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,8 @@ impl Budget {
         Self { left: limit.map(AtomicU64::new), turns: Mutex::default() }
     }
 
-    /// The turn to take a block and what it needs of this, held until both are taken: two blocks
-    /// half done are no block that anybody can be lent. Nobody waits where there is no bound.
+    /// The turn to take a block and its pages of the budget, held until both are taken. Two
+    /// half-done blocks cannot be lent. Without a bound it returns at once.
     pub(crate) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
         let is_bounded = self.left.is_some();
         is_bounded.then(|| self.turns.lock().unwrap_or_else(PoisonError::into_inner))
@@ -27,14 +27,14 @@ impl Budget {
     /// Takes up to `pages`; returns how many it got.
     pub(crate) fn draw(&self, pages: u64) -> u64 {
         let Some(left) = &self.left else { return pages };
-        // Relaxed: the count alone is shared, nothing is published by it.
+        // Relaxed: the threads share the count alone.
         let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
             Some(left.saturating_sub(pages))
         });
         before.unwrap_or_else(|unchanged| unchanged).min(pages)
     }
 
-    /// Returns pages that were not needed.
+    /// Returns unneeded pages.
     pub(crate) fn put_back(&self, pages: u64) {
         if let Some(left) = &self.left {
             left.fetch_add(pages, Ordering::Relaxed);

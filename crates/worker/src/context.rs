@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where and at whose expense a worker runs: applied by the worker to itself, before its first job.
+//! Where a worker runs, and which cgroup pays for it: applied by the worker to itself, before its
+//! first job.
 
 use std::path::{Component, Path, PathBuf};
 
 use linux::{CpuSet, Result, Roots, cgroup, cpu, numa, sched};
 use units::Node;
 
-/// The CPUs, nice value, policy and group of a worker; what is absent stays as it is.
+/// The CPUs, nice value, policy and group of a worker; an absent one stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Context {
     /// CPUs in the kernel's list notation, `"0-3,8"`.
@@ -20,17 +21,17 @@ pub struct Context {
     /// Where and as this process or thread runs: its groups, CPUs, policy and nice value. It must
     /// stay alive meanwhile. What else is set here comes on top.
     ///
-    /// Not its v1 hugetlb group: the pages belong to the pool, and stay when it is gone.
+    /// It stays out of the v1 hugetlb group: the pages belong to the pool, and outlive the worker.
     pub like: Option<u32>,
-    /// A cgroup: a directory below the cgroup mount, or a path inside the hierarchy, or without a
-    /// slash at its beginning one below the process's own; made if it is missing, in every mounted
-    /// hierarchy that concerns prezero.
+    /// A cgroup: a directory below the cgroup mount, a path inside the hierarchy, or, without a
+    /// slash at its beginning, one below the process's own. It is made if it is missing, in every
+    /// mounted hierarchy that concerns prezero.
     pub cgroup: Option<PathBuf>,
 }
 
 impl Context {
-    /// Whether [`apply`](Self::apply) could put somebody there, as far as that can be told without
-    /// doing it: CPUs that are online, and a control group that is there or can be made.
+    /// Whether [`apply`](Self::apply) could put a process there, by all checks that leave the
+    /// process in place: CPUs that are online, and a control group that is there or can be made.
     ///
     /// # Errors
     /// [`linux::Error`] naming the value.
@@ -52,8 +53,8 @@ impl Context {
     /// The group comes first: it may be the one that has the rights and CPUs for the rest.
     ///
     /// # Errors
-    /// [`linux::Error`] naming the call: a group that may not be made or joined, CPUs that are not
-    /// online, a nice value below the present one without `CAP_SYS_NICE`.
+    /// [`linux::Error`] naming the call: a forbidden group, offline CPUs, a nice value below the
+    /// present one without `CAP_SYS_NICE`.
     pub fn apply(&self, roots: &Roots) -> Result<()> {
         if let Some(like) = self.like {
             for group in cgroup::of(roots, like)? {
@@ -98,8 +99,8 @@ fn groups(roots: &Roots, path: &Path) -> Result<Vec<cgroup::Group>> {
     if path.is_absolute() {
         return cgroup::everywhere(roots, &inside(roots, path));
     }
-    // Where a service manager made the process's group, what is below it is the process's to make
-    // (Delegate=), and nothing else of the tree is.
+    // Where a service manager made the process's group, the process may make groups below it
+    // (Delegate=), and only there.
     let below = |own: cgroup::Group| {
         let path = format!("{}{}", own.path().trim_end_matches('/'), inside(roots, path));
         cgroup::Group::at(roots, own.kind(), &path)
@@ -111,7 +112,7 @@ fn groups(roots: &Roots, path: &Path) -> Result<Vec<cgroup::Group>> {
 /// The path inside a hierarchy of a directory below the cgroup mount.
 ///
 /// `/sys/fs/cgroup/prezero`, `/sys/fs/cgroup/unified/prezero` and `/prezero` are one group: on a
-/// hybrid host the first component below the mount names a hierarchy, not a group.
+/// hybrid host the first component below the mount names a hierarchy.
 fn inside(roots: &Roots, path: &Path) -> String {
     let below = path.strip_prefix(&roots.cgroup).unwrap_or(path);
     let mut names: Vec<_> = below
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_slash_a_group_is_below_the_process_own_in_each_hierarchy() {
+    fn group_without_slash_is_below_the_own_in_each_hierarchy() {
         let dir = tempfile::tempdir().unwrap();
         for file in ["cgroup/unified/cgroup.controllers", "cgroup/cpu/cgroup.procs", "proc/self/x"]
         {

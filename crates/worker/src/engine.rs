@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! With which method and chunk this process clears in place.
 //!
-//! What somebody forces counts first; then what was measured on this CPU, which `prezero bench
-//! calibrate` writes and any worker reads; then a race at first use, in the worker's own context,
-//! if it was started by a person who waits for it; else the default of the CPU's vendor. A worker
-//! of the daemon's never measures: it is the one that is told to stay out of the way.
+//! A forced choice counts first. Next comes the one measured on this CPU, which `prezero bench
+//! calibrate` writes and any worker reads. Next comes a race at first use, in the worker's own
+//! context, if a waiting person started the worker. Else it is the default of the CPU's vendor. A
+//! worker of the daemon's skips the race, because it has to stay out of the way.
 
 use std::path::{Path, PathBuf};
 use std::sync::{OnceLock, mpsc};
@@ -22,7 +22,7 @@ use crate::stop::Stop;
 /// (`basis=forced`).
 const CACHE: &str = "/var/cache/prezero/calibration";
 /// How long the signal to stop may go unnoticed while a race runs.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What a person insists on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,7 +38,7 @@ pub fn cache() -> PathBuf {
     PathBuf::from(CACHE)
 }
 
-/// Chooses when the first block is to be cleared in place: most workers never clear one.
+/// Chooses when the first block has to be cleared in place: most workers have none.
 #[derive(Debug, Default)]
 pub struct Engine {
     forced: Forced,
@@ -47,7 +47,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// One that may measure if nothing is known, where a person waits for the worker.
+    /// An engine that may measure on an unknown CPU, where a person waits for the worker.
     ///
     /// # Errors
     /// A forced method that this CPU does not have.
@@ -64,8 +64,8 @@ impl Engine {
         Self { chosen: clearer.into(), ..Self::default() }
     }
 
-    /// The clearer for blocks that nobody touches soon. Blocks for a race of about half a second if
-    /// nothing is known and it may measure; less if `stop` is set.
+    /// The clearer for blocks that stay untouched for a while. On an unknown CPU where it may
+    /// measure, it blocks for a race of about half a second; less if `stop` is set.
     pub(crate) fn clearer(&self, stop: &Stop) -> Result<Clearer> {
         if let Some(clearer) = self.chosen.get() {
             return Ok(*clearer);
@@ -89,14 +89,14 @@ fn known(cache: &Path, cpu: Cpu, may_measure: bool, stop: &Stop) -> Choice {
     }
     let (tell, told) = mpsc::channel();
     let path = cache.to_owned();
-    // Not joined: a race has no moment to stop at, and ends with the process.
+    // Never joined: a race cannot be stopped, and ends with the process.
     thread::spawn(move || {
         let measured = calibrate::choice(&path, &cpu, false);
-        // Nobody listens any more after a signal.
+        // After a signal the receiver is gone.
         drop(tell.send(measured));
     });
     while !stop.is_set() {
-        match told.recv_timeout(LOOK) {
+        match told.recv_timeout(POLL_INTERVAL) {
             Ok(Ok(choice)) => return choice,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "clearing as the CPU's vendor would have it");

@@ -5,12 +5,12 @@ use std::io;
 
 use clear::Fault;
 
-/// Why a worker did not do all that it was to do. What it had done is reported and kept, but for
-/// the job at which it failed.
+/// The reasons why a worker left work undone. What it had done is reported and kept, but for the
+/// job at which it failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The daemon refused, is not there, or did not answer.
+    /// The daemon refused, is absent, or was silent.
     #[error(transparent)]
     Client(#[from] client::Error),
     /// A call into the kernel failed.

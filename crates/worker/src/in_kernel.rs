@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::interrupt::Interrupts;
 use crate::job::{Done, InKernel};
 
-/// What is asked for at a time, at least a page: a look at `stopped` and the bar every few ms.
+/// The request of one step, at least a page: a look at `stopped` and the bar every few ms.
 const STEP_BYTES: u64 = 8 << 20;
 
 /// Zeroes up to `pages` pages in this thread. Asks `stopped` after every step and tells `tick` the
@@ -15,7 +15,7 @@ const STEP_BYTES: u64 = 8 << 20;
 /// to the next worker.
 ///
 /// # Errors
-/// The kernel's; what was done stays done.
+/// The kernel's; finished pages stay finished.
 pub(crate) fn zero(
     task: InKernel,
     pages: u64,
@@ -25,7 +25,7 @@ pub(crate) fn zero(
 ) -> Result<Done> {
     let page_bytes = task.job().page_size().bytes();
     let step = (STEP_BYTES / page_bytes).max(1);
-    // Steps of small pages are over before anybody could be interrupted.
+    // Steps of small pages end before an interruption could arrive.
     let _inside = (page_bytes > STEP_BYTES).then(|| interrupts.enter());
     let mut done = 0;
     while done < pages && !stopped() {

@@ -4,8 +4,9 @@
 //! # Safety
 //!
 //! The one unsafe call turns the mapping of a job into an [`Extent`]. The daemon hands out a block
-//! for clearing only after it has proven that nobody else has it, and to one worker at a time; the
-//! job's mapping is this value's own until `finish`, which takes it after every thread has ended.
+//! for clearing only after it has proven that no other process has it, and to one worker at a time.
+//! The job's mapping is this value's own until `finish`, which takes it after every thread has
+//! ended.
 #![expect(unsafe_code, reason = "clears memory that a job mapped")]
 
 use std::num::NonZeroUsize;
@@ -25,8 +26,8 @@ const TICK_BYTES: usize = 16 << 20;
 /// Clears up to `length` bytes of the job's extent. Asks `stopped` after every chunk, and tells
 /// `tick` the bytes as they are done.
 ///
-/// The result counts the pages from the start that are all clear. A page that cannot be written
-/// ends it, with the fault.
+/// The result counts the pages from the start that are all clear. An unwritable page ends it, with
+/// the fault.
 pub(crate) fn clear(
     task: InPlace,
     length: u64,
@@ -40,8 +41,8 @@ pub(crate) fn clear(
     let (Some(start), Some(page)) = (NonNull::new(start).filter(|_| length > 0), page) else {
         return Ok((task.finish(0), None));
     };
-    // SAFETY: `start` is valid for writes of `length` bytes, the job's mapping, which lives until
-    // `finish` below; the daemon gave the block to this job alone and nobody else maps it; a
+    // SAFETY: `start` is valid for writes of `length` bytes: the job's mapping, which lives until
+    // `finish` below; the daemon gave the block to this job alone, and it has the only mapping; a
     // mapping neither wraps nor exceeds isize::MAX; `Worker::run` installed the guard against bad
     // pages.
     let extent = unsafe { Extent::from_raw_parts(start, length) };
@@ -50,7 +51,8 @@ pub(crate) fn clear(
     // The largest sum that was told: threads may overtake each other between adding and telling.
     let told = AtomicUsize::new(0);
     let outcomes = clear_shares(&clearer, page, vec![share], |progress| {
-        // An atomic change waits for all stores under way, so it is not made after each chunk.
+        // An atomic change waits for all stores under way, so it is made less often than after each
+        // chunk.
         let more = progress.cleared_bytes.saturating_sub(told.load(Ordering::Relaxed));
         if more >= TICK_BYTES || progress.cleared_bytes == progress.total_bytes {
             let before = told.fetch_max(progress.cleared_bytes, Ordering::Relaxed);

@@ -3,9 +3,10 @@
 //!
 //! The kernel ends the zeroing of a page at a signal, but a signal to a process reaches one of its
 //! threads, most often the one that waits for the others. With pages of 1 GiB the rest would go on
-//! for up to a quarter of a second each. So while such a page is being zeroed a thread of its own
-//! looks every [`LOOK`] whether to stop, and then sends SIGURG to each thread that is inside, again
-//! and again until all have left: one that is just about to enter would miss the first.
+//! for up to a quarter of a second each. So a thread of its own looks every [`POLL_INTERVAL`] while
+//! the kernel zeroes a page. When the worker has to stop, it sends SIGURG to each thread that is
+//! inside, again and again until all have left: one that is just about to enter would miss the
+//! first.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -19,7 +20,7 @@ use crate::error::Result;
 use crate::stop::Stop;
 
 /// How often it looks: what it adds to the time that a stop takes.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The threads that may have to be interrupted.
 #[derive(Debug)]
@@ -42,9 +43,9 @@ impl Inside {
 }
 
 impl Interrupts {
-    /// Nobody is inside. From now on SIGURG interrupts system calls and does nothing else.
+    /// Nobody is inside. From now on SIGURG interrupts system calls, and has no other effect.
     pub(crate) fn new(stops: [Stop; 2]) -> Result<Self> {
-        // The default is to ignore it, which interrupts nothing; nobody reads the flag.
+        // By default it is ignored and interrupts nothing; the flag is unused.
         signal_hook::flag::register(SIGURG, Arc::new(AtomicBool::new(false)))?;
         let inside = Arc::new(Inside { stops, threads: Mutex::default() });
         Ok(Self { inside, looker: OnceLock::new() })
@@ -78,12 +79,12 @@ impl Drop for Entered<'_> {
 /// Looks until the worker has ended.
 fn look(inside: &Weak<Inside>) {
     loop {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         let Some(inside) = inside.upgrade() else { return };
         if inside.stops.iter().any(Stop::is_set) {
-            // Under the lock: a thread that is listed has not ended.
+            // Under the lock: a listed thread is still running.
             for thread in inside.threads().iter() {
-                // It has left the call, or will: there is nothing else to do.
+                // It has left the call, or will.
                 let _ = pthread_kill(*thread, Signal::SIGURG);
             }
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a worker is told: the arguments of `prezero zero`, to a command line and from one.
+//! What a worker does: the arguments of `prezero zero`.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::which::Which;
 pub struct PageLimit(Option<u64>);
 
 impl PageLimit {
-    /// At most so many pages; `None` for all there are.
+    /// At most this many pages; `None` for all there are.
     #[must_use]
     pub fn new(pages: Option<u64>) -> Self {
         Self(pages)
@@ -25,7 +25,7 @@ impl PageLimit {
     /// Reads a number of at least 1, or the `word` that means no bound.
     ///
     /// # Errors
-    /// What is wrong with the text, and what to write.
+    /// The fault of the text, and what to write.
     pub fn parse(text: &str, word: &str) -> Result<Self, String> {
         match text.parse() {
             _ if text == word => Ok(Self(None)),
@@ -51,51 +51,37 @@ impl fmt::Display for PageLimit {
     }
 }
 
-fn limit(text: &str) -> Result<PageLimit, String> {
-    PageLimit::parse(text, "max")
-}
-
-/// What a worker is to do and how. Which daemon, and in which form it answers, is not part of it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, clap::Args)]
+/// What a worker zeroes, and how. Which daemon gives it jobs, and in which form it answers, is not
+/// part of it.
+///
+/// `prezero zero` has a flag for each field; [`Invocation::arguments`] writes them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Invocation {
     /// Which pages.
-    #[command(flatten)]
     pub which: Which,
-    /// Threads (default: as many as this process may use CPUs)
-    #[arg(short = 'j', long = "threads", value_name = "N")]
+    /// Threads; default: one for each CPU that the process may use.
     pub threads: Option<usize>,
-    /// How many pages: a number, or `max`
-    #[arg(value_name = "PAGES|max", default_value_t, value_parser = limit)]
+    /// How many pages.
     pub pages: PageLimit,
-    /// Only what the pools' thresholds ask for, silently, with one thread: as the daemon's workers
-    #[arg(long)]
+    /// Zero only what the pools' thresholds ask for, silently, with one thread.
     pub background: bool,
-    /// Run on these CPUs only, as in 0-3,8 (--background: those of --node)
-    #[arg(long, value_name = "LIST")]
+    /// CPUs to run on, as in `0-3,8`; default with `background`: those of the node.
     pub cpus: Option<String>,
-    /// Run with this nice value
-    #[arg(long, value_name = "N", allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i32).range(-20..=19))]
+    /// The nice value.
     pub nice: Option<i32>,
-    /// Run only when nobody else wants the CPU (SCHED_IDLE)
-    #[arg(long)]
+    /// Run under `SCHED_IDLE`.
     pub sched_idle: bool,
-    /// Run in this cgroup, made if it is missing
-    #[arg(long, value_name = "DIR")]
+    /// The cgroup to run in, made if it is missing.
     pub cgroup: Option<PathBuf>,
-    /// Clear blocks in place with this method (default: the best as measured on this CPU)
-    #[arg(long, value_name = "NAME")]
+    /// The method that clears blocks in place; default: the best as measured on this CPU.
     pub method: Option<Method>,
-    /// Look for a signal after so many bytes of clearing in place, as in 256KiB
-    #[arg(long, value_name = "BYTES")]
+    /// How much to clear in place between two looks for a signal.
     pub chunk: Option<Chunk>,
-    /// Run where and as this process or thread runs: its cgroups, CPUs, policy and nice value
-    #[arg(long, value_name = "PID", hide = true,
-          conflicts_with_all = ["cpus", "nice", "sched_idle", "cgroup"])]
+    /// Run where and as this process or thread runs: its cgroups, CPUs, policy and nice value. In
+    /// place of `cpus`, `nice`, `sched_idle` and `cgroup`.
     pub like: Option<u32>,
-    /// Stop at the end of standard input as at a signal, but do a first page in any case where the
-    /// kernel allocates
-    #[arg(long, hide = true)]
+    /// Stop at the end of standard input as at a signal, but always do a first page where the
+    /// kernel allocates.
     pub until_eof: bool,
 }
 
@@ -106,7 +92,7 @@ impl Invocation {
         let Self { which, threads, pages, background, cpus, nice, sched_idle, .. } = self;
         let Self { cgroup, method, chunk, like, until_eof, .. } = self;
         let mut words = Vec::new();
-        // In one word: a value that begins with a dash is none otherwise.
+        // In one word, so that a value may begin with a dash.
         let mut give = |name: &str, value: Option<OsString>| {
             if let Some(value) = value {
                 let mut word = OsString::from(format!("--{name}="));
@@ -134,7 +120,7 @@ impl Invocation {
         words
     }
 
-    /// Where and at whose expense it runs.
+    /// Where it runs, and which cgroup pays for it.
     #[must_use]
     pub fn context(&self) -> Context {
         Context {
@@ -153,7 +139,7 @@ impl Invocation {
         Forced { method: self.method, chunk: self.chunk }
     }
 
-    /// Whether nobody waits for it at a terminal.
+    /// Whether it runs without a person at a terminal.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.background || self.until_eof
@@ -163,73 +149,9 @@ impl Invocation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-    use proptest::prelude::*;
-    use units::{Node, PageSize};
-
-    #[derive(Debug, clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        invocation: Invocation,
-    }
-
-    fn read(words: Vec<OsString>) -> Result<Invocation, clap::Error> {
-        Line::try_parse_from([OsString::from("zero")].into_iter().chain(words))
-            .map(|line| line.invocation)
-    }
-
-    fn invocations() -> impl Strategy<Value = Invocation> {
-        let size = prop::sample::select(vec![2_u64 << 20, 1 << 30]).prop_map(PageSize::new);
-        let chunk = (12_u32..30).prop_map(|bits| Chunk::from_bytes(1 << bits).unwrap());
-        let place = (
-            prop::option::of("[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,3})?"),
-            prop::option::of(-20..=19_i32),
-            any::<bool>(),
-            prop::option::of("[-/ a-zA-Z0-9.=]{1,20}".prop_map(PathBuf::from)),
-            prop::option::of(any::<u32>()),
-        );
-        let work = (
-            prop::option::of(0..64_u32),
-            prop::option::of(size),
-            prop::option::of(1..64_usize),
-            prop::option::of(1..u64::MAX),
-            any::<bool>(),
-            any::<bool>(),
-            prop::option::of(Just(Method::Portable)),
-            prop::option::of(chunk),
-        );
-        (place, work).prop_map(|((cpus, nice, sched_idle, cgroup, like), work)| {
-            let (node, size, threads, pages, background, until_eof, method, chunk) = work;
-            let which = Which::new(node.map(Node), size.flatten());
-            let alone = like.is_none();
-            Invocation {
-                which,
-                threads,
-                pages: PageLimit::new(pages),
-                background,
-                cpus: cpus.filter(|_| alone),
-                nice: nice.filter(|_| alone),
-                sched_idle: sched_idle && alone,
-                cgroup: cgroup.filter(|_| alone),
-                method,
-                chunk,
-                like,
-                until_eof,
-            }
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn what_goes_to_a_command_line_comes_back(invocation in invocations()) {
-            let back = read(invocation.arguments());
-            prop_assert_eq!(back.map_err(|error| error.to_string()), Ok(invocation));
-        }
-    }
 
     #[test]
-    fn nothing_said_is_everything() {
-        assert_eq!(read(Vec::new()).unwrap(), Invocation::default());
+    fn default_invocation_zeroes_everything() {
         assert_eq!(Invocation::default().arguments(), ["max"]);
     }
 

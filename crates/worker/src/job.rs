@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux::kernel::Device;
 use linux::{BlockFile, Mapping, Roots, numa};
-use units::{Domain, Node, PageSize, Pages};
+use units::{Bytes, Domain, JobId, Node, PageSize, Pages};
 use wire::{Finished, ZeroBy};
 
 use client::Client;
@@ -15,11 +15,10 @@ use crate::error::Result;
 use crate::which::Which;
 
 /// Work for a worker: a block to zero, or pages of the kernel's own pool. Dropping it without
-/// [`Done::report`] gives it up; what was done is lost.
+/// [`Done::report`] gives it up; its finished pages are lost.
 #[derive(Debug)]
 pub struct Job {
     order: wire::Job,
-    page: PageSize,
     /// `None` where the kernel keeps the pages.
     file: Option<BlockFile>,
     /// Open for as long as the job runs: the daemon sees its end when the process dies.
@@ -29,8 +28,8 @@ pub struct Job {
 /// What a job came to, to be told by [`Done::report`].
 #[derive(Debug)]
 pub struct Done {
-    job: u64,
-    /// Until the report is answered: a job that ends without a word counts as lost.
+    job: JobId,
+    /// Until the report is answered: a job that ends silently counts as lost.
     _alive: OwnedFd,
     /// Pages from the block's start that are zero.
     pub pages: Pages,
@@ -45,7 +44,7 @@ pub struct InPlace {
     mapping: Mapping,
 }
 
-/// A job by the way it is to be done.
+/// A job by the way to do it.
 #[derive(Debug)]
 pub enum Task {
     /// The kernel makes and zeroes the pages: [`Allocate::run`], [`Allocate::share`].
@@ -68,7 +67,7 @@ pub struct InKernel {
 pub struct ZeroedNow {
     /// Pages that it has zeroed.
     pub pages: Pages,
-    /// Whether there may be more: false when none is left that nobody else works on.
+    /// Whether there may be more: false when other workers have all jobs that are left.
     pub more: bool,
 }
 
@@ -90,7 +89,6 @@ impl Job {
         let expected = if order.by == ZeroBy::Kernel { 1 } else { 2 };
         let wrong =
             || client::Error::Descriptors { method: "TakeZeroing", got: fds.len(), expected };
-        let page = PageSize::new(order.page_bytes).ok_or_else(wrong)?;
         let (block, job) = (order.block_fd.map(|fd| fd as usize), order.job_fd as usize);
         let last = block.map_or(job, |block| block.max(job));
         if block == Some(job) || last >= fds.len() || block.is_none() != (expected == 1) {
@@ -101,36 +99,36 @@ impl Job {
         let Some(alive) = fds[job].take() else {
             unreachable!("an index within the vector, not the block's");
         };
-        Ok(Self { order, page, file, alive })
+        Ok(Self { order, file, alive })
     }
 
     /// The block's pages, or how many of the kernel's pool to zero.
     #[must_use]
     pub fn pages(&self) -> Pages {
-        Pages(self.order.pages)
+        self.order.pages
     }
 
     /// Pages from the start that were done before.
     #[must_use]
     pub fn first(&self) -> Pages {
-        Pages(self.order.first_page)
+        self.order.first_page
     }
 
     /// The size of its pages.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
-        self.page
+        self.order.page_size
     }
 
     /// The node on which its pages must lie.
     #[must_use]
     pub fn node(&self) -> Node {
-        Node(self.order.node)
+        self.order.node
     }
 
     /// The job's number in the daemon's reports.
     #[must_use]
-    pub fn id(&self) -> u64 {
+    pub fn id(&self) -> JobId {
         self.order.job
     }
 
@@ -141,14 +139,18 @@ impl Job {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Maps `bytes` of the block.
-    fn map(&self, bytes: u64) -> Result<Mapping> {
+    /// Maps the block's first `pages`.
+    fn map(&self, pages: Pages) -> Result<Mapping> {
         let file = self.file.as_ref().expect("a job on a block has its file");
-        Ok(Mapping::map(file, bytes, self.page)?)
+        Ok(Mapping::map(file, self.bytes(pages), self.order.page_size)?)
     }
 
-    /// How it is to be done. For clearing in place this maps the block, for pages of the kernel's
-    /// own pool it opens `/dev/hugepagectl`.
+    fn bytes(&self, pages: Pages) -> u64 {
+        pages.bytes(self.order.page_size).0
+    }
+
+    /// How to do it. For clearing in place this maps the block, for pages of the kernel's own pool
+    /// it opens `/dev/hugepagectl`.
     ///
     /// # Errors
     /// [`crate::Error::Kernel`].
@@ -156,7 +158,7 @@ impl Job {
         match self.order.by {
             ZeroBy::Allocate => Ok(Task::Allocate(Allocate(self))),
             ZeroBy::Clear => {
-                let mapping = self.map(self.order.pages * self.order.page_bytes)?;
+                let mapping = self.map(self.order.pages)?;
                 Ok(Task::InPlace(InPlace { job: self, mapping }))
             }
             ZeroBy::Kernel => {
@@ -166,22 +168,22 @@ impl Job {
         }
     }
 
-    /// How many of the first `pages` lie on the job's node, up to the first that does not.
+    /// How many of the first `pages` lie on the job's node, up to the first on another one.
     fn check_nodes(&self, pages: Pages) -> Result<Pages> {
         let order = &self.order;
-        if pages == Pages::ZERO || order.page_bytes <= PageSize::KIB_4.bytes() {
+        if pages == Pages::ZERO || order.page_size <= PageSize::KIB_4 {
             return Ok(pages);
         }
-        let mapping = self.map(pages.0 * order.page_bytes)?;
-        let nodes = numa::nodes_of(&mapping, self.page)?;
-        let stray = nodes.iter().position(|n| n.0 != order.node);
+        let mapping = self.map(pages)?;
+        let nodes = numa::nodes_of(&mapping, order.page_size)?;
+        let stray = nodes.iter().position(|node| *node != order.node);
         Ok(stray.map_or(pages, |at| Pages(at as u64)))
     }
 
     fn done(self, pages: Pages) -> Done {
-        // The file is closed before the report: the daemon proves that nobody holds it.
+        // The file is closed before the report: the daemon proves that no process holds it.
         drop(self.file);
-        let all = pages.0 == self.order.pages;
+        let all = pages == self.order.pages;
         Done { job: self.order.job, _alive: self.alive, pages, all }
     }
 }
@@ -190,36 +192,35 @@ impl Allocate {
     /// Allocates page by page on the job's node; `progress` gets the pages done so far and may
     /// stop it. Blocks for one page at most after that, or after a signal.
     ///
-    /// Afterwards the pages' nodes are looked up: a page on another node counts as not done, and
-    /// so do those behind it.
+    /// Afterwards the pages' nodes are looked up: a page on another node counts as undone, and so
+    /// do the pages behind it.
     ///
     /// # Errors
     /// [`crate::Error::Kernel`], as `ENOSPC` when the node has no free page left; report it as a
     /// job with nothing done by dropping the job.
     pub fn run(self, progress: &mut dyn FnMut(Pages) -> ControlFlow<()>) -> Result<Done> {
         let Self(job) = self;
-        let (page, order) = (job.page, &job.order);
-        let (from, to) = (order.first_page * order.page_bytes, order.pages * order.page_bytes);
-        numa::bind_thread_to(Node(order.node))?;
+        let (page, order) = (job.order.page_size, &job.order);
+        let (from, to) = (job.bytes(order.first_page), job.bytes(order.pages));
+        numa::bind_thread_to(order.node)?;
         let file = job.file.as_ref().expect("a job on a block has its file");
         let allocated = file.allocate_pages(from..to, page, &mut |bytes| {
-            progress(Pages(order.first_page + bytes / order.page_bytes))
+            progress(order.first_page + Bytes(bytes).whole_pages(page))
         });
         numa::reset_policy()?;
-        let pages = Pages(order.first_page + allocated? / order.page_bytes);
+        let pages = order.first_page + Bytes(allocated?).whole_pages(page);
         job.check_nodes(pages).map(|pages| job.done(pages))
     }
 
     /// Maps the block, so that several threads can fill it. The kernel promises it all of its pages
-    /// here, so that none of them is short of one later.
+    /// here, so that every later touch finds one.
     ///
     /// # Errors
     /// The job itself, when the pool has too few free pages for the whole block: [`run`](Self::run)
     /// takes what there is, and says what the kernel says.
     pub fn share(self) -> Result<Shared, Self> {
         let Self(job) = self;
-        let bytes = job.order.pages * job.order.page_bytes;
-        match job.map(bytes) {
+        match job.map(job.order.pages) {
             Ok(mapping) => Ok(Shared { job, mapping }),
             Err(_) => Err(Self(job)),
         }
@@ -240,32 +241,31 @@ impl Shared {
     /// [`crate::Error::Kernel`], as `EFAULT` when the node has no free page left.
     ///
     /// # Panics
-    /// If the block has no such pages.
+    /// If the pages are outside the block.
     pub fn fill(&self, pages: Range<u64>) -> Result<()> {
-        let offset = |page: u64| usize::try_from(page * self.job.order.page_bytes);
+        let offset = |page: u64| usize::try_from(self.job.bytes(Pages(page)));
         let (Ok(start), Ok(end)) = (offset(pages.start), offset(pages.end)) else {
             panic!("{pages:?} is outside the block");
         };
-        numa::bind_thread_to(Node(self.job.order.node))?;
+        numa::bind_thread_to(self.job.order.node)?;
         let filled = self.mapping.populate_range(start..end);
         numa::reset_policy()?;
         Ok(filled?)
     }
 
     /// Unmaps the block after every thread is done; `pages` from its start are filled, without a
-    /// gap. What is behind a gap is given back, and so is what the kernel has promised for the rest
-    /// of the block: the promise is the file's, outlives the mapping, and would leave those pages
-    /// to nobody, the block's next worker included.
+    /// gap. Pages behind a gap are given back, and so is the kernel's promise for the rest of the
+    /// block. The promise is the file's and outlives the mapping: those pages would be lost to all,
+    /// the block's next worker included.
     ///
     /// # Errors
     /// As [`Allocate::run`].
     pub fn finish(self, pages: Pages) -> Result<Done> {
         let Self { job, mapping } = self;
         drop(mapping);
-        if let Some(file) = job.file.as_ref().filter(|_| pages.0 < job.order.pages) {
-            let bytes = |pages: u64| pages * job.order.page_bytes;
-            file.set_len(bytes(pages.0))?;
-            file.set_len(bytes(job.order.pages))?;
+        if let Some(file) = job.file.as_ref().filter(|_| pages < job.order.pages) {
+            file.set_len(job.bytes(pages))?;
+            file.set_len(job.bytes(job.order.pages))?;
         }
         job.check_nodes(pages).map(|pages| job.done(pages))
     }
@@ -278,11 +278,11 @@ impl InPlace {
         &self.job
     }
 
-    /// The bytes to clear: from the first page that is not done to the end. Valid until
-    /// [`InPlace::finish`]; nobody else has them.
+    /// The bytes to clear: from the first undone page to the end. Valid until [`InPlace::finish`];
+    /// no other thread or process has them.
     #[must_use]
     pub fn extent(&self) -> (*mut u8, usize) {
-        let skip = usize::try_from(self.job.order.first_page * self.job.order.page_bytes)
+        let skip = usize::try_from(self.job.bytes(self.job.order.first_page))
             .map_or(self.mapping.len(), |skip| skip.min(self.mapping.len()));
         (self.mapping.as_ptr().wrapping_add(skip), self.mapping.len() - skip)
     }
@@ -292,7 +292,7 @@ impl InPlace {
     pub fn finish(self, cleared: usize) -> Done {
         let Self { job, mapping } = self;
         drop(mapping);
-        let pages = Pages(job.order.first_page + cleared as u64 / job.order.page_bytes);
+        let pages = job.order.first_page + Bytes(cleared as u64).whole_pages(job.order.page_size);
         job.done(pages)
     }
 }
@@ -306,16 +306,16 @@ impl InKernel {
 
     /// Zeroes up to `pages` pages in the calling thread, on its CPUs and charged to its cgroup.
     ///
-    /// Blocks for all of them; a signal ends it within 64 KiB, and what was zeroed stays zeroed and
-    /// is counted. Ask for few at a time to be able to stop between two.
+    /// Blocks for all of them; a signal ends it within 64 KiB, and zeroed pages stay zeroed and are
+    /// counted. Ask for few at a time to be able to stop between two.
     ///
     /// # Errors
     /// [`crate::Error::Kernel`].
     pub fn zero(&self, pages: Pages) -> Result<ZeroedNow> {
-        let domain = Domain { node: self.job.node(), page_size: self.job.page };
+        let domain = Domain { node: self.job.node(), page_size: self.job.page_size() };
         let zeroed = self.device.zero(domain, pages)?;
-        // Short of what was asked for without a signal: there was nothing left. Who was interrupted
-        // after some pages cannot tell, and asks once more.
+        // Fewer pages than asked for without a signal: the pool was exhausted. After an
+        // interruption the count is ambiguous, so the worker asks once more.
         let more = zeroed.interrupted || zeroed.pages > Pages::ZERO;
         Ok(ZeroedNow { pages: zeroed.pages, more })
     }
@@ -328,7 +328,7 @@ impl InKernel {
 }
 
 impl Done {
-    /// Reports what the job came to, all or part: what was done is kept.
+    /// Reports the job's finished pages, all or part, which are kept.
     ///
     /// # Errors
     /// [`client::Error::Refused`] with [`wire::Error::NoSuchJob`] if the daemon gave the job up
@@ -341,7 +341,7 @@ impl Done {
 /// Takes work from the daemon. `background` asks only for what the thresholds want.
 ///
 /// # Errors
-/// [`wire::Error::NothingToZero`] as [`client::Error::Refused`] when there is nothing (left) to do.
+/// [`wire::Error::NothingToZero`] as [`client::Error::Refused`] when all work is done.
 pub fn take_zeroing(client: &mut Client, which: Which, background: bool) -> Result<Job> {
     let (order, fds) = client.take_zeroing(which.node(), which.page_size, background)?;
     Job::from_reply(order, fds)

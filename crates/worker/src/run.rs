@@ -3,20 +3,20 @@
 //!
 //! # Theory of operation
 //!
-//! The threads of a worker are split into *groups*, each with a connection of its own, as many as
-//! there are blocks to zero (no more than threads). A group takes one job at a time; its threads
-//! share the pages of it. So many small blocks are zeroed side by side, and one large block by all
-//! threads; two never work on one page.
+//! The threads of a worker are split into *groups*, each with a connection of its own: one for each
+//! block to zero, and at most one for each thread. A group takes one job at a time; its threads
+//! share the pages of it. Small blocks are zeroed side by side, and one large block by all threads;
+//! each page belongs to one thread.
 //!
 //! A bound on the pages is a [`Budget`] that all groups draw from, and they draw *before* they take
-//! a job: a job that was taken is worked on and reported, never dropped, since dropping one tells
-//! the daemon that its content is unknown.
+//! a job. A taken job is worked on and reported, never dropped, since a dropped one tells the
+//! daemon that its content is unknown.
 //!
 //! Over a kernel that knows its zeroed pages a job is a number of pages, and each thread has its
-//! own: the kernel sees to it that no two work on one page.
+//! own: the kernel keeps their pages apart.
 //!
-//! Whatever stops a job (the bound, a signal, an error), the pages from the block's start that are
-//! done are reported and kept. A worker that is killed loses the job it was at.
+//! When a job stops (at the bound, a signal, an error), the finished pages from the block's start
+//! on are reported and kept. A worker that is killed loses the job it was at.
 
 use std::path::Path;
 use std::thread;
@@ -49,8 +49,8 @@ pub struct Worker<'a> {
     pub limit: Option<u64>,
     /// What clears in place.
     pub engine: Engine,
-    /// Take a job even if `stop` is set by then: whoever asks again and again, and is interrupted
-    /// each time before a worker has started, would get nowhere.
+    /// Take a job even if `stop` is set by then: a caller that asks again and again, and is
+    /// interrupted each time before a worker has started, would get nowhere.
     pub at_least_one: bool,
     /// Ends it at the next page or chunk.
     pub stop: &'a Stop,
@@ -71,17 +71,17 @@ pub struct Work {
     pub threads: usize,
 }
 
-/// Why a worker ended early, and what it has done all the same.
+/// Why a worker ended early, and its work before that.
 #[derive(Debug)]
 pub struct Unfinished {
-    /// What was done all the same.
+    /// The work done before that.
     pub work: Work,
     /// The first error.
     pub error: Error,
 }
 
 impl Worker<'_> {
-    /// Works until there is nothing left, the limit is reached, or `stop` is set. `tick` is told
+    /// Works until all pages are zeroed, the limit is reached, or `stop` is set. `tick` is told
     /// bytes as they are done, by any thread. Blocks for all of it.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Worker<'_> {
 }
 
 fn work(worker: &Worker<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut Work) -> Result<()> {
-    // A SIGBUS of a poisoned page ends one job, not the worker.
+    // A SIGBUS of a poisoned page ends one job, and the worker goes on.
     clear::guard::install()?;
     let groups = groups(worker)?;
     let budget = Budget::new(worker.limit);
@@ -107,7 +107,7 @@ fn work(worker: &Worker<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut Work) -> Res
     let interrupts = Interrupts::new([worker.stop.clone(), failed.clone()])?;
     let results = thread::scope(|scope| {
         let group = |index: usize| {
-            // The first groups have one thread more where it does not come out even.
+            // The first groups have one thread more where the division leaves a rest.
             let threads = worker.threads / groups + usize::from(index < worker.threads % groups);
             let group = Group {
                 worker,
@@ -144,9 +144,9 @@ fn groups(worker: &Worker<'_>) -> Result<usize> {
         return Ok(1);
     }
     let pools = Client::connect(worker.socket)?.status()?.pools;
-    let fitting = || pools.iter().filter(|pool| worker.which.fits(pool.node, pool.page_bytes));
-    let size = |pool: &PoolStatus| pool.pages_per_block.max(1);
-    let blocks: u64 = fitting().map(|pool| pool.zeroable_pages / size(pool)).sum();
+    let fitting = || pools.iter().filter(|pool| worker.which.fits(pool.node, pool.page_size));
+    let size = |pool: &PoolStatus| pool.pages_per_block.0.max(1);
+    let blocks: u64 = fitting().map(|pool| pool.zeroable_pages.0 / size(pool)).sum();
     let least = fitting().map(size).min().unwrap_or(1);
     let most = worker.limit.map_or(u64::MAX, |limit| limit.div_ceil(least));
     Ok(usize::try_from(blocks.min(most)).unwrap_or(usize::MAX).clamp(1, worker.threads))

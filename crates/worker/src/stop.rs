@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
-/// Whether somebody asked to stop.
+/// Whether it was asked to stop.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// From now on the three signals set the flag instead of ending the process. A second one of
-    /// the same kind ends it at once, for those who cannot wait.
+    /// the same kind ends it at once.
     pub fn on_signals() -> io::Result<Self> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -36,7 +36,7 @@ impl Stop {
     pub fn at_end_of_input(&self) {
         let stop = self.clone();
         std::thread::spawn(move || {
-            // Input that cannot be read has ended.
+            // Unreadable input counts as ended.
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             stop.set();
         });

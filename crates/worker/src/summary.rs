@@ -12,7 +12,7 @@ pub struct Summary {
     pub pages: u64,
     /// The same in bytes.
     pub bytes: u64,
-    /// Blocks worked on, finished or not.
+    /// Blocks worked on, partly or to the end.
     pub blocks: u64,
     /// From its start to its end, waiting included.
     pub seconds: f64,

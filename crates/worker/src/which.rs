@@ -4,13 +4,10 @@
 use units::{Node, PageSize};
 
 /// Which pages: of one node, of one size, both or neither.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Which {
-    /// Only pages of this NUMA node
-    #[arg(long, value_name = "N")]
     node: Option<u32>,
-    /// Only pages of this size, as in 2M or 1G
-    #[arg(long, value_name = "SIZE")]
+    /// The size of the pages.
     pub page_size: Option<PageSize>,
 }
 
@@ -35,8 +32,8 @@ impl Which {
 
     /// Whether a pool of that node and page size is meant.
     #[must_use]
-    pub fn fits(&self, node: u32, page_bytes: u64) -> bool {
-        self.node.is_none_or(|wanted| wanted == node)
-            && self.page_size.is_none_or(|wanted| wanted.bytes() == page_bytes)
+    pub fn fits(&self, node: Node, page_size: PageSize) -> bool {
+        self.node.is_none_or(|wanted| wanted == node.0)
+            && self.page_size.is_none_or(|wanted| wanted == page_size)
     }
 }

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// smuggle keeps what steal does, and hands each descriptor to whoever listens at the socket: one that ends
-// with its pod gets nothing out of it otherwise.
+// smuggle keeps what steal does, and hands each descriptor to the listener at the socket: a process
+// that ends with its pod would lose it.
 func smuggle(socket string, ends <-chan os.Signal) {
 	to, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err != nil {

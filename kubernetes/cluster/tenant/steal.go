@@ -22,9 +22,9 @@ type loot struct {
 	said       string
 }
 
-// steal keeps an O_PATH descriptor of every claim that it sees in the roots and descriptors of other
-// processes, as one in their process namespace may who has their rights. Once their process is gone it
-// opens each again and again, says what it finds, and writes the mark there.
+// steal keeps an O_PATH descriptor of every claim that it sees in the roots and descriptors of
+// other processes, as a process with their rights in their process namespace may. Once their
+// process is gone it opens each again and again, reports each result, and writes the mark there.
 func steal(mark byte, ends <-chan os.Signal) {
 	kept := map[string]*loot{}
 	fmt.Println("bytes 0 content 0 thief")
@@ -87,7 +87,7 @@ func keep(kept map[string]*loot, path string) {
 	fmt.Printf("kept %d of %d by %s\n", fd, victim, path)
 }
 
-// open what is kept, and whatever can be had by it.
+// open the kept descriptors, and everything reachable by them.
 func (l *loot) open(mark byte) string {
 	file, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(l.fd), os.O_RDWR, 0)
 	if err != nil {

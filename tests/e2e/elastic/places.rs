@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use client::{LendRequest, Loan};
-use linux::testkit::hugepages;
 use linux::{Roots, hugetlb, numa};
 use prezero_tests::daemon::PATIENCE;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
-use units::Node;
+use testkit::hugepages;
+use units::{Node, Pages};
 
 use super::{total, wait_for_total};
 
@@ -25,14 +25,14 @@ fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
     }
 }
 
-/// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving what lies
-/// there: not all that is added is a matter of taking what is free. What a machine gives back it
-/// may not find again once others have been there, so one must say that it has none.
+/// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving other pages
+/// away: growing takes more than free memory. A machine may not find a returned page again once
+/// other programs have used it, so the machine must declare that it has none.
 #[test]
 fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     const PAGE: Page = Page::Gib1;
     if std::env::var_os("PREZERO_TEST_NOBODY_ELSE").is_none() {
-        linux::testkit::skip_for_ever("whether 1 GiB is in one piece is up to others here");
+        testkit::skip_for_ever("whether 1 GiB is in one piece is up to others here");
         return;
     }
     let there = || total(PAGE, 0);
@@ -52,13 +52,15 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     drop(loan);
     wait_for_total(&daemon, PAGE, 0, before);
     daemon.wait_for("taken away again", |pool| {
-        pool.elastic.as_ref().is_some_and(|e| (e.total_pages, e.grown_pages) == (before, 0))
+        pool.elastic
+            .as_ref()
+            .is_some_and(|e| (e.total_pages, e.grown_pages) == (Pages(before), Pages(0)))
     });
-    // What is to be ready is there again, and gone when it is to be drained.
+    // The ready target is reached again, and the pages are gone after a drain.
     let ready = format!("ready_high = 1\nreserve_max = {max}\nreserve_idle = \"1s\"");
     daemon.write_config(&PAGE.pool(&ready));
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
-    daemon.wait_for("filled", |pool| pool.ready_pages == 1);
+    daemon.wait_for("filled", |pool| pool.ready_pages == Pages(1));
     assert_eq!(there(), max);
     assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
     wait_for_total(&daemon, PAGE, 0, before);
@@ -68,7 +70,7 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
 fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
     const PAGE: Page = Page::Mib2;
     if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
-        linux::testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_for_ever("this machine has one NUMA node");
         return None;
     }
     let none = [0, 1].map(|node| (PAGE.size(), Some(Node(node)), 0));
@@ -87,13 +89,13 @@ fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
 fn each_nodes_pool_of_the_kernels_grows_and_shrinks_by_its_own_demand() {
     const PAGE: Page = Page::Mib2;
     let Some((daemon, before)) = two_nodes(["ready_high = 4", "ready_high = 6"]) else { return };
-    daemon.wait_for_on(0, "filled", |pool| pool.ready_pages == 4);
-    daemon.wait_for_on(1, "filled", |pool| pool.ready_pages == 6);
+    daemon.wait_for_on(0, "filled", |pool| pool.ready_pages == Pages(4));
+    daemon.wait_for_on(1, "filled", |pool| pool.ready_pages == Pages(6));
     assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1] + 6]);
     let request = LendRequest { node: Some(Node(1)), ..LendRequest::new(PAGE.times(20)) };
     daemon.client().lend(&request).expect_err("there are six");
     let loan = lend_soon(&daemon, &request);
-    daemon.wait_for_on(1, "filled", |pool| pool.ready_pages == 6);
+    daemon.wait_for_on(1, "filled", |pool| pool.ready_pages == Pages(6));
     // The other one's has nothing to do with it.
     assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1] + 26]);
     let memory = loan.map().expect("20 pages");
@@ -106,7 +108,7 @@ fn each_nodes_pool_of_the_kernels_grows_and_shrinks_by_its_own_demand() {
     assert_eq!(total(PAGE, 0), before[0] + 4);
     for (node, pages) in [(0, 4), (1, 6)] {
         daemon.wait_for_on(node, "so large by the daemon's doing", |pool| {
-            pool.elastic.as_ref().is_some_and(|elastic| elastic.grown_pages == pages)
+            pool.elastic.as_ref().is_some_and(|elastic| elastic.grown_pages == Pages(pages))
         });
     }
     assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
@@ -119,7 +121,7 @@ fn a_node_that_is_short_of_memory_holds_up_no_other_one() {
     const PAGE: Page = Page::Mib2;
     let short = "ready_high = 4\nreserve_free = \"1T\"";
     let Some((daemon, before)) = two_nodes(["ready_high = 4", short]) else { return };
-    daemon.wait_for_on(0, "filled", |pool| pool.ready_pages == 4);
+    daemon.wait_for_on(0, "filled", |pool| pool.ready_pages == Pages(4));
     daemon.wait_for_log("the kernel's pool is smaller than it is wanted");
     assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1]]);
     let why = |node| {
@@ -128,10 +130,10 @@ fn a_node_that_is_short_of_memory_holds_up_no_other_one() {
     };
     assert_eq!(why(0), None);
     assert!(why(1).expect("a reason").contains("of memory are available"));
-    // Nobody named a node: what one cannot grow to, the other one serves.
+    // Without a node in the request, the other node serves it when one cannot grow enough.
     let request = LendRequest::new(PAGE.times(30));
     daemon.client().lend(&request).expect_err("there are four");
     let loan = lend_soon(&daemon, &request);
-    assert!(loan.parts().all(|(_, part)| part.node == 0));
+    assert!(loan.parts().all(|(_, part)| part.node == Node(0)));
     assert_eq!(total(PAGE, 1), before[1]);
 }

@@ -4,26 +4,28 @@
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 
-use client::{Client, LendByName};
-use linux::testkit::child::alone;
-use linux::testkit::punch;
+use std::time::Duration;
+
+use client::{Client, LendRequest};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::refused::agent_refusal;
 use prezero_tests::user::NOBODY;
 use prezero_tests::{Daemon, Page};
-use units::Bytes;
+use testkit::child::alone;
+use testkit::punch;
+use units::{Bytes, Pages, Uid};
 use wire::agent::AgentError;
 
 use super::{ask, map, named, names, raw_call};
 
-/// With an owner, whose content stays for a minute.
-fn owned(name: &str, owner: &str, bytes: Bytes) -> LendByName {
+/// With an owner and content kept for a minute.
+fn owned(name: &str, owner: &str, bytes: Bytes) -> LendRequest {
     let owner = Some(owner.parse().expect("an owner"));
-    LendByName { owner, keep_seconds: Some(60), whole: true, ..ask(name, bytes) }
+    LendRequest { owner, keep: Some(Duration::from_secs(60)), whole: true, ..ask(name, bytes) }
 }
 
 /// Whether it is what its owner left, and its path.
-fn lend(daemon: &Daemon, request: &LendByName) -> (bool, String) {
+fn lend(daemon: &Daemon, request: &LendRequest) -> (bool, String) {
     let lent = daemon.agent().lend(request).expect("it lends");
     (lent.kept, lent.loan.path)
 }
@@ -35,7 +37,7 @@ fn back(daemon: &Daemon, name: &str) -> u64 {
 }
 
 fn kept(daemon: &Daemon) -> u64 {
-    daemon.wait_for("settled", |p| p.lingering_pages == 0).kept_pages
+    daemon.wait_for("settled", |p| p.lingering_pages == Pages(0)).kept_pages.0
 }
 
 #[test]
@@ -51,31 +53,32 @@ fn content_stays_for_an_owner_within_the_scope_of_names_and_for_nobody_else() {
         soil(&memory, 0x42);
         drop(memory);
         assert_eq!(back(&daemon, "team-a/one.0"), 1);
-        // Another scope, another user, another owner, none; and who lends without a name. They
-        // leave nothing: the pool has one page more than what is kept.
-        let leaves_nothing = |request| LendByName { keep_seconds: None, ..request };
+        // Another scope, another user, another owner, none; and a loan without a name. They leave
+        // nothing: the pool has one page more than the kept ones.
+        let leaves_nothing = |request| LendRequest { keep: None, ..request };
         for request in [
             leaves_nothing(mine("team-b/one.0")),
-            leaves_nothing(LendByName { uid: Some(NOBODY), ..mine("team-a/user") }),
+            leaves_nothing(mine("team-a/user").given_to(Some(Uid(NOBODY)), None)),
             leaves_nothing(owned("team-a/other", "Cache", page.times(1))),
             ask("team-a/plain", page.times(1)),
         ] {
             let (is_kept, path) = lend(&daemon, &request);
             assert!(!is_kept, "{request:?} is given what team-a's owner left");
             assert_zero(&map(&path, page));
-            assert_eq!(back(&daemon, request.name.as_str()), 1);
+            assert_eq!(back(&daemon, request.name().expect("a name").as_str()), 1);
         }
         let mut client = Client::connect(daemon.socket()).expect("it listens");
-        let request = client::LendRequest {
+        let request = LendRequest {
             owner: Some("cache".parse().expect("an owner")),
             single: true,
-            ..client::LendRequest::new(page.times(1))
+            ..LendRequest::new(page.times(1))
         };
         let loan = client.lend(&request).expect("it lends");
         assert!(!loan.is_kept(), "an owner of a scope is no other");
         drop(loan);
         assert_eq!(kept(&daemon), 1);
-        // Its owner finds it after a crash, by another name, and while it has it nobody else does.
+        // Its owner finds it after a crash, by another name, and while the owner has it all others
+        // are refused.
         daemon.kill();
         daemon.launch();
         let (is_kept, path) = lend(&daemon, &mine("team-a/two.0"));
@@ -109,7 +112,7 @@ fn what_has_a_hole_or_a_name_that_somebody_has_is_not_kept_by_name() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
     let mine = owned("team-a/one", "cache", page.times(2));
-    // Whoever keeps a name of the file over its return would have the content again.
+    // A process that keeps a name of the file over its return would have the content again.
     let (_, path) = lend(&daemon, &mine);
     let path_only = File::options().read(true).custom_flags(nix::libc::O_PATH).open(path);
     let path_only = path_only.expect("root may");
@@ -138,7 +141,7 @@ fn an_owner_whose_content_somebody_still_maps_waits_a_while_and_has_new_memory()
     let (_, path) = lend(&daemon, &mine("team-a/one"));
     let memory = map(&path, page);
     daemon.agent().give_back(named("team-a/one")).expect("it is lent");
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == 1);
+    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(1));
     let (is_kept, path) = lend(&daemon, &mine("team-a/two"));
     assert!(!is_kept);
     assert_zero(&map(&path, page));
@@ -158,7 +161,7 @@ fn what_is_kept_by_name_counts_against_its_scope_and_bad_owners_are_refused() {
     assert_eq!(back(&daemon, "team/one"), 1);
     let no = agent_refusal(ask_for(ask("team/two", page.times(1))));
     assert!(
-        matches!(no, AgentError::QuotaExceeded { held_bytes, .. } if held_bytes == page.times(1).0),
+        matches!(no, AgentError::QuotaExceeded { held_bytes, .. } if held_bytes == page.times(1)),
         "{no}"
     );
     let again = ask_for(owned("team/three", "a", page.times(1))).expect("it counts already");
@@ -171,9 +174,9 @@ fn what_is_kept_by_name_counts_against_its_scope_and_bad_owners_are_refused() {
     for (request, why) in [
         (one("noscope"), "scope"),
         (owned(&format!("s/{}", "n".repeat(80)), &long, page.times(1)), "file name"),
-        (LendByName { keep_seconds: Some(61), ..one("s/n") }, "keep_seconds_max"),
-        (LendByName { owner: None, ..one("s/n") }, "needs an owner"),
-        (LendByName { whole: false, ..one("s/n") }, "whole"),
+        (LendRequest { keep: Some(Duration::from_secs(61)), ..one("s/n") }, "keep_seconds_max"),
+        (LendRequest { owner: None, ..one("s/n") }, "needs an owner"),
+        (LendRequest { whole: false, ..one("s/n") }, "whole"),
     ] {
         let no = agent_refusal(ask_for(request));
         assert!(no.to_string().contains(why), "{no}");

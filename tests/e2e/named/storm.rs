@@ -4,26 +4,27 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use units::{PageSize, Pages};
 
-use client::{AgentClient, Error, LendByName, NamedLoan};
-use linux::testkit::child::alone;
+use client::{AgentClient, Error, LendRequest, NamedLoan};
 use nix::sys::signal::Signal;
 use prezero_tests::memory::{assert_soiled, soil};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::alone;
 
 use super::{map, named, names};
 
 /// Kills of the daemon; `PREZERO_TEST_KILLS` is another number.
 const KILLS: u64 = 40;
 
-/// What one agent knows: of each name whether it is lent, and to whom it is lent while an answer is
-/// not there yet.
+/// The knowledge of one agent: of each name whether it is lent, and its user while an answer is
+/// missing.
 #[derive(Debug, Default)]
 struct Agent {
     lent: BTreeMap<String, (NamedLoan, u8)>,
-    /// The name of a call whose answer never came.
+    /// The name of a call that lost its answer.
     unsure: Option<String>,
 }
 
@@ -40,9 +41,9 @@ impl Agent {
                     self.lent.remove(&name);
                 }),
                 None => {
-                    let request = LendByName {
+                    let request = LendRequest {
                         whole: random.random_bool(0.7),
-                        ..LendByName::new(named(&name), page.times(random.random_range(1..4)))
+                        ..LendRequest::by_name(named(&name), page.times(random.random_range(1..4)))
                     };
                     client.lend(&request).map(|lent| {
                         let byte = random.random_range(1..=255);
@@ -65,11 +66,11 @@ impl Agent {
         answered
     }
 
-    /// The daemon is back: what was answered holds, and of the rest it is found out what it is.
+    /// The daemon is back: answered calls hold, and the state of the others is asked.
     fn reconcile(&mut self, daemon: &Daemon, page: Page, prefix: &str) {
         let listed = daemon.agent().loans(prefix).expect("a list");
         if let Some(name) = self.unsure.take() {
-            // Whatever was to become of it: nobody's now.
+            // Whatever its former fate: it is unused now.
             self.lent.remove(&name);
             if listed.iter().any(|loan| loan.name == name) {
                 daemon.agent().give_back(named(&name)).expect("it is listed");
@@ -138,14 +139,14 @@ fn a_daemon_killed_among_loans_by_name_forgets_none_and_leaves_none_behind() {
         daemon.agent().give_back(named(&name)).expect("it is listed");
     }
     let change = wire::PoolChange {
-        page_bytes: page.size().bytes(),
-        pages_per_block: 2,
-        ready_low: Some(0),
-        ready_high: Some(0),
+        page_size: PageSize::new(page.size().bytes()).expect("a page size"),
+        pages_per_block: Pages(2),
+        ready_low: Some(Pages(0)),
+        ready_high: Some(Pages(0)),
         ..Default::default()
     };
     daemon.client().configure(change).expect("no more background zeroing");
-    daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == 0);
+    daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == Pages(0));
     daemon.client().give_back(None, None, None).expect("everything back");
     daemon.wait_for("empty", |p| p.blocks == 0);
     assert_eq!(daemon.kernel_free(page), 40, "every page is back in the kernel's pool");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A file whose reads take as long as a test wants: one file of a FUSE file system, read past the
-//! page cache, so that the kernel holds the reader's pages until the answer is there.
+//! A file with reads of chosen duration: one file of a FUSE file system, read past the page cache,
+//! so that the kernel holds the reader's pages until the answer is there.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linux::FuseMount;
-use linux::testkit::MOUNTS_PREFIX;
 use tempfile::TempDir;
+use testkit::MOUNTS_PREFIX;
 
 /// include/uapi/linux/fuse.h
 mod opcode {
@@ -30,7 +30,7 @@ mod opcode {
 const ENOSYS: i32 = 38;
 const LENGTH: u64 = 1 << 20;
 
-/// The file and its server. Dropped, both are gone, and whoever reads gets an error.
+/// The file and its server. Dropped, both are gone, and readers get an error.
 #[derive(Debug)]
 pub(super) struct SlowFile {
     dir: TempDir,
@@ -47,7 +47,7 @@ struct Shared {
 }
 
 impl SlowFile {
-    /// Serves a file whose bytes are all `byte`.
+    /// Serves a file filled with `byte`.
     pub(super) fn serve(byte: u8) -> Self {
         let dir = tempfile::Builder::new().prefix(MOUNTS_PREFIX).tempdir().expect("a directory");
         let device = linux::fuse::open_device().expect("root, and a kernel with FUSE");
@@ -62,7 +62,7 @@ impl SlowFile {
         self.dir.path().join("file")
     }
 
-    /// Waits until somebody reads it.
+    /// Waits until a process reads it.
     pub(super) fn wait_read(&self) {
         while !self.shared.is_read.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));

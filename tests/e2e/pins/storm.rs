@@ -9,19 +9,20 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use client::{Client, LendRequest, Mapping};
+use client::{Client, Hold, LendRequest, Mapping};
 use io_uring::IoUring;
-use linux::testkit::child::{Child, alone, fork};
 use prezero_tests::memory::{first_dirty, soil};
 use prezero_tests::pins::{PINNED, pin_in_pipe, pin_in_ring, read_pinned, write_pinned};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use testkit::child::{Child, alone, fork};
 
 const CLIENTS: usize = 64;
 const PAGES: u64 = 256;
 
-/// What one turn of a client came to: loans, foreign bytes seen, pins that outlived their loan.
+/// The result of one turn of a client: loans, other users' bytes seen, pins that outlived their
+/// loan.
 type Seen = [u64; 3];
 
 /// A page that a client has longer than its loan, and what it last wrote there.
@@ -31,7 +32,7 @@ enum Pinned {
 }
 
 impl Pinned {
-    /// Reads the page, which nobody else may have written to. Returns the bytes that somebody did.
+    /// Reads a page that only this client may have written. Returns the unexpected bytes.
     fn foreign(self) -> u64 {
         let mut page = [0; PINNED];
         let mark = match self {
@@ -73,7 +74,9 @@ fn pin(random: &mut StdRng, memory: &Mapping, mark: u8) -> Option<Pinned> {
 fn borrow(daemon: &Daemon, random: &mut StdRng, pinned: &mut Vec<Pinned>) -> Option<Seen> {
     let mark = random.random_range(1..=255);
     let mut request = LendRequest::new(Page::Mib2.times(random.random_range(1..=4)));
-    request.held_by_memory = random.random_bool(0.5);
+    if random.random_bool(0.5) {
+        request.hold = Hold::Memory;
+    }
     let lent = Client::connect(daemon.socket()).and_then(|mut client| client.lend(&request));
     let loan = lent.ok()?;
     let memory = loan.map().ok()?;
@@ -166,7 +169,7 @@ fn a_storm_of_pins_mixes_up_no_byte_and_loses_no_page() {
         gather(&mut read, &mut sum);
         children.swap_remove(random.random_range(0..CLIENTS)).kill();
         children.retain(Child::is_running);
-        let pinned = daemon.status().pools.iter().map(|pool| pool.pinned_pages).sum();
+        let pinned = daemon.status().pools.iter().map(|pool| pool.pinned_pages.0).sum();
         most_pinned = u64::max(most_pinned, pinned);
     }
     children.clear();
@@ -183,9 +186,9 @@ fn a_storm_of_pins_mixes_up_no_byte_and_loses_no_page() {
     let end = Instant::now() + prezero_tests::daemon::PATIENCE;
     loop {
         let pools = daemon.status().pools;
-        let held = |p: &wire::PoolStatus| p.lent_pages + p.lingering_pages + p.zeroing_pages;
+        let held = |p: &wire::PoolStatus| (p.lent_pages + p.lingering_pages + p.zeroing_pages).0;
         let held: u64 = pools.iter().map(held).sum();
-        let owned: u64 = pools.iter().map(|p| p.blocks * p.pages_per_block).sum();
+        let owned: u64 = pools.iter().map(|p| p.blocks * p.pages_per_block.0).sum();
         let free = daemon.kernel_free(page);
         if (held, owned + free) == (0, PAGES) {
             break;

@@ -3,6 +3,7 @@
 //! program maps, moves and unmaps they see without it, they see with it.
 
 use std::process::Command;
+use units::Pages;
 
 use prezero_tests::{Daemon, c};
 
@@ -25,6 +26,7 @@ fn who_stands_behind_the_shim_sees_a_programs_calls() {
             let mut command = Command::new(&program);
             command.env("LD_PRELOAD", preload).env("BEHIND", how);
             command.env("PREZERO_SOCKET", daemon.socket()).env("PREZERO_WAIT_MS", "5000");
+            command.env("PREZERO_PRIVATE", "1");
             command.env("PREZERO_SHIM_LOG", &log);
             text(&command.output().expect("the program runs"))
         };
@@ -34,7 +36,7 @@ fn who_stands_behind_the_shim_sees_a_programs_calls() {
         daemon.zero("max");
         let found = run(&format!("{}:{library}", shim.display()));
         assert_same(how, &found, &expected);
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
     }
     assert_eq!(served(&log), 2, "the huge pages of each were lent");
 }

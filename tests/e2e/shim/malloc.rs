@@ -3,6 +3,7 @@
 //! stand before: they do no harm beside what is lent, and it is said that they are not.
 
 use std::process::Command;
+use units::Pages;
 
 use prezero_tests::{Daemon, c};
 
@@ -30,7 +31,7 @@ fn a_malloc_with_huge_pages_of_its_own_is_spoken_of_and_goes_on_as_without() {
         assert_same(value, &text(&found), &text(&expected));
         assert_eq!(logged(&log, "malloc takes huge pages by itself"), usize::from(is_told));
         assert!(served(&log) >= 4, "its own mappings are lent: {}", served(&log));
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == 0);
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
     }
     // One that sets it for what it starts: no other call comes to the shim there.
     let log = dir.path().join("env");

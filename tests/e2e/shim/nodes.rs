@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use linux::testkit::{hugepages, skip_for_ever};
 use linux::{Roots, numa};
 use prezero_tests::{Daemon, c};
-use units::Node;
+use testkit::{hugepages, skip_for_ever};
+use units::{Node, Pages};
 
 use super::{PAGE, assert_same, logged, served, shim, shimmed, text};
 
@@ -36,7 +36,7 @@ fn start(pages: hugepages::Guard) -> Daemon {
 fn make_ready(daemon: &Daemon, nodes: &[&str]) {
     daemon.wait_for("all is returned", |_| {
         let pools = daemon.status().pools;
-        pools.iter().all(|p| p.lent_pages + p.lingering_pages == 0)
+        pools.iter().all(|p| p.lent_pages + p.lingering_pages == Pages(0))
     });
     let back = daemon.command(&["give-back", "all"]).output();
     assert!(back.expect("prezero runs").status.success());
@@ -58,7 +58,7 @@ fn pages_lie_where_the_policy_says() {
     for nodes in [&["0", "1"][..], &["0"], &["1"]] {
         make_ready(&daemon, nodes);
         let log = dir.path().join(nodes.concat());
-        let found = shimmed(&daemon.socket(), &log, &[], &[program]);
+        let found = shimmed(&daemon.socket(), &log, &["--private"], &[program]);
         let log_text = fs::read_to_string(&log).unwrap_or_default();
         assert_same(&format!("ready on {nodes:?}: {log_text}"), &text(&found), &expected);
         assert!(served(&log) >= 12, "{nodes:?}: {log_text}");
@@ -127,7 +127,7 @@ fn pages_lie_where_the_cpuset_says() {
     for (nodes, calls) in [(&["0", "1"][..], 3), (&["0"], 0), (&["1"], 3)] {
         make_ready(&daemon, nodes);
         let log = dir.path().join(nodes.concat());
-        let found = cpuset.run(&shim(&daemon.socket(), &log, &[], &[program, "near"]));
+        let found = cpuset.run(&shim(&daemon.socket(), &log, &["--private"], &[program, "near"]));
         let log_text = fs::read_to_string(&log).unwrap_or_default();
         assert_same(&format!("ready on {nodes:?}: {log_text}"), &text(&found), &expected);
         assert_eq!(served(&log), calls, "{nodes:?}: {log_text}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Debian packages by name: what is installed, what is newest, what to fetch.
+//! Debian packages by name: the installed ones, the newest ones, and fetching.
 
 mod suite;
 
@@ -27,8 +27,8 @@ pub(crate) fn installed(package: &str) -> Result<Option<String>> {
     Ok(text.strip_prefix("installed ").map(str::to_owned))
 }
 
-/// Makes sure that every package is installed: installs what is missing when
-/// we are root, else fails with the command that does.
+/// Makes sure that every package is installed: installs missing ones as root, else fails with the
+/// command that does.
 pub(crate) fn need(packages: &[&str]) -> Result<()> {
     let mut missing = Vec::new();
     for &package in packages {
@@ -77,7 +77,7 @@ fn find_deb(package: &str, dir: &Path) -> Result<PathBuf> {
     bail!("apt-get downloaded {package}, but there is no {wanted}*.deb in {}", dir.display())
 }
 
-/// The first dependency of `package` whose name starts with `prefix`.
+/// The first dependency of `package` with a name that starts with `prefix`.
 pub(crate) fn dependency(package: &str, prefix: &str) -> Result<String> {
     let text = command::stdout(&mut command::new(
         Path::new("/"),

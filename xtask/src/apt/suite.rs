@@ -86,7 +86,7 @@ impl Suite {
         Ok(version.trim().to_owned())
     }
 
-    /// The packages whose names begin with `prefix`.
+    /// The packages with names that begin with `prefix`.
     pub(crate) fn names(&self, prefix: &str) -> Result<Vec<String>> {
         let text = command::stdout(&mut self.command("apt-cache", &["pkgnames", prefix]))?;
         Ok(text.lines().map(str::to_owned).collect())

@@ -27,7 +27,7 @@ pub(super) const MIB: u64 = 1 << 20;
 pub(super) struct Bed {
     pub(super) node: Node,
     pub(super) kubectl: Kubectl,
-    /// What it runs on, for whoever reads figures.
+    /// The machine, for readers of figures.
     pub(super) machine: String,
 }
 
@@ -82,7 +82,7 @@ impl Bed {
         })
     }
 
-    /// The chart, as docs/kubernetes.md says, with values.
+    /// The chart, as docs/guides/kubernetes.md says, with values.
     pub(super) fn install(&self, values: &[&str]) -> Result<()> {
         let chart = cache::repo().join("kubernetes/chart").display().to_string();
         let mut helm = Command::new("helm");
@@ -124,7 +124,7 @@ impl Bed {
         Ok(ours.map(|slice| slice["metadata"]["uid"].clone()).collect())
     }
 
-    /// Waits until as much of both sizes of blocks is ready, and published, as is to be.
+    /// Waits until the target of both sizes of blocks is ready, and published.
     pub(super) fn all_is_ready(&self) -> Result<()> {
         let wanted = format!("{}Mi", config::PAGES / 4 * 2);
         wait_for("all blocks are ready and published", || {
@@ -173,7 +173,7 @@ impl Bed {
         }
     }
 
-    /// Waits until nothing is lent and no container is offered what was.
+    /// Waits until all loans are returned and their devices are withdrawn.
     pub(super) fn is_clean(&self) -> Result<()> {
         wait_for("all loans are returned", || {
             let specs = fs::read_dir("/run/cdi").map_or(0, |dir| dir.flatten().count());
@@ -228,7 +228,7 @@ impl Bed {
         let name = ["namespace", "name", "uid"].map(|field| text(&about[field])).join("_");
         let log = PathBuf::from(format!("/var/log/pods/{name}/{container}/{nth}.log"));
         let Ok(log) = fs::read_to_string(log) else { return Ok(String::new()) };
-        // TIME stdout F what was said
+        // TIME stdout F TEXT
         let said = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
         Ok(said.collect::<Vec<_>>().join("\n"))
     }
@@ -311,7 +311,7 @@ fn machine() -> Result<String> {
     Ok(format!("{cores} cores of {model}, Linux {}", kernel.trim()))
 }
 
-/// A claim of so many MiB: where a block of that size is ready, if anywhere.
+/// A claim of this number of MiB: where a block of that size is ready, if anywhere.
 fn template(namespace: &str, mib: u64) -> Value {
     let one = |name: &str, class: &str, is_meant: String| {
         let memory = format!("{mib}Mi");

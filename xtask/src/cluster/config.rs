@@ -11,7 +11,7 @@ use super::node::HERE;
 use crate::command;
 
 pub(super) const NODE: &str = "node-1";
-/// The node's address, its way out (nobody is there), and the API server's as a service.
+/// The node's address, its way out (an unused address), and the API server's as a service.
 pub(super) const ADDRESS: &str = "10.99.0.1";
 pub(super) const ROUTER: &str = "10.99.0.254";
 pub(super) const SERVICE: &str = "10.98.0.1";
@@ -61,7 +61,7 @@ pub(super) fn write(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Half of all pages, and half of those to be ready, in blocks of so many.
+/// Half of all pages, and half of those wanted ready, in blocks of this size.
 fn pool(block: u64) -> String {
     let (max, ready) = (PAGES / 2, PAGES / 4);
     format!(
@@ -95,7 +95,7 @@ pub(super) fn apiserver() -> Vec<String> {
     words(&[
         "kube-apiserver",
         &format!("--etcd-servers={ETCD}"),
-        // As a service's port is, since nobody translates.
+        // Equal to a service's port, since no proxy translates.
         "--secure-port=443",
         &format!("--advertise-address={ADDRESS}"),
         "--service-cluster-ip-range=10.98.0.0/24",
@@ -149,7 +149,7 @@ fn kubelet_file() -> serde_json::Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-        // Whoever is on the node's network is the test.
+        // The node's network has only the test on it.
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
         // A machine under systemd or with cgroup v1 is as good for this.

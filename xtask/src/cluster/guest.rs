@@ -24,8 +24,8 @@ use crate::{
 /// Where the container has kernel, initramfs and the guest's second port.
 const HERE: &str = "/guest";
 
-/// What runs first in the guest. It says a word that it has made up, so that whoever finds that in
-/// the claim's file knows whose memory it is, and powers off when it is told to.
+/// The first program in the guest. It says a word that it has made up, so that a test that finds
+/// the word in the claim's file knows the guest, and powers off on request.
 const INIT: &str = "#!/bin/busybox sh\n\
     /bin/busybox mount -t devtmpfs dev /dev\n\
     /bin/busybox mount -t proc proc /proc\n\
@@ -59,7 +59,7 @@ pub(super) fn make() -> Result<()> {
     root.write(&dir.join("initramfs"))?;
     for end in ["in", "out"] {
         let port = dir.join(format!("port.{end}"));
-        // One of a run that was killed may hold what nobody has read.
+        // A killed run may have left an unread one.
         if port.exists() {
             fs::remove_file(&port)?;
         }
@@ -122,6 +122,6 @@ pub(super) fn pod(dir: &Path, name: &str, mib: u64) -> Value {
 
 /// Tells the guest that it may end.
 pub(super) fn tell(dir: &Path) -> Result<()> {
-    // QEMU has it open both ways, so this waits for nobody.
+    // QEMU has it open both ways, so this returns at once.
     Ok(fs::write(dir.join("port.in"), "enough\n")?)
 }

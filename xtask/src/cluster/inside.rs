@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if std::process::id() == 1 { first() } else { second(args) }
 }
 
-/// Waits for whoever loses its parent, as a machine's first process must, until the tests end.
+/// Reaps orphans, as a machine's first process must, until the tests end.
 fn first() -> Result<ExitCode> {
     let mut child = Command::new(env::current_exe()?);
     let tests = child.args(env::args_os().skip(1)).spawn()?;

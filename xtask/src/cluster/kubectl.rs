@@ -65,7 +65,7 @@ impl Kubectl {
         Ok(())
     }
 
-    /// An object or a list; what is not there is `Null`.
+    /// An object or a list; an absent one is `Null`.
     pub(super) fn get(&self, words: &[&str]) -> Result<Value> {
         let mut all = vec!["get", "--ignore-not-found", "-o", "json"];
         all.extend(words);
@@ -86,7 +86,7 @@ impl Kubectl {
         }
     }
 
-    /// What was said about an object so far.
+    /// The events of an object until now.
     pub(super) fn events(&self, namespace: &str, name: &str) -> Result<Vec<String>> {
         let field = format!("involvedObject.name={name}");
         let events = self.list(&["events", "-n", namespace, "--field-selector", &field])?;
@@ -96,7 +96,7 @@ impl Kubectl {
     }
 }
 
-/// Text of an object; what is missing is empty.
+/// Text of an object; absent text is empty.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -106,7 +106,7 @@ pub(super) fn wait_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>>) -
     wait_within(PATIENCE, what, look)
 }
 
-/// The same, for so long.
+/// The same, for this long.
 pub(super) fn wait_within<T>(
     limit: Duration,
     what: &str,

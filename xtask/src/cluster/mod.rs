@@ -2,11 +2,10 @@
 //! `cargo xtask cluster`: the driver under a real Kubernetes of one node.
 //!
 //! `programs` builds Kubernetes, containerd, etcd and helm from their modules. Then this process
-//! makes namespaces (`inside`), in which `node` starts them with `config`, and `cases` says what is
-//! to hold; the daemon is this checkout's, the driver runs in a pod from its own image, installed
-//! by the chart. When the first process of the namespaces ends, by whatever, the kernel ends all
-//! others and takes mounts and network away; what it does not (control groups, huge pages) is put
-//! back here.
+//! makes namespaces (`inside`), in which `node` starts them with `config`, and `cases` has the
+//! tests. The daemon is this checkout's, the driver runs in a pod from its own image, installed by
+//! the chart. When the first process of the namespaces ends, for any reason, the kernel ends all
+//! others and takes mounts and network away. Control groups and huge pages are put back here.
 
 mod bed;
 mod cases;
@@ -31,15 +30,15 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args as Arguments;
-use linux::testkit::hugepages::{MIB_2, reserve};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use testkit::hugepages::{MIB_2, reserve};
 
 use self::programs::Programs;
 use crate::{cache, command, image, say};
 
 #[derive(Debug, Arguments)]
 pub(crate) struct Args {
-    /// Only tests whose names contain one of these.
+    /// Only tests with one of these in their names.
     #[arg(value_name = "NAME")]
     only: Vec<String>,
     /// Build what a cluster needs, and no more.
@@ -91,8 +90,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Runs the tests in namespaces of their own; whether all were good.
 fn contained(logs: &Path, args: &Args, is_over: &AtomicBool) -> Result<bool> {
-    // Whoever ends this process, by SIGKILL too, ends unshare, which ends the first process in
-    // there, upon which the kernel ends the rest.
+    // When this process ends, by SIGKILL too, unshare ends, which ends the first process in there,
+    // upon which the kernel ends the rest.
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--ipc"])

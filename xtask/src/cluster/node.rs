@@ -3,7 +3,7 @@
 //! by their process numbers.
 //!
 //! All of it is in namespaces of its own: `/run` and `/var/lib` are memory, the network has a
-//! loopback and one address, and what is started cannot outlive the first process.
+//! loopback and one address, and every started process ends with the first process.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,8 +39,8 @@ pub(super) struct Node {
     pub(super) path: String,
     logs: PathBuf,
     services: BTreeMap<&'static str, Child>,
-    /// Mounts of whoever else is on this machine, by number: a copy of each is here, and none can
-    /// be reached below what is mounted over it.
+    /// Mounts of other programs on this machine, by number: a copy of each is here, and none can be
+    /// reached below the mounts over it.
     others: BTreeSet<u64>,
 }
 
@@ -122,7 +122,7 @@ impl Node {
         self.start("apiserver", self.program("kube", &config::apiserver()))
     }
 
-    /// Those who need an API server that has made its certificate.
+    /// Programs that need an API server with its certificate.
     pub(super) fn start_controllers(&mut self) -> Result<()> {
         self.start("controllers", self.program("kube", &config::controllers()))?;
         self.start("scheduler", self.program("kube", &config::scheduler()))

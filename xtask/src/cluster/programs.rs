@@ -47,8 +47,8 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// All of them, from the cache if they are there. Of Kubernetes the version that its go.mod
-    /// has, or one as 1.37, of which there is a `1.37.mod` beside that.
+    /// All of them, from the cache if they are there. The version of Kubernetes is the one in its
+    /// go.mod, or one as 1.37 with a `1.37.mod` beside that.
     pub(super) fn build(kube: Option<&str>) -> Result<Self> {
         apt::need(PACKAGES)?;
         let go = command::stdout(&mut command::new(Path::new("/"), "go", ["version"]))

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How fast the kernel's own code clears, without booting it.
 //!
-//! The object comes from a kernel build and is linked into a program as it is:
-//! kernel code addresses the lowest or highest 2 GiB, where a program that is not
-//! position independent lies. Its internal symbols are made visible, and the call
-//! that alternatives replace at boot goes to the program.
+//! The object comes from a kernel build and is linked into a program as it is: kernel code
+//! addresses the lowest or highest 2 GiB, where a program that is not position independent lies.
+//! Its internal symbols are made visible, and the call that alternatives replace at boot goes to
+//! the program.
 
 use std::{path::PathBuf, process::Command};
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From source, series and config to a bootable image.
 //!
-//! One build tree per flavour lies under `target/kernel`; only files whose
-//! content changed are rewritten in it, so that `make` compiles what the last
-//! edit touched. Finished images go to the shared cache, named by the hash of
-//! everything they were made from.
+//! One build tree per flavour lies under `target/kernel`; only files with changed content are
+//! rewritten in it, so that `make` compiles what the last edit touched. Finished images go to the
+//! shared cache, named by the hash of everything they were made from.
 
 use std::{
     collections::BTreeMap,
@@ -82,7 +81,7 @@ pub(crate) fn key_of(flavour: &Flavour) -> Result<String> {
     key(&source, flavour.arch, &fragments, &files)
 }
 
-/// Builds the module whose Makefile is in `dir` against the flavour's tree.
+/// Builds the module with its Makefile in `dir` against the flavour's tree.
 pub(crate) fn make_module(flavour: &Flavour, dir: &Path) -> Result<()> {
     let (source, fragments, files) = parts(flavour)?;
     let tree = configured(flavour, &source, &fragments, &files)?;
@@ -183,7 +182,7 @@ pub(crate) enum Base<'a> {
     Config(&'a str),
 }
 
-/// A build tree. Whoever holds it is alone with it.
+/// A build tree. Its holder has it alone.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) dir: PathBuf,
@@ -330,7 +329,7 @@ impl Tree {
             // Depend mode: a miss costs no second run of the preprocessor.
             make.arg(format!("CC=ccache {}gcc", self.prefix)).env("CCACHE_DEPEND", "1");
         }
-        // The same sources give the same image, whoever builds them and when.
+        // The same sources give the same image, on any machine and at any time.
         make.env("KBUILD_BUILD_TIMESTAMP", "1970-01-01")
             .env("KBUILD_BUILD_USER", "prezero")
             .env("KBUILD_BUILD_HOST", "prezero");

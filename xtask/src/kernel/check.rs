@@ -98,8 +98,8 @@ const TARGETS: [Target; 5] = [
         sparse: false,
     },
     Target {
-        // Huge pages need LPAE, which multi_v7 leaves off. HUGETLB_ZEROED is not
-        // for arm, whose caches may alias.
+        // Huge pages need LPAE, which multi_v7 leaves off. HUGETLB_ZEROED is not for arm: its
+        // caches may alias.
         name: "arm-lpae",
         arch: "arm",
         prefix: "arm-linux-gnueabihf-",
@@ -271,7 +271,7 @@ fn compile(tree: &Tree, name: &str, objects: &BTreeSet<String>) -> Result<usize>
     Ok(if fine { findings } else { findings.max(1) })
 }
 
-/// Makes the objects, and returns whether that worked and what was said.
+/// Makes the objects, and returns whether that worked and the compiler's output.
 fn make_objects(
     tree: &Tree,
     options: &[&str],

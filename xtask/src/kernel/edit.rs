@@ -106,7 +106,7 @@ pub(crate) fn import(linux: Linux, dir: &Path) -> Result<()> {
 
 fn take(dir: &Path, commit: &str, new_files: &mut BTreeSet<String>) -> Result<Taken> {
     let message = git(dir, &["log", "-1", "--format=%B", commit])?;
-    // `export` signs off with the name of whoever exports.
+    // `export` signs off with the name of its caller.
     let message: Vec<&str> =
         message.trim_end().lines().filter(|line| !line.starts_with("Signed-off-by: ")).collect();
     let subject = message.first().copied().unwrap_or_default();

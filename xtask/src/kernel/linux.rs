@@ -18,7 +18,7 @@ pub(crate) enum Linux {
     #[serde(rename = "6.12")]
     #[value(name = "6.12")]
     V6_12,
-    /// Today's, of Debian 13's backports: what is sent upstream is written against it.
+    /// Today's, of Debian 13's backports: the series for upstream is written against it.
     #[serde(rename = "7.3")]
     #[value(name = "7.3")]
     V7_3,

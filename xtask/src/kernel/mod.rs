@@ -2,11 +2,10 @@
 //! `cargo xtask kernel`: the series, one for each Linux, from patch files to a
 //! bootable image and back.
 //!
-//! `linux` names the kernels, `source` unpacks Debian's tarball, `series` reads
-//! what lies under `kernel/linux-NAME` and `overlay` what all of them share, `build`
-//! makes an image of both, `edit` turns the series into a git tree to work in and
-//! takes the commits back, `export` writes what `git am` reads, `check` asks
-//! checkpatch, sparse and the cross compilers.
+//! `linux` names the kernels, `source` unpacks Debian's tarball, `series` reads the files under
+//! `kernel/linux-NAME` and `overlay` the shared ones. `build` makes an image of both, `edit` turns
+//! the series into a git tree to work in and takes the commits back. `export` writes the input of
+//! `git am`, `check` asks checkpatch, sparse and the cross compilers.
 
 mod arch;
 mod bench;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The files that a series adds: those of one tree below `linux-NAME/overlay`,
-//! those that are the same in every tree below `overlay` beside them.
+//! The files that a series adds: those of one tree below `linux-NAME/overlay`, those that are the
+//! same in every tree below `overlay` beside them.
 
 use std::{
     collections::BTreeSet,
@@ -61,8 +61,8 @@ impl Overlay {
     }
 
     /// Replaces all files by those of `tree`. A shared file is written where it lies, for every
-    /// tree; a new file is this tree's own. What is a link here belongs to others as well, and
-    /// changes where it lies: if it differs, nothing is written.
+    /// tree; a new file is this tree's own. A file that is a link here belongs to others as well,
+    /// and changes where it lies: if it differs, it is left alone.
     pub(crate) fn replace(&self, tree: &Path, files: &BTreeSet<String>) -> Result<()> {
         for file in files {
             let to = self.place(file);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A series as it lies in the repository: `series.toml` gives the order of
-//! the commits, `patches/` their messages and their edits to existing files,
-//! `overlay/` the files they add. What is the same in every tree lies once, in
-//! the overlay beside the trees.
+//! A series as it lies in the repository: `series.toml` gives the order of the commits, `patches/`
+//! their messages and their edits to existing files, `overlay/` the files they add. Files that are
+//! the same in every tree lie once, in the overlay beside the trees.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

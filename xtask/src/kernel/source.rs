@@ -16,7 +16,7 @@ use crate::{apt, cache, command, say};
 const TOOLS: [&str; 10] =
     ["bc", "bison", "flex", "gcc", "git", "libelf-dev", "libssl-dev", "lz4", "make", "xz-utils"];
 
-/// An unpacked, unchanged source tree. Nobody writes below `dir`.
+/// An unpacked, unchanged source tree. `dir` is read only.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) linux: Linux,
@@ -41,7 +41,7 @@ impl Source {
         }
     }
 
-    /// Fetches Debian's newest, when we may; else says what is missing.
+    /// Fetches Debian's newest, when we may; else names the missing package.
     pub(crate) fn refresh(linux: Linux) -> Result<()> {
         let package = linux.package();
         if let Some(suite) = linux.suite() {
@@ -120,7 +120,7 @@ impl Source {
             bail!("{} holds no {package}/Makefile", tarball.display());
         }
         match fs::rename(&unpacked, &dir) {
-            // Somebody else was faster: their tree is the same.
+            // Another process was faster: its tree is the same.
             Err(_) if dir.join("Makefile").exists() => {}
             renamed => renamed.with_context(|| format!("cannot create {}", dir.display()))?,
         }

@@ -17,14 +17,14 @@ use crate::{
     vm::{self, Kernel},
 };
 
-/// A place of this machine, and what it is called in what is shipped.
+/// A place of this machine, and its name in the packages.
 #[derive(Clone, Debug)]
 struct Place {
     here: PathBuf,
     shipped: &'static str,
 }
 
-/// All places whose names a compiler writes into what it makes.
+/// All places with names that a compiler writes into its output.
 fn places() -> Result<Vec<Place>> {
     let root = Path::new("/");
     let sysroot = command::stdout(&mut command::new(root, "rustc", ["--print", "sysroot"]))?;
@@ -35,7 +35,7 @@ fn places() -> Result<Vec<Place>> {
     let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cargo"));
     let cargo = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home);
     let sources = cargo.context("neither CARGO_HOME nor HOME is set")?.join("registry/src");
-    // One directory a registry, whose name is a hash of where it was fetched from.
+    // One directory a registry, named by a hash of its address.
     let mut registries = match fs::read_dir(&sources) {
         Ok(entries) => entries.map(|one| Ok(one?.path())).collect::<Result<Vec<_>>>()?,
         Err(_) => Vec::new(),
@@ -82,6 +82,8 @@ impl Built {
         for package in ["prezero-cli", "prezero-lab", "prezero-preload"] {
             make.args(["--package", package]);
         }
+        // Without the developers' parts of the benchmark.
+        make.arg("--no-default-features");
         as_shipped(&mut make, arch)?;
         command::run(&mut make)?;
         Ok(Self { arch, dir: cache::target(arch.rust())?.join("release") })

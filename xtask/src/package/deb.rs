@@ -15,7 +15,7 @@ use crate::{apt, cache, command, say};
 /// The version that the metadata in crates/cli/Cargo.toml was written for.
 const CARGO_DEB: &str = "3.8.0";
 
-/// What is built: prezero itself, the laboratory, and the kernel module's sources.
+/// The packages: prezero itself, the laboratory, and the kernel module's sources.
 pub(super) struct Packages {
     pub(super) prezero: PathBuf,
     pub(super) lab: PathBuf,

@@ -28,7 +28,7 @@ pub(super) fn tree(tree: &Tree, version: &str) -> Result<PathBuf> {
 fn write(root: &Path, version: &str) -> Result<()> {
     let (repo, dist) = (cache::repo(), dist());
     let sources = root.join(format!("usr/src/prezero-{version}"));
-    // What is committed: a build leaves its objects beside the sources.
+    // The committed files: a build leaves its objects beside the sources.
     let listed = ["ls-files", "kernel/module"];
     let listed = command::stdout(&mut command::new(&repo, "git", listed))?;
     let of_repository = ["/.gitignore", "/DESIGN.md", "/COSTS.md"];
@@ -45,7 +45,7 @@ fn write(root: &Path, version: &str) -> Result<()> {
     put(&sources.join("dkms.conf"), conf.as_bytes(), 0o644)?;
     put(&root.join("usr/lib/prezero-dkms/unload"), &fs::read(dist.join("unload"))?, 0o755)?;
     let documents = root.join("usr/share/doc").join(NAME);
-    let page = fs::read(repo.join("docs/kernel-module.md"))?;
+    let page = fs::read(repo.join("docs/guides/kernel-module.md"))?;
     put(&documents.join("kernel-module.md"), &page, 0o644)?;
     // Directories are as the umask has made them.
     command::run(&mut command::new(root, "chmod", ["-R", "go+rX", "."]))
@@ -88,7 +88,7 @@ fn filled(file: &Path, version: &str, size: u64) -> Result<String> {
     Ok(text.replace("@VERSION@", version).replace("@SIZE@", &size.to_string()))
 }
 
-/// A file of that mode, whatever the umask is.
+/// A file of that mode under any umask.
 fn put(at: &Path, content: &[u8], mode: u32) -> Result<()> {
     let dir = at.parent().context("a file has a directory")?;
     fs::create_dir_all(dir)?;
@@ -101,7 +101,7 @@ fn put(at: &Path, content: &[u8], mode: u32) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The files below a directory, none of which is a link.
+    /// The files below a directory, links excluded.
     fn files(dir: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for entry in fs::read_dir(dir).unwrap() {

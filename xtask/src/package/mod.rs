@@ -2,10 +2,10 @@
 //! `cargo xtask package`: the packages for Debian and for rpm, and tests of them on a machine of
 //! their own.
 //!
-//! `built` makes what they bring, `deb`, `dkms` and `rpm` pack it; `root` makes a Debian with
-//! systemd, and `boot` runs it under QEMU with packages in it and reads what the test reports;
-//! `chroot` runs what compiles in such a root on this machine, and `headers` are of the kernel that
-//! DKMS builds for there besides the one that is booted.
+//! `built` makes the content, `deb`, `dkms` and `rpm` pack it. `root` makes a Debian with systemd,
+//! and `boot` runs it under QEMU with packages in it and reads the test's report. `chroot` runs
+//! compilers in the same root on this machine, and `headers` are of the kernel that DKMS builds for
+//! there besides the booted one.
 
 mod boot;
 mod built;
@@ -161,7 +161,7 @@ fn test(format: Option<Format>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (built, tree) = make(Arch::default())?;
-    // Not beside what is to be installed.
+    // Apart from the package that the test installs.
     let to = tree.dir.join("test");
     let old = env!("CARGO_PKG_VERSION");
     let is_wanted = |one| format.is_none_or(|format| format == one);

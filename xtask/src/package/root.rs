@@ -12,7 +12,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::{apt, cache, command, say};
 
 const SUITE: &str = "bookworm";
-/// Beyond what is essential: an init, what prezero's package depends on, and rpm for its other one.
+/// Besides the essential packages: an init, the dependencies of prezero's package, and rpm for its
+/// other one.
 const PACKAGES: &str = "systemd,systemd-sysv,init-system-helpers,kmod,procps,libgcc-s1,rpm";
 
 /// The archive with `more` packages, from the cache if it is there. Delete `package/` of the cache
@@ -36,12 +37,12 @@ pub(super) fn archive(more: &[&str]) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Makes a Debian in `root`: what is essential, and `packages`, by commas.
+/// Makes a Debian in `root`: the essential packages, and `packages`, by commas.
 pub(crate) fn debian(packages: &str, root: &Path) -> Result<()> {
     apt::need(&["mmdebstrap"])?;
     let words = ["--mode=root", "--variant=minbase", &format!("--include={packages}")];
     let mut make = command::new(Path::new("/"), "mmdebstrap", words);
-    // What nobody reads there would only be copied at every boot.
+    // Unread files would only be copied at every boot.
     make.arg("--dpkgopt=path-exclude=/usr/share/locale/*")
         .arg("--dpkgopt=path-exclude=/usr/share/doc/*")
         .arg("--dpkgopt=path-exclude=/usr/share/man/*")
@@ -51,7 +52,7 @@ pub(crate) fn debian(packages: &str, root: &Path) -> Result<()> {
         .arg("--customize-hook=rm -f \"$1\"/boot/initrd.img-* \"$1\"/boot/vmlinuz-*")
         // What came with that kernel would ask each device of the machine again at boot.
         .arg("--customize-hook=d=\"$1\"/etc/systemd/system; mkdir -p \"$d\"; ln -sf /dev/null \"$d\"/systemd-udev-trigger.service")
-        // The package under test is to be installed with its documents.
+        // The package under test is installed with its documents.
         .arg("--customize-hook=rm -f \"$1\"/etc/dpkg/dpkg.cfg.d/99mmdebstrap")
         .args([SUITE, &root.display().to_string()]);
     command::run(make.stdout(Stdio::null()).stderr(Stdio::null()))

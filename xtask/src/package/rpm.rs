@@ -31,7 +31,7 @@ pub(super) fn pack(built: &Built, tree: &Tree, version: &str, to: &Path) -> Resu
         ("prezero_tree", tree.dir.display().to_string()),
         ("prezero_module", module.display().to_string()),
         ("prezero_libraries", tree.libraries(built.arch).display().to_string()),
-        // Debian's rpm looks for libraries elsewhere than those whose package this is.
+        // Debian's rpm searches other directories for libraries than the package's distributions.
         ("_libdir", "/usr/lib64".to_owned()),
         ("_unitdir", "/usr/lib/systemd/system".to_owned()),
         ("_sysusersdir", "/usr/lib/sysusers.d".to_owned()),

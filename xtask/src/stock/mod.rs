@@ -115,7 +115,7 @@ impl Stock {
     }
 }
 
-/// The first entry of `dir` whose name begins so.
+/// The first entry of `dir` with a name that begins with `prefix`.
 fn only_entry(dir: &Path, prefix: &str) -> Result<PathBuf> {
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let entry = entry?;
@@ -126,7 +126,7 @@ fn only_entry(dir: &Path, prefix: &str) -> Result<PathBuf> {
     bail!("there is no {prefix}* in {}", dir.display())
 }
 
-/// `cache/kernel/KIND/RELEASE`, made by `make` beside it and renamed: what is interrupted leaves
+/// `cache/kernel/KIND/RELEASE`, made by `make` beside it and renamed: an interruption leaves
 /// nothing.
 fn made_once(kind: &str, release: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let all = cache::shared(&format!("kernel/{kind}"))?;

@@ -16,7 +16,7 @@ use crate::{
     say,
 };
 
-/// Debian 13 and what is newer there: no Debian 12 names them.
+/// Debian 13 and its newer packages: no Debian 12 names them.
 const NEWER: [&str; 2] = ["trixie-backports", "trixie"];
 
 /// The packages of a release, and where they come from.

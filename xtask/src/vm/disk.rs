@@ -20,10 +20,10 @@ pub(crate) enum Disk {
     Programs,
 }
 
-/// What those are in, besides what is essential.
+/// Their places, besides the essential packages.
 const PROGRAMS: &str = "dpdk-dev,libmimalloc2.0,mariadb-server,openjdk-17-jdk-headless,php8.2-cli,\
                         php8.2-opcache,postgresql,procps,qemu-system-x86,util-linux";
-/// As large as it can grow: what is empty of it takes no place.
+/// As large as it can grow: its empty parts take no space.
 const BYTES: u64 = 4 << 30;
 
 impl Disk {
@@ -56,10 +56,10 @@ impl Disk {
     }
 }
 
-/// Writes a file system with what is in `root` to `to`.
+/// Writes a file system with the content of `root` to `to`.
 fn pack(root: &Path, to: &Path) -> Result<()> {
     File::create(to)?.set_len(BYTES)?;
-    // Nobody writes to it: no journal, and no room for root alone.
+    // It is read only: no journal, and no room for root alone.
     let words = ["-q", "-F", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d"];
     command::run(command::new(root, "/sbin/mke2fs", words).arg(root).arg(to))
 }

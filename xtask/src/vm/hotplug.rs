@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node whose memory comes and goes while the machine runs.
+//! A node with memory that comes and goes while the machine runs.
 //!
-//! A program in the guest asks for it by a line of its output: [`ADD`] puts a
-//! module of memory into the slot of the node that has none at boot, [`REMOVE`]
-//! asks the guest to give the last one back. QEMU is told so by its monitor.
+//! A program in the guest asks for it by a line of its output: [`ADD`] puts a module of memory into
+//! the slot of the node that has none at boot, [`REMOVE`] asks the guest to give the last one back.
+//! The request goes to QEMU's monitor.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One QEMU: started, listened to, ended.
 //!
-//! Two ports leave the guest. The console is QEMU's stdout; the events come
-//! through a socket. A thread reads each and both feed one channel, so that
-//! the observer sees one stream. Whatever happens, QEMU is gone and waited for
-//! when [`Vm::run`] returns.
+//! Two ports leave the guest. The console is QEMU's stdout; the events come through a socket. A
+//! thread reads each and both feed one channel, so that the observer sees one stream. In every case
+//! QEMU is gone and waited for when [`Vm::run`] returns.
 
 use std::{
     collections::BTreeMap,

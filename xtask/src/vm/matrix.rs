@@ -11,9 +11,9 @@ use crate::tap::{Ending, Line};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cell {
-    /// The suite, whose cases are the lines of a table.
+    /// The suite, with the lines of a table as its cases.
     pub(crate) suite: String,
-    /// The column: what was tested.
+    /// The column: the tested provider.
     pub(crate) provider: String,
 }
 
@@ -58,7 +58,7 @@ impl Matrix {
     }
 }
 
-/// What is measured differs from run to run: numbers, and what is in brackets at the end.
+/// Measured values differ from run to run: numbers, and the text in brackets at the end.
 fn without_numbers(name: &str) -> String {
     let name = shown(name);
     let mut text = String::new();

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask vm`: tests in virtual machines.
 //!
-//! `table` reads `tests/vm/*.toml`: which machine a test needs and which
-//! programs it runs there. `programs` makes those programs on this host,
-//! `initramfs` packs them with their libraries and the init, `machine` runs QEMU
-//! and turns its two serial ports into one stream of events, `verdict` counts
-//! passes, failures and skips and reads the kernel's log, `matrix` puts the cases of
-//! one suite on several providers side by side.
+//! `table` reads `tests/vm/*.toml`: the machine that a test needs and the programs that it runs
+//! there. `programs` makes those programs on this host, `initramfs` packs them with their libraries
+//! and the init. `machine` runs QEMU and turns its two serial ports into one stream of events.
+//! `verdict` counts passes, failures and skips and reads the kernel's log, `matrix` puts the cases
+//! of one suite on several providers side by side.
 
 mod disk;
 mod hotplug;
@@ -72,7 +71,7 @@ pub(crate) struct TestArgs {
     /// Print what the programs print, not only what fails.
     #[arg(long, short)]
     verbose: bool,
-    /// Boot this instead of what is built, to see a test fail on an earlier series.
+    /// Boot this instead of the built kernel, to see a test fail on an earlier series.
     #[arg(long, value_name = "BZIMAGE")]
     image: Option<PathBuf>,
 }
@@ -158,7 +157,7 @@ struct Runner {
     /// By suite.
     matrices: BTreeMap<String, Matrix>,
     verbose: bool,
-    /// Boots instead of what is built.
+    /// Boots instead of the built kernel.
     instead: Option<PathBuf>,
 }
 

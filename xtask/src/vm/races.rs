@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which data races that KCSAN reports are the series'.
 //!
-//! The rest of the kernel has some that nobody minds, in its timers and its file systems. A report
-//! names the function of each access, which may be a helper of whoever called it, and a stack for
-//! each: its first frames decide.
+//! The rest of the kernel has some accepted ones, in its timers and its file systems. A report
+//! names the function of each access, which may be a helper, and a stack for each: its first frames
+//! decide.
 
 /// A report begins with it, followed by the functions.
 const REPORT: &str = "BUG: KCSAN: ";
-/// And ends with such a line.
+/// And ends with this line.
 const RULER: &str = "==========";
-/// So many frames of a stack say whose access it is: a helper, the helper's caller, and theirs.
+/// The number of frames that identify an access: a helper, the helper's caller, and theirs.
 const FRAMES: usize = 3;
 
 /// Reads the kernel's log.

@@ -104,9 +104,9 @@ pub(crate) struct Requirements {
     /// counts them.
     #[serde(default)]
     pub(crate) icount: bool,
-    /// Memory of each node. Default: two of 640 MiB. The first 512 MiB lie
-    /// below 4 GiB, the rest above in one piece: node 0 needs 512, then 1024 for
-    /// each 1 GiB page, then 128 for what the kernel takes from a node's end.
+    /// Memory of each node. Default: two of 640 MiB. The first 512 MiB lie below 4 GiB, the rest
+    /// above in one piece: node 0 needs 512, then 1024 for each 1 GiB page, then 128 for the
+    /// kernel's own memory at a node's end.
     #[serde(default = "two_nodes")]
     pub(crate) nodes_mib: Vec<u64>,
     /// Memory that can be plugged into one more node, which has none at boot and

@@ -35,8 +35,8 @@ pub(crate) struct Case {
     /// Besides `all`, to which every test belongs.
     #[serde(default)]
     pub(crate) sets: Vec<String>,
-    /// Run on this kernel too: a program passes if it ends with the same result
-    /// on both, whatever that is.
+    /// Run on this kernel too: a program passes if it ends with the same result on both, success or
+    /// failure.
     #[serde(default)]
     pub(crate) same_as: Option<Kernel>,
     /// Which trees it is for: on every one but 6.12 its name ends with the tree's, and it is in
@@ -66,7 +66,7 @@ pub(crate) struct Program {
     pub(crate) args: Vec<String>,
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
-    /// Packages of this workspace whose binaries it starts or loads; they lie at the same
+    /// Packages of this workspace with binaries that it starts or loads; they lie at the same
     /// absolute path in the guest, and for a shell line in `/bin`.
     #[serde(default)]
     pub(crate) binaries: Vec<String>,

@@ -87,7 +87,7 @@ pub(crate) struct Verdict {
     total: Count,
     /// Each program's result, in the order in which they ended.
     results: Vec<(String, Count)>,
-    /// What programs printed whose cases are asked for.
+    /// The output of programs with requested cases.
     outputs: Vec<(String, Vec<String>)>,
     wanted: BTreeSet<String>,
     running: Option<Running>,
@@ -262,7 +262,7 @@ pub(crate) fn compare(reference: &[(String, Count)], results: &[(String, Count)]
 struct Tally {
     count: Count,
     planned: Option<u64>,
-    /// The test whose line libtest began, and what the test itself wrote broke.
+    /// The test with a line that libtest began and the test's own output broke.
     broken: Option<String>,
     /// Tests that said that they skip, or skip a part.
     skips: BTreeSet<String>,
@@ -302,7 +302,7 @@ impl Tally {
         }
         let tap::Line::Result { ending, is_nested, .. } = tap else { return };
         if !is_nested && std::mem::take(&mut self.nested) {
-            // KTAP: the result of a suite whose cases are counted already.
+            // KTAP: the result of a suite with cases that are counted already.
             self.planned = None;
             return;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Any text as a file's name in any directory: it is nobody's, or a book that takes it over gives
-//! the file a name that says the same block, and a place that the next start takes over likewise.
+//! Any text as a file's name in any directory: the book ignores it, or renames the file so that the
+//! new name describes the same block, and the next start puts the block in the same place.
 #![no_main]
 
 use book::block::{Reach, StateName};
@@ -28,7 +28,8 @@ fuzz_target!(|input: (u8, u8, bool, &str)| {
         let again = journal::parse(&name, PageSize::MIB_2).expect("a name of the book's");
         assert_eq!((again.block, again.pool), (entry.block, entry.pool), "{name}");
         assert!(last.is_none_or(|last| last == state), "{name}: {last:?}, then {state}");
-        // What was kept without a time lingers, and so on: the first start decides.
+        // Content kept without a time limit becomes lingering, and similar cases: the first start
+        // decides.
         last = Some(state);
         place = (state, again);
     }

@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
     reads::<wire::FindHolders>(bytes);
     reads::<wire::Revoke>(bytes);
     reads::<wire::Drain>(bytes);
-    reads::<wire::agent::LendByName>(bytes);
+    reads::<wire::LendForAgent>(bytes);
     reads::<wire::Status>(bytes);
     reads::<wire::Error>(bytes);
 });

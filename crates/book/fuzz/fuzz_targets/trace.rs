@@ -3,13 +3,9 @@
 //! be written and read again.
 #![no_main]
 
-#[path = "../../../lab/src/plan/trace.rs"]
-#[expect(dead_code, reason = "files are opened by nobody here")]
-mod trace;
-
 use clap::ValueEnum as _;
 use libfuzzer_sys::fuzz_target;
-use trace::Format;
+use plan::trace::{self, Format};
 
 fuzz_target!(|input: (u8, &[u8])| {
     let formats = Format::value_variants();

@@ -4,7 +4,7 @@
 use units::{JobId, LeaseId, LoanName, Pages};
 
 use super::reach::InPlace;
-use super::{Block, Hold, IllegalMove, Part, Reach, Settled, State, StateName, ZeroClaim};
+use super::{Block, HeldBy, IllegalMove, Part, Reach, Settled, State, StateName, ZeroClaim};
 use crate::config::Recycle;
 
 impl Block {
@@ -53,7 +53,7 @@ impl Block {
         self.state = if !let_go || pages_done > all || pages_done < done {
             State::Lingering(None)
         } else {
-            // What is done has memory; what is not may have it already, from before.
+            // Pages that are done have memory. Other pages may have memory from an earlier attempt.
             self.missing = self.missing.min(all.saturating_sub(pages_done));
             if pages_done == all {
                 State::Ready(ZeroClaim(all))
@@ -109,8 +109,8 @@ impl Block {
         }
     }
 
-    /// lent → lent: from now on the loan lasts by its name, and its owner has it: what it leaves
-    /// is kept for so long.
+    /// lent → lent: from now on the name holds the loan, and its owner has it: content that the
+    /// owner leaves is kept for the given time.
     ///
     /// # Errors
     /// [`IllegalMove`] unless it is lent under `lease`, by no name.
@@ -155,7 +155,7 @@ impl Block {
         }
     }
 
-    /// Notes that nothing of what is lent is kept for its owner. No-op in any other state.
+    /// Records that the content of the loan is not kept for its owner. No-op in any other state.
     pub(crate) fn keep_nothing(&mut self) {
         if let State::Lent(part) = &mut self.state {
             part.keep = None;
@@ -188,16 +188,16 @@ impl Block {
 
     /// What keeps a lingering block from settling, as of the last look.
     #[must_use]
-    pub fn hold(&self) -> Hold {
+    pub fn hold(&self) -> HeldBy {
         self.hold
     }
 
-    /// lingering → kept, zeroable or gone, once nobody can reach it.
+    /// lingering → kept, zeroable or gone, once no process can reach it.
     ///
-    /// `recycle` is its pool's. A block that lost its pool's shape, one with a hole, whose filling
-    /// would take pages that nobody counted, and one whose reach the kernel cannot tell are always
-    /// given back to the kernel. So is a block with memory errors, or with a file that its borrower
-    /// altered or marked, even if its content was to be kept.
+    /// `recycle` is its pool's. Some blocks always go back to the kernel, with kept content, too.
+    /// These are blocks that lost their pool's shape, blocks with a hole, since filling it would
+    /// take uncounted pages, and blocks with an unknown reach. Blocks with memory errors go back as
+    /// well, and so do files that their borrower altered or marked.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.
@@ -209,9 +209,9 @@ impl Block {
     ) -> Result<Settled, IllegalMove> {
         let State::Lingering(part) = &self.state else { return self.illegal("settled") };
         let hold = match reach {
-            Reach::Shared => Some(Hold::Open),
-            Reach::Mapped => Some(Hold::Mapped),
-            Reach::Pinned => Some(Hold::Pinned),
+            Reach::Shared => Some(HeldBy::Open),
+            Reach::Mapped => Some(HeldBy::Mapped),
+            Reach::Pinned => Some(HeldBy::Pinned),
             Reach::Poisoned | Reach::Altered | Reach::Marked | Reach::Unknown => {
                 return Ok(Settled::Gone);
             }
@@ -223,8 +223,8 @@ impl Block {
         }
         // A block that stays gets its length back, one that goes is counted no more.
         self.grown = Pages::ZERO;
-        // Nobody has looked yet when it lingers the next time.
-        self.hold = Hold::default();
+        // The next time it lingers, it starts without a look.
+        self.hold = HeldBy::default();
         let is_named = part.as_ref().is_some_and(|part| part.scope().is_some());
         if let Some(part) = part
             && let Some(keep) = &part.keep
@@ -246,8 +246,8 @@ impl Block {
         }
     }
 
-    /// Whether what was lent by a name may be kept. Whoever is left with a name of its file would
-    /// have its content again; and who gets it by a name may not fill a hole.
+    /// Whether the content of a named loan may be kept. A process that still has a name of the file
+    /// would see the content again. And a borrower that gets it by a name may not fill a hole.
     fn is_kept_by_name(&self, reach: &Reach) -> bool {
         matches!(reach, Reach::Nobody(_)) && self.missing == Pages::ZERO
     }

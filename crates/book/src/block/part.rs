@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A block's part in a loan: whose it is, and whose content it is when it comes back.
+//! A block's part in a loan: its borrower, and the owner of its content when it comes back.
 
 use units::{LeaseId, LoanName, Owner, Pages, Uid};
 
@@ -8,8 +8,8 @@ use units::{LeaseId, LoanName, Owner, Pages, Uid};
 pub struct Keep {
     /// The owner's name.
     pub owner: Owner,
-    /// The scope of the loan's name, if it has one: an owner is one within its scope, and one of a
-    /// loan that lasts by a descriptor is none of them.
+    /// The scope of the loan's name, if it has one. An owner belongs to one scope. Loans that last
+    /// by a descriptor have no scope.
     pub scope: Option<String>,
     /// How long content stays after its return, in seconds.
     pub seconds: u64,
@@ -24,14 +24,14 @@ pub struct Part {
     pub index: u32,
     /// The borrower.
     pub uid: Uid,
-    /// The user whose quota it counts against: the borrower, or whose subordinate it is.
+    /// The user charged for it: the borrower, or the user to whom the borrower is subordinate.
     pub account: Uid,
     /// What to do with the content on return; `None` is to clear it.
     pub keep: Option<Keep>,
     /// The file's length while lent: a trimmed or grown block differs from its pool's shape.
     pub pages: Pages,
-    /// By what name the loan lasts, with nobody's descriptor. While it is lent that is the loan;
-    /// afterwards it says how it was held.
+    /// The name by which the loan lasts without a descriptor. While the block is lent, the name is
+    /// the loan; afterwards it says how the loan was held.
     pub name: Option<LoanName>,
 }
 
@@ -49,7 +49,7 @@ impl Part {
         self.name.as_ref().map(|name| name.scope().unwrap_or_default()).or(kept)
     }
 
-    /// The same that is kept for nobody. What was lent by a name is not forgotten to have been.
+    /// The same without an owner. A loan by name is still remembered as one.
     pub(crate) fn given_up(self) -> Self {
         let named = self.keep.filter(|keep| keep.scope.is_some());
         Self { keep: named.map(|keep| Keep { seconds: 0, ..keep }), ..self }

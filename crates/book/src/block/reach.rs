@@ -3,12 +3,11 @@
 
 use crate::config::Recycle;
 
-/// What shows that a block is nobody's: that nobody has it open, maps it, pins a page of it or is
-/// about to open it. Implemented by the shell, for what its looks at the kernel make and nothing
-/// else can.
+/// The proof that a block is free: no other process has it open, maps it, pins a page of it or is
+/// about to open it. The shell implements this trait for the results of its kernel probes.
 pub trait Proof {}
 
-/// The knowledge that a block is nobody's, which a [`Proof`] makes.
+/// The knowledge that no process has a block. A [`Proof`] makes it.
 ///
 /// Not `Clone`: it is spent by the move that relies on it.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,13 +22,14 @@ impl Unheld {
     }
 }
 
-/// Whether anybody but the daemon can still reach a block's memory, as proven by the kernel.
+/// Whether a process other than the daemon can still reach a block's memory, as proven by the
+/// kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Nobody.
     Nobody(Unheld),
-    /// The daemon's descriptor is the only one, and nothing maps the file. Whether its pages are
-    /// pinned cannot be told here, or somebody has a name of it (`O_PATH`).
+    /// The daemon's descriptor is the only one, and no mapping of the file exists. Either the
+    /// kernel cannot show pins, or a process has a name of the file (`O_PATH`).
     Sole,
     /// Another descriptor exists.
     Shared,
@@ -37,14 +37,14 @@ pub enum Reach {
     Mapped,
     /// Pages of it are pinned: what I/O began on them is not over.
     Pinned,
-    /// Nobody, but pages of it have a memory error: nobody may get it again. Given back, those stay
-    /// with the kernel and the others are free.
+    /// No process has it, but some pages have a memory error: it is never lent again. Given back,
+    /// those pages stay with the kernel and the others are free.
     Poisoned,
-    /// Nobody, but its borrower put pages behind the end of the file. The shell has truncated the
-    /// file, and the kernel has all of its pages.
+    /// No process has it, but its borrower put pages behind the end of the file. The shell has
+    /// truncated the file, and the kernel has all of its pages.
     Altered,
-    /// Nobody, but a watch, a lock or a reference hangs on the file's inode. It would outlive the
-    /// loan.
+    /// No process has it, but a watch, a lock or a reference hangs on the file's inode. It would
+    /// outlive the loan.
     Marked,
     /// This kernel cannot tell; only the kernel's own isolation (`fresh`) is safe. A borrower can
     /// bring about every other answer, and never this one.
@@ -53,8 +53,8 @@ pub enum Reach {
 
 /// By what a lingering block is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Hold {
-    /// A descriptor; or nobody has looked yet.
+pub enum HeldBy {
+    /// A process has a descriptor, or the block has yet to be looked at.
     #[default]
     Open,
     /// A mapping.
@@ -67,13 +67,14 @@ pub enum Hold {
 pub(super) enum InPlace {
     /// It is nobody's.
     Proven,
-    /// Nobody has it open or maps it, and the operator has said that nobody pins what is returned.
+    /// The file is closed and unmapped everywhere, and the operator has said that borrowers unpin
+    /// their memory before they return it.
     Trusted,
 }
 
 impl InPlace {
-    /// `is_named`: a loan by name goes to whoever the agent gives it to, which the operator's word
-    /// for borrowers is not about.
+    /// `is_named`: an agent chooses the users of loans by name, and the operator's word covers
+    /// borrowers only.
     pub(super) fn of(reach: &Reach, recycle: Recycle, is_named: bool) -> Option<Self> {
         match (reach, recycle) {
             (Reach::Nobody(Unheld(())), Recycle::Auto | Recycle::InPlace) => Some(Self::Proven),

@@ -10,9 +10,10 @@ use crate::block::Block;
 use crate::config::{ConfigError, PoolConfig, Recycle, check_apart};
 
 impl Pool {
-    /// A pool that nobody wants (any more): it makes no blocks, and is gone with its last one.
+    /// A pool that is unwanted (any more): it makes no new blocks, and disappears with its last
+    /// one.
     pub(super) fn unwanted(key: PoolKey) -> Self {
-        // What is returned goes back to the kernel, whoever is proven to have it no more.
+        // Returned blocks go back to the kernel, with or without a proof.
         let recycle = Recycle::Fresh;
         let config = PoolConfig { max: Some(Pages::ZERO), recycle, ..PoolConfig::new(key) };
         Self { config, refilling: false, configured: false }
@@ -40,8 +41,8 @@ impl Book {
 
     /// Has these pools from now on and no others.
     ///
-    /// A pool that is not among them gives its unlent blocks back at once; what is lent, kept or
-    /// in a worker's hands follows as it comes back, by [`Book::relieve`].
+    /// A pool that is missing from the list gives its unlent blocks back at once. Its lent, kept
+    /// and zeroing blocks follow as they come back, by [`Book::relieve`].
     ///
     /// # Errors
     /// Those of [`Book::new`]; nothing is changed then.
@@ -61,7 +62,7 @@ impl Book {
         Ok(self.dissolve())
     }
 
-    /// Gives back what unwanted pools have unlent, and forgets those that have nothing left.
+    /// Gives back the unlent blocks of unwanted pools, and forgets empty pools.
     pub(super) fn dissolve(&mut self) -> Vec<Effect> {
         let unwanted: BTreeSet<_> =
             self.pools.iter().filter(|(_, pool)| !pool.configured).map(|(key, _)| *key).collect();

@@ -18,9 +18,9 @@ impl Book {
         })
     }
 
-    /// The counts of a domain that has a pool. `free` are the pages of blocks that are nobody's,
-    /// and that have memory for sure: what is free without being free in the kernel's pool. Blocks
-    /// in workers' hands are left out.
+    /// The counts of a domain that has a pool. `free` counts pages of unlent blocks that surely
+    /// have memory: they are free, but outside the kernel's pool. Blocks in workers' hands are left
+    /// out.
     #[must_use]
     pub fn domain(&self, domain: Domain) -> Option<Counts> {
         let in_domain = |key: PoolKey| key.domain() == domain;
@@ -42,8 +42,8 @@ impl Book {
 
     /// Counts a loan's pages.
     pub(super) fn count_loan(&mut self, domain: Domain, ready: Pages, hole: Pages) {
-        self.counters.hit_bytes += ready.bytes(domain.page_size).0;
-        self.counters.miss_bytes += hole.bytes(domain.page_size).0;
+        self.counters.hit_bytes += ready.bytes(domain.page_size);
+        self.counters.miss_bytes += hole.bytes(domain.page_size);
         let counts = self.lent_so_far.entry(domain).or_default();
         counts.hits += ready;
         counts.misses += hole;

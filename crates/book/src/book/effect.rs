@@ -13,16 +13,15 @@ pub enum Effect {
         block: BlockId,
         /// Its length.
         pages: Pages,
-        /// So many of them are to be taken, from its start, from what the kernel has zeroed,
-        /// before anybody gets the file. [`Book::note_filled`](super::Book::note_filled) wants to
-        /// know how many it were.
+        /// Take this number of pages, from the file's start, out of the kernel's zeroed pages,
+        /// before the borrower gets the file. [`Book::note_filled`](super::Book::note_filled)
+        /// expects the number taken.
         fill: Pages,
     },
     /// Rename the file to where [`Book::place`](super::Book::place) says.
     Move(BlockId),
-    /// The same of one in its borrower's hands, whose name is to say for how long its content is
-    /// kept. Where that fails nothing but that is lost: tell
-    /// [`Book::mark_failed`](super::Book::mark_failed).
+    /// The same for a file in its borrower's hands: the new name says how long its content is kept.
+    /// A failure loses only that: tell [`Book::mark_failed`](super::Book::mark_failed).
     Mark(BlockId),
     /// Change the file's length.
     Resize {
@@ -33,13 +32,13 @@ pub enum Effect {
     },
     /// Truncate and unlink the file; the book has forgotten the block.
     Remove(BlockId),
-    /// Unlink the file with all that it has: nobody can tell who reaches it, and whoever does keeps
-    /// its pages, which the kernel frees with the last of them. The book has forgotten the block.
+    /// Unlink the file with all its pages: its users are unknown. They keep the pages, and the
+    /// kernel frees them with the last user. The book has forgotten the block.
     Unlink(BlockId),
 }
 
 impl Effect {
-    /// The block whose file it is about.
+    /// The block that owns the file.
     #[must_use]
     pub fn block(&self) -> BlockId {
         match self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the size of the kernel's pool depends on: what nobody needs of it, what is wanted, and what
-//! the book gives back so that it can become smaller.
+//! The inputs for the size of the kernel's pool: unused pages, wanted pages, and the pages that the
+//! book can give back so that the pool can shrink.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +18,27 @@ impl Book {
         fixed.chain(self.mixes.values().map(|mix| &mix.config))
     }
 
-    /// The domains whose kernel's pool may be made larger and smaller, and how far.
+    /// The domains in which the daemon may resize the kernel's pool, and the limits.
     #[must_use]
     pub fn elastic(&self) -> BTreeMap<Domain, Elastic> {
         let elastic = self.told_configs().filter(|config| config.elastic.is_on());
         elastic.map(|config| (config.key().domain(), config.elastic.clone())).collect()
     }
 
-    /// Pages that are in blocks that are nobody's, or that workers have in hand or were promised.
+    /// Pages in unlent blocks, and pages that workers have in hand or were promised.
     #[must_use]
     pub fn idle(&self, domain: Domain) -> Pages {
         let in_hand = self.blocks.total(domain, &[StateName::Zeroing]).pages;
         self.blocks.total(domain, &UNLENT).memory + in_hand
     }
 
-    /// Lent blocks of which pages are missing: their borrowers' faults take them, or have.
+    /// Lent blocks with missing pages: their borrowers' faults take them, or have taken them.
     pub fn holes(&self, domain: Domain) -> impl Iterator<Item = &Block> {
         let here = move |b: &&Block| b.pool().domain() == domain && b.missing() > Pages::ZERO;
         self.in_state(StateName::Lent).filter(here)
     }
 
-    /// So many pages are to be ready, and to stay free.
+    /// Pages wanted ready, and pages wanted free.
     #[must_use]
     pub fn wanted(&self, domain: Domain) -> Pages {
         let here = || self.told_configs().filter(|config| config.key().domain() == domain);
@@ -46,7 +46,7 @@ impl Book {
         ready + here().map(|config| config.leave_free).max().unwrap_or_default()
     }
 
-    /// So many pages a pool has ready when it is full.
+    /// Ready pages of a full pool.
     fn wanted_ready(&self, config: &PoolConfig) -> Pages {
         let key = config.key();
         let taken = |key: PoolKey| {
@@ -62,8 +62,8 @@ impl Book {
         config.max.map_or(high, |max| max.saturating_sub(taken).min(high))
     }
 
-    /// Has so many pages of the kernel's be free beside those that are to stay so, as far as there
-    /// are blocks that nobody needs: dirty ones, and ready ones beyond what is to be.
+    /// Frees unneeded blocks (dirty ones first, then ready ones above the target) until `pages`
+    /// pages beyond `leave_free` are free in the kernel's pool, or no unneeded block is left.
     pub fn release(&mut self, domain: Domain, pages: Pages) -> Vec<Effect> {
         let leave = self.told_configs().filter(|config| config.key().domain() == domain);
         let leave = leave.map(|config| config.leave_free).max().unwrap_or_default();
@@ -105,13 +105,13 @@ impl Book {
         beyond.collect()
     }
 
-    /// Where a loan that was refused for want of pages of this size could be served, were the
-    /// kernel's pool larger, and how many pages it takes there that nobody has.
+    /// Where a larger kernel's pool could serve a loan that was refused for lack of pages of this
+    /// size, and how many missing pages it takes there.
     #[must_use]
     pub fn served_if_larger(&self, asked: &Asked, sizes: &[Domain]) -> Option<(Domain, Pages)> {
         let request = &asked.request;
         let fits = |domain: &&Domain| domain.fits(request.node, request.page_size);
-        // Whoever named no size is served in any that divides what it asks for.
+        // A request without a page size can use any size that divides its length.
         let fits = |domain: &&Domain| {
             fits(domain) && request.bytes.0.is_multiple_of(domain.page_size.bytes())
         };

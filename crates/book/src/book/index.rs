@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All blocks, with what a loan looks up kept beside them.
 //!
-//! A loan must not look at every block: with 4096 of them four scans are 80 us, and 64 clients
-//! wait for one another. Nor must the look around the house, which follows every change. The ready
-//! blocks of each domain, the blocks and sums of each state and the bytes each account holds are
-//! therefore indexed, and every change goes through [`Blocks::change`], which takes the block
-//! out of the index before and puts it back after. The block itself stays where it is.
+//! A loan must look at few blocks: with 4096 of them four scans take 80 us, and 64 clients wait for
+//! one another. The same holds for maintenance, which follows every change. Therefore there is an
+//! index of the ready blocks of each domain, of the blocks and sums of each state, and of the bytes
+//! that each account holds. Every change goes through [`Blocks::change`]: it takes the block out of
+//! the index before and puts it back after. The block itself stays where it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +59,7 @@ fn done(block: &Block) -> Option<Pages> {
     }
 }
 
-/// What is left to clear of a dirty block.
+/// The part of a dirty block that still needs clearing.
 fn left(block: &Block) -> Pages {
     let done = done(block).unwrap_or_default();
     block.pool().pages_per_block.saturating_sub(done)
@@ -102,7 +102,7 @@ pub(super) struct Blocks {
     index: Index,
 }
 
-/// What is kept beside the blocks.
+/// The indexes beside the blocks.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Index {
     states: BTreeMap<StateName, BTreeSet<BlockId>>,
@@ -146,13 +146,14 @@ impl Blocks {
         self.index.ready.get(&domain)
     }
 
-    /// The pool's dirty block that is furthest done of those that lack at most `spendable` pages.
+    /// The pool's dirty block with the most finished work, among blocks that lack at most
+    /// `spendable` pages.
     pub(super) fn furthest_dirty(&self, pool: PoolKey, spendable: Pages) -> Option<&Block> {
         let dirty = self.index.dirty.get(&pool)?.by_done.iter().rev();
         dirty.filter_map(|(_, id)| self.get(*id)).find(|block| block.missing() <= spendable)
     }
 
-    /// What is left to clear of the pool's dirty blocks that lack at most `spendable` pages.
+    /// Bytes to clear in the pool's dirty blocks that lack at most `spendable` pages.
     pub(super) fn left_dirty(&self, pool: PoolKey, spendable: Pages) -> Pages {
         let Some(dirty) = self.index.dirty.get(&pool) else { return Pages::ZERO };
         let lacking = dirty.by_missing.range((spendable + Pages(1), BlockId(0))..);
@@ -271,7 +272,7 @@ impl Index {
         }
     }
 
-    /// Whether both say the same, but for what is empty. For tests.
+    /// Whether both indexes agree, empty entries aside. For tests.
     #[cfg(test)]
     fn says_what(&self, again: &Self) -> bool {
         let full = |index: &Self| {

@@ -7,10 +7,10 @@ use wire::ZeroBy;
 use super::{Book, Effect};
 use crate::block::{IllegalMove, Reach, StateName};
 
-/// On whose account a worker zeroes.
+/// The account for which a worker zeroes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// A user's worker: whatever can be zeroed.
+    /// A user's worker: any zeroable page.
     User,
     /// One of the daemon's own: only what the thresholds ask for.
     Background,
@@ -21,11 +21,11 @@ pub enum Who {
 pub struct JobOrder {
     /// The job.
     pub job: JobId,
-    /// The pool whose pages are zeroed.
+    /// The pool to zero.
     pub pool: PoolKey,
     /// Pages from the start that are done already.
     pub first: Pages,
-    /// So many pages in all.
+    /// Pages in total.
     pub pages: Pages,
     /// Which.
     pub work: Work,
@@ -65,7 +65,7 @@ impl JobOrder {
     }
 }
 
-/// A job that was reported: its block, if it had one, the state of its pages, what is to be done.
+/// A reported job: its block, if it had one, the state of its pages, and the effects.
 pub type JobEnd = (Option<BlockId>, StateName, Vec<Effect>);
 
 impl Book {

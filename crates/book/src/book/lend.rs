@@ -3,14 +3,14 @@
 //!
 //! A loan in one file (by path or descriptor) takes, in this order: its owner's kept content; a
 //! ready block of exactly its size; the smallest larger one, trimmed; the largest smaller one,
-//! grown by a hole; a hole. A loan in several blocks fills itself with the largest ready ones
-//! that fit, then one trimmed, then a hole. No block is trimmed of more than the loan asks for as
-//! long as the kernel has free pages for it. Holes are filled by the client's own faults, as
-//! without prezero; unlent blocks are given back where the kernel would otherwise lack the pages.
+//! grown by a hole; a hole. A loan in several blocks fills itself with the largest ready ones that
+//! fit, then one trimmed, then a hole. While the kernel has free pages for the loan, a block is
+//! trimmed by at most the size of the loan. The client's own faults fill holes, as without prezero.
+//! Unlent blocks are given back where the kernel would otherwise lack the pages.
 //!
 //! Where the kernel itself keeps the zeroed pages there are no ready blocks: every part of a loan
-//! is a new file, which the caller fills with as many of them as the plan counts on. The plan is
-//! [`supply`](super::supply)'s; what follows from it is the same.
+//! is a new file, and the caller fills it with the pages in the plan. The plan is
+//! [`supply`](super::supply)'s; the rest is the same.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,13 +26,13 @@ use crate::block::{Block, Keep, Part, State, StateName, UNLENT};
 /// What a client asks for, and who it is.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// What it asks for. Without a page size it gets those of its kept content, else the largest
-    /// that divide `bytes` and of which enough are ready, else the largest that divide and can be
-    /// had. Without a node it gets any, one if it can.
+    /// The request. Without a page size it gets the size of its kept content, else the largest that
+    /// divides `bytes` and has enough ready, else the largest that divides and is available.
+    /// Without a node it gets any, one if it can.
     pub request: LendRequest,
     /// The borrower.
     pub uid: Uid,
-    /// The user whose quota it counts against: the borrower, or whose subordinate it is.
+    /// The user charged for it: the borrower, or the user to whom the borrower is subordinate.
     pub account: Uid,
     /// The most it may hold.
     pub quota: Option<Bytes>,
@@ -63,7 +63,7 @@ pub struct LoanPart {
     pub node: Node,
     /// Its length.
     pub pages: Pages,
-    /// So many from its start are ready.
+    /// Ready pages, counted from its start.
     pub ready: Pages,
 }
 
@@ -103,10 +103,12 @@ pub enum Refusal {
         /// Free bytes there.
         free: Bytes,
     },
-    /// This owner's content has been returned but is still mapped by somebody: ask again soon.
+    /// This owner's content has been returned, but a process still maps it: ask again soon.
     OwnerLingers,
     /// There is a loan by that name already.
     NameTaken,
+    /// A loan by that name is being made: ask again when that is done.
+    NameBusy,
     /// There are as many loans by name as there may be.
     TooManyNames,
     /// The quota of the name's scope.
@@ -132,13 +134,13 @@ pub(super) struct Plan {
 pub(super) struct Taken {
     pub(super) pool: PoolKey,
     pub(super) pages: Pages,
-    /// So many of them the kernel has zeroed; the rest is a hole.
+    /// Pages that the kernel has zeroed; the rest is a hole.
     pub(super) zeroed: Pages,
 }
 
 impl Asked {
-    /// Who returns to what is lent, and how long it stays for it. The owner of a loan by name is
-    /// one within the name's scope, and where that has none, none.
+    /// The owner that returns to this content, and how long it is kept. The owner of a loan by name
+    /// belongs to the name's scope; a loan without a scope has no owner.
     pub(super) fn keep(&self) -> Option<Keep> {
         let scope = match &self.named {
             Some(named) => Some(named.name.scope()?.to_owned()),
@@ -221,7 +223,8 @@ impl Book {
         Ok(sizes)
     }
 
-    /// The largest pages of which enough are ready, else the largest that can be had at all.
+    /// The largest page size with enough ready pages, else the largest with enough pages of any
+    /// kind.
     fn best_plan(&self, request: &LendRequest, sizes: &[PageSize]) -> Option<(PageSize, Plan)> {
         let mut with_hole = None;
         for size in sizes {
@@ -248,10 +251,9 @@ impl Book {
         self.plan(&nodes, page_size, need, request).or(one_node)
     }
 
-    /// Whether a request that was refused for want of pages could be served once all those have
-    /// arrived that are on their way: what the kernel has in all, or will where the pool may grow,
-    /// without what stays lent and kept.
-    /// The end of the loans in `ending` is a matter of moments.
+    /// Whether a request that was refused for lack of pages fits once all pages in flight have
+    /// arrived. It counts all pages of the kernel, those to come where the pool may grow included,
+    /// minus lent and kept ones. The loans in `ending` end soon.
     #[must_use]
     pub fn may_be_served(&self, request: &LendRequest, ending: &[LeaseId]) -> bool {
         let Ok(sizes) = self.page_sizes(request) else { return false };
@@ -270,7 +272,7 @@ impl Book {
                     ends.filter(|b| b.pool().domain() == domain).map(Block::pages).sum();
                 Some(total.saturating_sub(stays.saturating_sub(ends)))
             });
-            // Where nobody has told how many there are, there may be enough.
+            // An unknown total counts as enough.
             if request.single {
                 most.any(|pages| pages.is_none_or(|pages| pages >= need))
             } else {
@@ -312,8 +314,8 @@ impl Book {
         let unlent = self.blocks.total(domain, &UNLENT).memory;
         let spared_unlent = spared().filter(|b| b.is_unlent()).map(Block::memory).sum();
         let free = self.available(domain) + unlent.saturating_sub(spared_unlent);
-        // A hole takes nothing before it is mapped, so that what is free does not say how much is
-        // lent: there can never be more of that than there is.
+        // A hole takes no pages before it is mapped, so the free count misses it. Lent pages can
+        // never exceed the total.
         let lent = self.blocks.total(domain, &[StateName::Lent]).pages;
         let not_lent = spared().filter(|b| b.state_name() != StateName::Lent);
         let taken = lent + not_lent.map(Block::pages).sum();
@@ -340,8 +342,8 @@ impl Book {
         }
         let keep = asked.keep();
         let keep_seconds = keep.as_ref().map_or(0, |keep| keep.seconds);
-        // It is in nobody's hands yet: an end before that, of the daemon's, too, leaves its owner
-        // nothing.
+        // It is still in flight: an end before the hand-over, of the daemon's, too, keeps no
+        // content for its owner.
         let keep = keep.map(|keep| Keep { seconds: 0, ..keep });
         let part = |index: usize, pages| Part {
             lease,
@@ -412,7 +414,8 @@ impl Book {
     fn owner_lingers(&self, asked: &Asked, sizes: &[PageSize]) -> bool {
         let mut lingering =
             self.in_state(StateName::Lingering).filter(|b| sizes.contains(&b.pool().page_size));
-        // What its owner never had, or had by a name and is kept no longer, still says whose it is.
+        // Two kinds of blocks still name their owner: one that never reached it, and one that it
+        // had by a name and that is kept no longer.
         let comes = |part: &Part| part.keep.as_ref().is_some_and(|keep| keep.seconds > 0);
         lingering.any(|b| {
             matches!(b.state(), State::Lingering(Some(part)) if asked.owned(part) && comes(part))

@@ -4,16 +4,16 @@
 //!
 //! # Theory of operation
 //!
-//! Such a pool is kept as one pool per size of block, whose thresholds are this module's: so many
-//! blocks of each as [`Demand`] says. Everything else (zeroing, lending, returns) knows pools of
-//! one size only, and a file's name says the size as ever. What others see is one pool, whose
-//! `pages_per_block` is 0.
+//! Such pools are kept as one pool per size of block, and this module sets the thresholds:
+//! [`Demand`] gives the number of blocks of each size. Everything else (zeroing, lending, returns)
+//! knows pools of one size only, and a file's name says the size as ever. Others see one pool with
+//! a `pages_per_block` of 0.
 //!
-//! When the sizes that are wanted change, blocks of the old ones are in the way. Dirty ones go back
-//! to the kernel as soon as another size lacks pages. Ready ones are *thrown away* only on credit:
-//! one part in [`CREDIT_PART`] of what was lent, and at first one in [`FIRST_CREDIT_PART`] of the
-//! pool, as its first blocks are a guess. The same credit pays for what is cut off a larger block
-//! for a loan.
+//! When the wanted sizes change, blocks of the old sizes are in the way. Dirty ones go back to the
+//! kernel as soon as another size lacks pages. Ready ones are *thrown away* only on credit: one
+//! part in [`CREDIT_PART`] of the lent bytes, and at first one in [`FIRST_CREDIT_PART`] of the
+//! pool, as its first blocks are a guess. The same credit pays for pages that are cut off a larger
+//! block for a loan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,10 +25,10 @@ use crate::block::{Block, StateName};
 use crate::config::{ConfigError, Elastic, PoolConfig};
 use crate::policy::{CREDIT_PART, Demand, piece};
 
-/// A large block is made where one part in so many of the pool stays free beside it: else a loan
-/// would find the last pages of a node that is nearly full in the hands of a worker.
+/// A large block is made only if this fraction of the pool stays free beside it. Otherwise a loan
+/// would find the last pages of a nearly full node in a worker's hands.
 const SPARED_PART: u64 = 8;
-/// One part in so many of the pool at first, as its first blocks are a guess.
+/// The first credit as a fraction of the pool, as its first blocks are a guess.
 const FIRST_CREDIT_PART: u64 = 8;
 
 /// One pool of blocks of several sizes.
@@ -42,7 +42,7 @@ pub(super) struct Mix {
     odd: u64,
     /// Whether the demand has changed since the blocks were chosen.
     is_stale: bool,
-    /// What was ready after the last loan.
+    /// Ready pages after the last loan.
     left: Pages,
 }
 
@@ -54,7 +54,7 @@ pub struct Learnt {
     pub domain: Domain,
     /// Zeroed pages that it may throw away.
     pub credit: Pages,
-    /// What was asked of it.
+    /// The requested sizes.
     pub demand: Demand,
 }
 
@@ -164,7 +164,7 @@ impl Book {
         self.choose_sizes(learnt.domain);
     }
 
-    /// Learns from a loan that was granted, and took so many ready pages.
+    /// Learns from a granted loan and the number of ready pages that it took.
     pub(super) fn note_demand(&mut self, domain: Domain, request: &LendRequest, taken: Pages) {
         let left = self.lendable(domain);
         let Some(mix) = self.mixes.get_mut(&domain) else { return };
@@ -178,14 +178,14 @@ impl Book {
         mix.credit = (mix.credit + Pages(earned / CREDIT_PART)).min(ready);
     }
 
-    /// What was cut off a ready block for a loan.
+    /// Pages cut off a ready block for a loan.
     pub(super) fn note_waste(&mut self, domain: Domain, pages: Pages) {
         if let Some(mix) = self.mixes.get_mut(&domain) {
             mix.spend(pages);
         }
     }
 
-    /// Whether so much may be cut off a ready block for a loan.
+    /// Whether the credit allows cutting `pages` off a ready block for a loan.
     pub(super) fn may_waste(&self, domain: Domain, pages: Pages) -> bool {
         self.mixes.get(&domain).is_none_or(|mix| pages <= mix.credit)
     }
@@ -196,13 +196,13 @@ impl Book {
         self.mixes.get(&domain).is_some_and(of)
     }
 
-    /// Brings the thresholds of each size up to date with what was learnt.
+    /// Updates the thresholds of each size from the learnt demand.
     fn choose_sizes(&mut self, domain: Domain) {
         let Some(mix) = self.mixes.get_mut(&domain) else { return };
         mix.is_stale = false;
         mix.demand.choose(mix.config.ready_high, domain.page_size);
         let mut targets = mix.demand.targets(mix.config.ready_high, domain.page_size);
-        // Holes belong somewhere, whatever is wanted ready.
+        // Holes need a pool, whatever the ready targets say.
         targets.entry(Pages(1)).or_default();
         let mix = &self.mixes[&domain];
         let key = |size| PoolKey { pages_per_block: size, ..PoolKey::mixed(domain) };
@@ -244,7 +244,7 @@ impl Book {
         self.pages_in(key, StateName::Ready) + self.pages_in(key, StateName::Zeroing)
     }
 
-    /// What is to stay free beside a new block of a pool of several sizes.
+    /// Pages that must stay free beside a new block of a pool of several sizes.
     pub(super) fn spared_by_large(&self, key: PoolKey) -> Option<Pages> {
         let mix = self.mixes.get(&key.domain())?;
         let is_large = key.pages_per_block > piece(key.page_size);
@@ -258,8 +258,8 @@ impl Book {
         coming + key.pages_per_block > mix.config.ready_high
     }
 
-    /// Makes room for the sizes that lack blocks: of those that have too many, dirty blocks go back
-    /// to the kernel, and ready ones as far as the credit goes.
+    /// Makes room for the sizes that lack blocks. Of sizes with too many blocks, dirty blocks go
+    /// back to the kernel, and ready ones while the credit lasts.
     pub(super) fn remix(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         for domain in self.mixes.keys().copied().collect::<Vec<_>>() {
@@ -271,7 +271,7 @@ impl Book {
         effects
     }
 
-    /// The size that lacks most of what it wants: what is to be made next, were there room.
+    /// The size with the largest shortage: the next to make, given room.
     fn lacking(&self, domain: Domain) -> Option<PoolKey> {
         let lacks = |(key, pool): &(PoolKey, &Pool)| {
             let high = pool.config.ready_high;
@@ -306,13 +306,13 @@ impl Book {
             if let Some(available) = self.available.get_mut(&domain) {
                 *available += block.memory();
             }
-            self.counters.given_back_bytes += block.memory().bytes(domain.page_size).0;
+            self.counters.given_back_bytes += block.memory().bytes(domain.page_size);
             effects.push(Effect::Remove(block.id()));
         }
         effects
     }
 
-    /// A size whose dirty blocks it does not want all, in favour of `key`: the largest.
+    /// The largest size with more dirty blocks than it wants, other than `key`.
     fn surplus_dirty(&self, key: PoolKey) -> Option<PoolKey> {
         let has = |(pool, config): &(PoolKey, &Pool)| {
             let dirty = self.pages_in(*pool, StateName::Zeroable);
@@ -342,15 +342,12 @@ impl Book {
         let mut sizes = Vec::new();
         let mut parts = self.classes(key.domain()).map(|(class, pool)| {
             let status = self.status_of(class, &pool.config, kernel);
-            let size = class.pages_per_block.0;
-            let [wanted, ready] = [status.ready_high, status.ready_pages].map(|n| n / size);
-            if wanted + ready > 0 {
-                let pages_per_block = size;
-                sizes.push(BlockSize {
-                    pages_per_block,
-                    ready_blocks: ready,
-                    wanted_blocks: wanted,
-                });
+            let pages_per_block = class.pages_per_block;
+            let blocks = |pages: Pages| pages.0 / pages_per_block.0;
+            let (wanted_blocks, ready_blocks) =
+                (blocks(status.ready_high), blocks(status.ready_pages));
+            if wanted_blocks + ready_blocks > 0 {
+                sizes.push(BlockSize { pages_per_block, ready_blocks, wanted_blocks });
             }
             status
         });
@@ -366,10 +363,10 @@ impl Book {
             all.blocks += one.blocks;
         }
         Some(PoolStatus {
-            pages_per_block: 0,
-            zeroable_pages: self.zeroable(key).0,
-            ready_low: mix.config.low().0,
-            ready_high: mix.config.ready_high.0,
+            pages_per_block: Pages::ZERO,
+            zeroable_pages: self.zeroable(key),
+            ready_low: mix.config.low(),
+            ready_high: mix.config.ready_high,
             sizes,
             ..all
         })

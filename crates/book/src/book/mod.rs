@@ -9,13 +9,13 @@
 //! of leases and jobs. When an effect fails the caller says so ([`Book::forget`],
 //! [`Book::end_lease`]); the block at hand is then dirty or gone, never ready.
 //!
-//! *Limits*: `available` is what the kernel's pool has free and unreserved; the book itself
-//! subtracts what it hands out, and adds what it gives back, until the next observation, so that
-//! two jobs started between two looks do not count on the same page.
+//! *Limits*: `available` is the kernel pool's free and unreserved pages. The book itself subtracts
+//! pages that it hands out, and adds pages that it gives back, until the next observation. So two
+//! jobs started between two looks count on different pages.
 //!
-//! *Conservation*: a page of a pool is in exactly one block, a block in exactly one state; the
-//! sums of [`Book::pool_status`] are an index over the blocks, which the property tests compare
-//! with a count of them in every state.
+//! *Conservation*: a page of a pool is in exactly one block, a block in exactly one state. The sums
+//! of [`Book::pool_status`] are an index over the blocks, and the property tests compare it with a
+//! count of the blocks in every state.
 
 mod configure;
 mod domain;
@@ -45,7 +45,7 @@ pub use lend::{Asked, Loan, LoanPart, Named, Refusal};
 pub use mix::Learnt;
 pub use names::HeldByName;
 
-use crate::block::{Block, Hold, Part, Reach, State, StateName};
+use crate::block::{Block, HeldBy, Part, Reach, State, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
 use crate::journal::{self, Entry};
 use crate::policy;
@@ -102,7 +102,7 @@ pub struct Book {
     totals: BTreeMap<Domain, Pages>,
     supply: Supply,
     in_place_allowed: bool,
-    /// Of which pages it can be seen whether anybody pins them.
+    /// The page sizes with visible pins.
     pins_seen: BTreeSet<PageSize>,
     next_block: u64,
     next_lease: u64,
@@ -115,8 +115,8 @@ pub struct Book {
 impl Book {
     /// An empty book of these pools.
     ///
-    /// `in_place_allowed` says whether this kernel can prove that a file is held by nobody; where
-    /// it cannot, every pool recycles `fresh`.
+    /// `in_place_allowed` says whether this kernel can prove that a file is free; otherwise every
+    /// pool recycles `fresh`.
     ///
     /// # Errors
     /// Those of [`PoolConfig::check`] and [`ConfigError::Twice`].
@@ -163,21 +163,22 @@ impl Book {
 
     /// Gives blocks, leases and jobs numbers from `first` on, where those in use are lower.
     ///
-    /// Files show only the numbers that are still in use. A caller that passes a clock which goes
-    /// on across its restarts, such as microseconds of `CLOCK_BOOTTIME`, never gives a number
-    /// again that an earlier book gave: no book hands out a million of them in a second. A worker
-    /// or client of an earlier daemon then cannot be taken for somebody of today.
+    /// Files show only the numbers that are still in use. Give a clock that continues across
+    /// restarts, such as microseconds of `CLOCK_BOOTTIME`: a book hands out fewer than a million
+    /// numbers in a second, so every book starts above all earlier numbers. A worker or client of
+    /// an earlier daemon then never matches one of today.
     pub fn number_from(&mut self, first: u64) {
         for next in [&mut self.next_block, &mut self.next_lease, &mut self.next_job] {
             *next = first.max(*next);
         }
     }
 
-    /// Takes over a file that an earlier daemon left. Its pool, if nobody configured it, gets no
-    /// new blocks.
+    /// Takes over a file that an earlier daemon left. If its pool is absent from the configuration,
+    /// it gets no new blocks.
     ///
-    /// What cannot be proven is dirty: only a whole file in `ready/` that nobody else can reach
-    /// stays ready, only a live lease stays lent, only a sole `kept/` file keeps its content.
+    /// Unproven content is dirty. A file in `ready/` stays ready only if it is whole and the daemon
+    /// alone reaches it. A lent file stays lent only with a live lease, and a `kept/` file keeps
+    /// its content only if the daemon alone has it.
     pub fn adopt(&mut self, found: &Found) -> Vec<Effect> {
         let Entry { block: id, pool, part, until } = found.entry.clone();
         let configured =
@@ -261,7 +262,7 @@ impl Book {
         self.counters
     }
 
-    /// Drops a block whose file the caller could not make, move or find.
+    /// Drops a block with a file that the caller could not make, move or find.
     pub fn forget(&mut self, block: BlockId) {
         self.blocks.remove(block);
         self.jobs.retain(|_, order| order.block() != Some(block));
@@ -285,14 +286,14 @@ impl Book {
         self.told_pools()
     }
 
-    /// How a pool recycles: as it is told, where the kernel shows that a file is held by nobody.
+    /// How a pool recycles: as configured, if the kernel can show that a file is free.
     fn recycling(&self, key: PoolKey) -> Recycle {
         let told = self.pools.get(&key).map(|p| p.config.recycle).unwrap_or_default();
         if self.in_place_allowed { told } else { Recycle::Fresh }
     }
 
-    /// Says of which pages it can be seen whether anybody pins them: pools that are to recycle as
-    /// is best do so in place.
+    /// Says for which page sizes pins are visible: pools with `recycle = "auto"` of these sizes
+    /// recycle in place.
     pub fn see_pins_of(&mut self, sizes: impl IntoIterator<Item = PageSize>) {
         self.pins_seen = sizes.into_iter().collect();
     }
@@ -304,7 +305,7 @@ impl Book {
         sizes.into_iter().filter(|size| !self.pins_seen.contains(size))
     }
 
-    /// What is done with the next block that is returned and nobody's.
+    /// How the next returned and free block is recycled.
     fn effective_recycling(&self, key: PoolKey) -> Recycle {
         match self.recycling(key) {
             Recycle::Auto if !self.pins_seen.contains(&key.page_size) => Recycle::Fresh,
@@ -357,9 +358,9 @@ impl Book {
         wanted
     }
 
-    /// Brings one pool's hysteresis up to date. To be called whenever its ready pages become more:
-    /// a pool that was full for a moment has been full, even if a loan takes from it before anybody
-    /// asks for workers.
+    /// Updates one pool's hysteresis. Call it whenever its ready pages increase: a pool that was
+    /// full for a moment counts as filled, even if a loan takes from it before the next question
+    /// for workers.
     fn note_level(&mut self, key: PoolKey) {
         let ready = self.ready(key);
         if let Some(pool) = self.pools.get_mut(&key) {
@@ -368,7 +369,7 @@ impl Book {
         }
     }
 
-    /// The nodes whose pools are being refilled, as of the last [`Book::wanted_workers`].
+    /// The nodes with pools that are being refilled, since the last [`Book::wanted_workers`].
     #[must_use]
     pub fn refilling_nodes(&self) -> Vec<Node> {
         let mut nodes: Vec<_> =
@@ -398,33 +399,33 @@ impl Book {
     }
 
     fn status_of(&self, key: PoolKey, config: &PoolConfig, kernel: &Counts) -> PoolStatus {
-        let pages = |state| self.pages_in(key, state).0;
+        let pages = |state| self.pages_in(key, state);
         PoolStatus {
-            node: key.node.0,
-            page_bytes: key.page_size.bytes(),
-            pages_per_block: key.pages_per_block.0,
+            node: key.node,
+            page_size: key.page_size,
+            pages_per_block: key.pages_per_block,
             recycle: self.effective_recycling(key),
-            zeroable_pages: self.zeroable(key).0,
-            zeroing_pages: self.zeroing(key).0,
-            ready_pages: self.ready(key).0,
+            zeroable_pages: self.zeroable(key),
+            zeroing_pages: self.zeroing(key),
+            ready_pages: self.ready(key),
             lent_pages: pages(StateName::Lent),
             kept_pages: pages(StateName::Kept),
             lingering_pages: pages(StateName::Lingering),
-            mapped_pages: self.lingering_by(key, Hold::Mapped).0,
-            pinned_pages: self.lingering_by(key, Hold::Pinned).0,
+            mapped_pages: self.lingering_by(key, HeldBy::Mapped),
+            pinned_pages: self.lingering_by(key, HeldBy::Pinned),
             blocks: StateName::ALL.iter().map(|s| self.blocks.sum(key, *s).blocks).sum(),
-            ready_low: config.low().0,
-            ready_high: config.ready_high.0,
-            max_pages: config.max.map(|m| m.0),
-            leave_free: config.leave_free.0,
-            kernel_free_pages: kernel.available.0,
-            kernel_reserved_pages: kernel.free.saturating_sub(kernel.available).0,
+            ready_low: config.low(),
+            ready_high: config.ready_high,
+            max_pages: config.max,
+            leave_free: config.leave_free,
+            kernel_free_pages: kernel.available,
+            kernel_reserved_pages: kernel.free.saturating_sub(kernel.available),
             sizes: Vec::new(),
             elastic: None,
         }
     }
 
-    fn lingering_by(&self, key: PoolKey, hold: Hold) -> Pages {
+    fn lingering_by(&self, key: PoolKey, hold: HeldBy) -> Pages {
         let held = |b: &&Block| b.pool() == key && b.hold() == hold;
         self.in_state(StateName::Lingering).filter(held).map(Block::pages).sum()
     }
@@ -438,21 +439,22 @@ impl Book {
                 State::Lent(Part { keep: Some(keep), .. }) => Some(keep.owner.to_string()),
                 _ => None,
             });
-            let nodes: BTreeSet<_> = blocks.clone().map(|b| b.pool().node.0).collect();
+            let first = blocks.clone().next();
+            let nodes: BTreeSet<_> = blocks.clone().map(|b| b.pool().node).collect();
             let sum = |pages: fn(&Block) -> Pages| blocks.clone().map(pages).sum::<Pages>();
             let (pages, hole) = (sum(Block::pages), sum(Block::missing));
             LoanStatus {
-                lease: id.0,
-                uid: lease.uid.0,
-                account: lease.account.0,
+                lease: *id,
+                uid: lease.uid,
+                account: lease.account,
                 owner,
-                page_bytes: blocks.clone().next().map_or(0, |b| b.pool().page_size.bytes()),
-                pages: pages.0,
-                grown_pages: sum(Block::grown).0,
+                page_size: first.map_or_else(PageSize::default, |b| b.pool().page_size),
+                pages,
+                grown_pages: sum(Block::grown),
                 blocks: lease.blocks.len() as u64,
                 nodes: nodes.into_iter().collect(),
-                ready_pages: pages.saturating_sub(hole).0,
-                hole_pages: hole.0,
+                ready_pages: pages.saturating_sub(hole),
+                hole_pages: hole,
                 ..LoanStatus::default()
             }
         };
@@ -471,15 +473,15 @@ impl Book {
         self.blocks.accounts()
     }
 
-    /// The blocks whose borrowers may still make them larger: lent ones, and returned ones that
-    /// somebody may still have.
+    /// The blocks that their borrowers may still enlarge: lent ones, and returned ones that a
+    /// process may still have.
     pub fn growable(&self, account: Uid) -> impl Iterator<Item = &Block> {
         let is_there = |b: &&Block| !matches!(b.state(), State::Kept { .. });
         self.blocks.held_blocks(account).filter(is_there)
     }
 
-    /// Tells how many pages of a lent or lingering block have memory: those beyond what was lent
-    /// count against its borrower's quota, too.
+    /// Records how many pages of a lent or lingering block have memory: pages beyond the lent
+    /// length count against its borrower's quota, too.
     pub fn note_growth(&mut self, block: BlockId, allocated: Pages) {
         self.blocks.change(block, |b| b.note_growth(allocated));
     }

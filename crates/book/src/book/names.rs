@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans that last by a name, and not by anybody's descriptor.
+//! Loans that last by a name instead of a descriptor.
 //!
-//! Such a loan is one file. [`Book::lend`] makes it as any other, under a lease that nobody holds,
-//! and the caller gets it ready for its borrower: whatever goes wrong until then, a crash included,
-//! ends it like a loan whose client went away. Then [`Book::hold_by_name`] puts the name into the
-//! file's name by one rename, which is all that makes it last. [`Book::end_lease`] ends it, by one
-//! rename as well.
+//! A named loan is one file. [`Book::lend`] makes it as any other, under a lease without a holder,
+//! and the caller gets it ready for its borrower. A failure or a crash until then ends it like a
+//! loan with a dead client. Then [`Book::hold_by_name`] puts the name into the file's name by one
+//! rename, and this alone makes it last. [`Book::end_lease`] ends it, by one rename as well.
 //!
-//! That rename is what hands it over, too. What is in new memory before is nobody's content, and
-//! the file's name says so: whatever ends the loan then, its owner does not find it.
+//! The same rename hands it over. Until then new memory has no owner, and the file's name says so:
+//! if the loan ends earlier, its owner gets none of it.
 //!
-//! A name is never two loans: it is taken from the moment at which its loan is granted. A loan
-//! that is not held by it yet is *pending*: it is listed as that, since an agent that lists its
-//! loans to return them must find this one too, and no agent gets its path.
+//! A name is never two loans: granting the loan takes the name. Until the file has the name, the
+//! loan is *pending*. The list includes it, since an agent that lists its loans to return them must
+//! find this one too; its path is withheld.
 
 use std::ops::Bound;
 
@@ -35,7 +34,7 @@ pub struct HeldByName {
     pub lease: LeaseId,
     /// Its one block.
     pub block: BlockId,
-    /// The user whose file it is.
+    /// The user that owns its file.
     pub uid: Uid,
     /// Where its pages lie.
     pub node: Node,
@@ -56,7 +55,7 @@ impl HeldByName {
         self.pages.bytes(self.page_size)
     }
 
-    /// Whether it is what is asked for.
+    /// Whether it matches the request.
     #[must_use]
     pub fn fits(&self, asked: &Asked) -> bool {
         let request = &asked.request;
@@ -91,7 +90,21 @@ impl Book {
         })
     }
 
-    /// The loans whose names begin with `prefix` and come after `after`, in the order of their
+    /// The loan of the name that is asked for, if there is one by that name.
+    ///
+    /// # Errors
+    /// [`Refusal::NameBusy`] while it is pending, and [`Refusal::NameTaken`] where it is another
+    /// one than is asked for.
+    #[must_use]
+    pub fn find(&self, asked: &Asked) -> Option<Result<HeldByName, Refusal>> {
+        Some(match self.named(&asked.named.as_ref()?.name)? {
+            found if found.is_pending => Err(Refusal::NameBusy),
+            found if found.fits(asked) => Ok(found),
+            _ => Err(Refusal::NameTaken),
+        })
+    }
+
+    /// The loans with names that begin with `prefix` and come after `after`, in the order of their
     /// names, pending ones included.
     pub fn named_loans<'a>(
         &'a self,
@@ -129,14 +142,14 @@ impl Book {
             let here =
                 |loan: &HeldByName| (loan.node, loan.page_size) == (domain.node, domain.page_size);
             let named: Pages = named.filter(here).map(|loan| loan.pages).sum();
-            let bytes = |pages: Pages| pages.bytes(domain.page_size).0;
+            let bytes = |pages: Pages| pages.bytes(domain.page_size);
             let in_blocks = |(block, ready)| ReadyBlocks {
                 block_bytes: bytes(block),
                 ready_bytes: bytes(ready),
             };
             Supply {
-                node: domain.node.0,
-                page_bytes: domain.page_size.bytes(),
+                node: domain.node,
+                page_size: domain.page_size,
                 block_bytes: bytes(block),
                 ready_bytes: bytes(self.lendable(domain)),
                 ready_blocks: self.lendable_by_size(domain).into_iter().map(in_blocks).collect(),
@@ -173,9 +186,9 @@ impl Book {
         }
     }
 
-    /// What the loans of a tenant hold, pending and lingering ones included, and what is kept for
-    /// its owners; of no tenant, the loans without a scope. All scopes of a tenant count together:
-    /// a namespace that is deleted and made anew gets no second quota.
+    /// The bytes that the loans of a tenant hold, pending and lingering ones and content kept for
+    /// its owners included. Without a tenant: the loans without a scope. All scopes of a tenant
+    /// count together: a namespace that is deleted and made anew shares the same quota.
     #[must_use]
     pub fn held_by_tenant(&self, tenant: Option<&str>) -> Bytes {
         let named = self.names.iter().filter(|(name, _)| name.tenant() == tenant);
@@ -191,8 +204,8 @@ impl Book {
         Bytes(lent.chain(left).map(bytes).sum())
     }
 
-    /// Ends an earlier loan of a name of which a later one is found at start: its return failed,
-    /// and so did removing its file.
+    /// Ends an earlier loan of a name, if a later one is found at start: its return failed, and so
+    /// did removing its file.
     pub(super) fn give_way(&mut self, state: StateName, part: Option<&Part>) -> Vec<Effect> {
         let Some(Part { name: Some(name), lease, .. }) = part.filter(|_| state == StateName::Lent)
         else {

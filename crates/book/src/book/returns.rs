@@ -22,10 +22,9 @@ impl Book {
         effects
     }
 
-    /// A loan without a name is in its borrower's hands: what its owner leaves is kept from now on.
-    /// Not before: of new memory that never got there no owner is told later that zeros are its
-    /// content, whoever ends first. No-op for a loan that was kept, one that nothing is kept of,
-    /// one with a name, and one that is gone.
+    /// A loan without a name has reached its borrower: from now on its owner's content is kept.
+    /// Earlier, new memory would be kept as zeros for an owner that never had it. No-op for a loan
+    /// of kept content, one that keeps no content, one with a name, and one that is gone.
     pub fn sent(&mut self, lease: LeaseId) -> Vec<Effect> {
         let Some(Lease { blocks, keep_seconds, name: None, .. }) = self.leases.get(&lease) else {
             return Vec::new();
@@ -41,7 +40,7 @@ impl Book {
         self.blocks.change(block, |b| b.keep_for(0));
     }
 
-    /// Ends a loan of which nothing is kept for its owner.
+    /// Ends a loan without keeping content for its owner.
     pub fn end_unkept(&mut self, lease: LeaseId) -> Vec<Effect> {
         for block in self.lease_blocks(lease) {
             self.blocks.change(block, Block::keep_nothing);
@@ -49,9 +48,9 @@ impl Book {
         self.end_lease(lease)
     }
 
-    /// Ends a loan and gives its files back to the kernel as they are, and those that linger of one
-    /// that has ended; `None` if there is none of either. Whoever still has a file finds nothing in
-    /// it: as with *fresh*, the kernel keeps pages that are pinned until nobody pins them.
+    /// Ends a loan and gives its files back to the kernel as they are, or the lingering files of an
+    /// ended loan; `None` without either. Processes that still have a file find it empty: as with
+    /// *fresh*, the kernel keeps pinned pages until they are unpinned.
     pub fn revoke(&mut self, lease: LeaseId) -> Option<(Bytes, Vec<Effect>)> {
         let was_alive = self.leases.contains_key(&lease);
         self.end_lease(lease);
@@ -68,9 +67,9 @@ impl Book {
     /// Tells how many pages of a lingering block have memory, to be called before
     /// [`Book::settle`] where the block may be cleared in place.
     ///
-    /// A borrower can punch holes into its file and change its length. A block that is not whole
-    /// is given back: clearing it would take pages that nobody counted, or kill the worker that
-    /// finds none. For a file whose length is not the block's, say that it has none.
+    /// A borrower can punch holes into its file and change its length. An incomplete block is given
+    /// back: clearing it would take uncounted pages, or kill the worker that finds none. For a file
+    /// of another length than its block, say that it has none.
     pub fn note_memory(&mut self, block: BlockId, allocated: Pages) {
         self.blocks.change(block, |b| b.note_memory(allocated));
     }
@@ -78,8 +77,8 @@ impl Book {
     /// Tells who can reach a lingering block. Returns what became of it, or `None` if it is not
     /// lingering (any more).
     ///
-    /// Only a file of which the kernel cannot tell who reaches it is unlinked with all that it has.
-    /// Every other is cut first: whoever has a name of it then has none of its pages.
+    /// Only a file with unknown users is unlinked with all its pages. Every other is truncated
+    /// first, so that processes with a name of it find it empty.
     pub fn settle(
         &mut self,
         block: BlockId,
@@ -104,14 +103,15 @@ impl Book {
         Some((settled, effects))
     }
 
-    /// Gives a free block back to the kernel that nobody may have; `None` if it is not free.
+    /// Gives a free, unlent block back to the kernel; `None` if it is in use.
     pub fn discard(&mut self, block: BlockId) -> Option<Vec<Effect>> {
         self.blocks.get(block).filter(|b| b.is_unlent())?;
         self.blocks.remove(block)?;
         Some(vec![Effect::Remove(block)])
     }
 
-    /// Gives up kept content whose time is over: it lingers, to be settled like any return.
+    /// Gives up kept content at the end of its time: the block lingers, and is settled like any
+    /// return.
     pub fn expire(&mut self, now: u64) -> Vec<Effect> {
         let over = |state: &State| matches!(state, State::Kept { until, .. } if *until <= now);
         let kept = self.in_state(StateName::Kept);
@@ -161,13 +161,13 @@ impl Book {
         self.remove_some(pages, candidates.into_iter().map(|(.., id)| id))
     }
 
-    /// Removes unlent blocks, in this order, until the kernel has so many pages more.
+    /// Removes unlent blocks, in this order, until the kernel has `pages` more.
     pub(super) fn remove_some(
         &mut self,
         pages: Pages,
         unlent: impl IntoIterator<Item = BlockId>,
     ) -> (Bytes, Vec<Effect>) {
-        let (mut given, mut bytes, mut effects) = (Pages::ZERO, 0, Vec::new());
+        let (mut given, mut bytes, mut effects) = (Pages::ZERO, Bytes(0), Vec::new());
         for id in unlent {
             if given >= pages {
                 break;
@@ -175,21 +175,21 @@ impl Book {
             let Some(block) = self.blocks.remove(id) else { continue };
             let (domain, size) = (block.pool().domain(), block.memory());
             given += size;
-            bytes += size.bytes(domain.page_size).0;
+            bytes += size.bytes(domain.page_size);
             if let Some(available) = self.available.get_mut(&domain) {
                 *available += size;
             }
             effects.push(Effect::Remove(id));
         }
         self.counters.given_back_bytes += bytes;
-        (Bytes(bytes), effects)
+        (bytes, effects)
     }
 
     /// Gives blocks back where the kernel's pool has fewer than `leave_free` pages, as others need
-    /// them, and what pools have unlent that nobody wants any more.
+    /// them, and the unlent blocks of unwanted pools.
     pub fn relieve(&mut self) -> Vec<Effect> {
         let mut effects = self.dissolve();
-        // What sizes that have too many give up, nobody else has to.
+        // The other sizes keep their blocks if the sizes with too many can give up enough.
         effects.extend(self.remix());
         let domains: Vec<_> = self.domains().collect();
         let mut short = Vec::new();

@@ -5,7 +5,7 @@
 //! clients, workers, crashes and a [`kernel`] that behaves as hugetlbfs does, and [`checks`] that
 //! the invariants hold after each of them. [`loans`], [`names`], [`refusals`], [`refilling`],
 //! [`returns`], [`owners`], [`plans`], [`told`], [`mixes`] and [`adoption`] name single
-//! expectations, with the numbers that make them plain; [`kernel_pools`] does both for books over a
+//! expectations, with the numbers that make them plain. [`kernel_pools`] does both for books over a
 //! kernel that keeps the ready pages itself.
 
 mod adoption;
@@ -50,7 +50,7 @@ fn pool(node: u32, pages_per_block: u64) -> PoolConfig {
 }
 
 impl Book {
-    /// The kernel has so many pages free that nobody was promised.
+    /// The kernel has this number of free, unpromised pages.
     fn has_free(&mut self, node: Node, page_size: PageSize, available: Pages) {
         let seen = Counts { available, ..Counts::default() };
         self.observe(Domain { node, page_size }, &seen);
@@ -108,7 +108,7 @@ fn ask_one_file(pages: u64) -> Asked {
 }
 
 impl Asked {
-    /// The same with a change to what is asked for.
+    /// The same with a change to the request.
     fn with(&self, change: impl FnOnce(&mut LendRequest)) -> Self {
         let mut changed = self.clone();
         change(&mut changed.request);
@@ -144,7 +144,7 @@ fn refusal(book: &mut Book, ask: &Asked) -> Refusal {
     book.lend(ask).expect_err("a loan that cannot be granted")
 }
 
-/// The loan ends and everybody has let go of its blocks.
+/// The loan ends and all processes have let go of its blocks.
 fn bring_back(book: &mut Book, loan: &Loan, now: u64) {
     book.end_lease(loan.lease);
     for part in &loan.parts {

@@ -8,14 +8,14 @@ use units::{Bytes, LoanName};
 
 use super::optional_text;
 
-/// What agents may do: they lend by name to whomever they choose.
+/// The rights of agents: they lend by name to any user of their choice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Agent {
-    /// A group, by name or number, whose members may lend by name besides root: they decide who
-    /// gets memory, and may end each other's loans. Default: root only.
+    /// A group, by name or number: its members may lend by name, as root may. They decide where
+    /// memory goes, and may end each other's loans. Default: root only.
     pub group: Option<String>,
-    /// The most loans by name at a time; default 4096.
+    /// The most loans by name at a time.
     pub names: usize,
     /// The most bytes that loans of one tenant may hold: what stands before the first `/` of a
     /// name, up to the `@` in it if there is one. Those without a scope together as well. Default:
@@ -26,7 +26,7 @@ pub struct Agent {
     #[serde(with = "by_scope")]
     pub quota_of: BTreeMap<String, Bytes>,
     /// The most bytes of one whole loan that the daemon zeroes itself, in its own context; a loan
-    /// that lacks more is refused. Default: 16G.
+    /// that lacks more is refused.
     #[serde(with = "text")]
     pub fill_max: Bytes,
 }

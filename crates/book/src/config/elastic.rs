@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How large the daemon may make the kernel's pool, how small, and at whose expense.
+//! The range of sizes for the kernel's pool, and the limits on memory taken for it.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use units::{Bytes, Domain, Pages};
 
 use super::{ConfigError, PoolConfig};
 
-/// How long pages that nobody needs are kept: a guest's restart, a night's last job and the next.
+/// How long unused pages are kept: a guest's restart, a night's last job and the next.
 const IDLE: Duration = Duration::from_secs(600);
-/// The shortest time: whoever returns pages and asks for others finds them.
+/// The shortest time: a program that returns pages and asks for others finds them.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 
 /// How far the daemon may change the size of the kernel's pool; of all of its pools of one node
 /// and page size one says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elastic {
-    /// The daemon keeps the kernel's pool at so many pages at least, in use or not; default 0.
+    /// The daemon keeps the kernel's pool at so many pages at least, in use or not.
     pub reserve_min: Pages,
     /// ... and makes it no larger than this; default: it leaves the kernel's pool alone.
     pub reserve_max: Option<Pages>,
-    /// For so long pages are kept that nobody needs; default 10 minutes.
+    /// How long unneeded pages stay in the kernel's pool.
     pub reserve_idle: Duration,
-    /// So much memory of the node stays available to programs that have no huge pages; default:
-    /// one part in 16 of it.
+    /// Memory of the node that stays available to programs without huge pages; default: one part in
+    /// 16 of it.
     pub reserve_free: Option<Bytes>,
 }
 
@@ -94,7 +94,7 @@ impl Elastic {
         self.reserve_max.is_some()
     }
 
-    /// Checks what types cannot say, for a pool of which so much is to be ready or free.
+    /// Checks the rules beyond types, for a pool with this number of pages wanted ready or free.
     pub(super) fn check(&self, pool: &PoolConfig) -> Result<(), ConfigError> {
         let Some(max) = self.reserve_max else { return Ok(()) };
         let domain = pool.key().domain();

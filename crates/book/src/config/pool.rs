@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use units::{Bytes, Domain, Node, PageSize, Pages, ParseError, PoolKey, as_text};
-use wire::{PoolChange, Recycle, Unknown};
+use wire::{PoolChange, Recycle};
 
 use super::elastic::{Keys, Time};
 use super::{ConfigError, Elastic, optional_text, syntax};
@@ -84,11 +84,11 @@ pub struct PoolConfig {
     pub pages_per_block: Pages,
     /// Background workers start when fewer pages than this are ready; default: `ready_high`.
     pub ready_low: Option<Pages>,
-    /// ... and stop when as many as this are; default 0, which leaves zeroing to `prezero zero`.
+    /// ... and stop when as many as this are; 0 leaves zeroing to `prezero zero`.
     pub ready_high: Pages,
     /// The most pages the pool may own, lent ones included; default: no bound but the kernel's.
     pub max: Option<Pages>,
-    /// Pages that stay free in the kernel's pool; default 0.
+    /// Pages that stay free in the kernel's pool.
     pub leave_free: Pages,
     /// How returned blocks become zero again.
     pub recycle: Recycle,
@@ -100,15 +100,13 @@ pub struct PoolConfig {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
-    /// Default 0.
     #[serde(default)]
     node: Node,
     /// As in `"2M"`.
     #[serde(with = "as_text")]
     page_size: PageSize,
-    /// So much ready, in blocks of whatever size is asked for.
+    /// Bytes wanted ready, in blocks of the requested sizes.
     ready: Option<Amount>,
-    /// Default 1.
     pages_per_block: Option<Amount>,
     ready_low: Option<Amount>,
     ready_high: Option<Amount>,
@@ -206,20 +204,15 @@ impl PoolConfig {
         }
     }
 
-    /// The same with what a client wants changed; unchecked.
-    ///
-    /// # Errors
-    /// [`wire::Error::BadValue`] for a word that is no way to recycle.
-    pub fn with(mut self, change: &PoolChange) -> Result<Self, wire::Error> {
-        self.ready_low = change.ready_low.map(Pages).or(self.ready_low);
-        self.ready_high = change.ready_high.map_or(self.ready_high, Pages);
-        self.max = change.max_pages.map(Pages).or(self.max);
-        self.leave_free = change.leave_free.map_or(self.leave_free, Pages);
-        if let Some(recycle) = &change.recycle {
-            let recycle = recycle.parse();
-            self.recycle = recycle.map_err(|e: Unknown| wire::Error::bad_value("recycle", e))?;
-        }
-        Ok(self)
+    /// The same with a client's changes; unchecked.
+    #[must_use]
+    pub fn with(mut self, change: &PoolChange) -> Self {
+        self.ready_low = change.ready_low.or(self.ready_low);
+        self.ready_high = change.ready_high.unwrap_or(self.ready_high);
+        self.max = change.max_pages.or(self.max);
+        self.leave_free = change.leave_free.unwrap_or(self.leave_free);
+        self.recycle = change.recycle.unwrap_or(self.recycle);
+        self
     }
 
     /// Which pool it is.

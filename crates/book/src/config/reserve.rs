@@ -8,11 +8,11 @@ use units::{Node, PageSize, Pages, as_text};
 
 use super::ConfigError;
 
-/// How large the kernel's pool of one size on one node is to be at least.
+/// The minimum size of the kernel's pool of one size on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reserve {
-    /// The node; default 0.
+    /// The node.
     #[serde(default)]
     pub node: Node,
     /// The page size, as in `"1G"`.

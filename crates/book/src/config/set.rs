@@ -67,7 +67,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Syntax`], naming the place in the file, or the key.
     pub fn from_toml_and(text: &str, set: &[Set]) -> Result<Self, ConfigError> {
-        // The file alone, first: what is wrong with it is told by line.
+        // The file alone, first: its errors are reported by line.
         let mut config: Self = toml::from_str(text).map_err(|error| syntax(&error))?;
         let mut table: Table = toml::from_str(text).map_err(|error| syntax(&error))?;
         for one in set {

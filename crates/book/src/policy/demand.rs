@@ -5,19 +5,19 @@
 //! # Theory of operation
 //!
 //! A loan in one file is served best by a block of exactly its size; one in several blocks by any
-//! that add up to it. Large blocks are chosen by [`Large`]. Of the bytes that are left [`Demand`]
-//! counts, for files, each size that was asked for, and for the others the powers of two that add
-//! up to them, none above a *piece*: 1 GiB, above which one mapping gains nothing over several.
+//! that add up to it. [`Large`] chooses large blocks. For the remaining bytes [`Demand`] counts,
+//! for files, each requested size, and for the others the powers of two that add up to them, none
+//! above a *piece*: 1 GiB, above which one mapping gains nothing over several.
 //!
-//! A count fades as bytes are lent, not as loans are: a thousand probes of one page leave what is
-//! known of blocks of 512. Before anything is known there is a guess: one of each power of two, and
-//! pieces. It fades likewise.
+//! A count fades as bytes are lent, not as loans are: a thousand probes of one page leave the
+//! knowledge about blocks of 512. At first there is a guess: one of each power of two, and pieces.
+//! It fades likewise.
 //!
-//! [`Demand::targets`] has so many blocks of each size as come at once: of a size with mean `m` in
-//! the window that is looked at, `m + z * sqrt(m)`, with the same `z` for all sizes, as large as
-//! the bytes allow. A rare size so gets its one block before a frequent small one gets its
-//! hundredth. The window is a quarter of the bytes: pools that are refilled faster than they are
-//! emptied need one of everything before they need many of anything.
+//! [`Demand::targets`] has as many blocks of each size as come at once: of a size with mean `m` in
+//! the window, `m + z * sqrt(m)`, with the same `z` for all sizes, as large as the bytes allow. A
+//! rare size so gets its one block before a frequent small one gets its hundredth. The window is a
+//! quarter of the bytes: pools that are refilled faster than they are emptied need one of
+//! everything before they need many of anything.
 
 use std::collections::BTreeMap;
 
@@ -28,18 +28,18 @@ use super::large::Large;
 
 /// The weight of one loan.
 const ONE: u64 = 1 << 20;
-/// What is known fades by 1/e with so many times the pool's bytes lent.
+/// Counts fade by 1/e with this multiple of the pool's bytes lent.
 const MEMORY: u64 = 16;
-/// The window is one part of so many of the pool's bytes.
+/// The window is the pool's bytes divided by this number.
 const WINDOW: u64 = 4;
-/// The most sizes of files that are counted: those that come most. Hosts have a few flavours.
+/// The most sizes of files that are counted: the most frequent ones. Hosts have a few flavours.
 const MOST_FILES: usize = 32;
 /// The largest block of a loan in several, in bytes: page tables are shared by the GiB.
 const PIECE: u64 = 1 << 30;
 /// One in the fixed point in which targets are computed.
 const UNIT: u64 = 1 << 10;
 
-/// What was asked for lately. See the module's documentation.
+/// Recent requests. See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Demand {
@@ -88,7 +88,7 @@ fn powers(pages: Pages, most: Pages) -> impl Iterator<Item = (Pages, u64)> {
 }
 
 impl Demand {
-    /// What is expected of a pool of so many pages of which nothing is known.
+    /// The initial guess for a pool of `pages` pages.
     #[must_use]
     pub fn guess(ready: Pages, page_size: PageSize) -> Self {
         let large = Large::guess(ready, page_size);
@@ -106,8 +106,8 @@ impl Demand {
         Self { files: BTreeMap::new(), pieces, large }
     }
 
-    /// A loan of so many pages was asked for, `single` if it had to be one file, of a pool that is
-    /// to have `ready` of them, of which so many were zeroed since the loan before.
+    /// Records a loan of `pages`, `single` if it had to be one file, of a pool with a target of
+    /// `ready` pages; `zeroed` pages were zeroed since the loan before.
     pub fn note(
         &mut self,
         pages: Pages,
@@ -149,7 +149,7 @@ impl Demand {
         self.files.contains_key(&size) || self.large.is_of_files(size)
     }
 
-    /// Takes note of what was learnt, from time to time: 0.1 ms.
+    /// Applies the learnt counts, from time to time: 0.1 ms.
     pub fn choose(&mut self, ready: Pages, page_size: PageSize) {
         self.large.choose_again(ready, page_size);
     }
@@ -204,8 +204,8 @@ impl Demand {
         if total(&targets) > ready {
             targets.clear();
         }
-        // What is too small for one more of what would come next: whatever fits, the largest first,
-        // and not what nobody asks for.
+        // The rest that is too small for one more block of the next size: any sizes that fit, the
+        // largest first, unrequested sizes left out.
         let mut left = ready.saturating_sub(total(&targets));
         let pieces = sizes.iter().rev().filter(|(size, ..)| *size <= piece(page_size));
         for size in pieces.map(|(size, ..)| *size) {

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How large the kernel's pool is to be. Pure: counts and times go in, a size comes out.
+//! The size of the kernel's pool. Pure: counts and times go in, a size comes out.
 //!
 //! # Theory of operation
 //!
-//! *Needed* are the pages that somebody has or was promised, and those that are to be ready and to
-//! stay free. A loan that was refused for want of pages is needed, too, until there is room for it,
-//! as there was where one as large was granted, or the time is over. Growth takes a while, seconds
-//! for a page of 1 GiB: that does not count, or what was added would go before whoever asked comes
-//! again. A pool that has less grows to exactly that. It shrinks to the most that was needed within
-//! the time that the operator gives, so that a pool that shrank grows again within that time only
-//! if more is needed than was at any moment of it.
+//! *Needed* pages are in use, promised, wanted ready or wanted free. A loan that was refused for
+//! lack of pages counts, too, until there is room for it, or a loan of the same size was granted,
+//! or the time is over. Growth takes a while, seconds for a page of 1 GiB. That time does not
+//! count, or the added pages would go before the program asks again. A pool that has less grows to
+//! exactly the need. It shrinks to the highest need within the operator's time. So it grows again
+//! within that time only if the need exceeds every earlier need.
 //!
-//! *Others.* The pool is the operator's. What was there, or is added by others, is never taken
-//! away: the pool shrinks by what it was grown by here, and no further. Where somebody takes away
-//! more than others have added, nothing is added above what is left, until somebody adds again: two
-//! who both set a size would otherwise take turns for ever.
+//! *Others.* The pool is the operator's. Pages that were there, or that other programs add, always
+//! stay: the pool shrinks only by the pages that were added here. If another program takes away
+//! more than others have added, the pool stays at the reduced size until a program adds pages
+//! again. Two programs that both set a size would otherwise take turns for ever.
 //!
-//! *Crashes.* What is begun is noted before ([`Sizing::record`]), and pages move one way at a time:
-//! so the size that is found afterwards says how far it came ([`Sizing::resume`]).
+//! *Crashes.* A change is recorded before it begins ([`Sizing::record`]), and pages move one way at
+//! a time: so the size found afterwards says how far the change came ([`Sizing::resume`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -29,20 +28,20 @@ use units::{Bytes, PageSize, Pages};
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest one: memory that has become free is found within it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// What was needed is known to one part in so many of the time for which it is heeded.
+/// The history of needs has this number of parts.
 const PARTS: u32 = 16;
-/// Above so many percent of the last ten seconds in which somebody waited for memory (PSI, *some*)
-/// nothing more is taken from it.
+/// Above this percentage of the last ten seconds with a task waiting for memory (PSI, *some*), the
+/// pool takes no more memory.
 const MOST_PRESSURE: f64 = 10.0;
 
 /// How far the size may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// So many pages at least.
+    /// The minimum in pages.
     pub min: Pages,
     /// ... and at most, by the daemon's own doing.
     pub max: Pages,
-    /// For so long pages are kept that nobody needs.
+    /// How long unused pages are kept.
     pub idle: Duration,
 }
 
@@ -53,20 +52,20 @@ pub struct Seen {
     pub now: Duration,
     /// Its size, without surplus pages.
     pub total: Pages,
-    /// Pages that nobody has or was promised: free ones, and those of blocks that are nobody's.
+    /// Unused and unpromised pages: free ones, and those of unlent blocks.
     pub spare: Pages,
-    /// Of those so many are to be ready, or to stay free.
+    /// Of those, the pages wanted ready, or wanted free.
     pub wanted: Pages,
-    /// Whether pages that nobody needs now are kept for later.
+    /// Whether unused pages are kept for later.
     pub keeps: bool,
 }
 
-/// What is to be done.
+/// The next change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// Add so many pages.
+    /// Add this number of pages.
     Grow(Pages),
-    /// Take so many away.
+    /// Take this number of pages away.
     Shrink(Pages),
     /// Nothing; before that time nothing else, unless counts change.
     Wait(Option<Duration>),
@@ -90,7 +89,7 @@ impl Pause {
     }
 }
 
-/// What is known of the size of one kernel's pool. See the module's documentation.
+/// The knowledge about the size of one kernel's pool. See the module's documentation.
 #[derive(Debug, Clone, Default)]
 pub struct Sizing {
     /// Pages that are there by our doing.
@@ -99,12 +98,12 @@ pub struct Sizing {
     last: Option<Pages>,
     /// What others have added since the first look.
     added: Pages,
-    /// Somebody has taken pages away: no more than that.
+    /// The ceiling since another program took pages away.
     held: Option<Pages>,
-    /// Loans were refused for want of so many pages, which is heeded until then. Of each order of
-    /// magnitude the largest: one that can be served no more leaves the others.
+    /// Loans refused for lack of pages, until they expire. The largest of each order of magnitude:
+    /// an unservable request leaves the others.
     asked: BTreeMap<Option<u32>, (Duration, Pages)>,
-    /// What was needed, from the time on that is said: the largest first.
+    /// Needs from the given time on: the largest first.
     needs: VecDeque<(Duration, Pages)>,
     growth: Pause,
     shrinking: Pause,
@@ -127,11 +126,11 @@ pub struct Grown {
 }
 
 impl Sizing {
-    /// Goes on where a daemon has ended, whose last record it is.
+    /// Continues from an earlier daemon's last record.
     #[must_use]
     pub fn resume(record: &Grown, total: Pages) -> Self {
         let Grown { ours, added, from, to } = *record;
-        // As far as the change came that was under way; the rest was others.
+        // The finished part of the running change; the rest was others.
         let came = total.clamp(from.min(to), from.max(to));
         let ours = (ours + came.saturating_sub(from)).saturating_sub(from.saturating_sub(came));
         let mut sizing = Self { ours, added, last: Some(came), ..Self::default() };
@@ -158,19 +157,20 @@ impl Sizing {
         self.ours
     }
 
-    /// The size that somebody has set, above which nothing is added.
+    /// The ceiling that another program has set.
     #[must_use]
     pub fn held(&self) -> Option<Pages> {
         self.held
     }
 
-    /// Forgets that somebody has taken pages away: the operator has said anew what is to be.
+    /// Forgets that another program has taken pages away: the operator has configured the pool
+    /// anew.
     pub fn let_go(&mut self) {
         self.held = None;
         (self.growth, self.shrinking) = (Pause::default(), Pause::default());
     }
 
-    /// A loan was refused that takes so many pages that nobody has.
+    /// Records a refused loan that takes `pages` missing pages.
     pub fn ask(&mut self, limits: &Limits, seen: &Seen, pages: Pages) {
         self.forget_hopeless(limits, seen);
         // What can never be served takes the place of nothing that can.
@@ -180,13 +180,13 @@ impl Sizing {
         }
     }
 
-    /// A loan was granted that took so many pages. Each that is no larger had room then: who comes
-    /// between the last page that was added for it and the next look is not waited for any more.
+    /// Records a granted loan of `pages`. Requests of at most this size had room then: a request
+    /// that comes between the last page added for it and the next look stops counting.
     pub fn note_granted(&mut self, pages: Pages) {
         self.asked.retain(|_, (_, asked)| *asked > pages);
     }
 
-    /// What is to be done now.
+    /// Returns the next change.
     pub fn next(&mut self, limits: &Limits, seen: &Seen) -> Move {
         self.note_others(seen.total);
         let most = self.most(limits);
@@ -224,7 +224,7 @@ impl Sizing {
         Move::Wait(next.filter(|_| self.ours > Pages::ZERO && lately > needed))
     }
 
-    /// What was begun is over, and came to so many pages.
+    /// The change ended with this number of pages.
     pub fn note_done(&mut self, now: Duration, begun: Move, done: Pages) {
         let last = self.last.unwrap_or_default();
         match begun {
@@ -244,7 +244,7 @@ impl Sizing {
         }
     }
 
-    /// What is heeded is heeded so much longer.
+    /// Extends the time of every need.
     fn prolong(&mut self, time: Duration) {
         self.asked.values_mut().for_each(|(until, _)| *until += time);
         self.needs.iter_mut().for_each(|(from, _)| *from += time);
@@ -255,7 +255,7 @@ impl Sizing {
         self.held.map_or(limits.max, |held| held.min(limits.max))
     }
 
-    /// So many pages at most can be lent beside those that somebody has.
+    /// The most pages that can be lent beside those in use.
     fn room(&self, limits: &Limits, seen: &Seen) -> Pages {
         self.most(limits).saturating_sub(seen.total.saturating_sub(seen.spare))
     }
@@ -281,13 +281,13 @@ impl Sizing {
         }
     }
 
-    /// Notes what is needed, and says what was within the time.
+    /// Records the current need, and returns the largest within the time.
     fn note_need(&mut self, now: Duration, needed: Pages, idle: Duration) -> Pages {
         while self.needs.front().is_some_and(|(from, _)| *from + idle <= now) {
             self.needs.pop_front();
         }
-        // The last moment of the part that it is in: it is heeded a little longer than the time,
-        // and there is one entry for each part at most.
+        // The last moment of its part: it counts a little longer than the time, and each part has
+        // at most one entry.
         let part = (idle / PARTS).as_millis().max(1);
         let parts = now.as_millis().div_ceil(part).saturating_mul(part);
         let end = Duration::from_millis(u64::try_from(parts).unwrap_or(u64::MAX));
@@ -295,7 +295,7 @@ impl Sizing {
             self.needs.pop_back();
         }
         match self.needs.back() {
-            // More was needed in the same part: that is heeded as long.
+            // The same part had a larger need: that one counts as long.
             Some((at, _)) if *at == end => {}
             _ => self.needs.push_back((end, needed)),
         }
@@ -308,21 +308,20 @@ impl Sizing {
 pub struct MemoryLeft {
     /// What programs could still have of the node's.
     pub available: Bytes,
-    /// Per cent of the last ten seconds in which somebody waited for memory, if the kernel says.
+    /// Percentage of the last ten seconds with a task waiting for memory, if the kernel says.
     pub pressure: Option<f64>,
 }
 
 /// Why a pool does not grow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scarce {
-    /// So much is available, and no page more than is to stay so.
+    /// The available memory equals the amount that must stay.
     Memory(Bytes),
-    /// Somebody waits for memory already, so many percent of the time.
+    /// Tasks already wait for memory for this percentage of the time.
     Pressure(f64),
 }
 
-/// How many of `pages` may be taken from memory, of which `free` is to stay available: at least
-/// one.
+/// How many of `pages` may be taken from memory while `free` stays available: at least one.
 ///
 /// # Errors
 /// Why it is none.

@@ -3,15 +3,14 @@
 //!
 //! # Theory of operation
 //!
-//! Of large blocks there is room for a few, and many sizes are asked for: a host that is to have 64
-//! GiB ready cannot have one each of guests of 8, 16, 24, 32, 48 and 64 GiB. What is best depends
-//! on how often each comes, on what else comes, and on how far a block of another size serves: one
-//! that is larger is trimmed, one that is smaller grows by a hole. No formula says that, so the
-//! last loans are replayed, by the rules by which the book lends, against sets of blocks that grow
-//! by one block at a time, as long as one more makes more bytes ready. Whatever is no large block
-//! is taken for a liquid: the rest of the pool in small ones.
+//! There is room for a few large blocks, while many sizes are requested: 64 GiB ready cannot have
+//! one each of guests of 8, 16, 24, 32, 48 and 64 GiB. The best choice depends on how often each
+//! size comes, on the other sizes, and on how well a block of another size serves: a larger one is
+//! trimmed, a smaller one grows by a hole. No formula covers this. So the last loans are replayed,
+//! by the book's lending rules, against sets of blocks that grow by one block at a time, as long as
+//! one more makes more bytes ready. The rest of the pool, in small blocks, counts as a liquid.
 //!
-//! What was zeroed between two loans is noted with each, so that a storm finds in the replay as
+//! Each loan records the pages zeroed since the loan before, so that a storm finds in the replay as
 //! little as it found. [`LOANS`] loans against some [`SIZES`] sizes are replayed in 0.1 ms.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,20 +20,20 @@ use units::{PageSize, Pages};
 
 use super::piece;
 
-/// So many loans are known.
+/// The number of loans in the history.
 const LOANS: usize = 64;
-/// Of so many sizes at most there may be large blocks, besides powers of two.
+/// The most sizes that large blocks may have, besides powers of two.
 const SIZES: usize = 12;
-/// The blocks are chosen anew after so many loans.
+/// The number of loans between two choices.
 const EVERY: u32 = 8;
-/// A loan of more than one part in so many of the pool is large, in any case one of several pieces.
+/// A loan of more than one part in this number of the pool is large, as is one of several pieces.
 const LARGE_PART: u64 = 64;
-/// What came as it came weighs so many times what it would be like all at once.
+/// The weight of the real order against the same loans all at once.
 const ALONE: u64 = 2;
-/// A block of one part in so many of what is in small ones is there most of the time.
+/// A block of one part in this number of the small blocks is there most of the time.
 const FILE_PART: u64 = 8;
-/// Other blocks must be better by one part in so many of what was asked for, as a change throws
-/// zeroed pages away.
+/// Other blocks must be better by one part in this number of the requested bytes, as a change
+/// throws zeroed pages away.
 const WORTH_PART: u64 = 128;
 
 /// One loan.
@@ -57,7 +56,7 @@ pub(super) struct Large {
     lately: VecDeque<Loan>,
     /// What small loans have taken since the last large one.
     small: Pages,
-    /// What has become ready since then.
+    /// Pages that have become ready since then.
     zeroed: Pages,
     /// The blocks, the smallest first.
     blocks: Vec<Pages>,
@@ -71,8 +70,8 @@ fn least(ready: Pages, page_size: PageSize) -> Pages {
 }
 
 impl Large {
-    /// What is expected of a pool of so many pages of which nothing is known: one of each power of
-    /// two up to a quarter of it, and as much in small loans.
+    /// The initial guess for a pool of `pages` pages: one of each power of two up to a quarter of
+    /// it, and as much in small loans.
     pub(super) fn guess(ready: Pages, page_size: PageSize) -> Self {
         let mut large = Self::default();
         let mut size = Pages(ready.0.checked_ilog2().map_or(0, |bits| (1 << bits) / 4));
@@ -94,8 +93,8 @@ impl Large {
         &self.blocks
     }
 
-    /// A loan was granted, and so much had become ready since the one before. Returns whether it is
-    /// a large one.
+    /// Records a granted loan and the pages that became ready since the one before. Returns whether
+    /// it is a large one.
     pub(super) fn note(
         &mut self,
         pages: Pages,
@@ -130,7 +129,7 @@ impl Large {
         let sizes = self.sizes(ready, page_size);
         let asked: u64 = self.lately.iter().map(|loan| loan.pages.0 + loan.small.0).sum();
         let worth = (ALONE + 1) * asked / WORTH_PART;
-        // As they came, and all at once: what has always come alone comes in a storm one day.
+        // In their order, and all at once: sizes that always came alone come in a storm one day.
         let score = |blocks: &[Pages]| {
             let as_they_came = |loan: &Loan| loan.zeroed;
             let (alone, storms) = (
@@ -161,7 +160,7 @@ impl Large {
         }
     }
 
-    /// The sizes that large blocks may have: those that files came in most, and powers of two.
+    /// The sizes that large blocks may have: the most frequent sizes of files, and powers of two.
     fn sizes(&self, ready: Pages, page_size: PageSize) -> Vec<Pages> {
         let mut asked: BTreeMap<Pages, u64> = BTreeMap::new();
         for loan in self.lately.iter().filter(|loan| loan.single && loan.pages <= ready) {
@@ -232,7 +231,7 @@ struct Replay<'a> {
     credit: Pages,
     ready: Pages,
     missing: VecDeque<Taken>,
-    /// What was zeroed and is no block yet.
+    /// Zeroed pages that are in no block yet.
     zeroed: Pages,
 }
 
@@ -283,8 +282,8 @@ impl Replay<'_> {
         sizes.filter(|(_, (_, here))| **here).map(|(at, (size, _))| (at, *size))
     }
 
-    /// The smallest block of more than `left` pages of which the rest may be thrown away, for a
-    /// loan of `need`.
+    /// The smallest block of more than `left` pages with a rest that may be thrown away, for a loan
+    /// of `need`.
     fn trim(&mut self, left: Pages, need: Pages) -> bool {
         let Some((at, size)) = self.ready().find(|(_, size)| *size >= left) else { return false };
         let waste = size.saturating_sub(left);

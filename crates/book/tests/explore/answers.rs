@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What follows when the effects of a call are carried out: who asked gets what it asked for, which
-//! must be nobody else's.
+//! The result of carrying out the effects of a call: the caller gets the requested block, which
+//! must belong to no other process.
 
 use book::{Effect, Loan};
 use units::BlockId;
@@ -9,8 +9,8 @@ use super::steps::{State, Then, loan_name};
 use super::world::{ByName, Held, Page, USERS, Whose, Worker, index};
 
 impl State {
-    /// What follows when all effects are carried out, or one failed. What is to be carried out
-    /// after it may fail as if it had not been asked for.
+    /// The result of carrying out all effects, or all but a failed one. The effects after it may
+    /// fail as if they had not been asked for.
     pub(crate) fn finish_call(&mut self, then: Then, is_done: bool) -> Vec<Effect> {
         match then {
             Then::Nothing => {}
@@ -64,7 +64,7 @@ impl State {
         }
     }
 
-    /// Nobody has the file, and what it has memory for is zero, at least so many pages.
+    /// The file is free, and its memory is zero, at least this number of pages.
     fn assert_fresh(&self, block: BlockId, ready: u64) {
         let file = self.world.file(block);
         assert_eq!(file.most_held(), Held::Not, "{block} is lent while it is held");
@@ -72,12 +72,12 @@ impl State {
         assert!(zero >= ready && zero == file.memory(), "{block} is lent and not zero: {file:?}");
     }
 
-    /// It is what that owner of the user's left, and nobody has it.
+    /// It holds the content of that owner of the user, and it is free.
     fn assert_own(&self, block: BlockId, user: usize, owner: Whose) {
         let file = self.world.file(block);
         let own = |page: &Page| match page {
             Page::Hole => true,
-            // Whether an agent's user has had what it got by a name nobody knows but the agent.
+            // Whether only the agent knows that its user has had the memory of a name.
             Page::Zero => matches!(owner, Whose::Scoped(_)),
             page => *page == Page::Of { user, owner },
         };

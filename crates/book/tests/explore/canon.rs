@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A state as bytes, the same for all that are the same but for who is called what.
+//! A state as bytes, the same for all states that differ only in names.
 //!
-//! *Folded* are: the two users with all that is theirs, the two workers, the two names, and the
+//! *Folded* are: the two users with all their things, the two workers, the two names, and the
 //! numbers of blocks, leases and jobs. Of numbers only their order can count, since new ones are
-//! greater than any before; and that only where the book goes by it: between dirty blocks (which is
-//! cleared or given back first), kept ones (the latest comes first), blocks of one lease (the order
-//! of effects), and loans of one name (the later one stays). That order stands behind the rest. Of
-//! kept content's time only counts whether it is over: all that is kept is kept equally long.
+//! greater than any before. And it counts only where the book goes by it. That is between dirty
+//! blocks (the first is cleared or given back first), kept ones (the latest comes first), blocks of
+//! one lease (the order of effects), and loans of one name (the later one stays). That order stands
+//! behind the rest. The time of kept content counts only as over or not: all content is kept
+//! equally long.
 #![expect(clippy::cast_possible_truncation, reason = "a small world: nothing comes near 256")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,7 +20,7 @@ use super::scene::Scene;
 use super::steps::loan_name;
 use super::world::{ByName, File, Held, Page, USERS, Whose, Worker, World, pool_key, uid};
 
-/// Who is called what.
+/// The name that each actor has.
 #[derive(Clone, Copy)]
 struct Called {
     users: bool,
@@ -127,7 +128,7 @@ impl Called {
             told.bytes.extend([missing, grown, block.hold() as u8]);
         }
         self.life(known.map(book::block::Block::state), world, book, &mut told);
-        // Whose lease it is, and whose name: what tells two such files apart.
+        // The user of its lease, and the user of its name: these tell two similar files apart.
         let open = |user: usize| told.lease.is_some() && world.leases[user] == told.lease;
         let open = order_of(self.users).map(|user| u8::from(open(user)));
         told.bytes.extend(open);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use book::block::{Hold, State as Life, StateName};
+use book::block::{HeldBy, State as Life, StateName};
 use units::{Counts, LeaseId, Pages};
 
 use super::scene::Scene;
@@ -46,7 +46,7 @@ impl State {
         assert!(blocks.is_empty(), "blocks without a file: {blocks:?}");
     }
 
-    /// Whoever has a file finds zeros and what is its own there, and nobody else has it.
+    /// A process that has a file finds zeros and its own bytes there, and is the only one.
     fn assert_nobody_reads_anothers(file: &File) {
         let has = |user: &usize| file.held[*user] != Held::Not;
         let mut readers = (0..USERS).filter(has);
@@ -73,7 +73,7 @@ impl State {
         let block = self.book.block(file.block).expect("a file that is known");
         let by_worker = file.workers.contains(&true);
         let lingers = matches!(block.state(), Life::Lingering(_));
-        assert!(lingers || block.hold() == Hold::Open, "what held it before: {block:?}");
+        assert!(lingers || block.hold() == HeldBy::Open, "what held it before: {block:?}");
         match block.state() {
             Life::Ready(_) => {
                 let all = block.pool().pages_per_block.0;
@@ -102,11 +102,11 @@ impl State {
         let of = |state| self.book.in_state(state).map(|b| b.pages()).sum::<Pages>().0;
         let pool = self.book.pool_status(pool_key(scene.pages_per_block), &Counts::default());
         if let Some(pool) = &pool {
-            assert_eq!(pool.ready_pages, of(StateName::Ready));
-            assert_eq!(pool.zeroing_pages, of(StateName::Zeroing));
-            assert_eq!(pool.lent_pages, of(StateName::Lent));
-            assert_eq!(pool.kept_pages, of(StateName::Kept));
-            assert_eq!(pool.lingering_pages, of(StateName::Lingering));
+            assert_eq!(pool.ready_pages, Pages(of(StateName::Ready)));
+            assert_eq!(pool.zeroing_pages, Pages(of(StateName::Zeroing)));
+            assert_eq!(pool.lent_pages, Pages(of(StateName::Lent)));
+            assert_eq!(pool.kept_pages, Pages(of(StateName::Kept)));
+            assert_eq!(pool.lingering_pages, Pages(of(StateName::Lingering)));
         }
         let blocks = || StateName::ALL.into_iter().flat_map(|state| self.book.in_state(state));
         assert_eq!(pool.map_or(0, |pool| pool.blocks), blocks().count() as u64);
@@ -117,7 +117,7 @@ impl State {
         }
     }
 
-    /// The leases of the book are those that somebody has, and no loan has another's block.
+    /// The leases of the book have holders, and loans share no block.
     fn assert_leases(&self) {
         let leases: BTreeSet<LeaseId> = self.book.leases().collect();
         let open = self.world.leases.iter().flatten().copied();
@@ -158,8 +158,8 @@ impl State {
         }
     }
 
-    /// Liveness: once everybody lets go, what the daemon does by itself brings every page back, and
-    /// what nobody holds does not wait for that. Spends the state.
+    /// Liveness: once every process lets go, the daemon's own steps bring every page back, and
+    /// unheld blocks come back before. Spends the state.
     pub(crate) fn assert_comes_back(mut self, scene: &Scene) {
         for nth in 0..self.world.workers.len() {
             if let Worker::Busy { .. } = self.world.workers[nth] {
@@ -184,7 +184,7 @@ impl State {
                 self.end(found.lease);
             }
         }
-        // Whatever the daemon forgot, its next start takes over.
+        // The daemon's next start takes over forgotten files.
         if self.world.files.iter().any(|f| f.is_orphan) {
             let (mut next, effects) = Self::start(scene, self.world, false);
             for effect in &effects {
@@ -200,7 +200,7 @@ impl State {
             }
         }
         self.settle_all(scene);
-        // What is kept is given up once, whenever its time is over.
+        // Kept content is given up once, at any time after it expires.
         for _ in 0..scene.files {
             if self.book.next_expiry().is_some() {
                 self.run(scene, Step::Expire);

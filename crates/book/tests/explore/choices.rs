@@ -49,7 +49,7 @@ impl State {
     /// Calls of the book.
     pub(crate) fn calls(&self, scene: &Scene) -> Vec<Step> {
         let mut steps = Vec::new();
-        // New files come only while there is place for so many as a loan may make.
+        // New files come only while there is room for the largest number that a loan may make.
         let has_place = self.world.files.len() < scene.files;
         let is_ready = self.book.in_state(StateName::Ready).next().is_some();
         for user in 0..USERS {
@@ -119,7 +119,7 @@ impl State {
             let returns = ends.map(|discard| Step::Return { name: no, discard });
             match self.world.names[name] {
                 ByName::Pending { .. } => {
-                    steps.extend([true, false].map(|whole| Step::Hold { name: no, whole }));
+                    steps.extend([true, false].map(|whole| Step::HeldBy { name: no, whole }));
                 }
                 ByName::Told { .. } => steps.extend(returns),
                 // It asks again for what it may have asked for, or returns what it finds listed.

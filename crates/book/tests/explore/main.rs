@@ -2,10 +2,10 @@
 //! Every state of the book within bounds, its crashes and failures included.
 //!
 //! The real [`book::Book`] is driven by its public methods, in a [`world`] of files, programs,
-//! workers and an agent; its effects are carried out one by one, and before each of them, and
-//! before the answer, the daemon dies and another one takes over what it finds. In every state
-//! [`checks`] hold, and everything comes back once everybody lets go. Two states that differ only
-//! in who is called what are one ([`canon`]).
+//! workers and an agent. Its effects are carried out one by one, and before each of them, and
+//! before the answer, the daemon dies and another one takes over the files that it finds. In every
+//! state [`checks`] hold, and everything comes back once every process lets go. Two states that
+//! differ only in names are one ([`canon`]).
 //!
 //! `cargo test --release -p prezero-book --test explore -- --nocapture` looks at all of it; an
 //! unoptimised build, as `make test` makes it, at what takes seconds. `PREZERO_EXPLORE_ONLY` are

@@ -18,7 +18,7 @@ pub(crate) struct Scene {
     pub(crate) sizes: &'static [u64],
     /// Whether loans are one file.
     pub(crate) single: bool,
-    /// Whether programs ask in the name of an owner, whose content is kept.
+    /// Whether programs ask in the name of an owner with kept content.
     pub(crate) keeps: bool,
     /// How many names an agent asks by, each of a scope of its own.
     pub(crate) names: usize,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every state that can be reached, the nearest to a start of the daemon first.
 //!
-//! A book cannot be copied, which is what makes a zero claim worth something. A state is therefore
-//! kept as how it came to be: the world at the last start of the daemon, and the steps since, which
-//! are taken again by a new book whenever the state is looked at. That is most of the work, so
-//! that of all ways to a state the one with the fewest steps since a start is wanted: a daemon
-//! that dies leaves nearly everything where it was, and the next one is few steps from it.
+//! A book cannot be copied, and this gives a zero claim its worth. A state is therefore kept as its
+//! history: the world at the last start of the daemon, and the steps since. A new book takes these
+//! steps again whenever the state is looked at. That is most of the work, so the best way to a
+//! state is the one with the fewest steps since a start. A daemon that dies leaves nearly
+//! everything where it was, and the next one is few steps from it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -27,7 +27,7 @@ use super::world::{Worker, World};
 struct Start {
     world: World,
     reversed: bool,
-    /// What led here: for whoever reads of a failure.
+    /// The steps that led here, for the report of a failure.
     before: Option<(Arc<Start>, Box<[Step]>, Death)>,
 }
 
@@ -66,7 +66,7 @@ impl Hasher for AsIs {
 
 type Seen = HashSet<u64, BuildHasherDefault<AsIs>>;
 
-/// Where in a step something happens: for whoever reads of a failure.
+/// The place within a step, for the report of a failure.
 #[derive(Debug, Clone, Copy)]
 #[expect(dead_code, reason = "read by eyes")]
 enum Moment {
@@ -92,7 +92,7 @@ pub(crate) struct Found {
 /// One exploration, shared by its threads.
 pub(crate) struct Search<'a> {
     scene: &'a Scene,
-    /// Stop with so many states: for a look at a scene that is too large.
+    /// The number of states after which to stop: for a look at a scene that is too large.
     most: usize,
     seen: Vec<Mutex<Seen>>,
     /// The worlds in which a daemon died.
@@ -281,7 +281,7 @@ impl<'a> Search<'a> {
         Self::insert(&self.deaths, fingerprint(dead, &nobody, self.scene))
     }
 
-    /// Whether nobody has seen the state before; it holds all that must hold then.
+    /// Whether the state is new; it holds every invariant.
     fn is_new(&self, state: &State) -> bool {
         self.transitions.fetch_add(1, Ordering::Relaxed);
         let is_new = Self::insert(&self.seen, fingerprint(&state.world, &state.book, self.scene));

@@ -13,7 +13,7 @@ use super::world::{ByName, File, Held, PAGE, Whose, Worker, World, index, pool_k
 /// One thing that happens. Files are told by their place in the world's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A user's program asks for so many pages, perhaps in the name of an owner.
+    /// A user's program asks for this number of pages, perhaps in the name of an owner.
     Lend {
         user: u8,
         pages: u8,
@@ -43,8 +43,8 @@ pub(crate) enum Step {
         user: u8,
         owner: bool,
     },
-    /// What was begun gets its name; filled to the last page before that, if it is to be whole.
-    Hold {
+    /// A pending loan gets its name. A whole loan is filled to the last page before.
+    HeldBy {
         name: u8,
         whole: bool,
     },
@@ -57,11 +57,11 @@ pub(crate) enum Step {
     Revoke {
         file: u8,
     },
-    /// The operator wants a page back that nobody has.
+    /// The operator wants an unused page back.
     GiveBack,
     /// The operator takes the pool out of the configuration, or puts it back.
     Reload,
-    /// The daemon looks at who has a file that lingers.
+    /// The daemon looks at the users of a lingering file.
     Settle {
         file: u8,
     },
@@ -178,7 +178,7 @@ impl State {
             Step::Ask { name, user, owner } => {
                 self.ask_by_name(scene, name.into(), user.into(), owner)
             }
-            Step::Hold { name, whole } => self.hold(name.into(), whole),
+            Step::HeldBy { name, whole } => self.hold(name.into(), whole),
             Step::Return { name, discard } => {
                 let name = usize::from(name);
                 self.world.names[name] = ByName::Nothing;
@@ -252,7 +252,7 @@ impl State {
         if let Some(found) = self.book.named(&loan_name(name)) {
             assert_eq!(self.book.lend(&ask).map(drop), Err(Refusal::NameTaken));
             if !found.is_pending && found.fits(&ask) {
-                // Whoever asked before has it, or nobody heard of it.
+                // The first caller has it, or never got the answer.
                 self.world.names[name] = ByName::Told { block: found.block, user };
                 self.world.give_to(found.block, user, owner);
             }
@@ -313,7 +313,7 @@ impl State {
         (effects, Then::Nothing)
     }
 
-    /// What returned comes to nobody's hands, is kept for its owner, or goes.
+    /// A return becomes free, is kept for its owner, or goes.
     fn settle(&mut self, scene: &Scene, file: usize) -> Vec<Effect> {
         let block = self.world.files[file].block;
         let file = self.world.file(block);
@@ -386,7 +386,7 @@ impl State {
         (Self { world, book }, effects)
     }
 
-    /// A lease whose blocks are all gone is nobody's.
+    /// A lease without blocks has no holder.
     pub(crate) fn started(&mut self) {
         let known: Vec<_> = self.book.leases().collect();
         for lease in &mut self.world.leases {
@@ -412,7 +412,7 @@ impl World {
                 *name = ByName::Nothing;
             }
         }
-        // Nobody knows of any file until the next start.
+        // The file stays unknown until the next start.
         self.files.iter_mut().for_each(|file| file.is_orphan = file.place.is_some());
     }
 

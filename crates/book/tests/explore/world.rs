@@ -2,9 +2,9 @@
 //! The world around a book, as small as it can be: files of huge pages, two users' programs, two
 //! workers, the agent that asks by names.
 //!
-//! Everybody is as bad as the real one can be: who has a file at all is taken to write into every
-//! page of it all the time. A page's content is therefore what was written into it last by
-//! whoever could, and anything less hostile is a state that is no worse.
+//! Every process is as bad as the real one can be: a process that has a file writes into every page
+//! of it all the time. A page's content is therefore the last write by a process that could write,
+//! and anything less hostile is a state that is no worse.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,13 +37,13 @@ pub(crate) enum Held {
     Open,
 }
 
-/// In whose name a program has a file, besides its user's.
+/// The owner in whose name a program has a file, besides its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
     Nobodys,
     /// The owner's.
     Owners,
-    /// The owner's within the scope of that name: somebody else.
+    /// The owner within the scope of that name: a different one.
     Scoped(usize),
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Page {
         user: usize,
         owner: Whose,
     },
-    /// What a worker wrote that nobody controls any more.
+    /// The bytes of a worker that is out of control.
     Worker,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct File {
     pub(crate) owner: [Whose; USERS],
     /// The workers that have it.
     pub(crate) workers: [bool; 2],
-    /// The user whose watch hangs on its inode, or whose pages lie behind its end.
+    /// The user with a watch on its inode, or with pages behind its end.
     pub(crate) left: Option<usize>,
     /// The daemon forgot it after a failure; the next start finds it.
     pub(crate) is_orphan: bool,
@@ -96,7 +96,7 @@ impl File {
         self.len as u64 - self.memory()
     }
 
-    /// By what anybody has it.
+    /// The ways to have it.
     pub(crate) fn most_held(&self) -> Held {
         match self.workers.contains(&true) {
             true => Held::Open,
@@ -113,7 +113,7 @@ impl File {
 pub(crate) enum Worker {
     #[default]
     Idle,
-    /// It has a job on that block, and cleared so many pages from its start.
+    /// It has a job on that block, and cleared this number of pages from its start.
     Busy { job: JobId, block: BlockId, cleared: u64 },
     /// It has no job any more, and still has its block.
     Ghost { block: BlockId },
@@ -148,7 +148,7 @@ pub(crate) struct World {
     pub(crate) last: (u64, u64, u64),
 }
 
-/// What stands for the kernel's word that nobody has a file.
+/// Stands for the kernel's word that a file is free.
 struct Seen;
 
 impl Proof for Seen {}
@@ -250,14 +250,14 @@ impl World {
         }
     }
 
-    /// Files that have neither a name nor anybody are the kernel's again.
+    /// Files without a name and without users are the kernel's again.
     pub(crate) fn reap(&mut self) {
         let is_gone = |f: &File| f.place.is_none() && f.most_held() == Held::Not;
         self.free += self.files.iter().filter(|f| is_gone(f)).map(File::memory).sum::<u64>();
         self.files.retain(|f| !is_gone(f));
     }
 
-    /// Whoever has a file writes into all of it that has memory.
+    /// Each process that has a file writes into all of its memory.
     pub(crate) fn soil(&mut self) {
         for file in &mut self.files {
             let ghost = self.workers.iter().zip(file.workers).any(|(worker, has)| {
@@ -331,7 +331,7 @@ impl World {
                 self.free -= 1;
                 *page = Page::Zero;
             }
-            // fallocate(2) leaves what has memory as it is.
+            // fallocate(2) leaves existing memory as it is.
             _ if order.by() == ZeroBy::Allocate => {}
             _ => *page = Page::Zero,
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Any text: what is read as a value prints as that value, and nothing panics.
+//! Any text: a value that was read prints as itself, and nothing panics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

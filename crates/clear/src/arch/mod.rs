@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The instructions, one directory per instruction set.
 //!
-//! Each method is a type with the face [`Store`]: `is_available`, `new`, and a raw entry. Holding a
-//! value is the proof that the CPU can execute it. Each directory has one dispatch file, its
-//! `mod.rs`, which maps a [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a
-//! function. Under Miri, which executes no assembly, only the portable method exists.
+//! `table` lists every method and every scan, one row each. Each method is a type that implements
+//! [`Store`]: `is_available`, `new`, and a raw entry. Holding a value proves that the CPU can
+//! execute it. `engine` makes the types and the dispatch of one instruction set from its rows: the
+//! dispatch maps a [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a function.
+//! Miri cannot execute assembly: there only the portable method exists.
 //!
 //! # Safety
 //!
-//! Declares the raw entry and its obligations; calls nothing.
+//! Declares the raw entry and its obligations.
 #![expect(unsafe_code, reason = "declares the raw entry")]
 
 use crate::{Fault, Method};
 
+mod engine;
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 pub(crate) mod leaf;
 pub mod portable;
+pub(crate) mod table;
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 pub mod aarch64;
@@ -59,7 +62,7 @@ pub trait Store: Copy + Sized {
     /// # Safety
     ///
     /// - `start` is valid for writes of `len` bytes, within one allocation or mapping;
-    /// - nobody else reads or writes these bytes during the call;
+    /// - no other code reads or writes these bytes during the call;
     /// - `start + len` does not wrap and `len` is at most `isize::MAX`;
     /// - before another thread, process or device is told of the zeros, the caller calls [`fence`].
     unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault>;

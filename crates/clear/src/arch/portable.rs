@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The method that every CPU has, and the dispatch of architectures that have no other.
+//! The method that every CPU has, and the dispatch of architectures that have it alone.
 //!
 //! # Safety
 //!
@@ -18,7 +18,7 @@ use crate::{Fault, Method};
 pub struct Portable(());
 
 impl Portable {
-    /// A value: there is no CPU that cannot.
+    /// A value: every CPU can execute it.
     #[must_use]
     pub const fn always() -> Self {
         Self(())
@@ -34,13 +34,13 @@ impl Store for Portable {
 
     #[inline]
     unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
-        // SAFETY: the caller promises `len` bytes valid for writes and touched by nobody else.
+        // SAFETY: the caller promises `len` bytes valid for writes and touched by this call alone.
         unsafe { start.write_bytes(0, len) };
         Ok(())
     }
 }
 
-/// The offset of the first block of up to 64 bytes that is not all zero.
+/// The offset of the first block of up to 64 bytes that has a nonzero byte.
 ///
 /// Plain enough for the compiler to make vector code of it.
 pub(crate) fn first_nonzero_block(bytes: &[u8]) -> Option<usize> {
@@ -56,46 +56,21 @@ pub use only::fence;
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 pub(crate) use only::{Engine, scanner};
 
-/// The dispatch of an architecture without a directory of its own.
+/// The dispatch of all other architectures.
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 mod only {
-    use super::{Portable, Store};
+    use super::{Portable, Store, first_nonzero_block};
+    use crate::arch::engine::{engine, scanner};
     use crate::scan::{BlockScan, ScanMethod};
     use crate::{Fault, Method};
 
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Engine(Portable);
+    engine! {}
+    scanner! {}
 
-    impl Engine {
-        pub(crate) fn new(method: Method) -> Option<Self> {
-            (method == Method::Portable).then_some(Self::first())
-        }
-
-        pub(crate) const fn first() -> Self {
-            Self(Portable::always())
-        }
-
-        pub(crate) const fn method(self) -> Method {
-            Portable::METHOD
-        }
-
-        /// # Safety
-        ///
-        /// As for [`Store::store`].
-        pub(crate) unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
-            // SAFETY: the caller keeps the obligations of the raw entry, which are the same.
-            unsafe { self.0.store(start, len) }
-        }
-    }
-
-    /// Orders earlier stores before later ones: whoever sees a later one sees the zeros. `memset`
-    /// may use non-temporal stores itself, but fences them.
+    /// Orders earlier stores before later ones: a thread that sees a later one sees the zeros.
+    /// `memset` may use non-temporal stores itself, but fences them.
     #[inline]
     pub fn fence() {
         core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
-    }
-
-    pub(crate) fn scanner(method: ScanMethod) -> Option<BlockScan> {
-        (method == ScanMethod::Portable).then_some(super::first_nonzero_block)
     }
 }

@@ -24,7 +24,7 @@ pub struct Cache {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// A line that cannot be read. Nothing is guessed from the others.
+    /// A malformed line. Nothing is guessed from the others.
     #[error("{path}:{line}: not a calibration line: correct it, remove it, or remove the file", path = .path.display())]
     Line {
         /// The file.
@@ -43,7 +43,7 @@ pub enum CacheError {
 }
 
 impl Cache {
-    /// Reads the file; one that is not there is empty.
+    /// Reads the file; a missing one is empty.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Cache {
         Ok(Self { path: path.to_owned(), known })
     }
 
-    /// What was measured, if this CPU can still execute it.
+    /// The measured choice, if this CPU can still execute it.
     #[must_use]
     pub fn get(&self, cpu: &Cpu) -> Option<Choice> {
         self.known.get(&cpu.to_string()).copied().filter(|choice| choice.setting.clearer().is_ok())

@@ -8,7 +8,7 @@ use std::path::Path;
 /// A CPU model with its microcode: microcode decides how string instructions store.
 ///
 /// Prints as one word, `AuthenticAMD-25-17-1-0x1000065`. Cores of other models in the same machine
-/// are not looked at.
+/// are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cpu {
     /// Who made it.
@@ -28,13 +28,13 @@ pub struct Cpu {
 pub enum Vendor {
     /// AMD.
     Amd,
-    /// Hygon, whose cores are AMD's Zen.
+    /// Hygon, with AMD's Zen cores.
     Hygon,
     /// Intel.
     Intel,
     /// An implementer of aarch64, by its number in MIDR_EL1.
     Arm(u32),
-    /// Somebody else, by the name that the CPU gives; spaces removed.
+    /// Another vendor, by the name that the CPU gives; spaces removed.
     Other(String),
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What stands where nobody has measured, or where the machine was too noisy to tell.
+//! The choice before any measurement, or where the machine was too noisy to tell.
 //!
 //! | CPU | method | why (GB/s, one core) |
 //! |---|---|---|

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which method and which chunk are best here: measured, not assumed.
+//! Which method and which chunk are best here, by measurement.
 //!
 //! Why measure: the order of the methods is different on every generation of CPUs. On Ice Lake
 //! non-temporal stores are twice as fast as `rep stosb`, on Skylake slower; on Milan `clzero` is
@@ -7,9 +7,9 @@
 //! And `rep stosb` may be slow below one length and fast above.
 //!
 //! The walk: [`choice`] looks into a [`Cache`] for this [`Cpu`]; without an entry it maps a
-//! [`Scratch`], runs a [`Race`] over all candidates, and lets the [`Race`] conclude with a
-//! [`Choice`]. A race on a machine too noisy to tell refuses to conclude; then the [`defaults`] of
-//! the CPU's vendor stand, and nothing is written to the cache.
+//! [`Scratch`] and runs a [`Race`] over all candidates, which concludes with a [`Choice`]. On a
+//! machine too noisy to tell, the race refuses to conclude; then the [`defaults`] of the CPU's
+//! vendor stand, and the cache stays as it is.
 
 mod cache;
 mod cpu;
@@ -85,14 +85,14 @@ pub enum Basis {
         /// As above, at the end of the race.
         uncertainty_permille: u32,
     },
-    /// The vendor's default: nobody has measured.
+    /// The vendor's default, before any measurement.
     NotMeasured,
     /// Somebody said so.
     Forced,
 }
 
 impl Choice {
-    /// The same with the parts that somebody insists on; unchanged where nobody does.
+    /// The same with the forced parts in place.
     #[must_use]
     pub fn overridden(self, method: Option<Method>, chunk: Option<Chunk>) -> Self {
         if method.is_none() && chunk.is_none() {
@@ -153,7 +153,7 @@ impl FromStr for Choice {
     }
 }
 
-/// A text that is no choice.
+/// A malformed choice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read as a calibration: {0}")]
 pub struct BadChoice(String);
@@ -161,9 +161,9 @@ pub struct BadChoice(String);
 /// The choice for this machine, from the cache, else measured and put there.
 ///
 /// `again` measures even where the cache knows. Blocks for [`DEFAULT_BUDGET`], on a busy machine up
-/// to four times that, when it measures, and maps [`Scratch::default_bytes`] meanwhile. A cache
-/// that cannot be read or written is an error; a choice that could not be measured (too little
-/// memory, too much noise) is the vendor's default and is not written.
+/// to four times that, when it measures, and maps [`Scratch::default_bytes`] meanwhile. An
+/// unreadable or unwritable cache is an error. A choice that could not be measured (too little
+/// memory, too much noise) is the vendor's default and stays out of the cache.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The measurement: all candidates side by side, the slower half leaving after every few rounds.
 //!
-//! Rounds are interleaved, so that a disturbance meets every candidate; each round begins with
-//! another one, so that none always inherits the same neighbour's dirty cache lines. Time goes to
-//! those that may win: from 35 candidates to the last 5 it takes less than half of the budget, the
-//! rest makes their medians sharp.
+//! Rounds are interleaved, so that a disturbance meets every candidate. Each round begins with
+//! another one, so that the neighbour that leaves dirty cache lines behind changes. Time goes to
+//! the candidates that may win: from 35 candidates to the last 5 it takes less than half of the
+//! budget, the rest makes their medians sharp.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Basis, Choice, Setting};
 use crate::{Chunk, Clearer, Extent, Method, Outcome};
 
-/// Between two looks at the caller: up to what is 0.5 ms at 31 GB/s, the slowest that a Zen 4 can
-/// be made to clear.
+/// Between two looks at the caller: up to 0.5 ms at 31 GB/s, the slowest that a Zen 4 can be made
+/// to clear.
 const CHUNK_KIB: [usize; 5] = [64, 256, 1024, 4096, 16_384];
 
 /// Rounds after which half of the candidates leave. The first round, with all of them, takes 90 ms
@@ -80,7 +80,7 @@ impl Race {
         race
     }
 
-    /// Every candidate, those that left early included.
+    /// Every candidate, early leavers included.
     #[must_use]
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
@@ -88,9 +88,9 @@ impl Race {
 
     /// The winner, or `fallback` where the race was too noisy to name one.
     ///
-    /// Of the candidates with practically the winner's rate those with the fallback's method go
-    /// first, so that two methods that cannot be told apart don't take turns, then those with the
-    /// winner's; of these the smallest chunk.
+    /// Of the candidates with practically the winner's rate, the ones with the fallback's method go
+    /// first, so that two equal methods do not take turns. Next come the ones with the winner's
+    /// method. Among equals the smallest chunk wins.
     #[must_use]
     pub fn conclude(&self, fallback: Setting) -> Choice {
         let Some(winner) = self.winner() else {
@@ -115,7 +115,7 @@ impl Race {
         Choice { setting: chosen.setting, basis }
     }
 
-    /// The best median among those that ran to the end.
+    /// The best median among the candidates that ran to the end.
     fn winner(&self) -> Option<&Candidate> {
         let rounds = self
             .candidates
@@ -208,9 +208,9 @@ fn rate_of(clearer: &Clearer, extent: Extent<'_>) -> Option<f64> {
     matches!(outcome, Outcome::Complete(_)).then(|| rate(bytes, time))
 }
 
-/// What this thread has used of its CPU: on a busy machine, where other threads take turns on it,
-/// rates by the clock on the wall differ by a factor of two from round to round, and rates by this
-/// one by a tenth.
+/// The CPU time of this thread. On a busy machine, where other threads take turns on the CPU, rates
+/// by the wall clock differ by a factor of two from round to round, and rates by this clock by a
+/// tenth.
 fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).unwrap_or_default()

@@ -24,7 +24,7 @@ pub struct Scratch {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to the value and to no thread.
+// SAFETY: the mapping belongs to the value, and any thread may have it.
 unsafe impl Send for Scratch {}
 
 impl Scratch {
@@ -35,20 +35,19 @@ impl Scratch {
     /// Those of `mmap(2)`.
     pub fn new(len: usize) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(2 * MIB);
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice is disjoint from all others.
         let start = unsafe {
             mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         }?;
-        // Without huge pages the rates are a little lower for all methods alike: not worth an
-        // error.
-        // SAFETY: advice on the mapping made above changes no content.
+        // Without huge pages the rates are a little lower for all methods alike, so a failure is
+        // ignored. SAFETY: advice on the mapping made above leaves its content alone.
         let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { start, len })
     }
 
-    /// Four times the last-level cache, since what stays in the cache was not yet cleared; 128 MiB
-    /// to 1 GiB.
+    /// Four times the last-level cache, since lines that stay in the cache have yet to reach
+    /// memory; 128 MiB to 1 GiB.
     #[must_use]
     pub fn default_bytes() -> usize {
         let cache = Path::new("/sys/devices/system/cpu/cpu0/cache/index3/size");
@@ -67,7 +66,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, of which no borrow is left. It cannot fail for a
+        // SAFETY: the mapping made in `new`; all borrows have ended. It always succeeds for a
         // mapping that exists.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }

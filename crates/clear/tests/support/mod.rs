@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory with a forbidden page on either side.
 //!
-//! Under Miri it is a plain allocation of exactly the accessible bytes: Miri knows its ends without
-//! a page's help.
+//! Under Miri it is a plain allocation of exactly the accessible bytes: Miri knows its ends by
+//! itself.
 //!
 //! # Safety
 //!
-//! [`Fenced`] owns one private anonymous mapping, of which only the middle is accessible, and
-//! unmaps it when dropped.
+//! [`Fenced`] owns one private anonymous mappingand unmaps it when dropped; only the middle is
+//! accessible.
 #![cfg_attr(not(miri), expect(unsafe_code, reason = "maps memory to test on"))]
 
 /// The base page of every test machine.
@@ -53,7 +53,7 @@ mod mapped {
 
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-    /// Accessible bytes between two pages that kill whoever touches them.
+    /// Accessible bytes between two pages that kill a process that touches them.
     #[derive(Debug)]
     pub(crate) struct Fenced {
         mapping: NonNull<u8>,
@@ -66,14 +66,15 @@ mod mapped {
         pub(crate) fn new(len: usize, fill: u8) -> Self {
             let page = rustix::param::page_size();
             let len = len.next_multiple_of(page);
-            // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+            // SAFETY: a new mapping at an address of the kernel's choice is disjoint from all
+            // others.
             let mapping = unsafe {
                 mmap_anonymous(null_mut(), len + 2 * page, ProtFlags::empty(), MapFlags::PRIVATE)
             };
             let mapping = NonNull::new(mapping.expect("mmap").cast::<u8>()).expect("not at 0");
             let mut fenced = Self { mapping, page, len };
             let middle = fenced.start().cast();
-            // SAFETY: the middle of the mapping made above, which nobody uses yet.
+            // SAFETY: the middle of the mapping made above, still unused.
             unsafe { mprotect(middle, len, MprotectFlags::READ | MprotectFlags::WRITE) }
                 .expect("mprotect");
             fenced.bytes().fill(fill);
@@ -95,7 +96,7 @@ mod mapped {
 
     impl Drop for Fenced {
         fn drop(&mut self) {
-            // SAFETY: the mapping made in `new`, of which no borrow is left.
+            // SAFETY: the mapping made in `new`; all borrows have ended.
             unsafe { munmap(self.mapping.as_ptr().cast(), self.len + 2 * self.page) }
                 .expect("munmap");
         }

@@ -2,8 +2,8 @@
 //! Growing the kernel's pool for good, as at boot: in steps, so that progress can be told and a
 //! signal ends it.
 //!
-//! A pool is never made smaller, and what was reserved stays reserved whatever happens: the
-//! kernel's pool is nobody's but the operator's.
+//! A pool is never made smaller, and reserved pages stay reserved in every case: only the operator
+//! shrinks the kernel's pool.
 
 use book::config::Reserve;
 use linux::{Result, Roots, hugetlb};
@@ -24,8 +24,8 @@ pub(crate) struct Progress {
 /// Grows the pool until it has what `wanted` says, the kernel finds no more, or `go_on` says no,
 /// which is told of each step.
 ///
-/// Blocks for as long as the kernel looks for pages, which is milliseconds on an idle machine and
-/// seconds for each GiB of one whose memory is scattered.
+/// Blocks while the kernel looks for pages: milliseconds on an idle machine, and seconds for each
+/// GiB on one with scattered memory.
 ///
 /// # Errors
 /// EACCES without root, EINVAL for a size that can be had on the kernel's command line only, ENOENT

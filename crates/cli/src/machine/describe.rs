@@ -14,7 +14,7 @@ pub struct Machine {
     pub cpu: String,
     /// CPUs that this process may use.
     pub cpus: usize,
-    /// Whether this is a virtual machine, as far as the CPU says so.
+    /// Whether this is a virtual machine, according to the CPU.
     pub is_virtual: bool,
     /// The kernel's release.
     pub kernel: String,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is right and wrong with this machine for prezero, and the command that changes it.
+//! Checks of this machine for prezero, each with the command that changes it.
 //!
-//! Every check is one function that reads and reports; none changes anything, but for two: whether
-//! write leases work on hugetlbfs, and whether pins are seen, is found out on a file of a mount of
-//! its own, which is gone before the check returns; the latter takes a page meanwhile.
+//! Every check is one function that reads and reports without changes. Two checks use a file on a
+//! mount of their own, which is gone before the check returns: whether write leases work on
+//! hugetlbfs, and whether pins are visible; the latter takes a page meanwhile.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -40,9 +40,9 @@ pub(crate) enum Level {
 pub(crate) struct Finding {
     /// How it is meant.
     pub(crate) level: Level,
-    /// What was looked at: one word or two.
+    /// The subject of the check: one word or two.
     pub(crate) subject: String,
-    /// What was found, with numbers.
+    /// The finding, with numbers.
     pub(crate) found: String,
     /// What to change, where something should be.
     pub(crate) change: Option<String>,
@@ -147,7 +147,7 @@ fn provider(offer: &Offer) -> Finding {
     }
 }
 
-/// `6.1.0-28-amd64` is (6, 1); what has no numbers is (0, 0).
+/// `6.1.0-28-amd64` is (6, 1); a text without numbers is (0, 0).
 fn version(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))

@@ -42,7 +42,7 @@ impl KernelLog {
                     let of_line = |line: &str| Some(line.split_once(';')?.1.to_owned());
                     lines.extend(text.lines().filter(|l| !l.starts_with(' ')).filter_map(of_line));
                 }
-                // What was overwritten before it was read.
+                // Records that were overwritten before they were read.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
@@ -55,8 +55,8 @@ impl KernelLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linux::testkit::tree;
     use std::io::Write as _;
+    use testkit::tree;
 
     #[test]
     fn records_since_then_are_read_without_their_fields() {

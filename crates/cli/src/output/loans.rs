@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans and users as people read them.
 
+use std::time::Duration;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -32,29 +34,29 @@ pub(crate) fn user(uid: u32) -> String {
     name_of(uid).unwrap_or_else(|| uid.to_string())
 }
 
-/// Whose a loan is: a user whose quota is another's is `user of other`.
+/// The user of a loan: `user of other` if the quota of `other` pays.
 pub(crate) fn borrower(loan: &LoanStatus) -> String {
     if loan.account == loan.uid {
-        user(loan.uid)
+        user(loan.uid.0)
     } else {
-        format!("{} of {}", user(loan.uid), user(loan.account))
+        format!("{} of {}", user(loan.uid.0), user(loan.account.0))
     }
 }
 
-/// What is there, or a dash.
+/// The text, or a dash if it is absent.
 pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// `7s`, `3m`, `2h`, `5d`: the largest unit of which there is one at least.
-pub(crate) fn age(seconds: Option<u64>) -> String {
+/// `7s`, `3m`, `2h`, `5d`: the largest unit with at least one.
+pub(crate) fn age(age: Option<Duration>) -> String {
     let text = |seconds| match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),
         3600..86_400 => format!("{}h", seconds / 3600),
         _ => format!("{}d", seconds / 86_400),
     };
-    or_dash(seconds.map(text))
+    or_dash(age.map(|age| text(age.as_secs())))
 }
 
 /// Of a control group's path the unit of systemd's, which may have groups below it (a virtual
@@ -66,7 +68,7 @@ pub(crate) fn unit(cgroup: Option<&str>) -> String {
     or_dash(parts.find(is_unit).or(last))
 }
 
-/// So many pages of that size, as bytes.
+/// Pages of that size, as bytes.
 pub(crate) fn size(pages: u64, page_bytes: u64) -> String {
     Bytes(pages.saturating_mul(page_bytes)).to_string()
 }
@@ -78,6 +80,7 @@ mod tests {
     #[test]
     fn ages_and_units_are_short() {
         let ages = [Some(0), Some(59), Some(60), Some(7_199), Some(7_200), Some(200_000), None];
+        let age = |seconds: Option<u64>| age(seconds.map(Duration::from_secs));
         assert_eq!(ages.map(age), ["0s", "59s", "1m", "1h", "2h", "2d", "-"]);
         assert_eq!(unit(Some("/system.slice/a.service/")), "a.service");
         assert_eq!(unit(Some("/a.slice/vm.scope/libvirt/emulator")), "vm.scope");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The daemon's log: lines on standard error, for a person or for the journal.
 //!
-//! Nobody waits for whoever reads it. A pipe, a socket or a terminal takes so much that is not
-//! read, and then whoever writes waits: a journal that hangs, or a terminal that was stopped, would
-//! stop the daemon and with it every client. That there is room says little: of a terminal it may
-//! be less than a line, and a worker may take it first. So it is written to what never waits, which
-//! is an open file description of our own: the given one is the shell's and the workers' as well.
+//! Logging never waits for the log's reader. A pipe, a socket or a terminal takes a limited amount
+//! of unread text, and then its writer waits: a hung journal or a stopped terminal would stop the
+//! daemon and with it every client. A check for room says little: on a terminal it may be less than
+//! a line, and a worker may take it first. So the log goes to an open file description of our own
+//! in non-blocking mode: the given one is shared with the shell and the workers.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -24,11 +24,11 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// From now on whatever is at least as bad as `level` is logged.
+/// From now on messages at least as severe as `level` are logged.
 pub(crate) fn to_standard_error(level: LevelFilter) {
     let lines = tracing_subscriber::fmt().compact().with_target(false).with_max_level(level);
-    // What is logged of a line that could not be written panics where it cannot be written either:
-    // a full disk under the log, or a reader that has ended, would end the daemon.
+    // A line that could not be written must stay silent about it: a second failing write would
+    // panic, and a full disk or an ended reader would end the daemon.
     let lines = lines.log_internal_errors(false);
     let stderr = Lines::new(io::stderr());
     if is_journal() {
@@ -57,11 +57,11 @@ struct Lines<F> {
 
 /// How to write without waiting.
 enum Way {
-    /// To this: the same pipe or terminal, by a description that is nobody else's.
+    /// To this: the same pipe or terminal, by a description of our own.
     Own(OwnedFd),
     /// To the socket, with a flag for each call.
     Socket,
-    /// As it comes: what is none of these waits for no reader.
+    /// Directly: other kinds of files wait for no reader.
     Plain,
 }
 
@@ -77,7 +77,7 @@ impl Way {
         }
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-        // A pipe without a reader, another user's terminal: what is left is to look for room.
+        // A pipe without a reader, another user's terminal: only a look for room is left.
         open(path, flags, Mode::empty()).map_or(Self::Plain, Self::Own)
     }
 }
@@ -132,11 +132,11 @@ impl<F: AsFd> Lines<F> {
         Ok(())
     }
 
-    /// Writes as much as somebody takes. Of what begins with `patience` each further part has its
+    /// Writes as much as the reader takes. After the first `patience` each further part has its
     /// own.
     fn write_parts(&self, text: &[u8], patience: Duration) -> io::Result<usize> {
         let mut written = 0;
-        // So much fits into a pipe where there is room at all, and comes in one piece (pipe(7)).
+        // This much fits into a pipe with any room, and arrives in one piece (pipe(7)).
         for part in text.chunks(PIPE_BUF) {
             let patience = if written == 0 { patience } else { Self::PATIENCE };
             let some = self.write_part(part, Instant::now() + patience)?;
@@ -162,8 +162,8 @@ impl<F: AsFd> Lines<F> {
         Ok(written)
     }
 
-    /// Whether something can be written without waiting. What is no pipe, socket or terminal always
-    /// can be.
+    /// Whether something can be written without waiting. A file that is no pipe, socket or terminal
+    /// always can.
     fn has_room(&self, end: Instant) -> io::Result<bool> {
         let mut file = [PollFd::new(&self.file, PollFlags::OUT)];
         let patience = end.saturating_duration_since(Instant::now());
@@ -245,7 +245,7 @@ mod tests {
         line
     };
 
-    /// Writes so many lines, and says how many were lost.
+    /// Writes the lines, and says how many were lost.
     fn lost_of<F: AsFd>(lines: &Lines<F>, prefix: &str, many: usize) -> usize {
         let begun = Instant::now();
         for _ in 0..many {

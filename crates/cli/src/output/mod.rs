@@ -66,11 +66,11 @@ pub fn note(line: &str) {
 
 /// One line on standard error.
 pub(crate) fn complain(line: &str) {
-    // With standard error gone there is nobody left to tell.
+    // With standard error gone there is no place to report it.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Whether somebody watches standard error, so that bars and live text make sense.
+/// Whether standard error is a terminal, so that bars and live text make sense.
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }

@@ -11,7 +11,7 @@ use super::table::{self, Align};
 /// How many pages its blocks have, behind their size; nothing where that is the daemon's matter.
 pub(crate) fn times(pool: &PoolStatus) -> String {
     match pool.pages_per_block {
-        0 => String::new(),
+        Pages(0) => String::new(),
         pages => format!(" x {pages}"),
     }
 }
@@ -19,7 +19,7 @@ pub(crate) fn times(pool: &PoolStatus) -> String {
 /// The same in a column.
 pub(crate) fn block(pool: &PoolStatus) -> String {
     match pool.pages_per_block {
-        0 => "all".to_owned(),
+        Pages(0) => "all".to_owned(),
         pages => pages.to_string(),
     }
 }
@@ -28,8 +28,8 @@ pub(crate) fn block(pool: &PoolStatus) -> String {
 pub(crate) fn elastic(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     for pool in pools {
         let Some(of) = &pool.elastic else { continue };
-        let (node, page) = (pool.node, Bytes(pool.page_bytes));
-        let size = |pages: u64| Bytes(pages.saturating_mul(pool.page_bytes));
+        let (node, page) = (pool.node, pool.page_size);
+        let size = |pages: Pages| pages.bytes(pool.page_size);
         let (total, grown) = (size(of.total_pages), size(of.grown_pages));
         let (min, max) = (size(of.min_pages), size(of.max_pages));
         writeln!(out)?;
@@ -37,7 +37,7 @@ pub(crate) fn elastic(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<(
             out,
             "elastic, node {node}, {page}: the kernel's pool has {total}, {grown} of it added by the daemon; {min} to {max}"
         )?;
-        if of.growing_pages > 0 {
+        if of.growing_pages > Pages(0) {
             write!(out, "; adding {}", size(of.growing_pages))?;
         }
         if let Some(held) = of.held_pages {
@@ -62,10 +62,10 @@ pub(crate) fn sizes(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()>
         .iter()
         .flat_map(|pool| pool.sizes.iter().map(move |size| (pool, size)))
         .map(|(pool, size)| {
-            let bytes = Pages(size.pages_per_block).0.saturating_mul(pool.page_bytes);
+            let bytes = size.pages_per_block.0.saturating_mul(pool.page_size.bytes());
             vec![
                 pool.node.to_string(),
-                Bytes(pool.page_bytes).to_string(),
+                pool.page_size.to_string(),
                 Bytes(bytes).to_string(),
                 size.ready_blocks.to_string(),
                 size.wanted_blocks.to_string(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar that counts to `total` bytes and shows the rate; hidden where nobody watches.
+/// A bar that counts to `total` bytes and shows the rate; hidden without a terminal.
 pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
     let target = if super::is_watched() {
         // Ten times a second: drawing takes a lock that every thread's tick would wait for.

@@ -15,8 +15,8 @@ pub enum Align {
 /// A heading and how its column is aligned.
 pub type Column<'a> = (&'a str, Align);
 
-/// A cell as it is shown. Programs call themselves what they like, an escape sequence for whoever
-/// looks at them, or a line of their own: what is not to be seen is shown by its number.
+/// A cell as it is shown. Programs choose their own names, with escape sequences for the terminal
+/// of a reader, or with line breaks: unprintable characters are shown by their number.
 fn shown(cell: &str) -> String {
     let mut shown = String::with_capacity(cell.len());
     for c in cell.chars() {

@@ -9,7 +9,7 @@ use crate::exit::{Exit, Outcome};
 
 /// Print a shell's completions of this command line
 ///
-/// Packages install them; this is for everybody else.
+/// Packages install them; this is for other installations.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

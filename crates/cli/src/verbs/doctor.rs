@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero doctor`: what is right and wrong with this machine.
+//! `prezero doctor`: the state of this machine and of its parts.
 
 use std::io::{self, Write};
 
@@ -18,10 +18,9 @@ use crate::shared::Daemon;
 
 /// Look at this machine: huge pages, NUMA, mounts, fragmentation, kernel, cgroups
 ///
-/// Each line is `ok`, `warn` (works, but not all of it or not at its best) or `bad` (must be
-/// changed before prezero can do its work), with what to change and the command for it. Changes
-/// nothing. As root it also tries whether write leases work on hugetlbfs. Exit code 1 if anything
-/// is bad.
+/// Each line is `ok`, `warn` (works in part or below its best) or `bad` (must be changed before
+/// prezero can work), with advice and the command for it. Changes nothing. As root it also tries
+/// whether write leases work on hugetlbfs. Exit code 1 if anything is bad.
 ///
 /// `module` is whether the kernel's own pool can know its zeroed pages: by the module of the
 /// package prezero-dkms, or by a kernel with the series. With --json `ways` has the same: `uses` is
@@ -86,7 +85,7 @@ fn answering(daemon: &Daemon) -> Vec<Finding> {
     vec![finding]
 }
 
-/// What to do about blocks on the daemon's mounts that it knows nothing of.
+/// Advice for unknown blocks on the daemon's mounts.
 fn unknown(files: u64) -> Option<Finding> {
     let found = format!("{files} on its mounts that the daemon knows nothing of");
     let finding = Finding::new(Level::Warn, "blocks", found)
@@ -98,7 +97,7 @@ fn unknown(files: u64) -> Option<Finding> {
 #[derive(Debug, Serialize)]
 struct Report {
     machine: Machine,
-    /// Absent where the kernel's release could not be read.
+    /// Absent if the kernel's release was unreadable.
     ways: Option<Ways>,
     findings: Vec<Finding>,
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero drain`: everything back to the kernel, and kept so; with a daemon or without.
+//! `prezero drain`: everything back to the kernel, and kept so; works while the daemon is stopped,
+//! too.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use linux::Roots;
 use serde::Serialize;
-use units::Bytes;
 use wire::Drained;
 
 use crate::exit::{Exit, Failure, Outcome};
@@ -16,10 +16,10 @@ use crate::shared::Daemon;
 /// Give all back to the kernel and keep nothing ready
 ///
 /// Ready and zeroable pages go back at once, lent ones when they are returned, kept content when
-/// its time is over. Nothing is zeroed until --end, whatever the thresholds say, also after a
-/// restart of the daemon; a boot of the machine ends it, too. Loans are served meanwhile, from the
-/// kernel's free pages. Without a daemon this gives back what an earlier one has left, and
-/// takes from the kernel's pools what it has added to them (reserve_max), as root.
+/// its time is over. Zeroing stops until --end, whatever the thresholds say, also after a restart
+/// of the daemon; a boot of the machine ends it, too. Loans are served meanwhile, from the kernel's
+/// free pages. Without a daemon this gives back the pages that an earlier one has left, and takes
+/// from the kernel's pools the pages that it added to them (reserve_max), as root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -43,7 +43,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     let drained = match client::Client::connect(&args.daemon.socket) {
         Ok(mut client) => client.drain(!args.end)?,
-        // There is nothing to go on with.
+        // The input has ended.
         Err(error) if args.end => return Err(error.into()),
         Err(client::Error::NoDaemon { .. }) => daemon::drain(left_in(args)?, &Roots::default())?,
         Err(error) => return Err(error.into()),
@@ -52,8 +52,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Where the daemon that was asked for has left what it had. Another one's socket says nothing of
-/// that, and what is in the usual place is somebody else's.
+/// The place where the requested daemon has left its pages. Another daemon's socket says nothing
+/// about it, and the usual place belongs to another daemon.
 fn left_in(args: &Args) -> Result<&Path, Failure> {
     let socket = &args.daemon.socket;
     match &args.run_dir {
@@ -85,10 +85,7 @@ impl Record for Report {
         writeln!(
             out,
             "gave {} back to the kernel; {} lent, {} kept and {} lingering go back when they are returned",
-            Bytes(given_back_bytes),
-            Bytes(lent_bytes),
-            Bytes(kept_bytes),
-            Bytes(lingering_bytes)
+            given_back_bytes, lent_bytes, kept_bytes, lingering_bytes
         )
     }
 }

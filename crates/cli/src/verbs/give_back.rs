@@ -5,11 +5,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use units::{Bytes, Pages};
-use worker::{PageLimit, Which};
+use worker::PageLimit;
 
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 
 /// Give ready and zeroable blocks back to the kernel's pool, for other programs
 ///
@@ -41,7 +41,8 @@ fn pages(text: &str) -> Result<PageLimit, String> {
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut client = args.daemon.connect()?;
     let pages = args.pages.pages().map(Pages);
-    let given = client.give_back(args.which.node(), args.which.page_size, pages)?;
+    let which = args.which.get();
+    let given = client.give_back(which.node(), which.page_size, pages)?;
     args.form.print(&GivenBack { bytes: given.0 })?;
     Ok(Exit::Done)
 }

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use units::{Bytes, LeaseId};
+use units::LeaseId;
 use wire::{BlockHolder, Held, Holders};
 
 use crate::exit::{Exit, Outcome};
@@ -15,9 +15,9 @@ use crate::shared::Daemon;
 /// Find the processes that have lent or lingering memory mapped, open or pinned
 ///
 /// Looks through the mappings and descriptors of all processes, for 5 s at most, without holding up
-/// the daemon. A loan that was RETURNED lingers: its memory is nobody else's until these let go of
-/// it. The kernel does not say who has pinned a page; named are processes of the borrower's and of
-/// root's that have what pins pages, io_uring, VFIO or RDMA (HOW is pins). For root.
+/// the daemon. A RETURNED loan lingers: its memory stays unused until these processes let go of it.
+/// The kernel hides who pinned a page. Named are processes of the borrower and of root that have a
+/// means to pin pages: io_uring, VFIO or RDMA (HOW is pins). For root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +27,7 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
-    /// Of this loan, as `prezero status` numbers it; without it, of all
+    /// Of this loan, as `prezero status` numbers it; default: all
     #[arg(value_name = "LEASE")]
     lease: Option<u64>,
     #[command(flatten)]
@@ -72,11 +72,11 @@ impl Record for Report {
                 how.to_owned(),
                 holder.pid.to_string(),
                 holder.command.clone(),
-                loans::user(holder.uid),
+                loans::user(holder.uid.0),
                 holder.node.to_string(),
-                Bytes(holder.page_bytes).to_string(),
+                holder.page_size.to_string(),
                 holder.pages.to_string(),
-                loans::size(holder.pages, holder.page_bytes),
+                loans::size(holder.pages.0, holder.page_size.bytes()),
                 loans::unit(holder.cgroup.as_deref()),
             ]
         };

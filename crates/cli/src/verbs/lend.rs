@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `prezero lend`: a command that runs on borrowed memory.
 //!
-//! The command takes this process's place (`execve`): it has the memory's descriptor and the
-//! lease's, so the loan ends exactly when the command and every child that inherited the lease have
-//! ended, whatever ends them. Nobody stands between it and its signals, its terminal, or whoever
-//! started it (systemd, libvirt). A command that closes descriptors which it does not know ends the
-//! loan early, with its mappings still there; the daemon lends that memory to nobody until they are
+//! The command takes this process's place (`execve`): it has the descriptors of the memory and of
+//! the lease. So the loan ends exactly when the command and every child that inherited the lease
+//! have ended, by any cause. No process stands between it and its signals, its terminal, or its
+//! starter (systemd, libvirt). A command that closes descriptors which it does not know ends the
+//! loan early, with its mappings still there; the daemon lends that memory only after they are
 //! gone.
 
 use std::ffi::OsString;
@@ -14,12 +14,11 @@ use std::time::Duration;
 use client::LendRequest;
 use units::Bytes;
 use units::Owner;
-use worker::Which;
 
 use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
 use crate::output;
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 use crate::verbs::named::NamedArgs;
 
 /// Run a command on borrowed memory
@@ -31,16 +30,16 @@ use crate::verbs::named::NamedArgs;
 ///
 /// If less than SIZE is ready, the rest is a hole that the kernel zeroes when CMD touches it, and a
 /// line on standard error says so. With --owner and --keep, memory that CMD returns stays as it is
-/// for that long, and goes to nobody but the same user's next loan of that owner and size.
+/// for that long, for the same user's next loan of that owner and size.
 ///
 /// CMD finds in its environment: PREZERO_FD, PREZERO_PATH, PREZERO_BYTES, PREZERO_PAGE_BYTES,
 /// PREZERO_KEPT (1 if the content is what the owner left, else 0), PREZERO_LEASE_FD.
 ///
-/// With --name and without CMD the loan lasts by that name until `prezero return NAME`, whatever
-/// ends or restarts meanwhile, the daemon included; its file's path is printed. The same name and
-/// size again are the same loan. With --owner the next loan of that owner finds what it left, if
-/// both names begin with the same SCOPE/. That is for root and members of agent.group, who hand
-/// memory on to others.
+/// With --name and without CMD the loan lasts by that name until `prezero return NAME`, across
+/// restarts of everything, the daemon included; its file's path is printed. The same name and size
+/// again are the same loan. With --owner the next loan of that owner finds the content that it
+/// left, if both names begin with the same SCOPE/. That is for root and members of agent.group, who
+/// hand memory on to others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -64,7 +63,7 @@ pub(crate) struct Args {
     /// How long the content stays for --owner after its return, as in 30s or 5m
     #[arg(long, value_name = "TIME", requires = "owner", value_parser = humantime::parse_duration)]
     keep: Option<Duration>,
-    /// Wait until all of it is ready, at most so long, as in 30s; then take what there is
+    /// Wait until all of it is ready, at most this long, as in 30s; then take the ready part
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -75,21 +74,21 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    if let Some(name) = &args.named.name {
-        let kept = (args.owner.as_ref(), args.keep);
-        return args.named.lend(&args.daemon, &args.which, name, args.size, kept);
-    }
-    let mut client = args.daemon.connect()?;
     let request = LendRequest {
         bytes: args.size,
-        page_size: args.which.page_size,
-        node: args.which.node(),
+        page_size: args.which.get().page_size,
+        node: args.which.get().node(),
         owner: args.owner.clone(),
         keep: args.keep,
         single: true,
-        held_by_memory: false,
+        whole: args.named.whole,
         most_blocks: None,
+        hold: args.named.hold(),
     };
+    if request.name().is_some() {
+        return args.named.lend(&args.daemon, &request);
+    }
+    let mut client = args.daemon.connect()?;
     let loan = match args.wait {
         Some(time) => client.lend_within(&request, time)?,
         None => client.lend(&request)?,

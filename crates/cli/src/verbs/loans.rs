@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero loans`: what is lent by names.
+//! `prezero loans`: the loans by name.
 
 use std::io::{self, Write};
 
 use client::NamedLoan;
 use serde::Serialize;
-use units::Bytes;
 
 use crate::exit::{Exit, Outcome};
 use crate::output::table::Align::{Left, Right};
@@ -24,7 +23,7 @@ pub(crate) struct Args {
     daemon: Daemon,
     #[command(flatten)]
     agents: AgentDaemon,
-    /// Only those whose names begin so
+    /// Only names with this beginning
     #[arg(value_name = "PREFIX", default_value = "")]
     prefix: String,
     #[command(flatten)]
@@ -55,8 +54,8 @@ impl Record for Loans {
         let row = |loan: &NamedLoan| {
             vec![
                 loan.name.clone(),
-                Bytes(loan.bytes).to_string(),
-                Bytes(loan.page_bytes).to_string(),
+                loan.bytes.to_string(),
+                loan.page_size.to_string(),
                 loan.node.to_string(),
                 loan.uid.to_string(),
                 if loan.pending { "(being made)".to_owned() } else { loan.path.clone() },

@@ -2,12 +2,10 @@
 //! `prezero lend --name` and `prezero return`: loans that last by a name.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
-use client::{LendByName, LentByName, LoanName};
+use client::{Hold, LendRequest, LentByName, LoanName};
 use serde::Serialize;
-use units::{Bytes, Owner};
-use worker::Which;
+use units::Uid;
 
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
@@ -19,11 +17,10 @@ pub(crate) struct NamedArgs {
     /// Lend by this name, until `prezero return NAME`; for root and members of agent.group
     #[arg(long, value_name = "NAME", conflicts_with = "command")]
     pub(crate) name: Option<LoanName>,
-    /// With --name: every page is there, or the loan is refused; the daemon zeroes what is not
-    /// ready
+    /// With --name: every page is there, or the loan is refused; the daemon zeroes the rest
     #[arg(long, requires = "name")]
-    whole: bool,
-    /// With --name: the user whose file it is
+    pub(crate) whole: bool,
+    /// With --name: the user that owns its file
     #[arg(long, value_name = "UID", requires = "name")]
     uid: Option<u32>,
     /// With --name: the file's group
@@ -36,25 +33,18 @@ pub(crate) struct NamedArgs {
 }
 
 impl NamedArgs {
-    pub(crate) fn lend(
-        &self,
-        daemon: &Daemon,
-        which: &Which,
-        name: &LoanName,
-        bytes: Bytes,
-        kept: (Option<&Owner>, Option<Duration>),
-    ) -> Outcome {
-        let (owner, keep) = kept;
-        let lent = self.agents.connect(daemon)?.lend(&LendByName {
-            page_size: which.page_size,
-            node: which.node(),
-            whole: self.whole,
-            uid: self.uid,
-            gid: self.gid,
-            owner: owner.cloned(),
-            keep_seconds: keep.map(|keep| keep.as_secs()),
-            ..LendByName::new(name.clone(), bytes)
-        })?;
+    /// How the loan is held: by its name, if it is to have one.
+    pub(crate) fn hold(&self) -> Hold {
+        let Self { name, uid, gid, .. } = self;
+        name.clone().map_or(Hold::Descriptor, |name| Hold::Name {
+            name,
+            uid: uid.map(Uid),
+            gid: *gid,
+        })
+    }
+
+    pub(crate) fn lend(&self, daemon: &Daemon, request: &LendRequest) -> Outcome {
+        let lent = self.agents.connect(daemon)?.lend(request)?;
         self.form.print(&Lent(lent))?;
         Ok(Exit::Done)
     }
@@ -72,8 +62,8 @@ impl Record for Lent {
 
 /// End a loan that was lent by a name
 ///
-/// Whoever has its file open or mapped keeps that; nobody else gets the memory before it is let go
-/// of.
+/// Processes that have its file open or mapped keep it; the memory is lent again only after they
+/// let go.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -19,11 +19,11 @@ const TELL: Duration = Duration::from_secs(2);
 
 /// Grow the kernel's pool of huge pages, early in the boot
 ///
-/// Takes pages from free memory until each pool is as large as asked for: those of the [[reserve]]
-/// tables of a configuration file, and those named here. Pools are never made smaller, and nothing
-/// is zeroed. It needs no daemon, and tells how far it is every two seconds. At SIGTERM and Ctrl-C
-/// it ends within a GiB, and what was reserved stays; so it does if the kernel finds fewer pages,
-/// which is exit code 5.
+/// Takes pages from free memory until each pool has the requested size: those of the [[reserve]]
+/// tables of a configuration file, and those named here. Pools are never made smaller, and pages
+/// stay unzeroed. It needs no daemon, and reports its progress every two seconds. At SIGTERM and
+/// Ctrl-C it ends within a GiB, and reserved pages stay. The same holds if the kernel finds fewer
+/// pages, which is exit code 5.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Where free memory is too scattered, drop caches and move memory together, once
     #[arg(long)]
     make_room: bool,
-    /// How many pages of which size the pool of a node is to have
+    /// The number of pages of a size that the pool of a node shall have
     #[arg(value_name = "[NODE:]SIZE=PAGES", required_unless_present = "config")]
     pools: Vec<Reserve>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero revoke`: a loan's memory, taken from whoever has it.
+//! `prezero revoke`: takes a loan's memory from every process that has it.
 
 use std::io::{self, Write};
 
@@ -10,17 +10,16 @@ use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
 use crate::shared::Daemon;
 
-/// Take a loan's memory away from whoever has it
+/// Take a loan's memory away from every process that has it
 ///
 /// Ends the loan and cuts its files to nothing: the kernel takes the pages out of every mapping,
 /// and a process that touches them again gets SIGBUS, which ends most (QEMU and databases among
-/// them).
-/// The content is lost. To end a loan in peace end its process, whose PID `prezero status` has.
+/// them). The content is lost. To end a loan in peace end its process: `prezero status` has the
+/// PID.
 ///
-/// The kernel does not take away pages that are pinned (VFIO, RDMA, io_uring): they come back when
-/// they are unpinned. Nor the file from a process that has it open: that one can fill it anew from
-/// the kernel's free pages, as any program can without prezero, until it ends. `prezero holders`
-/// says who has what. For root.
+/// Pinned pages stay with the kernel (VFIO, RDMA, io_uring): they come back when they are unpinned.
+/// A process that has the file open keeps it, and can fill it anew from the kernel's free pages, as
+/// any program can without prezero, until it ends. `prezero holders` lists the processes. For root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -10,51 +10,42 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use clap::ValueEnum;
-
 use crate::exit::Outcome;
 use crate::inherited::become_command;
 use crate::installed;
 use crate::program;
-use crate::shared::{Daemon, refuse_old_log};
-
-/// What becomes of private memory when the program forks
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Private {
-    /// The child gets a copy, made before `fork` returns
-    Copy,
-    /// The child does not have it, and ends by SIGSEGV if it touches it: for programs that fork
-    /// only to start others
-    Drop,
-    /// Private memory is not served
-    No,
-}
+use crate::shared::Daemon;
 
 /// Run a program that asks the kernel for huge pages on ready ones
 ///
-/// Runs CMD in this process's place with the preload shim, which answers mmap(MAP_HUGETLB),
-/// memfd_create(MFD_HUGETLB) and, where asked to, shmget(SHM_HUGETLB) with loans. A call whose
-/// semantics it cannot keep, or for which nothing is ready, goes to the kernel as without it; so do
-/// all calls while no daemon answers within 100 ms. Programs that CMD starts are served as well.
+/// Runs CMD in this process's place with the preload shim. The shim answers these with loans:
+/// shared mmap(MAP_HUGETLB), memfd_create(MFD_HUGETLB), unlinked files in a directory of huge
+/// pages, and with --shm shmget(SHM_HUGETLB). Any other call goes to the kernel as without the
+/// shim. So do all calls while no daemon answers within 100 ms, and from the moment that the
+/// program installs a seccomp filter. Programs that CMD starts are served as well.
 ///
-/// Static programs, Go programs and others that make system calls past the C library are not
-/// served; where CMD is one, a line on standard error says so.
+/// Static programs, Go programs, musl programs and those with GCC's AddressSanitizer are not
+/// served. Where CMD is one, a line on standard error says so before it starts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   prezero run -- qemu-system-x86_64 -m 8G -machine q35,memory-backend=ram \\
       -object memory-backend-memfd,id=ram,size=8G,hugetlb=on ...
   prezero run --only postgres -- pg_ctl start -D /var/lib/postgresql/data
-  prezero run --private drop --log stderr -- java -XX:+UseLargePages -Xmx8g ...")]
+  prezero run --private --log stderr -- java -XX:+UseLargePages -Xmx8g ...")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     /// Serve only programs of these names (those of their executable files), separated by commas
     #[arg(long, value_name = "NAMES", env = "PREZERO_ONLY")]
     only: Option<OsString>,
-    /// What becomes of private memory when the program forks
-    #[arg(long, value_enum, default_value = "copy", env = "PREZERO_PRIVATE")]
-    private: Private,
+    /// Serve private memory too, for programs that do not need it in forked children
+    ///
+    /// A forked child does not have the memory, and ends by SIGSEGV if it touches it; the parent
+    /// keeps it. Core dumps lack it, and MADV_DONTNEED clears it but keeps its pages, so that a
+    /// userfaultfd reports no page missing. Tested with OpenJDK, MariaDB and QEMU's directories.
+    #[arg(long)]
+    private: bool,
     /// Serve System V segments without a key: the program and its forks alone can attach them
     #[arg(long)]
     shm: bool,
@@ -70,38 +61,59 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    refuse_old_log()?;
     let shim = match &args.preload {
         Some(path) => path.clone(),
         None => installed::shim()?,
     };
     let socket = std::path::absolute(&args.daemon.socket)?;
-    let private = args.private.to_possible_value();
     let mut command = Command::new(&args.command[0]);
     command
         .args(&args.command[1..])
-        .env("LD_PRELOAD", before(shim.as_os_str(), std::env::var_os("LD_PRELOAD")))
         .env("PREZERO_SOCKET", socket)
-        .env("PREZERO_PRIVATE", private.as_ref().map_or("copy", |value| value.get_name()));
-    if args.shm {
-        command.env("PREZERO_SHM", "1");
+        .env(SECCOMP_FILTERS, seccomp_filters().to_string());
+    for (name, is_set) in [("PREZERO_PRIVATE", args.private), ("PREZERO_SHM", args.shm)] {
+        if is_set {
+            command.env(name, "1");
+        }
     }
     for (name, value) in [("PREZERO_ONLY", &args.only), ("PREZERO_SHIM_LOG", &args.log)] {
         if let Some(value) = value {
             command.env(name, value);
         }
     }
-    if let Some(why) = program::why_not_served(&args.command[0]) {
-        // Nobody to tell, where that cannot be written.
-        let _ = writeln!(std::io::stderr(), "prezero: {why}: it gets no lent memory");
+    let obstacle = program::why_not_served(&args.command[0]);
+    if let Some(obstacle) = &obstacle {
+        let what = "it gets no lent memory, but the kernel module serves it";
+        // A closed standard error is no reason to start nothing.
+        let _ = writeln!(std::io::stderr(), "prezero: {}: {what}", obstacle.why);
+    }
+    if !obstacle.is_some_and(|obstacle| obstacle.is_fatal) {
+        let first = before(shim.as_os_str(), std::env::var_os("LD_PRELOAD"));
+        command.env("LD_PRELOAD", first);
     }
     let tunables = std::env::var_os("GLIBC_TUNABLES").unwrap_or_default();
     if tunables.as_bytes().split(|byte| *byte == b':').any(has_own_pages) {
         let what = "GLIBC_TUNABLES has malloc take huge pages by itself";
-        // The same.
         let _ = writeln!(std::io::stderr(), "prezero: {what}: those are not lent");
     }
     Err(become_command(&mut command))
+}
+
+/// Tells the shim how many filters the operator has set.
+const SECCOMP_FILTERS: &str = "PREZERO_SECCOMP_FILTERS";
+
+/// How many seccomp filters limit this process. The shim serves no program that has added one.
+fn seccomp_filters() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    // Before Linux 5.9 the kernel tells the mode alone.
+    match (field("Seccomp:"), field("Seccomp_filters:")) {
+        (Some(0) | None, _) => 0,
+        (Some(_), count) => count.unwrap_or(u32::MAX),
+    }
 }
 
 /// Whether a tunable of the C library's says so: by 2, or by a page size in bytes.
@@ -110,7 +122,7 @@ fn has_own_pages(tunable: &[u8]) -> bool {
     value.is_some_and(|value| !matches!(value, b"" | b"0" | b"1"))
 }
 
-/// First of the libraries to preload: whoever comes before it gets the calls first.
+/// First of the libraries to preload: an earlier library would get the calls first.
 fn before(shim: &OsStr, others: Option<OsString>) -> OsString {
     let mut all = shim.to_owned();
     if let Some(others) = others.filter(|others| !others.is_empty()) {

@@ -5,41 +5,25 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use book::config::{Config, PoolConfig, Set};
-use clap::builder::UnknownArgumentValueParser;
 use tracing_subscriber::filter::LevelFilter;
 use wire::DEFAULT_SOCKET;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::log;
-use crate::shared::{agent_socket, refuse_old_log};
+use crate::shared::agent_socket;
 
 /// Run the daemon: own huge pages, keep them zeroed, lend them
 ///
-/// What it does is said by a TOML file (--config), whose keys are in prezero.toml(5). A --set
-/// overrides one key of it, and a --pool replaces its pool of the same node, page size and block;
-/// both do without a file. It runs in
-/// the foreground, logs to standard error, and ends at SIGTERM or SIGINT. Ready and lent memory
-/// survives that: the next daemon finds it. At SIGHUP it reads the file again; one that is refused
-/// changes nothing, and one that is not replaces what `prezero set` has changed, too.
+/// A TOML file (--config) configures it; its keys are in prezero.toml(5). A --set overrides one key
+/// of it, and a --pool replaces its pool of the same node, page size and block; both work without a
+/// file. It runs in the foreground, logs to standard error, and ends at SIGTERM or SIGINT. Ready
+/// and lent memory survives that: the next daemon finds it. At SIGHUP it reads the file again. A
+/// refused file changes nothing; an accepted one also replaces the changes made by `prezero set`.
 ///
 /// Started by systemd it takes the socket of a socket unit, reports that it is ready, feeds the
 /// watchdog, and has what its next start needs kept.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "\
-Examples:
-  prezero serve --pool page_size=1G,ready_high=8
-  prezero serve --config /etc/prezero/prezero.toml --set workers.max=4 --set workers.cpus=0-3
-  prezero serve --config /etc/prezero/prezero.toml --check && systemctl reload prezero
-  prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096
-  prezero serve --pool page_size=2M,ready=4G,reserve_max=64G,reserve_idle=10m
-
-Fields of a pool, with their defaults:
-  node=0, page_size, pages_per_block=1, leave_free=0, max (none)
-  ready_high=0       zero in the background up to so many pages; 0 only on request
-  ready_low          ... as soon as fewer than this are ready; default ready_high
-  recycle=fresh      or in-place: several times as fast, for one trust domain
-  reserve_max        the kernel's pool grows as far as this; none: it is left alone
-  reserve_min=0, reserve_idle=10m, reserve_free (1/16 of the node's memory)")]
+#[command(after_help = after_help())]
 pub(crate) struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
@@ -62,70 +46,54 @@ pub(crate) struct Args {
     /// A key of the configuration, as in workers.max=4 or lend_group=kvm; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<Set>,
-    /// Plain memory instead of huge pages: for trying it out, without root
+    /// Plain memory instead of huge pages: for a trial as an ordinary user
     #[arg(long)]
     plain: bool,
     /// What to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "PREZERO_LOG_LEVEL", default_value = "info")]
     log: LevelFilter,
-    #[command(flatten)]
-    gone: Gone,
 }
 
-/// Flags that said what a key of the configuration says, and the key.
-const GONE: [(&str, &str); 17] = [
-    ("provider", "provider"),
-    ("workers", "workers.max"),
-    ("worker-cpus", "workers.cpus"),
-    ("worker-nice", "workers.nice"),
-    ("worker-sched-idle", "workers.sched_idle"),
-    ("worker-cgroup", "workers.cgroup"),
-    ("pause-above-pressure", "workers.pause_above_pressure"),
-    ("lend-group", "lend_group"),
-    ("zero-group", "zero_group"),
-    ("trust-zero-group", "trust_zero_group"),
-    ("tree", "tree.path"),
-    ("no-tree", "tree.enabled"),
-    ("tree-group", "tree.group"),
-    ("tree-mode", "tree.mode"),
-    ("quota", "quota"),
-    ("quota-of", "quota_of.UID"),
-    ("metrics", "metrics.listen"),
-];
+/// The examples, and the fields of a pool with the defaults that the daemon has for them.
+fn after_help() -> String {
+    let pool: PoolConfig = "page_size=2M,reserve_max=2M".parse().expect("a good pool");
+    let idle = humantime::format_duration(pool.elastic.reserve_idle);
+    format!(
+        "\
+Examples:
+  prezero serve --pool page_size=1G,ready_high=8
+  prezero serve --config /etc/prezero/prezero.toml --set workers.max=4 --set workers.cpus=0-3
+  prezero serve --config /etc/prezero/prezero.toml --check && systemctl reload prezero
+  prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096
+  prezero serve --pool page_size=2M,ready=4G,reserve_max=64G,reserve_idle=10m
 
-/// None of [`GONE`]: each is refused with the key that says the same.
-#[derive(Debug, Clone)]
-struct Gone;
-
-impl clap::Args for Gone {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        GONE.into_iter().fold(command, |command, (flag, key)| {
-            let tip = format!("it is a key of the configuration: --set {key}=VALUE");
-            let parser = UnknownArgumentValueParser::suggest(tip);
-            let flag = clap::Arg::new(flag).long(flag).num_args(0..=1).hide(true);
-            command.arg(flag.default_missing_value("").value_parser(parser))
-        })
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
-}
-
-impl clap::FromArgMatches for Gone {
-    fn from_arg_matches(_: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self)
-    }
-
-    fn update_from_arg_matches(&mut self, _: &clap::ArgMatches) -> Result<(), clap::Error> {
-        Ok(())
-    }
+Fields of a pool, with their defaults:
+  page_size          required
+  node={node}             the NUMA node
+  ready              this much ready, in blocks of all sizes; replaces the next three
+  pages_per_block={block}  pages of one block, which is one file
+  ready_high={high}       zero in the background up to this; 0 only on request
+  ready_low          ... as soon as less than this is ready; default ready_high
+  max                the most that the pool may own; default no bound
+  leave_free={free}       pages that stay free in the kernel's pool
+  recycle={recycle}       how returned blocks become zero: auto, fresh or in-place
+  reserve_max        the kernel's pool grows up to this; default: it keeps its size
+  reserve_min={min}      the kernel's pool stays at least this large
+  reserve_idle={idle}   how long unneeded pages stay in the kernel's pool
+  reserve_free       memory that stays available; default 1/16 of the node's",
+        node = pool.node,
+        block = pool.pages_per_block,
+        high = pool.ready_high,
+        free = pool.leave_free,
+        recycle = pool.recycle,
+        min = pool.elastic.reserve_min,
+    )
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    refuse_old_log()?;
     if args.check {
-        // What is wrong with the file is a bad one's code, whatever the daemon would end with.
+        // An error in the file has the exit code of a bad file, whatever error the daemon would end
+        // with.
         daemon::check(&options(args)?).map_err(Failure::usage)?;
         return Ok(Exit::Done);
     }
@@ -134,13 +102,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What the file and what is set over it say together; of `args` nothing else is looked at.
+/// The file and the settings over it together; other parts of `args` are ignored.
 fn config(args: &Args) -> Result<Config, Failure> {
     let text = match &args.config {
         None => String::new(),
         Some(path) => std::fs::read_to_string(path).map_err(|error| in_file(path, &error))?,
     };
-    // What is wrong with the file names it; what is wrong with a key names that.
+    // An error in the file names the file; an error in a key names the key.
     if let Some(path) = &args.config {
         Config::from_toml(&text).map_err(|error| in_file(path, &error))?;
     }
@@ -207,18 +175,24 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_is_a_key_now_names_it_and_the_key_exists() {
-        for (flag, key) in GONE {
-            for value in [vec![], vec!["4"]] {
-                let flag = format!("--{flag}");
-                let words = ["serve", &flag].into_iter().chain(value);
-                let error = Line::try_parse_from(words).unwrap_err().to_string();
-                assert!(error.contains(&format!("--set {key}=")), "{flag}: {error}");
-            }
-            let set = format!("{}=nonsense", key.replace("UID", "1")).parse().unwrap();
-            if let Err(error) = Config::from_toml_and("", &[set]) {
-                assert!(!error.to_string().contains("unknown field"), "{error}");
-            }
+    fn help_names_every_field_of_a_pool_and_its_default() {
+        let pool: PoolConfig = "page_size=2M,reserve_max=2M".parse().unwrap();
+        let help = after_help();
+        let (_, fields) = help.split_once("with their defaults:\n").expect("the fields");
+        let written = serde_json::to_value(pool).unwrap();
+        for (name, value) in written.as_object().unwrap() {
+            let field = fields.lines().find_map(|line| {
+                let word = line.split_whitespace().next()?;
+                let (key, default) = word.split_once('=').unwrap_or((word, ""));
+                (key == name).then(|| default.to_owned())
+            });
+            let expected = match value {
+                serde_json::Value::Null => String::new(),
+                _ if ["page_size", "reserve_max"].contains(&name.as_str()) => String::new(),
+                serde_json::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            assert_eq!(field, Some(expected), "{name}");
         }
     }
 }

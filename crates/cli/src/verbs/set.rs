@@ -4,27 +4,26 @@
 use std::str::FromStr;
 
 use book::config::Amount;
-use units::{Bytes, PageSize};
+use units::Pages;
 use wire::{PoolChange, PoolStatus, Recycle};
-use worker::Which;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::pools;
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 
 /// Change a pool's thresholds, or add a pool
 ///
-/// Keys, as in the configuration file: ready (so much ready, in blocks of all sizes), or of a pool
-/// with blocks of one size ready_low (background zeroing starts below so much ready) and ready_high
-/// (and stops at so much); max (what the pool may own), leave_free (what stays free in the kernel's
-/// pool), recycle (auto, fresh, in-place). Amounts are sizes, as 16G, or numbers of pages. What is
-/// not named stays as it is; if one value is refused, nothing is changed. The configuration file is
-/// not written. How far an elastic pool may grow (reserve_min, reserve_max and the like) is set
-/// there alone: write it and reload the daemon, as by `systemctl reload prezero`.
+/// Keys, as in the configuration file: ready (bytes wanted ready, in blocks of all sizes), or of a
+/// pool with blocks of one size ready_low (background zeroing starts below it) and ready_high (and
+/// stops at it). Also max (the most that the pool may own), leave_free (pages that stay free in the
+/// kernel's pool), recycle (auto, fresh, in-place). Amounts are sizes, as 16G, or numbers of pages.
+/// Unnamed keys stay as they are; if one value is refused, all stay. The configuration file is left
+/// alone. The limits of an elastic pool (reserve_min, reserve_max and the like) are set there
+/// alone: write it and reload the daemon, as by `systemctl reload prezero`.
 ///
-/// The pool need only be named as far as there are several. If none fits and --page-size is given,
-/// a pool is added, which only root may: of blocks of --pages-per-block or, with ready, of all
-/// sizes. The page size must be one that the daemon was started with.
+/// With several pools, name the pool by as many parts as tell it apart. If none fits and
+/// --page-size is given, a pool is added, which only root may: of blocks of --pages-per-block or,
+/// with ready, of all sizes. The page size must be one that the daemon was started with.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +35,7 @@ pub(crate) struct Args {
     daemon: Daemon,
     #[command(flatten)]
     which: Which,
-    /// The pool whose blocks have so many pages, or are of that size
+    /// The pool with blocks of this number of pages, or of this size
     #[arg(long, value_name = "N|SIZE")]
     pages_per_block: Option<Amount>,
     /// What to change
@@ -94,15 +93,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut client = args.daemon.connect()?;
     let pools = client.status()?.pools;
     let mut change = shape(args, &pools).map_err(Failure::usage)?;
-    let page_size = PageSize::try_from(change.page_bytes).map_err(Failure::usage)?;
-    let pages = |amount: &Amount| match amount.pages(page_size) {
-        Ok(pages) => Ok(Some(pages.0)),
-        Err(error) => Err(Failure::usage(error)),
-    };
+    let page_size = change.page_size;
+    let pages = |amount: &Amount| amount.pages(page_size).map(Some).map_err(Failure::usage);
     for one in &args.changes {
         match one {
             Change::Ready(amount) => {
-                if change.pages_per_block != 0 {
+                if change.pages_per_block != Pages(0) {
                     let shape = format!("blocks of {} pages", change.pages_per_block);
                     return Err(Failure::usage(format!(
                         "the pool has {shape}: write ready_high, or name no block size in the configuration"
@@ -114,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             Change::ReadyHigh(amount) => change.ready_high = pages(amount)?,
             Change::Max(amount) => change.max_pages = pages(amount)?,
             Change::LeaveFree(amount) => change.leave_free = pages(amount)?,
-            Change::Recycle(how) => change.recycle = Some(how.to_string()),
+            Change::Recycle(how) => change.recycle = Some(*how),
         }
     }
     client.configure(change)?;
@@ -125,30 +121,30 @@ pub(crate) fn run(args: &Args) -> Outcome {
 fn shape(args: &Args, pools: &[PoolStatus]) -> Result<PoolChange, String> {
     let has_blocks = |pool: &PoolStatus| {
         let Some(wanted) = args.pages_per_block else { return true };
-        let pages = PageSize::new(pool.page_bytes).and_then(|size| wanted.pages(size).ok());
-        pages.is_some_and(|pages| pages.0 == pool.pages_per_block)
+        let pages = wanted.pages(pool.page_size);
+        pages.is_ok_and(|pages| pages == pool.pages_per_block)
     };
     let meant: Vec<_> = pools
         .iter()
-        .filter(|pool| args.which.fits(pool.node, pool.page_bytes))
+        .filter(|pool| args.which.get().fits(pool.node, pool.page_size))
         .filter(|pool| has_blocks(pool))
         .collect();
-    match (&meant[..], args.which.page_size) {
+    match (&meant[..], args.which.get().page_size) {
         ([pool], _) => Ok(PoolChange {
             node: pool.node,
-            page_bytes: pool.page_bytes,
+            page_size: pool.page_size,
             pages_per_block: pool.pages_per_block,
             ..PoolChange::default()
         }),
         ([], Some(page_size)) => {
             let is_mixed = args.changes.iter().any(|one| matches!(one, Change::Ready(_)));
             let pages_per_block = match args.pages_per_block {
-                Some(amount) => amount.pages(page_size).map_err(|error| error.to_string())?.0,
-                None => u64::from(!is_mixed),
+                Some(amount) => amount.pages(page_size).map_err(|error| error.to_string())?,
+                None => Pages(u64::from(!is_mixed)),
             };
             Ok(PoolChange {
-                node: args.which.node().map_or(0, |node| node.0),
-                page_bytes: page_size.bytes(),
+                node: args.which.get().node().unwrap_or_default(),
+                page_size,
                 pages_per_block,
                 ..PoolChange::default()
             })
@@ -168,16 +164,15 @@ fn list(pools: &[PoolStatus]) -> String {
     if pools.is_empty() {
         return "none".into();
     }
-    let name = |pool: &PoolStatus| {
-        format!("node {} {}{}", pool.node, Bytes(pool.page_bytes), pools::times(pool))
-    };
+    let name =
+        |pool: &PoolStatus| format!("node {} {}{}", pool.node, pool.page_size, pools::times(pool));
     pools.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use units::Pages;
+    use units::{Bytes, Node, PageSize, Pages};
 
     #[test]
     fn changes_are_read_and_bad_ones_name_what_is_allowed() {
@@ -198,25 +193,25 @@ mod tests {
 
     fn pool(node: u32, page_bytes: u64, pages_per_block: u64) -> PoolStatus {
         PoolStatus {
-            node,
-            page_bytes,
-            pages_per_block,
+            node: Node(node),
+            page_size: PageSize::new(page_bytes).expect("a page size"),
+            pages_per_block: Pages(pages_per_block),
             recycle: Recycle::Fresh,
-            zeroable_pages: 0,
-            zeroing_pages: 0,
-            ready_pages: 0,
-            lent_pages: 0,
-            kept_pages: 0,
-            lingering_pages: 0,
-            mapped_pages: 0,
-            pinned_pages: 0,
+            zeroable_pages: Pages(0),
+            zeroing_pages: Pages(0),
+            ready_pages: Pages(0),
+            lent_pages: Pages(0),
+            kept_pages: Pages(0),
+            lingering_pages: Pages(0),
+            mapped_pages: Pages(0),
+            pinned_pages: Pages(0),
             blocks: 0,
-            ready_low: 0,
-            ready_high: 0,
+            ready_low: Pages(0),
+            ready_high: Pages(0),
             max_pages: None,
-            leave_free: 0,
-            kernel_free_pages: 0,
-            kernel_reserved_pages: 0,
+            leave_free: Pages(0),
+            kernel_free_pages: Pages(0),
+            kernel_reserved_pages: Pages(0),
             sizes: Vec::new(),
             elastic: None,
         }
@@ -229,7 +224,7 @@ mod tests {
             args: Args,
         }
         let line: Line = clap::Parser::parse_from(format!("set {line} max=1").split_whitespace());
-        shape(&line.args, pools).map(|c| (c.node, c.page_bytes, c.pages_per_block))
+        shape(&line.args, pools).map(|c| (c.node.0, c.page_size.bytes(), c.pages_per_block.0))
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
-use units::Bytes;
+use units::Pages;
 use wire::{LoanStatus, PoolStatus, Status, UserStatus};
 
 use crate::exit::{Exit, Outcome};
@@ -18,15 +18,13 @@ use crate::shared::Daemon;
 ///
 /// Counts are pages of the line's size. READY pages are zero and wait for a borrower. ZEROABLE
 /// pages could be zeroed now: dirty ones that the daemon owns, and free ones of the kernel's pool
-/// that it may take. LINGERING pages were returned, but somebody still has them open, mapped or
-/// pinned, which a line below says.
-/// A pool that was only told how much to have ready has BLOCKs of all sizes; a table says of which,
-/// as the loans of late have asked for them.
-/// Background zeroing starts below LOW and stops at HIGH ready pages. FREE are those left in the
-/// kernel's pool and promised to nobody, which with provider kernel are the same pages: READY,
-/// ZEROING and ZEROABLE ones are free. Of a loan, PID and COMMAND are the process that asked for it
-/// and UNIT its control group; HOLE are pages that were not ready. Whoever may only borrow sees
-/// these of its own loans.
+/// that it may take. LINGERING pages were returned, but a process still has them open, mapped or
+/// pinned, and a line below says which. A pool with only a ready target has BLOCKs of all sizes; a
+/// table lists the sizes, as learnt from recent loans. Background zeroing starts below LOW and
+/// stops at HIGH ready pages. FREE pages are left in the kernel's pool and unpromised. With
+/// provider kernel they are the same pages: READY, ZEROING and ZEROABLE ones are free. Of a loan,
+/// PID and COMMAND are the process that asked for it and UNIT its control group; HOLE are pages
+/// that the borrower's faults fill. Users that may only borrow see these of their own loans.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -62,8 +60,8 @@ impl Serialize for Report {
         let Status { workers, paused_by_pressure, fresh_because, drained, tree, .. } = &self.0;
         let Status { unknown_files, counters, .. } = &self.0;
         let name = loans::name_of;
-        let loans: Vec<_> = loans.iter().map(|of| Named { user: name(of.uid), of }).collect();
-        let users: Vec<_> = users.iter().map(|of| Named { user: name(of.uid), of }).collect();
+        let loans: Vec<_> = loans.iter().map(|of| Named { user: name(of.uid.0), of }).collect();
+        let users: Vec<_> = users.iter().map(|of| Named { user: name(of.uid.0), of }).collect();
         let mut fields = serializer.serialize_struct("Status", 15)?;
         fields.serialize_field("provider", provider)?;
         fields.serialize_field("kernel", kernel)?;
@@ -130,11 +128,11 @@ impl Record for Report {
             "since start: {} loans ({} kept), {} lent ready, {} not ready, {} refused, {} zeroed, {} given back, {} workers lost",
             counters.loans,
             counters.kept_loans,
-            Bytes(counters.hit_bytes),
-            Bytes(counters.miss_bytes),
+            counters.hit_bytes,
+            counters.miss_bytes,
             counters.refusals,
-            Bytes(counters.zeroed_bytes),
-            Bytes(counters.given_back_bytes),
+            counters.zeroed_bytes,
+            counters.given_back_bytes,
             counters.lost_workers,
         )
     }
@@ -142,14 +140,14 @@ impl Record for Report {
 
 /// By what pages linger, where any do.
 fn lingering(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
-    let lingers: Vec<_> = pools.iter().filter(|pool| pool.lingering_pages > 0).collect();
+    let lingers: Vec<_> = pools.iter().filter(|pool| pool.lingering_pages > Pages(0)).collect();
     if !lingers.is_empty() {
         writeln!(out)?;
     }
     for pool in lingers {
         let (mapped, pinned) = (pool.mapped_pages, pool.pinned_pages);
         let open = pool.lingering_pages.saturating_sub(mapped + pinned);
-        let page = Bytes(pool.page_bytes);
+        let page = pool.page_size;
         writeln!(
             out,
             "lingering, node {}, {page}: {pinned} pinned, {mapped} mapped, {open} open: `prezero holders` says by whom",
@@ -159,13 +157,13 @@ fn lingering(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     Ok(())
 }
 
-/// Of which kernel's pools others were promised what is free.
+/// The kernel's pools with free pages that are promised to other programs.
 fn reserved(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     let mut told = BTreeSet::new();
-    for pool in pools.iter().filter(|pool| pool.kernel_reserved_pages > 0) {
-        if told.insert((pool.node, pool.page_bytes)) {
-            let (node, page) = (pool.node, Bytes(pool.page_bytes));
-            let reserved = count(pool.kernel_reserved_pages, "page");
+    for pool in pools.iter().filter(|pool| pool.kernel_reserved_pages > Pages(0)) {
+        if told.insert((pool.node, pool.page_size.bytes())) {
+            let (node, page) = (pool.node, pool.page_size);
+            let reserved = count(pool.kernel_reserved_pages.0, "page");
             writeln!(out)?;
             writeln!(
                 out,
@@ -209,7 +207,7 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
             ];
             let mut row = vec![
                 pool.node.to_string(),
-                Bytes(pool.page_bytes).to_string(),
+                pool.page_size.to_string(),
                 pools::block(pool),
                 pool.recycle.to_string(),
             ];
@@ -247,15 +245,15 @@ fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
             loans::or_dash(loan.command.as_ref()),
             loans::or_dash(loan.owner.as_ref()),
             nodes.join(","),
-            loans::age(loan.age_seconds),
-            Bytes(loan.page_bytes).to_string(),
+            loans::age(loan.age),
+            loan.page_size.to_string(),
             // Pages that it has taken itself, beyond the loan, are added.
             match loan.grown_pages {
-                0 => loan.pages.to_string(),
+                Pages(0) => loan.pages.to_string(),
                 grown => format!("{}+{grown}", loan.pages),
             },
             loan.hole_pages.to_string(),
-            loans::size(loan.pages, loan.page_bytes),
+            loans::size(loan.pages.0, loan.page_size.bytes()),
             loans::unit(loan.cgroup.as_deref()),
         ]
     };
@@ -267,10 +265,10 @@ fn user_table(out: &mut dyn Write, users: &[UserStatus]) -> io::Result<()> {
     let columns = [("USER", Left), ("LOANS", Right), ("HELD", Right), ("QUOTA", Right)];
     let row = |user: &UserStatus| {
         vec![
-            loans::user(user.uid),
+            loans::user(user.uid.0),
             user.loans.to_string(),
-            Bytes(user.held_bytes).to_string(),
-            loans::or_dash(user.quota_bytes.map(Bytes)),
+            user.held_bytes.to_string(),
+            loans::or_dash(user.quota_bytes),
         ]
     };
     table::write(out, &columns, &users.iter().map(row).collect::<Vec<_>>())
@@ -278,8 +276,11 @@ fn user_table(out: &mut dyn Write, users: &[UserStatus]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::output::text;
+    use units::{Bytes, LeaseId, Node, PageSize, Uid};
     use wire::Counters;
 
     fn report() -> Report {
@@ -289,48 +290,48 @@ mod tests {
             version: "0.1.0".into(),
             pid: 7,
             pools: vec![PoolStatus {
-                node: 0,
-                page_bytes: 1 << 30,
-                pages_per_block: 8,
+                node: Node(0),
+                page_size: PageSize::GIB_1,
+                pages_per_block: Pages(8),
                 recycle: wire::Recycle::Fresh,
-                zeroable_pages: 16,
-                zeroing_pages: 0,
-                ready_pages: 8,
-                lent_pages: 8,
-                kept_pages: 0,
-                lingering_pages: 0,
-                mapped_pages: 0,
-                pinned_pages: 0,
+                zeroable_pages: Pages(16),
+                zeroing_pages: Pages(0),
+                ready_pages: Pages(8),
+                lent_pages: Pages(8),
+                kept_pages: Pages(0),
+                lingering_pages: Pages(0),
+                mapped_pages: Pages(0),
+                pinned_pages: Pages(0),
                 blocks: 4,
-                ready_low: 8,
-                ready_high: 16,
+                ready_low: Pages(8),
+                ready_high: Pages(16),
                 max_pages: None,
-                leave_free: 0,
-                kernel_free_pages: 2,
-                kernel_reserved_pages: 0,
+                leave_free: Pages(0),
+                kernel_free_pages: Pages(2),
+                kernel_reserved_pages: Pages(0),
                 sizes: Vec::new(),
                 elastic: None,
             }],
             levels: Vec::new(),
             loans: vec![LoanStatus {
-                lease: 3,
-                page_bytes: 1 << 30,
-                pages: 8,
+                lease: LeaseId(3),
+                page_size: PageSize::GIB_1,
+                pages: Pages(8),
                 blocks: 1,
-                nodes: vec![0],
-                ready_pages: 7,
-                hole_pages: 1,
-                age_seconds: Some(90),
+                nodes: vec![Node(0)],
+                ready_pages: Pages(7),
+                hole_pages: Pages(1),
+                age: Some(Duration::from_secs(90)),
                 pid: Some(77),
                 command: Some("qemu".into()),
                 cgroup: Some("/machine.slice/vm.scope".into()),
                 ..LoanStatus::default()
             }],
             users: vec![UserStatus {
-                uid: 0,
+                uid: Uid(0),
                 loans: 1,
-                held_bytes: 8 << 30,
-                quota_bytes: Some(16 << 30),
+                held_bytes: Bytes(8 << 30),
+                quota_bytes: Some(Bytes(16 << 30)),
             }],
             workers: 1,
             paused_by_pressure: true,
@@ -338,7 +339,7 @@ mod tests {
             drained: false,
             tree: None,
             unknown_files: 0,
-            counters: Counters { loans: 1, hit_bytes: 8 << 30, ..Counters::default() },
+            counters: Counters { loans: 1, hit_bytes: Bytes(8 << 30), ..Counters::default() },
         })
     }
 
@@ -366,16 +367,16 @@ since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 
     #[test]
     fn what_lingers_and_what_is_not_seen_is_said() {
         let Report(mut status) = report();
-        status.pools[0].lingering_pages = 6;
-        status.pools[0].mapped_pages = 1;
-        status.pools[0].pinned_pages = 3;
-        status.pools[0].kernel_reserved_pages = 1539;
+        status.pools[0].lingering_pages = Pages(6);
+        status.pools[0].mapped_pages = Pages(1);
+        status.pools[0].pinned_pages = Pages(3);
+        status.pools[0].kernel_reserved_pages = Pages(1539);
         status.fresh_because = Some("no BTF".into());
         status.pools[0].elastic = Some(wire::ElasticStatus {
-            max_pages: 64,
-            total_pages: 18,
-            grown_pages: 16,
-            held_pages: Some(18),
+            max_pages: Pages(64),
+            total_pages: Pages(18),
+            grown_pages: Pages(16),
+            held_pages: Some(Pages(18)),
             short_because: Some("memory".into()),
             ..wire::ElasticStatus::default()
         });
@@ -394,7 +395,7 @@ since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 
     fn a_loan_of_a_subordinate_that_has_grown_says_so() {
         let Report(status) = report();
         let uid = 4_000_000_001;
-        let loan = LoanStatus { uid, grown_pages: 375, ..status.loans[0].clone() };
+        let loan = LoanStatus { uid: Uid(uid), grown_pages: Pages(375), ..status.loans[0].clone() };
         let text = text(&Report(Status { loans: vec![loan], ..status }));
         assert!(text.contains("4000000001 of root") && text.contains(" 8+375 "), "{text}");
     }

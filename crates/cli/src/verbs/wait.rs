@@ -8,21 +8,21 @@ use client::Client;
 use serde::Serialize;
 use units::Bytes;
 use wire::PoolStatus;
-use worker::{Stop, Which};
+use worker::Stop;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record, pools, seconds};
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 
 /// How often is looked: a status costs the daemon 0.1 ms.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Wait until memory is ready
 ///
-/// Without --ready: until no pool that is meant has fewer ready pages than its ready_low, below
-/// which background zeroing starts. With it: until that much is ready in all of them together. A
-/// daemon that is not there yet is waited for, too. Ends with exit code 5 when --timeout is over,
-/// and says what is missing.
+/// Without --ready: until every selected pool has at least ready_low ready pages, the threshold
+/// below which background zeroing starts. With it: until that much is ready in all of them
+/// together. It waits for a daemon that has yet to start, too. Ends with exit code 5 when --timeout
+/// is over, and names the shortage.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -34,10 +34,10 @@ pub(crate) struct Args {
     daemon: Daemon,
     #[command(flatten)]
     which: Which,
-    /// How much is to be ready, as in 64G
+    /// The amount to wait for, as in 64G
     #[arg(long, value_name = "SIZE")]
     ready: Option<Bytes>,
-    /// How long to wait, as in 30s or 5min; for ever without it
+    /// How long to wait, as in 30s or 5min; default: for ever
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -81,25 +81,25 @@ fn look(args: &Args, kept: &mut Option<Client>) -> Result<Vec<PoolStatus>, clien
     };
     let mut pools = client.status()?.pools;
     *kept = Some(client);
-    pools.retain(|pool| args.which.fits(pool.node, pool.page_bytes));
+    let which = args.which.get();
+    pools.retain(|pool| which.fits(pool.node, pool.page_size));
     Ok(pools)
 }
 
 fn ready(pools: &[PoolStatus]) -> Bytes {
-    pools.iter().map(|pool| Bytes(pool.ready_pages.saturating_mul(pool.page_bytes))).sum()
+    pools.iter().map(|pool| pool.ready_pages.bytes(pool.page_size)).sum()
 }
 
-/// What is not ready yet.
+/// The shortage.
 fn missing(args: &Args, pools: &[PoolStatus]) -> Option<String> {
     if let Some(wanted) = args.ready {
         let ready = ready(pools);
         return (ready < wanted).then(|| format!("{ready} of {wanted} are ready"));
     }
     let low = pools.iter().find(|pool| pool.ready_pages < pool.ready_low)?;
-    let PoolStatus { node, page_bytes, ready_pages, ready_low, .. } = low;
+    let PoolStatus { node, page_size, ready_pages, ready_low, .. } = low;
     let times = pools::times(low);
-    let page = Bytes(*page_bytes);
-    Some(format!("node {node} {page}{times} has {ready_pages} of {ready_low} pages ready"))
+    Some(format!("node {node} {page_size}{times} has {ready_pages} of {ready_low} pages ready"))
 }
 
 #[derive(Debug, Serialize)]

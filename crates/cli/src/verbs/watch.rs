@@ -5,13 +5,12 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use units::{Bytes, Pages};
+use units::Pages;
 use wire::{Level, WatchReply};
-use worker::Which;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record};
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 
 /// Report how many pages are ready: on every change, or when they fall below a threshold
 ///
@@ -44,7 +43,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let (node, page_size) = (args.which.node(), args.which.page_size);
+    let (node, page_size) = (args.which.get().node(), args.which.get().page_size);
     let client = args.daemon.connect()?;
     for reply in client.watch(node, page_size, args.below.map(Pages), args.interval)? {
         args.form.print_next(&Report { time: now(), reply: reply? })?;
@@ -71,12 +70,11 @@ struct Report {
 impl Record for Report {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         for level in &self.reply.levels {
-            let Level { node, page_bytes, ready_pages, zeroable_pages, zeroing_pages, lent_pages } =
+            let Level { node, page_size, ready_pages, zeroable_pages, zeroing_pages, lent_pages } =
                 level;
-            let page = Bytes(*page_bytes);
             writeln!(
                 out,
-                "node {node} {page}: {ready_pages} ready, {zeroing_pages} zeroing, {zeroable_pages} zeroable, {lent_pages} lent",
+                "node {node} {page_size}: {ready_pages} ready, {zeroing_pages} zeroing, {zeroable_pages} zeroable, {lent_pages} lent",
             )?;
         }
         Ok(())
@@ -87,18 +85,19 @@ impl Record for Report {
 mod tests {
     use super::*;
     use crate::output::text;
+    use units::{Node, PageSize};
 
     #[test]
     fn one_line_per_level() {
         let level = |node| Level {
             node,
-            page_bytes: 2 << 20,
-            ready_pages: 3,
-            zeroable_pages: 2,
-            zeroing_pages: 1,
-            lent_pages: 0,
+            page_size: PageSize::MIB_2,
+            ready_pages: Pages(3),
+            zeroable_pages: Pages(2),
+            zeroing_pages: Pages(1),
+            lent_pages: Pages(0),
         };
-        let reply = WatchReply { levels: vec![level(0), level(1)] };
+        let reply = WatchReply { levels: vec![level(Node(0)), level(Node(1))] };
         let report = Report { time: 0.0, reply };
         let line = |node| format!("node {node} 2M: 3 ready, 1 zeroing, 2 zeroable, 0 lent\n");
         assert_eq!(text(&report), line(0) + &line(1));

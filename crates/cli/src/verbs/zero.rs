@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clear::{Chunk, Method};
 use client::Client;
 use linux::Roots;
 use linux::hugepagectl::ALL;
@@ -13,25 +14,27 @@ use linux::kernel::Device;
 use units::{Bytes, Domain, Node, PageSize, Pages};
 use wire::PoolStatus;
 use worker::context::allowed_cpus;
-use worker::{Engine, Exit as Ended, Invocation, Stop, Summary, Unfinished, Work, Worker};
+use worker::{
+    Engine, Exit as Ended, Invocation, PageLimit, Stop, Summary, Unfinished, Work, Worker,
+};
 
 use crate::exit::{Failure, Outcome};
 use crate::output::{self, Form, Record, count, progress, rate, seconds};
-use crate::shared::Daemon;
+use crate::shared::{Daemon, Which};
 
 /// Zero pages now, in this process's own scheduling and cgroup context
 ///
-/// Takes blocks from the daemon and zeroes them, PAGES pages of the sizes meant or as many as there
-/// are: a number above that zeroes what there is. What is not meant by --node and --page-size is
-/// left alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256
-/// KiB where memory is cleared in place, within some 10 ms where the kernel zeroes its own pool,
-/// and what was done is kept; a second Ctrl-C ends it at once.
+/// Takes blocks from the daemon and zeroes them, PAGES pages of the selected sizes: a number above
+/// the zeroable pages zeroes all of them. --node and --page-size select; other pages are left
+/// alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256 KiB
+/// where memory is cleared in place, within some 10 ms where the kernel zeroes its own pool.
+/// Finished work is kept. A second Ctrl-C ends it at once.
 ///
 /// Members of zero_group that root does not trust with lent memory get no blocks in their hands:
 /// theirs is done by the control tree, in one thread.
 ///
-/// The work is charged to whoever runs this: put it under `nice`, `taskset` or `systemd-run
-/// --scope` as you like.
+/// The caller pays for the work: put it under `nice`, `taskset` or `systemd-run --scope` as you
+/// like.
 #[derive(Debug, clap::Args)]
 #[command(
     args_override_self = true,
@@ -45,13 +48,83 @@ pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    invocation: Invocation,
+    work: Asked,
     #[command(flatten)]
     form: Form,
 }
 
-pub(crate) fn run(args: &Args) -> Outcome {
-    let Args { daemon, invocation, form } = args;
+/// What becomes an [`Invocation`].
+#[derive(Debug, clap::Args)]
+struct Asked {
+    #[command(flatten)]
+    which: Which,
+    /// Threads (default: as many as this process may use CPUs)
+    #[arg(short = 'j', long = "threads", value_name = "N")]
+    threads: Option<usize>,
+    /// How many pages: a number, or `max`
+    #[arg(value_name = "PAGES|max", default_value_t, value_parser = limit)]
+    pages: PageLimit,
+    /// Only what the pools' thresholds ask for, silently, with one thread: as the daemon's workers
+    #[arg(long)]
+    background: bool,
+    /// Run on these CPUs only, as in 0-3,8 (--background: those of --node)
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<String>,
+    /// Run with this nice value
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(-20..=19))]
+    nice: Option<i32>,
+    /// Run only when nobody else wants the CPU (SCHED_IDLE)
+    #[arg(long)]
+    sched_idle: bool,
+    /// Run in this cgroup, made if it is missing
+    #[arg(long, value_name = "DIR")]
+    cgroup: Option<PathBuf>,
+    /// Clear blocks in place with this method (default: the best as measured on this CPU)
+    #[arg(long, value_name = "NAME")]
+    method: Option<Method>,
+    /// Look for a signal after so many bytes of clearing in place, as in 256KiB
+    #[arg(long, value_name = "BYTES")]
+    chunk: Option<Chunk>,
+    /// Run where and as this process or thread runs: its cgroups, CPUs, policy and nice value
+    #[arg(long, value_name = "PID", hide = true,
+          conflicts_with_all = ["cpus", "nice", "sched_idle", "cgroup"])]
+    like: Option<u32>,
+    /// Stop at the end of standard input as at a signal, but do a first page in any case where the
+    /// kernel allocates
+    #[arg(long, hide = true)]
+    until_eof: bool,
+}
+
+fn limit(text: &str) -> Result<PageLimit, String> {
+    PageLimit::parse(text, "max")
+}
+
+impl From<Asked> for Invocation {
+    fn from(asked: Asked) -> Self {
+        let Asked { which, threads, pages, background, cpus, nice, sched_idle, .. } = asked;
+        let Asked { cgroup, method, chunk, like, until_eof, .. } = asked;
+        let which = which.get();
+        Self {
+            which,
+            threads,
+            pages,
+            background,
+            cpus,
+            nice,
+            sched_idle,
+            cgroup,
+            method,
+            chunk,
+            like,
+            until_eof,
+        }
+    }
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    let Args { daemon, work, form } = args;
+    let invocation = &Invocation::from(work);
     let engine = Engine::new(invocation.forced(), !invocation.is_quiet())?;
     invocation.context().apply(&Roots::default())?;
     let stop = Stop::on_signals()?;
@@ -77,7 +150,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         worker.run(&|_| ())?;
         return Ok(Ended::Done.into());
     }
-    // Nobody looks at a bar of a worker that the daemon has started.
+    // A worker that the daemon has started needs no bar.
     let (pools, tree) = match invocation.until_eof {
         true => (Vec::new(), None),
         false => {
@@ -130,15 +203,14 @@ fn by_tree(
     let begin = Instant::now();
     let device = Device::open_to_zero_at(&Path::new(tree).join("hugepagectl"))?;
     let mut work = Work { threads: 1, ..Work::default() };
-    let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes));
-    let domains: BTreeSet<_> = meant.map(|pool| (pool.node, pool.page_bytes)).collect();
-    for (node, page_bytes) in domains {
+    let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_size));
+    let domains: BTreeSet<_> = meant.map(|pool| (pool.node, pool.page_size)).collect();
+    for (node, page_size) in domains {
         let left = invocation.pages.pages().map_or(ALL, |pages| pages - work.pages);
         if left == 0 || stop.is_set() {
             break;
         }
-        let page_size = PageSize::try_from(page_bytes).map_err(Failure::failed)?;
-        let done = device.zero(Domain { node: Node(node), page_size }, Pages(left))?;
+        let done = device.zero(Domain { node, page_size }, Pages(left))?;
         work.pages += done.pages.0;
         work.bytes += done.pages.bytes(page_size).0;
     }
@@ -149,17 +221,19 @@ fn by_tree(
 /// Why there was nothing to zero: a line for each node and page size that is meant.
 fn why_nothing(pools: &[PoolStatus], invocation: &Invocation) -> Vec<String> {
     let mut told = BTreeMap::new();
-    for pool in pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes)) {
-        let sums: &mut [u64; 5] = told.entry((pool.node, pool.page_bytes)).or_default();
+    for pool in pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_size)) {
+        let sums: &mut [Pages; 5] = told.entry((pool.node, pool.page_size)).or_default();
         let (free, promised) = (pool.kernel_free_pages, pool.kernel_reserved_pages);
         let used = pool.lent_pages + pool.kept_pages + pool.lingering_pages;
         let leave = sums[2].max(pool.leave_free);
         *sums = [free, promised, leave, sums[3] + pool.ready_pages, sums[4] + used];
     }
-    let line = |((node, page), [free, promised, leave, ready, used]): ((u32, u64), [u64; 5])| {
-        let page = Bytes(page);
+    let line = |((node, page), [free, promised, leave, ready, used]): (
+        (Node, PageSize),
+        [Pages; 5],
+    )| {
         let promised = match promised {
-            0 => String::new(),
+            Pages::ZERO => String::new(),
             _ => format!("; {promised} free pages are promised to programs that have mapped them"),
         };
         format!(
@@ -173,17 +247,18 @@ fn why_nothing(pools: &[PoolStatus], invocation: &Invocation) -> Vec<String> {
     told.into_iter().map(line).collect()
 }
 
-/// The bytes that the bar counts to: what is there, or what was asked for if that is less.
+/// The bytes that the bar counts to: the zeroable ones, or the requested ones if they are fewer.
 fn total(pools: &[PoolStatus], invocation: &Invocation) -> u64 {
-    let mut left = invocation.pages.pages().unwrap_or(u64::MAX);
-    let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_bytes));
+    let mut left = Pages(invocation.pages.pages().unwrap_or(u64::MAX));
+    let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_size));
     meant
         .map(|pool| {
             let pages = pool.zeroable_pages.min(left);
-            left -= pages;
-            pages.saturating_mul(pool.page_bytes)
+            left = left.saturating_sub(pages);
+            pages.bytes(pool.page_size)
         })
-        .sum()
+        .sum::<Bytes>()
+        .0
 }
 
 impl Record for Summary {
@@ -204,6 +279,74 @@ impl Record for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+    use proptest::prelude::*;
+    use std::ffi::OsString;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        asked: Asked,
+    }
+
+    fn read(words: Vec<OsString>) -> Result<Invocation, clap::Error> {
+        Line::try_parse_from([OsString::from("zero")].into_iter().chain(words))
+            .map(|line| line.asked.into())
+    }
+
+    fn invocations() -> impl Strategy<Value = Invocation> {
+        let size = prop::sample::select(vec![2_u64 << 20, 1 << 30]).prop_map(PageSize::new);
+        let chunk = (12_u32..30).prop_map(|bits| Chunk::from_bytes(1 << bits).unwrap());
+        let place = (
+            prop::option::of("[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,3})?"),
+            prop::option::of(-20..=19_i32),
+            any::<bool>(),
+            prop::option::of("[-/ a-zA-Z0-9.=]{1,20}".prop_map(PathBuf::from)),
+            prop::option::of(any::<u32>()),
+        );
+        let work = (
+            prop::option::of(0..64_u32),
+            prop::option::of(size),
+            prop::option::of(1..64_usize),
+            prop::option::of(1..u64::MAX),
+            any::<bool>(),
+            any::<bool>(),
+            prop::option::of(Just(Method::Portable)),
+            prop::option::of(chunk),
+        );
+        (place, work).prop_map(|((cpus, nice, sched_idle, cgroup, like), work)| {
+            let (node, size, threads, pages, background, until_eof, method, chunk) = work;
+            let which = worker::Which::new(node.map(Node), size.flatten());
+            let alone = like.is_none();
+            Invocation {
+                which,
+                threads,
+                pages: PageLimit::new(pages),
+                background,
+                cpus: cpus.filter(|_| alone),
+                nice: nice.filter(|_| alone),
+                sched_idle: sched_idle && alone,
+                cgroup: cgroup.filter(|_| alone),
+                method,
+                chunk,
+                like,
+                until_eof,
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn invocation_survives_its_command_line(invocation in invocations()) {
+            let back = read(invocation.arguments());
+            prop_assert_eq!(back.map_err(|error| error.to_string()), Ok(invocation));
+        }
+    }
+
+    #[test]
+    fn empty_command_line_zeroes_everything() {
+        assert_eq!(read(Vec::new()).unwrap(), Invocation::default());
+    }
 
     #[test]
     fn one_line_says_what_was_done() {

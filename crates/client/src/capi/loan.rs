@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use linux::Mapping;
 use units::{Bytes, Node, Owner, PageSize};
-use wire::LendRequest;
+use wire::{Hold, LendRequest};
 
 use super::{Failure, give, handle, prezero, run, text};
 use crate::loan::Loan;
@@ -17,8 +17,8 @@ use crate::loan::Loan;
 pub const PREZERO_ANY_NODE: i32 = -1;
 /// In `prezero_request.flags`: the loan must be one file, for programs that pass its descriptor on.
 pub const PREZERO_SINGLE: u32 = 1;
-/// In `prezero_request.flags`: the loan lasts as long as any process maps it or has it open,
-/// whatever becomes of its lease's descriptor.
+/// In `prezero_request.flags`: the loan lasts while any process maps it or has it open, with or
+/// without its lease's descriptor.
 pub const PREZERO_HELD_BY_MEMORY: u32 = 2;
 
 /// What to borrow. Fill it with PREZERO_REQUEST_INIT, then set what matters.
@@ -53,7 +53,7 @@ pub struct prezero_part {
     pub node: u32,
     /// Its length in bytes.
     pub bytes: u64,
-    /// So many of them, from its start, were ready; the program's own faults fill the rest.
+    /// Ready pages, counted from its start; the program's own faults fill the rest.
     pub ready_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct prezero_loan {
 }
 
 /// # Safety
-/// `request` is null or a request whose `size` is true.
+/// `request` is null or a request with its true `size`.
 unsafe fn read(request: *const prezero_request) -> Result<LendRequest, Failure> {
     // SAFETY: the caller's contract; the size comes first in every version.
     let size = unsafe { request.cast::<u32>().as_ref() }
@@ -75,7 +75,7 @@ unsafe fn read(request: *const prezero_request) -> Result<LendRequest, Failure> 
         return Err(Failure::invalid("request.size is too small: use PREZERO_REQUEST_INIT"));
     }
     // SAFETY: not null and at least as large, by the caller's contract. A larger one is a later
-    // version's, whose further fields this one does not know; they are checked for zeros below.
+    // version's with fields unknown to this one; they are checked for zeros below.
     let known = unsafe { &*request };
     let tail = (*size as usize) - size_of::<prezero_request>();
     // SAFETY: the bytes behind, which `size` says are there.
@@ -111,13 +111,16 @@ unsafe fn read(request: *const prezero_request) -> Result<LendRequest, Failure> 
         owner,
         keep,
         single: known.flags & PREZERO_SINGLE != 0,
-        held_by_memory: known.flags & PREZERO_HELD_BY_MEMORY != 0,
+        hold: match known.flags & PREZERO_HELD_BY_MEMORY {
+            0 => Hold::Descriptor,
+            _ => Hold::Memory,
+        },
         ..LendRequest::new(Bytes(known.bytes))
     })
 }
 
-/// Borrows memory. Never waits for zeroing: what is not ready comes as a hole, which the kernel
-/// zeroes when the program touches it.
+/// Borrows memory. Never waits for zeroing: dirty parts come as a hole, which the kernel zeroes
+/// when the program touches it.
 ///
 /// Returns 0 and a loan, or a negative errno: -EINVAL (a value is not allowed), -EACCES, -EDQUOT,
 /// -ENODEV (no such pages), -ENOMEM (too few), -EAGAIN (no answer in time).
@@ -176,7 +179,7 @@ pub unsafe extern "C" fn prezero_map(
 /// duplicate and no other mapping is left in any process. Null is allowed.
 ///
 /// # Safety
-/// `loan` is null or a loan, which is not used again, nor is its memory.
+/// `loan` is null or a loan; the loan and its memory are not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prezero_return(loan: *mut prezero_loan) {
     if loan.is_null() {
@@ -202,7 +205,7 @@ pub unsafe extern "C" fn prezero_loan_bytes(loan: *const prezero_loan) -> u64 {
     unsafe { loan.as_ref() }.map_or(0, |loan| loan.loan.bytes().0)
 }
 
-/// So many bytes of a loan were ready; 0 for null.
+/// The ready bytes of a loan; 0 for null.
 ///
 /// # Safety
 /// `loan` is null or a loan.
@@ -232,8 +235,8 @@ pub unsafe extern "C" fn prezero_loan_is_kept(loan: *const prezero_loan) -> bool
     unsafe { loan.as_ref() }.is_some_and(|loan| loan.loan.is_kept())
 }
 
-/// The lease's descriptor, which stays the loan's; -1 for null. The loan lasts as long as any
-/// duplicate of it is open: pass one on to whoever shall keep it alive.
+/// The lease's descriptor, which stays the loan's; -1 for null. The loan lasts while any duplicate
+/// of it is open: pass one on to a process that must keep it alive.
 ///
 /// # Safety
 /// `loan` is null or a loan.
@@ -273,9 +276,9 @@ pub unsafe extern "C" fn prezero_loan_part(
             .ok_or_else(|| Failure::invalid("the loan has fewer blocks"))?;
         let part = prezero_part {
             fd: fd.as_raw_fd(),
-            node: part.node,
-            bytes: part.bytes,
-            ready_bytes: part.ready_bytes,
+            node: part.node.0,
+            bytes: part.bytes.0,
+            ready_bytes: part.ready_bytes.0,
         };
         // SAFETY: the caller's contract.
         unsafe { give(out, part) }

@@ -7,7 +7,7 @@
 //!
 //! # Safety
 //!
-//! What a C program hands over is trusted as its header says: handles are those that this library
+//! A C program's arguments are trusted as its header says: handles are the ones that this library
 //! gave out and not yet took back, used by one thread at a time; texts end with a zero byte;
 //! pointers for results are valid for writing. Null is caught wherever it is not allowed
 //! (`-EINVAL`). No reference to the program's memory outlives a call.
@@ -71,7 +71,7 @@ pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
             // A text with a zero byte inside ends there.
             let text = text.split('\0').next().unwrap_or_default();
             let text = CString::new(text).unwrap_or_default();
-            // The thread may be ending; then nobody asks.
+            // The thread may be ending; then no caller follows.
             let _ = LAST.try_with(|last| last.replace(text));
             -errno.raw_os_error()
         }
@@ -94,7 +94,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, Fa
 /// A handle of the program's.
 ///
 /// # Safety
-/// It is null or one that this library gave out, not yet taken back, and nobody else uses it now.
+/// It is null or one that this library gave out, not yet taken back, and unused by other code now.
 pub(crate) unsafe fn handle<'a, T>(handle: *mut T) -> Result<&'a mut T, Failure> {
     // SAFETY: the caller's contract.
     unsafe { handle.as_mut() }.ok_or_else(|| Failure::invalid("a handle is null"))
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!((result, connection), (-Errno::NOENT.raw_os_error(), null_mut()));
         let told = text_of(prezero_last_error());
         assert!(told.contains("/nowhere/socket"), "{told}");
-        // SAFETY: null is what is looked for.
+        // SAFETY: the call looks for null.
         let result = unsafe { prezero_connect(c"/nowhere/socket".as_ptr(), 0, null_mut()) };
         assert_eq!(result, -Errno::INVAL.raw_os_error());
         assert_eq!(text_of(prezero_last_error()), "the place for a result is null");

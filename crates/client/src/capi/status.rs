@@ -34,12 +34,12 @@ pub struct prezero_level {
 impl From<&Level> for prezero_level {
     fn from(level: &Level) -> Self {
         Self {
-            page_bytes: level.page_bytes,
-            ready_pages: level.ready_pages,
-            zeroable_pages: level.zeroable_pages,
-            zeroing_pages: level.zeroing_pages,
-            lent_pages: level.lent_pages,
-            node: level.node,
+            page_bytes: level.page_size.bytes(),
+            ready_pages: level.ready_pages.0,
+            zeroable_pages: level.zeroable_pages.0,
+            zeroing_pages: level.zeroing_pages.0,
+            lent_pages: level.lent_pages.0,
+            node: level.node.0,
         }
     }
 }
@@ -73,7 +73,7 @@ unsafe fn fill(
 }
 
 /// The counts of every node and page size, pools of one shape added up. `count` gets how many there
-/// are, of which the first `room` are written to `levels`.
+/// are; the first `room` of them are written to `levels`.
 ///
 /// # Safety
 /// `connection` is a connection; `levels` is valid for writing `room` levels, `count` for a size.
@@ -135,8 +135,8 @@ pub unsafe extern "C" fn prezero_watch_open(
     })
 }
 
-/// Waits for the next report, for ever if need be: `count` gets how many levels it has, of which
-/// the first `room` are written to `levels`. -ECONNRESET when the daemon is gone.
+/// Waits for the next report, for ever if need be: `count` gets how many levels it has; the first
+/// `room` of them are written to `levels`. -ECONNRESET when the daemon is gone.
 ///
 /// # Safety
 /// `watch` is a watch; `levels` is valid for writing `room` levels, `count` for a size.

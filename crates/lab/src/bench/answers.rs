@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What readers of the report came for, in plain sentences: how much sooner a program can be used,
-//! and what a loan costs in all. Of medians of the same run; what was not measured has no sentence.
+//! and what a loan costs in all. Of medians of the same run; an unmeasured part has no sentence.
 
 use super::evidence::Evidence;
 use super::{jvm, postgres, start};
 use crate::figure::{Part, Row, short};
 
-/// The sentences, for what was measured.
+/// The sentences, for the measured parts.
 pub(super) fn of(parts: &[Part], evidence: &Evidence) -> Vec<String> {
     let rows = parts.iter().find(|part| part.name == "start").map_or(&[][..], |part| &part.rows);
     let programs = [

@@ -22,9 +22,10 @@ const CHUNK_KIB: [usize; 5] = [64, 256, 4 << 10, 64 << 10, 512 << 10];
 /// Enough for a 99th percentile with two samples above it.
 const SAMPLES: usize = 200;
 const QUICK_SAMPLES: usize = 20;
-/// The signal comes at another time in each sample: so many steps of [`STEP`] after the start.
+/// The signal comes at another time in each sample: this many steps of [`STEP_INTERVAL`] after its
+/// start.
 const STEPS: usize = 17;
-const STEP: Duration = Duration::from_micros(190);
+const STEP_INTERVAL: Duration = Duration::from_micros(190);
 
 pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let samples = if bench.quick { QUICK_SAMPLES } else { SAMPLES };
@@ -75,7 +76,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             drop(scene.lend(true)?);
             scene.settle(&plan.stop)?;
             times.push(worker(scene, Engine::of(chosen), &wish, sample)?);
-            // What was done is kept; a loan takes all.
+            // Finished pages are kept; a loan takes all of them.
             wish.reset();
             over_all(scene, Engine::of(chosen), &plan.stop).run(&|_| {})?;
         }
@@ -193,7 +194,7 @@ fn worker(
 /// Waits a while, another one in each sample, and raises the signal.
 fn signal_later(sample: usize) -> Result<Instant, Failure> {
     let steps = u32::try_from(1 + sample % STEPS).unwrap_or(1);
-    thread::sleep(STEP * steps);
+    thread::sleep(STEP_INTERVAL * steps);
     let sent = Instant::now();
     kill_process(getpid(), Signal::USR1)
         .map_err(|errno| Failure::failed(format!("kill(getpid(), SIGUSR1): {errno}")))?;

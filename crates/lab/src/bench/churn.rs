@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::prefault::Anonymous;
-use client::{Client, LendRequest};
+use client::{Client, Hold, LendRequest};
 use pins::PinProbe;
 use units::{Bytes, PageSize, Pages};
 
@@ -24,14 +24,14 @@ const PAGE: PageSize = PageSize::MIB_2;
 /// A loan: 64 MiB.
 const PAGES_PER_LOAN: Pages = Pages(32);
 /// At each load, each way: 1200 loans and more at the rates seen, and four minutes in all.
-const LENGTH: Duration = Duration::from_secs(20);
-const QUICK_LENGTH: Duration = Duration::from_millis(300);
-/// How long the background worker sleeps when nothing is to be zeroed. A real one is started when a
+const RUN_PERIOD: Duration = Duration::from_secs(20);
+const QUICK_RUN_PERIOD: Duration = Duration::from_millis(300);
+/// How long the background worker sleeps when it has no pages to zero. A real one is started when a
 /// threshold asks for it; one that looked every 2 ms spent more on looking than on zeroing, 0.1 CPU
 /// seconds a second on a Zen 4.
-const IDLE: Duration = Duration::from_millis(20);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Between two calls when the first was refused.
-const RETRY: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Loans a second in parts of what one thread of the kernel can zero.
 const LOADS: [f64; 3] = [0.25, 0.5, 2.0];
 
@@ -40,7 +40,7 @@ const LOADS: [f64; 3] = [0.25, 0.5, 2.0];
 struct Run {
     latencies: Vec<f64>,
     ready: u64,
-    /// Calls that were refused for want of pages, and repeated.
+    /// Calls that were refused because pages were missing, and repeated.
     refused: u64,
     bytes: u64,
     foreground: Duration,
@@ -82,13 +82,13 @@ impl Run {
 }
 
 pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
-    let length = if bench.quick { QUICK_LENGTH } else { LENGTH };
+    let length = if bench.quick { QUICK_RUN_PERIOD } else { RUN_PERIOD };
     let mut part = Part::new(
         "churn",
         "With loans back to back, how many are ready, and what do they cost altogether?",
         format!(
             "Loans of 64 MiB in 2 MiB pages, mapped, every page touched, given back; {length:?} at each rate, given in parts \
-             of the rate at which one thread of the kernel zeroes. One background thread looks every {IDLE:?} and \
+             of the rate at which one thread of the kernel zeroes. One background thread looks every {IDLE_POLL_INTERVAL:?} and \
              zeroes what came back, by allocating new pages (fresh), or where they lie once nobody has them (auto). \
              CPU seconds per GB, of the borrower, the worker, the daemon and all of them together, against \
              MAP_POPULATE and MADV_POPULATE_WRITE of the same."
@@ -213,7 +213,7 @@ fn paced(
     while begin.elapsed() < length {
         plan.go_on()?;
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        // Who is late does not catch up: a borrower waits for its memory.
+        // A late borrower stays late, because it waits for its memory.
         next = (next + gap).max(Instant::now());
         one(&mut run)?;
     }
@@ -269,7 +269,7 @@ fn with(
             };
             while !ended.is_set() {
                 if worker.run(&|_| {})?.pages == 0 {
-                    thread::sleep(IDLE);
+                    thread::sleep(IDLE_POLL_INTERVAL);
                 }
             }
             Ok::<_, Failure>(())
@@ -293,7 +293,7 @@ fn ends_of_loans(
     let mut client = Client::connect(scene.socket())?;
     let mut request = LendRequest::new(bytes);
     request.page_size = Some(PAGE);
-    request.held_by_memory = true;
+    request.hold = Hold::Memory;
     let mut ends = Vec::new();
     for _ in 0..samples {
         plan.go_on()?;
@@ -303,7 +303,7 @@ fn ends_of_loans(
         memory.fill(0..1, 1);
         let zeroable = |client: &mut Client| -> Result<bool, Failure> {
             let pools = client.status()?.pools;
-            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == 0))
+            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == Pages(0)))
         };
         let begin = Instant::now();
         drop(memory);
@@ -316,7 +316,7 @@ fn ends_of_loans(
     Ok(ends)
 }
 
-/// What it takes to prove that a GiB of 2 MiB pages is nobody's, in us.
+/// The time of the proof that a GiB of 2 MiB pages is unused, in us.
 fn look(scene: &Scene<'_>) -> Result<Found<f64>, Failure> {
     const ROUNDS: usize = 100;
     let probe = match PinProbe::load() {
@@ -379,7 +379,7 @@ fn borrow(
                     // Every page is being zeroed or on its way back: what waiting costs counts.
                     run.refused += 1;
                     plan.go_on()?;
-                    thread::sleep(RETRY);
+                    thread::sleep(RETRY_INTERVAL);
                 }
                 other => break other?,
             }

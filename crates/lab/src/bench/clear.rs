@@ -26,7 +26,8 @@ const CACHED_BYTES: usize = 4 << 20;
 const PAGE_BYTES: usize = 2 << 20;
 /// The label of the candidate that clears as prezero would.
 const CHOICE: &str = "prezero's choice";
-/// So many of the best cells run again beside the choice: a best of many noisy medians is too good.
+/// The number of best cells that run again beside the choice: a best of many noisy medians is too
+/// good.
 const FINALISTS: usize = 4;
 
 /// One way to fill an extent.
@@ -216,7 +217,7 @@ fn candidate(
     Candidate { labels, how, threads, extent_bytes, before, rates: Rates::default() }
 }
 
-/// The best cells and the choice, of those with so many threads on zeroed memory.
+/// The best cells and the choice, of the cells with this many threads on zeroed memory.
 fn finalists(candidates: &[Candidate], threads: usize, bytes: usize) -> Vec<Candidate> {
     let rate = |candidate: &Candidate| candidate.rates.row(Vec::new()).median(CPU).unwrap_or(0.0);
     let fits = |candidate: &&Candidate| {

@@ -2,8 +2,8 @@
 //! Two clocks at once, and rounds that take turns.
 //!
 //! On a machine with other work the clock on the wall measures that work, too. The CPU clock of the
-//! thread (or of the process, where several threads share the work) counts only what was spent on
-//! the measured code, the kernel's part included: it is what ratios are made of.
+//! thread (or of the process, where several threads share the work) counts only the measured code,
+//! the kernel's part included. Ratios are made of it.
 
 use std::time::{Duration, Instant};
 
@@ -103,9 +103,9 @@ impl Rates {
 
 /// Calls `one(candidate, counts)` for every candidate in every round. The first round is a warm-up
 /// and does not count. Every round begins with another candidate and goes in other strides, so that
-/// a disturbance meets all, and none always follows the same other one: what follows a slow
-/// candidate is slower itself for some 10 ms (Zen 5: non-temporal stores by a fifth, after chunks
-/// of 4 KiB).
+/// a disturbance meets all, and the predecessors of a candidate vary. After a slow candidate the
+/// next one is slower itself for some 10 ms (Zen 5: non-temporal stores by a fifth, after chunks of
+/// 4 KiB).
 pub(super) fn rounds(
     plan: &Plan,
     candidates: usize,
@@ -136,7 +136,7 @@ mod tests {
     use worker::Stop;
 
     #[test]
-    fn every_candidate_is_warmed_up_once_and_counted_in_every_round_each_first_in_turn() {
+    fn candidates_warm_up_once_and_each_begins_a_round_in_turn() {
         let plan = Plan { rounds: 3, threads: 1, stop: Stop::default() };
         let mut seen = Vec::new();
         rounds(&plan, 3, |candidate, counts| {

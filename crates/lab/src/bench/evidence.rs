@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The figures that the ratios are made of, and with them what was possible.
+//! The figures that the ratios are made of, and with them the possible ones.
 //!
-//! Each part sets what is its, or why it could not be measured: a ratio that is missing says so.
+//! Each part sets its figures, or why they could not be measured: a missing ratio says so.
 
 use ::clear::Chunk;
 use ::clear::calibrate::{Basis, Choice};
@@ -10,7 +10,7 @@ use units::PageSize;
 
 use crate::figure::Stats;
 
-/// What was measured, or why not.
+/// The figures, or why they are missing.
 pub(super) type Found<T> = Result<T, String>;
 
 /// What the parts found.
@@ -31,7 +31,7 @@ pub(super) struct Evidence {
     /// Bandwidth-bound, beside zeroing as `SCHED_IDLE`.
     pub(super) neighbour: Found<Slowdown>,
     pub(super) churn: Found<Churning>,
-    /// The proof that 1 GiB of 2 MiB pages is nobody's, in us.
+    /// The proof that 1 GiB of 2 MiB pages is unused, in us.
     pub(super) pin_check: Found<f64>,
 }
 
@@ -127,8 +127,8 @@ impl Evidence {
         if page == PageSize::GIB_1 { &mut self.populate_1g } else { &mut self.populate_2m }
     }
 
-    /// The fastest that one thread has cleared memory in this run: what memory takes, as far as it
-    /// shows. `None` where neither the race nor the matrix was measured.
+    /// The fastest that one thread has cleared memory in this run: the memory's limit in these
+    /// figures. `None` where neither the race nor the matrix was measured.
     pub(super) fn limit(&self) -> Option<&Cell> {
         let matrix = self.clear.iter().flat_map(|clearing| [&clearing.choice, &clearing.best]);
         let cells = matrix.chain(&self.race).filter(|cell| cell.rate.median.is_finite());
@@ -196,10 +196,10 @@ pub(super) struct Ratios {
     /// CPU time of loans, of all together, over that of `MAP_POPULATE`: at a quarter and at half of
     /// the kernel's rate, the worse.
     pub(super) churn_cpu_over_populate: Option<f64>,
-    /// What is ready when loans come at twice the kernel's rate, 1 for all.
+    /// The ready share when loans come at twice the kernel's rate, 1 for all.
     pub(super) churn_ready_at_twice: Option<f64>,
     /// From the last munmap of a loan held by its memory to zeroable, 99th percentile.
     pub(super) end_of_loan_ms_p99: Option<f64>,
-    /// The proof that 1 GiB of 2 MiB pages is nobody's.
+    /// The proof that 1 GiB of 2 MiB pages is unused.
     pub(super) pin_check_us_per_gib: Option<f64>,
 }

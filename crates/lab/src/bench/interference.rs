@@ -3,8 +3,8 @@
 //!
 //! A neighbour runs on every CPU; it counts its own steps. Beside it, a zeroing thread on every CPU
 //! runs in short slices, in one of several contexts and with one of two methods. Slices with and
-//! without zeroing alternate, and a slowdown compares each slice with the one before it: whatever
-//! else the machine does meets both.
+//! without zeroing alternate, and a slowdown compares each slice with the one before it: other work
+//! of the machine meets both.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -25,8 +25,8 @@ use crate::figure::{Chart, Part, Row, Shape, Stats};
 use cli::exit::Failure;
 use worker::Context;
 
-const SLICE: Duration = Duration::from_millis(250);
-const QUICK_SLICE: Duration = Duration::from_millis(60);
+const SLICE_PERIOD: Duration = Duration::from_millis(250);
+const QUICK_SLICE_PERIOD: Duration = Duration::from_millis(60);
 /// Pairs of slices for each round that was asked for.
 const PAIRS: usize = 2;
 /// Of each zeroing thread: four times a last-level cache of 32 MiB.
@@ -40,7 +40,7 @@ const LINE: usize = 64;
 /// Percent of each CPU.
 const QUOTAS: [u32; 3] = [50, 25, 10];
 /// Of a quota.
-const PERIOD: Duration = Duration::from_millis(10);
+const THROTTLE_PERIOD: Duration = Duration::from_millis(10);
 
 /// What the neighbour is bound by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +60,8 @@ enum How {
     Nice,
     /// `SCHED_IDLE`.
     Idle,
-    /// In a cgroup that gets so many percent of each CPU, in periods of 10 ms; where no cgroup can
-    /// limit CPU time, by the thread's own pauses.
+    /// In a cgroup that gets this many percent of each CPU, in periods of 10 ms; where no cgroup
+    /// can limit CPU time, by the thread's own pauses.
     Quota(u32),
 }
 
@@ -120,7 +120,7 @@ struct Counted {
 }
 
 pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
-    let slice = if bench.quick { QUICK_SLICE } else { SLICE };
+    let slice = if bench.quick { QUICK_SLICE_PERIOD } else { SLICE_PERIOD };
     let pairs = PAIRS * bench.plan.rounds as usize;
     let throttles = throttles(bench)?;
     let mut part = Part::new(
@@ -244,7 +244,12 @@ fn throttles(bench: &Bench) -> Result<Vec<(How, Option<Throttle>)>, Failure> {
     let throttle = |percent| {
         let cpus = u32::try_from(bench.plan.threads).unwrap_or(1);
         let name = format!("prezero-bench-{}-{percent}", std::process::id());
-        let throttle = Throttle::new(&bench.roots, &name, PERIOD * cpus * percent / 100, PERIOD)?;
+        let throttle = Throttle::new(
+            &bench.roots,
+            &name,
+            THROTTLE_PERIOD * cpus * percent / 100,
+            THROTTLE_PERIOD,
+        )?;
         Ok((How::Quota(percent), throttle))
     };
     QUOTAS.into_iter().map(throttle).collect()
@@ -314,8 +319,8 @@ fn run(
 
 fn zero(candidate: &Candidate<'_>, memory: &mut [u8], slice: &Slice) {
     let awake = match candidate.how {
-        How::Quota(percent) if candidate.throttle.is_none() => PERIOD * percent / 100,
-        _ => PERIOD,
+        How::Quota(percent) if candidate.throttle.is_none() => THROTTLE_PERIOD * percent / 100,
+        _ => THROTTLE_PERIOD,
     };
     let mut period = Instant::now();
     while !slice.stop.load(Ordering::Relaxed) {
@@ -324,8 +329,8 @@ fn zero(candidate: &Candidate<'_>, memory: &mut [u8], slice: &Slice) {
             let bytes = progress.cleared_bytes - before;
             before = progress.cleared_bytes;
             slice.zeroed.fetch_add(bytes as u64, Ordering::Relaxed);
-            if awake < PERIOD && period.elapsed() >= awake {
-                thread::sleep(PERIOD.saturating_sub(period.elapsed()));
+            if awake < THROTTLE_PERIOD && period.elapsed() >= awake {
+                thread::sleep(THROTTLE_PERIOD.saturating_sub(period.elapsed()));
                 period = Instant::now();
             }
             if slice.stop.load(Ordering::Relaxed) {
@@ -368,8 +373,8 @@ fn cycle(lines: usize) -> Vec<u32> {
     let lines = lines.next_power_of_two();
     let mut next = vec![0_u32; lines * (LINE / 4)];
     // A full-period generator modulo a power of two: its constant is odd, its factor 1 modulo 4.
-    // The low bits are swapped with the high ones, since those of such a generator change too
-    // regularly.
+    // The low bits are swapped with the high ones, since the low bits of this kind of generator
+    // change too regularly.
     let bits = lines.trailing_zeros();
     let mix = |number: usize| number.reverse_bits() >> (usize::BITS - bits);
     let mut number = 0_usize;

@@ -27,7 +27,7 @@ const FREE: Pages = Pages(192);
 const OPTIONS: [&str; 4] = ["-XX:+AlwaysPreTouch", "-Xms1g", "-Xmx1g", "-version"];
 const LARGE: &str = "-XX:+UseLargePages";
 /// A start takes a second at most.
-const PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Adds a row for each way, or says why not.
 pub(super) fn measure(bench: &mut Bench, part: &mut Part) -> Result<(), Failure> {
@@ -114,7 +114,7 @@ fn start(
     }
     command.args(OPTIONS).envs(variables.iter().copied()).stdin(Stdio::null());
     let begin = Instant::now();
-    let said = watch(&mut command, PATIENCE, &plan.stop)?;
+    let said = watch(&mut command, START_TIMEOUT, &plan.stop)?;
     let took = begin.elapsed();
     // Some go to the one stream, some to the other: it goes on with small pages.
     match [said.stdout, said.stderr].iter().find(|text| text.contains("warning")) {

@@ -133,7 +133,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
 /// All clients at once; returns the latencies in ms, and the calls a second.
 fn round(socket: &Path, call: Call, arrivals: Arrivals) -> Result<(Vec<f64>, f64), Failure> {
     let together = Barrier::new(CLIENTS);
-    // Nobody gives back before all have what they want: returned blocks are not ready.
+    // Each client keeps its loan until all have theirs, because returned blocks are dirty.
     let (all, span) = thread::scope(|scope| {
         let together = &together;
         let clients: Vec<_> = (0..CLIENTS)

@@ -18,7 +18,7 @@ use cli::exit::Failure;
 const PAGE_BYTES: usize = 2 << 20;
 /// The unit of a radius: the base page of x86-64, and of most aarch64 kernels.
 const BASE_BYTES: usize = 4096;
-/// What is accessed next, around the touched byte, and its name.
+/// The next access, around the touched byte, and its name.
 const ACCESSES: [(usize, &str); 3] =
     [(4 << 10, "next 4 KiB"), (64 << 10, "next 64 KiB"), (2 << 20, "next 2 MiB")];
 /// The label of the clear itself.
@@ -32,7 +32,8 @@ enum Order {
     Straight,
     /// Chunk by chunk from the end, each chunk forwards.
     Reversed,
-    /// What is right of the touched base page and so many beside it, what is left, and these last.
+    /// The pages right of the touched base page and its neighbours, the pages left of them, and
+    /// these last.
     TouchedLast { radius: usize },
 }
 

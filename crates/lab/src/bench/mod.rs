@@ -5,8 +5,8 @@
 //!
 //! 1. The machine is described, and prezero's choice of method and chunk measured ([`calibrate`]).
 //! 2. Each part is one file with one `measure`: it returns a [`Part`](crate::figure::Part), rows of
-//!    figures with their labels, and sets the [`evidence::Evidence`] that is its: what the ratios
-//!    are made of.
+//!    figures with their labels, and sets its fields of [`evidence::Evidence`], from which the
+//!    ratios are made.
 //! 3. [`clock`] has the two clocks and the rounds that take turns; [`crate::figure`] medians and
 //!    quartiles.
 //! 4. [`reach`] puts each ratio beside what memory and kernel made possible in the same run.
@@ -15,6 +15,9 @@
 //!    charts of [`crate::chart`].
 //!
 //! Parts that need huge pages reserve them on the demo's [`crate::rig`] and put them back.
+//!
+//! *Locality*, *interference* and *scale* answer questions of this repository. They are parts of
+//! the feature `developer`, which packages are built without.
 
 mod answers;
 mod calibrate;
@@ -23,23 +26,26 @@ mod churn;
 mod clear;
 mod clock;
 mod evidence;
+#[cfg(feature = "developer")]
 mod interference;
 mod jvm;
 mod lend;
+#[cfg(feature = "developer")]
 mod locality;
 mod page;
 mod populate;
 mod postgres;
 mod reach;
 mod report;
+#[cfg(feature = "developer")]
 mod scale;
 mod start;
+#[cfg(feature = "developer")]
 mod throttle;
 
 use std::path::PathBuf;
 
 use crate::machine;
-use ::clear::Method;
 use ::clear::calibrate::{Choice, Cpu};
 use clap::ValueEnum;
 use linux::Roots;
@@ -108,8 +114,10 @@ enum What {
     Populate,
     /// QEMU, a JVM and PostgreSQL cold, preallocated, and with lent memory
     Start,
+    #[cfg(feature = "developer")]
     /// What the first accesses cost after a page was cleared in different orders
     Locality,
+    #[cfg(feature = "developer")]
     /// What zeroing takes from its neighbours
     Interference,
     /// From a signal to the end of zeroing
@@ -118,6 +126,7 @@ enum What {
     Churn,
     /// Latency of loans with 64 clients at once
     Lend,
+    #[cfg(feature = "developer")]
     /// Latency of loans beside more and more blocks, loans and connections
     Scale,
 }
@@ -167,7 +176,10 @@ impl Bench {
 
 /// Most parts have what prezero zeroes beside what the kernel does. *Scale* has blocks alone.
 fn needed(parts: &[What], size: Bytes) -> Bytes {
+    #[cfg(feature = "developer")]
     let is_once = parts.iter().all(|what| matches!(what, What::Scale));
+    #[cfg(not(feature = "developer"))]
+    let is_once = parts.is_empty();
     Bytes(if is_once { size.0.saturating_add(size.0 / 16) } else { size.0.saturating_mul(2) })
 }
 
@@ -213,13 +225,16 @@ pub(crate) fn run(args: &Args) -> Outcome {
         report.parts.push(match what {
             What::Calibrate => calibrate::measure(&bench)?,
             What::Start => start::measure(&mut bench)?,
+            #[cfg(feature = "developer")]
             What::Locality => locality::measure(&bench)?,
             What::Clear => clear::measure(&mut bench)?,
             What::Populate => populate::measure(&mut bench)?,
             What::Cancel => cancel::measure(&mut bench)?,
+            #[cfg(feature = "developer")]
             What::Interference => interference::measure(&mut bench)?,
             What::Churn => churn::measure(&mut bench)?,
             What::Lend => lend::measure(&mut bench)?,
+            #[cfg(feature = "developer")]
             What::Scale => scale::measure(&mut bench)?,
         });
     }
@@ -250,7 +265,9 @@ fn measured_choice(roots: &Roots) -> Result<Choice, Failure> {
 }
 
 /// What leaves the bytes in the cache, as the kernel and the C library do.
-fn cached() -> Method {
+#[cfg(feature = "developer")]
+fn cached() -> ::clear::Method {
+    use ::clear::Method;
     let usual = [Method::RepStosb, Method::Stp];
     usual.into_iter().find(|method| method.is_available()).unwrap_or(Method::Portable)
 }

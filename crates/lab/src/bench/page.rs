@@ -43,7 +43,7 @@ pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
     Ok(out)
 }
 
-/// A row of the table, and what is behind it in one of its own.
+/// A row of the table, and its figures in a row of their own.
 fn ratio(out: &mut String, reach: &Reach) -> Result<(), Box<dyn Error>> {
     let cells = reach.cells();
     let [name, measured, possible, reached] = [0, 1, 2, 3].map(|at| escape(&cells[at]));

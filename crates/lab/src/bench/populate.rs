@@ -20,11 +20,11 @@ enum Way {
     Demand,
     /// `MAP_POPULATE`.
     Populate,
-    /// `MADV_POPULATE_WRITE` by so many threads, a part each.
+    /// `MADV_POPULATE_WRITE` by this many threads, a part each.
     PopulateWrite(usize),
     /// `fallocate` of an unmapped file.
     Fallocate,
-    /// prezero: clearing pages that are mapped already, by so many threads.
+    /// prezero: clearing pages that are mapped already, by this many threads.
     InPlace(usize),
     /// prezero: borrow, map, touch every page.
     Lend,

@@ -3,8 +3,8 @@
 //!
 //! The server touches little of its buffers before it accepts connections, so lent memory can gain
 //! nothing there; each page is touched when the first block of a table is read into it.
-//! `pg_prewarm` reads a whole table into the buffers, as an operator does after a restart. (`CREATE
-//! TABLE AS` and scans of large tables would not do: they go round in a ring of a few buffers.)
+//! `pg_prewarm` reads a whole table into the buffers, as an operator does after a restart. `CREATE
+//! TABLE AS` and scans of large tables go round in a ring of a few buffers, and fill none of them.
 
 use std::path::Path;
 use std::time::Instant;
@@ -30,7 +30,7 @@ const PAGES_PER_BLOCK: Pages = Pages(16);
 const TABLE_PART: u64 = 2;
 /// Of a table and of a buffer.
 const BLOCK_BYTES: u64 = 8 << 10;
-/// Rows of 1008 bytes, header included: so many fill a block.
+/// Rows of 1008 bytes, header included, that fill a block.
 const ROWS_PER_BLOCK: u64 = 8;
 const TEXT_BYTES: usize = 970;
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_of_whole_blocks_has_room_for_the_buffers_and_what_comes_on_top() {
+    fn pool_of_whole_blocks_has_room_for_buffers_and_the_rest() {
         for buffers in [LEAST_BUFFERS, MOST_BUFFERS] {
             let needed = needed(Bytes(buffers)).0;
             assert_eq!(needed % PAGES_PER_BLOCK.bytes(PAGE).0, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each ratio is beside what memory and kernel made possible in the same run, and how much of
+//! Each ratio beside the one that memory and kernel made possible in the same run, and how much of
 //! that was reached.
 //!
 //! No bound is here: what the project wants of itself is in its repository (`tests/perf.toml`), and
@@ -60,7 +60,7 @@ impl Reach {
         Self { name, measured, possible, fraction, figures }
     }
 
-    /// Name, figure, what was possible, and how much of it was reached, for a table.
+    /// Name, figure, the possible figure, and the reached part of it, for a table.
     pub(super) fn cells(&self) -> Vec<String> {
         let number =
             |value: Option<f64>| value.map_or("-".into(), |v| format!("{:.*}", digits(v), v));
@@ -72,7 +72,7 @@ impl Reach {
         ]
     }
 
-    /// A line that says what is behind the figures.
+    /// A line with the figures behind the ratio.
     pub(super) fn sentence(&self) -> String {
         format!("{}: {}", self.name, self.figures)
     }
@@ -192,7 +192,7 @@ fn rate(stats: &Stats) -> String {
     }
 }
 
-/// The best of the matrix is what is possible, so the ratio is the fraction.
+/// The best of the matrix is the possible figure, so the ratio is the fraction.
 fn clearing(Clearing { choice, best }: &Clearing) -> Limit {
     let overlap = choice.rate.high >= best.rate.low;
     let figures = format!(
@@ -218,7 +218,7 @@ fn populating(found: &Populating, page: &str, memory: Option<&Cell>) -> Limit {
         let figures = format!("{zeroed}; what memory takes is what part clear measures");
         return Limit { possible: None, figures };
     };
-    // What was reached on these very pages is possible as well.
+    // A rate that was reached on these very pages is possible as well.
     let most = memory.rate.median.max(in_place.median);
     Limit {
         possible: Some(most / kernel.median),
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_a_fraction_of_what_the_kernels_rate_and_the_memorys_make_possible() {
+    fn ratio_is_a_fraction_of_the_rates_of_kernel_and_memory() {
         let mut evidence = evidence();
         evidence.populate_2m = Ok(Populating { kernel: stats(28.0), in_place: stats(84.0) });
         let reach = reach(&evidence, "inplace_over_populate_2m");
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reached_in_place_is_never_above_what_is_called_possible() {
+    fn rate_in_place_is_never_above_the_possible_one() {
         let mut evidence = evidence();
         evidence.populate_1g = Ok(Populating { kernel: stats(50.0), in_place: stats(105.0) });
         let reach = reach(&evidence, "inplace_over_populate_1g");
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_matrix_and_the_race_nothing_is_said_about_what_memory_takes() {
+    fn memory_limit_is_unknown_without_matrix_and_race() {
         let mut evidence = evidence();
         (evidence.race, evidence.clear) = (None, nothing().clear);
         let reach = reach(&evidence, "inplace_over_populate_1g");
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_that_is_beaten_names_both_and_whether_they_can_be_told_apart() {
+    fn beaten_choice_names_both_and_whether_they_differ() {
         let mut evidence = evidence();
         evidence.clear = Ok(Clearing { choice: cell("avx2", 77.0), best: cell("sse2", 98.0) });
         let beaten = reach(&evidence, "clear_choice_over_best");
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_s_loss_names_its_noise_and_its_part_that_is_no_cpu_time() {
+    fn loss_of_a_neighbour_names_its_noise_and_its_waiting_part() {
         let mut evidence = evidence();
         let slowdown = evidence.neighbour.as_mut().unwrap();
         slowdown.wall = Stats::of(&[1.0, 2.0, 5.0, 8.0, 9.0]);

@@ -68,6 +68,10 @@ impl Report {
         self.cpus_used_by_others = cpus_used_by_others;
         self.ratios = evidence.ratios();
         self.reached = reach::all(evidence);
+        if !cfg!(feature = "developer") {
+            // No part of this build measures it.
+            self.reached.retain(|reach| reach.name != "neighbour_slowdown_percent");
+        }
         self.answers = answers::of(&self.parts, evidence);
         self.skipped = self.parts.iter().map(|part| part.skipped.len()).sum();
     }

@@ -22,8 +22,8 @@ use cli::exit::Failure;
 const PAGE: PageSize = PageSize::MIB_2;
 /// Who else is there.
 const USERS: u32 = 100;
-/// The number of the first of them, the timed borrower, and of their group. Nobody has it: numbers
-/// from 2^31 on are given to no user and no container (systemd's UIDS-GIDS document).
+/// The number of the first of them, the timed borrower, and of their group. An unused number: no
+/// user and no container gets one from 2^31 on (systemd's UIDS-GIDS document).
 const FIRST: u32 = (1 << 31) + 1000;
 /// Timed loans of one round at each point, as many at a time as there are blocks for.
 const CALLS: usize = 1000;
@@ -36,7 +36,7 @@ const DESCRIPTORS: u64 = 1 << 16;
 /// No machine has it: the daemon answers with an error and does nothing.
 const NO_NODE: Node = Node(u32::MAX);
 /// How long returned blocks may take to be ready again.
-const PATIENCE: Duration = Duration::from_secs(20);
+const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What there is more of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Axis {
     }
 }
 
-/// What was seen at one point.
+/// The figures of one point.
 #[derive(Debug)]
 struct Point {
     axis: Axis,
@@ -158,7 +158,7 @@ fn others(
     blocks: usize,
     most_loans: usize,
 ) -> Result<Vec<Point>, Failure> {
-    // What is timed needs blocks, too.
+    // The timed loans need blocks, too.
     let most = blocks.saturating_sub(AT_A_TIME.min(blocks / 2)).min(most_loans);
     let loans = [0].into_iter().chain(decades(10, most));
     let mut points: Vec<_> = loans.map(|count| Point::new(Axis::Loans, count)).collect();
@@ -188,7 +188,7 @@ fn others(
     Ok(points)
 }
 
-/// Times `calls` loans by one user while others hold so many of the blocks, and a few reports.
+/// Times `calls` loans by one user while others hold this many of the blocks, and a few reports.
 fn time(
     plan: &Plan,
     scene: &mut Scene<'_>,
@@ -232,7 +232,7 @@ fn request() -> LendRequest {
     request
 }
 
-/// Zeroes what came back until so many blocks are ready.
+/// Zeroes returned blocks until this many are ready.
 fn until_ready(plan: &Plan, scene: &mut Scene<'_>, blocks: usize) -> Result<(), Failure> {
     let begin = Instant::now();
     loop {
@@ -251,8 +251,10 @@ fn until_ready(plan: &Plan, scene: &mut Scene<'_>, blocks: usize) -> Result<(), 
         if scene.ready()? >= Pages(blocks as u64).bytes(PAGE) {
             return Ok(());
         }
-        if begin.elapsed() > PATIENCE {
-            return Err(Failure::failed(format!("{blocks} blocks were not ready in {PATIENCE:?}")));
+        if begin.elapsed() > RETURN_TIMEOUT {
+            return Err(Failure::failed(format!(
+                "{blocks} blocks were not ready in {RETURN_TIMEOUT:?}"
+            )));
         }
     }
 }
@@ -271,7 +273,7 @@ fn borrow_by_all(socket: &Path, count: usize) -> Result<Vec<Loan>, Failure> {
     Ok(loans)
 }
 
-/// `count` connections of all other users, each of which has asked for something.
+/// `count` connections of all other users, each with one call behind it.
 fn connect_by_all(socket: &Path, count: usize) -> Result<Vec<Client>, Failure> {
     let mut clients = Vec::with_capacity(count);
     for (user, part) in parts(count) {
@@ -280,7 +282,7 @@ fn connect_by_all(socket: &Path, count: usize) -> Result<Vec<Client>, Failure> {
         })?;
         clients.extend(connected?);
     }
-    // Whoever has to make room hears of it only when it asks again.
+    // A client that had to make room learns of it with its next call.
     for client in &mut clients {
         is_served(client);
     }
@@ -299,7 +301,7 @@ fn is_served(client: &mut Client) -> bool {
     )
 }
 
-/// Each other user's part of so many.
+/// Each other user's part of this many.
 fn parts(count: usize) -> impl Iterator<Item = (u32, usize)> {
     let of = move |user: usize| (count + user) / USERS as usize;
     (1..=USERS).zip(0..).map(move |(number, user)| (number, of(user))).filter(|(_, part)| *part > 0)
@@ -337,8 +339,8 @@ fn raise_descriptors() -> Result<u64, Failure> {
     raised.map_err(|errno| Failure::failed(format!("cannot have {most} open files: {errno}")))
 }
 
-/// How many loans of one block so many descriptors are enough for: each takes the block, and both
-/// ends of its lease. Some are for what else there is.
+/// How many loans of one block these descriptors allow: each takes the block, and both ends of its
+/// lease. Some are for what else there is.
 fn loans_of(descriptors: u64) -> usize {
     usize::try_from(descriptors.saturating_sub(2000) / 3).unwrap_or(usize::MAX)
 }

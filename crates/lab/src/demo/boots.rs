@@ -31,7 +31,7 @@ echo \"prezero-guest: $(/bin/busybox head -n 1 /proc/meminfo)\"
 exec /bin/busybox poweroff -f
 ";
 /// A kernel under software emulation takes 5 to 20 s.
-const BOOT_PATIENCE: Duration = Duration::from_secs(180);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// One boot each: the kernel's own time, the same for all, is most of it.
 #[derive(Debug, Clone, Serialize)]
@@ -124,9 +124,9 @@ fn wait_for_mark(console: ChildStdout, plan: &Plan) -> Result<String, Failure> {
             Ok(line) => last = line,
             Err(RecvTimeoutError::Timeout) => {
                 plan.go_on()?;
-                if begin.elapsed() > BOOT_PATIENCE {
+                if begin.elapsed() > BOOT_TIMEOUT {
                     let text = format!(
-                        "no userspace after {BOOT_PATIENCE:?}; the guest's last line is {last:?}"
+                        "no userspace after {BOOT_TIMEOUT:?}; the guest's last line is {last:?}"
                     );
                     return Err(Failure::failed(text));
                 }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn this_test_s_own_program_asks_for_an_interpreter_and_nonsense_is_no_program() {
+    fn own_program_has_an_interpreter_and_nonsense_is_refused() {
         let own = fs::read("/proc/self/exe").unwrap();
         let is_static = cfg!(target_feature = "crt-static");
         assert_eq!(asks_for_interpreter(&own), Some(!is_static));

@@ -8,7 +8,7 @@
 //! 2. [`starts`]: with the largest page size, QEMU from its start to its QMP greeting: without huge
 //!    pages, with pages that it preallocates itself, with pages that the daemon lends. In rounds,
 //!    so that a noisy machine disturbs all ways alike; the medians count.
-//! 3. [`boots`]: a Debian kernel in such a guest, from QEMU's start to the first line of userspace.
+//! 3. [`boots`]: a Debian kernel in that guest, from QEMU's start to the first line of userspace.
 //! 4. [`maps`]: for every page size, `MAP_POPULATE` by the kernel against lend, map and touch.
 //! 5. [`report`]: one table, or JSON of the same records.
 //!
@@ -41,21 +41,21 @@ const DEFAULT_MOST_PLAIN: Bytes = Bytes(2 << 30);
 /// Show on this machine what prezero saves, with real programs
 ///
 /// Reserves huge pages of 1 GiB and 2 MiB from free memory, fills a pool with zeroed ones, and
-/// starts QEMU to its QMP greeting in three ways: without huge pages; with huge pages that QEMU
-/// preallocates with one and with all threads; with huge pages that prezero lends. Then it boots a
+/// starts QEMU to its QMP greeting in three ways. It has no huge pages, or huge pages that it
+/// preallocates with one and with all threads, or huge pages that prezero lends. Then it boots a
 /// Debian kernel in such guests, and compares MAP_POPULATE with lend, map and touch for each page
 /// size.
 ///
 /// Needs root for huge pages, and puts every setting back, also at Ctrl-C; without them it falls
-/// back to plain memory. What is not installed (qemu-system-x86, a kernel in /boot, busybox-static)
-/// is left out and said.
+/// back to plain memory. It leaves out what needs a missing package (qemu-system-x86, a kernel in
+/// /boot, busybox-static), and says so.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sudo prezero demo
   sudo prezero demo --size 8G --json | jq .ratios")]
 pub(crate) struct Args {
-    /// How much memory (default: half of what is free, at most 16G)
+    /// How much memory (default: half of the free memory, at most 16G)
     #[arg(long, value_name = "SIZE")]
     size: Option<Bytes>,
     /// How often everything is measured; the medians count
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What was asked for, or half of what is free, in whole pages of the largest size.
+/// The requested memory, or half of the free memory, in whole pages of the largest size.
 fn size(args: &Args, roots: &Roots, backing: &Backing) -> Result<Bytes, Failure> {
     let available = machine::available(roots)?;
     let largest = match backing {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was measured, its ratios, and the one table.
+//! The measurements, their ratios, and the one table.
 
 use std::io::{self, Write};
 use std::time::Duration;

@@ -1,46 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero plan`: how much to keep ready, by the shipping code.
+//! `prezero plan`: the simulation of [`plan`](::plan), run for each combination of the lists that
+//! the command line has, each on a thread of its own.
 //!
-//! # The walk
-//!
-//! 1. [`trace`] reads loans from a file, or [`generate`] makes them from a seed.
-//! 2. [`host`] is one node: the daemon's own book and policy, with workers and a kernel's pool that
-//!    are numbers. [`fleet`] places the loans on many of them, event by event.
-//! 3. Every combination of thresholds, workers and placement is one run, on a thread of its own;
-//!    [`report`] makes a table, JSON or a page of them, and one sentence of advice.
-//!
-//! What is not in it: what zeroing takes from its neighbours, the time that a worker's process
-//! takes to start, and what a scheduler needs for anything but its choice.
+//! [`report`] makes a table, JSON or a page of the runs, and one sentence of advice.
 
-mod fleet;
-mod generate;
-mod host;
 mod report;
-mod trace;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ::plan::{Ask, Fleet, Format, NodeKind, Placement, Shape, fleet, generate, trace};
 use cli::exit::{Exit, Failure, Outcome};
 use cli::output::{self, Form};
 use units::{Bytes, PageSize, Pages};
 use worker::Stop;
 use worker::context::allowed_cpus;
 
-use self::fleet::{Fleet, Placement};
-use self::generate::Shape;
-use self::host::Kind;
 use self::report::{Cell, Report};
-use self::trace::{Ask, Format};
 
 /// Say how much memory to keep ready, by simulating the daemon over a trace of loans
 ///
-/// Every node runs the daemon's own code for decisions: what is lent, what is zeroed next, when
-/// workers run. A run is made for each combination of the lists below; the answer is a table and
-/// one sentence. Changes nothing and needs no daemon. Measure --rate and --fault-rate with
-/// `prezero bench populate` on the machine that is planned for: the defaults are those of one core
-/// of a Skylake.
+/// Every node runs the daemon's own code for decisions: which loans are granted, which block is
+/// zeroed next, when workers run. A run is made for each combination of the lists below; the answer
+/// is a table and one sentence. Changes nothing and needs no daemon. Measure --rate and
+/// --fault-rate with `prezero bench populate` on the machine that is planned for: the defaults are
+/// those of one core of a Skylake.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -55,7 +40,7 @@ pub(crate) struct Args {
     /// How the trace is written
     #[arg(long, value_enum, default_value_t, requires = "trace")]
     format: Format,
-    /// Play the trace so many times as fast
+    /// Play the trace this many times as fast
     #[arg(long, value_name = "TIMES", default_value_t = 1.0, value_parser = positive)]
     speed: f64,
     #[command(flatten)]
@@ -95,7 +80,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',',
           default_values_t = [Placement::Packed, Placement::Spread, Placement::ReadyFirst])]
     placement: Vec<Placement>,
-    /// Seconds until the placement knows what is ready
+    /// Seconds until the placement knows of a change of ready pages
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     delay: f64,
     /// Bytes a second that one worker zeroes by allocating
@@ -230,7 +215,7 @@ fn shape(args: &Args) -> Shape {
     shape
 }
 
-/// Every combination of what was given as a list.
+/// Every combination of the lists.
 fn fleets(args: &Args) -> Result<Vec<Fleet>, Failure> {
     let pages_per_block = args.page_size.pages_in(args.block).map_err(Failure::usage)?;
     args.page_size.pages_in(args.memory).map_err(Failure::usage)?;
@@ -260,7 +245,7 @@ fn fleets(args: &Args) -> Result<Vec<Fleet>, Failure> {
                         ready_high.0 / 100 * u64::from(*percent)
                             + ready_high.0 % 100 * u64::from(*percent) / 100,
                     );
-                    let kind = Kind {
+                    let kind = NodeKind {
                         page_size: args.page_size,
                         memory: args.memory,
                         pages_per_block: pages_per_block.max(Pages(1)),
@@ -299,7 +284,8 @@ fn all(fleets: &[Fleet], asks: &[Ask], stop: &Stop) -> Result<Vec<Cell>, Failure
             if output::is_watched() {
                 output::note(&format!("run {} of {}", at + 1, fleets.len()));
             }
-            let cell = fleet::run(fleet, asks).map(|outcome| Cell::new(fleet, outcome));
+            let outcome = fleet::run(fleet, asks).map_err(Failure::usage);
+            let cell = outcome.map(|outcome| Cell::new(fleet, outcome));
             done.lock().expect("no thread panics with it").push((at, cell));
         }
     };

@@ -4,13 +4,11 @@
 use std::error::Error;
 use std::io::{self, Write};
 
+use ::plan::{Ask, Fleet, Outcome, seconds};
 use cli::output::Record;
 use serde::Serialize;
 use units::Bytes;
 
-use super::fleet::{Fleet, Outcome};
-use super::host::seconds;
-use super::trace::Ask;
 use crate::figure::{Chart, Part, Row, Shape, quantile, short};
 use crate::page::{self, escape, section};
 
@@ -32,7 +30,7 @@ pub(super) struct Cell {
     /// CPU seconds of workers, and of borrowers that zeroed the rest themselves.
     zeroing_cpu_seconds: f64,
     fault_cpu_seconds: f64,
-    /// What was ready and lent to nobody, of all nodes, on average over the time.
+    /// Bytes that were ready and unlent, of all nodes, on average over the time.
     withheld_bytes: f64,
 }
 
@@ -206,7 +204,7 @@ impl Record for Report {
     }
 }
 
-/// The least that must be kept ready for what is wanted; of equals the one that refuses least.
+/// The smallest setting that reaches the wanted share; of equals the one that refuses least.
 fn advice(runs: &[Cell], want: u8) -> String {
     let enough = runs.iter().filter(|run| run.hit_rate * 100.0 >= f64::from(want));
     let least = enough.min_by(|a, b| {

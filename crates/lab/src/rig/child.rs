@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! The one unsafe call runs a function in the child between `fork` and `execve`, where nothing may
-//! be called that is not async-signal-safe: it makes one system call and touches no memory of the
+//! The one unsafe call runs a function in the child between `fork` and `execve`, where only
+//! async-signal-safe functions may be called: it makes one system call and touches no memory of the
 //! parent's.
 #![expect(unsafe_code, reason = "a child that is ended with its parent")]
 
@@ -21,7 +21,7 @@ use cli::exit::Failure;
 use worker::Stop;
 
 /// Between two looks at a program that runs.
-const LOOK: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Sends the child a signal when the thread that starts it ends, however that comes: what waits for
 /// ever would keep its huge pages if this process is killed.
@@ -81,7 +81,7 @@ fn wait(child: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<Exit
             let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
             return child.wait();
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -106,12 +106,12 @@ mod tests {
     use super::*;
     use cli::exit::Exit;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
     #[test]
-    fn a_program_that_is_watched_ends_with_the_wish_to_stop_and_takes_its_children_along() {
+    fn watched_program_ends_at_a_stop_with_its_children() {
         let stop = Stop::default();
-        // Both hold the other end: what is read ends when both have.
+        // Both hold the other end: reading ends when both have ended.
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "exec 3<&0; sleep 60 & echo >&3; wait"]);
@@ -121,11 +121,11 @@ mod tests {
                 ours.read_exact(&mut [0]).unwrap();
                 stop.set();
             });
-            let failure = watch(&mut command, PATIENCE, &stop).unwrap_err();
+            let failure = watch(&mut command, STOP_TIMEOUT, &stop).unwrap_err();
             assert_eq!(failure.exit, Exit::Interrupted);
         });
         drop(command);
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(STOP_TIMEOUT)).unwrap();
         assert_eq!(ours.read(&mut [0]).unwrap(), 0, "nobody is left");
     }
 
@@ -133,7 +133,7 @@ mod tests {
     fn what_a_program_prints_is_told_apart_by_stream() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2"]);
-        let said = watch(&mut command, PATIENCE, &Stop::default()).unwrap();
+        let said = watch(&mut command, STOP_TIMEOUT, &Stop::default()).unwrap();
         assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("out\n", "err\n"));
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn a_program_that_fails_is_named_with_its_last_words() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two >&2; exit 3"]);
-        let failure = watch(&mut command, PATIENCE, &Stop::default()).unwrap_err().to_string();
+        let failure = watch(&mut command, STOP_TIMEOUT, &Stop::default()).unwrap_err().to_string();
         assert_eq!(failure, "sh: exit status: 3: two");
     }
 }

@@ -7,11 +7,11 @@ use linux::{Error, Result, Roots, hugetlb, mount};
 
 use crate::machine::call_failed;
 
-/// Detaches every hugetlbfs below `dir` and removes `dir`: the pages of files that nobody has open
-/// or mapped are the kernel's again. Does nothing if there is no such directory.
+/// Detaches every hugetlbfs below `dir` and removes `dir`: the pages of files that no process has
+/// open or mapped are the kernel's again. Does nothing if there is no such directory.
 ///
-/// Only for a directory whose daemon is known to be dead, as [`super::reserve::Reservation`] knows
-/// it.
+/// Only for a directory of a daemon that is known to be dead, as [`super::reserve::Reservation`]
+/// knows it.
 ///
 /// # Errors
 /// [`linux::Error`] naming the call.

@@ -50,15 +50,15 @@ const RUN_DIR: &str = "/run/prezero-demo";
 /// The sizes of the pools before, while they are changed.
 const NOTE: &str = "/run/prezero-demo.reserved";
 /// How long the daemon may take to see that a loan is over.
-const RETURN_PATIENCE: Duration = Duration::from_secs(20);
-/// How much is touched between two looks at the wish to stop: 1 GiB takes up to 2 s where the
-/// machine has yet to get the memory from its host.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes touched between two looks at the wish to stop: 1 GiB takes up to 2 s where the machine has
+/// yet to get the memory from its host.
 const TOUCH_BYTES: u64 = 256 << 20;
 
 /// How often room is made for pages that could not be reserved at once: the kernel's search for a
 /// whole GiB fails on a single page that is in use at the moment, and succeeds a moment later.
 const MOST_TRIES: u32 = 4;
-/// Memory that making room leaves alone, so that nobody is killed for it.
+/// Memory that making room leaves alone, so that no process is killed for it.
 const SPARE_BYTES: u64 = 1 << 30;
 
 /// What the memory is made of.
@@ -102,7 +102,7 @@ impl Rig {
     pub(crate) fn open(roots: Roots, backing: Backing) -> Result<Self, Failure> {
         match backing {
             Backing::Huge { node } => {
-                // Whoever has the note has the directory, too.
+                // The holder of the note owns the directory, too.
                 let (reservation, left) = Reservation::begin(roots.clone(), Path::new(NOTE))?;
                 leftover::remove(&roots, Path::new(RUN_DIR))?;
                 for before in left {
@@ -116,7 +116,7 @@ impl Rig {
             }
             Backing::Plain { why } => {
                 output::note(&format!("no huge pages ({why}): showing it with plain memory"));
-                // A tmpfs, where the machine has one that everybody may use.
+                // A tmpfs, where the machine has one that any user may use.
                 let shm = Path::new("/dev/shm");
                 let scratch =
                     if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }?;
@@ -141,7 +141,7 @@ impl Rig {
     }
 
     /// Reserves the pool's pages, or as many of them as there are, and embeds a daemon that may own
-    /// them. `None`, with a note, if not a page is to be had.
+    /// them. `None`, with a note, if it finds no page at all.
     pub(crate) fn set(&mut self, plan: &Plan, pool: Pool) -> Result<Option<Scene<'_>>, Failure> {
         let Pool { page, size, pages_per_block, lend_group } = pool;
         let wanted = Pages(size.0 / page.bytes());
@@ -179,7 +179,7 @@ impl Rig {
         let mut config = Config { pools: vec![pool], lend_group, ..Config::default() };
         // Filling is asked for and measured, never done behind our back.
         config.workers.max = 0;
-        // What is shown and measured is blocks that are owned, on any kernel.
+        // The demo and the benchmark use owned blocks, on any kernel.
         config.provider = config::Provider::Stock;
         let socket = self.run_dir.join("io.prezero");
         let daemon = Embedded::start(Options {
@@ -220,10 +220,9 @@ impl Drop for Rig {
 
 /// Grows a pool, making room as often as that helps.
 ///
-/// Large pages need memory in one piece. Memory that was never touched may not even be there yet
-/// for the kernel to look at (a virtual machine's), and page cache and slab are in the way on one
-/// that has worked: so after a first try, memory is used and freed once, and the caches are
-/// dropped.
+/// Large pages need memory in one piece. Untouched memory of a virtual machine may still be
+/// missing, and page cache and slab are in the way on a machine that has worked. So after a first
+/// try, memory is used and freed once, and the caches are dropped.
 fn reserve(
     plan: &Plan,
     roots: &Roots,
@@ -313,12 +312,12 @@ impl Scene<'_> {
         &self.socket
     }
 
-    /// A directory for whatever else is needed.
+    /// A directory for all other files.
     pub(crate) fn run_dir(&self) -> &Path {
         &self.rig.run_dir
     }
 
-    /// Zeroes what is not ready into the daemon's pool, with all threads, until all of it is.
+    /// Zeroes the rest of the daemon's pool, with all threads, until all of it is ready.
     pub(crate) fn fill(&mut self, plan: &Plan) -> Result<Work, Failure> {
         let bar = progress::bytes(self.bytes().0, "filling the pool");
         let worker = Worker {
@@ -336,7 +335,7 @@ impl Scene<'_> {
         bar.finish_and_clear();
         let work = work?;
         plan.go_on()?;
-        // Not by what this call has zeroed: what was ready before stays so.
+        // This call's pages are only a part: blocks that were ready before stay so.
         let (ready, all) = (self.ready()?, self.bytes());
         if ready < all {
             return Err(Failure::new(
@@ -353,9 +352,9 @@ impl Scene<'_> {
         for pool in pools {
             self.client.configure(PoolChange {
                 node: pool.node,
-                page_bytes: pool.page_bytes,
+                page_size: pool.page_size,
                 pages_per_block: pool.pages_per_block,
-                recycle: Some(how.to_owned()),
+                recycle: Some(how.parse().map_err(Failure::usage)?),
                 ..PoolChange::default()
             })?;
         }
@@ -366,7 +365,7 @@ impl Scene<'_> {
     pub(crate) fn settle(&mut self, stop: &Stop) -> Result<(), Failure> {
         self.wait("the daemon still waits for returned memory", stop, |scene| {
             let pools = scene.client.status()?.pools;
-            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == 0))
+            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == Pages(0)))
         })
     }
 
@@ -390,13 +389,13 @@ impl Scene<'_> {
 
     /// How much is ready now.
     pub(crate) fn ready(&mut self) -> Result<Bytes, Failure> {
-        let pages = self.client.status()?.pools.iter().map(|pool| pool.ready_pages).sum();
+        let pages = self.client.status()?.pools.iter().map(|pool| pool.ready_pages.0).sum();
         Ok(Pages(pages).bytes(self.page))
     }
 
     /// How much is lent now.
     pub(crate) fn lent(&mut self) -> Result<Bytes, Failure> {
-        let pages = self.client.status()?.pools.iter().map(|pool| pool.lent_pages).sum();
+        let pages = self.client.status()?.pools.iter().map(|pool| pool.lent_pages.0).sum();
         Ok(Pages(pages).bytes(self.page))
     }
 
@@ -424,7 +423,7 @@ impl Scene<'_> {
             if stop.is_set() {
                 return Err(Failure::interrupted());
             }
-            if begin.elapsed() > RETURN_PATIENCE {
+            if begin.elapsed() > RETURN_TIMEOUT {
                 return Err(Failure::failed(what));
             }
             thread::sleep(Duration::from_millis(2));

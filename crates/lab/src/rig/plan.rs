@@ -13,7 +13,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Ends it if somebody asked for that.
+    /// Ends it after a signal.
     pub(crate) fn go_on(&self) -> Result<(), Failure> {
         if self.stop.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
     }

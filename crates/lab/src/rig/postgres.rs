@@ -21,8 +21,7 @@ use super::child::{end_with_parent, last_lines, watch};
 use cli::exit::Failure;
 use worker::Stop;
 
-/// Where packages put the server, which is in nobody's PATH there: Debian's, and PostgreSQL's own
-/// RPMs.
+/// Where packages put the server, outside of PATH: Debian's, and PostgreSQL's own RPMs.
 const PLACES: [(&str, &str); 2] = [("/usr/lib/postgresql", ""), ("/usr", "pgsql-")];
 const PROGRAMS: [&str; 3] = ["postgres", "initdb", "psql"];
 /// The user that packages make: the server refuses to run as root.
@@ -30,11 +29,11 @@ const USER: &str = "postgres";
 /// Of the temporary directories, so that a run finds what a killed one has left.
 const PREFIX: &str = "prezero-bench-postgresql-";
 /// How long a start, an end or a statement may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long an immediate shutdown may take: the server itself kills its children after 5 s.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks at a server that starts or ends.
-const LOOK: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// The line of `postmaster.pid` that says how far the server is, since PostgreSQL 10: `pg_ctl -w`
 /// waits for it.
 const STATUS_LINE: usize = 7;
@@ -48,7 +47,7 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    /// The newest one that is installed; `Err` with what is missing.
+    /// The newest one that is installed; `Err` with the missing package.
     pub(crate) fn find() -> Result<Self, String> {
         let bin = newest(&PLACES.map(|(dir, prefix)| (PathBuf::from(dir), prefix)))
             .or_else(in_path)
@@ -136,8 +135,8 @@ pub(crate) struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// Makes one, whose servers have so many shared buffers. Removes what a killed run has left:
-    /// only for who knows that there is no other one, as whoever has a rig does.
+    /// Makes one; its servers have this many shared buffers. Removes what a killed run has left:
+    /// only for a caller that knows it is alone, as the owner of a rig does.
     pub(crate) fn make(
         postgres: &'a Postgres,
         buffers: Bytes,
@@ -153,7 +152,7 @@ impl<'a> Cluster<'a> {
         let cluster = Self { postgres, home, dir, buffers };
         let mut initdb = postgres.command("initdb", &cluster.dir);
         initdb.args(["--auth=peer", "--locale=C", "--encoding=UTF8", "--no-sync", "-D"]);
-        watch(initdb.arg(cluster.data()), PATIENCE, stop)?;
+        watch(initdb.arg(cluster.data()), START_TIMEOUT, stop)?;
         Ok(cluster)
     }
 
@@ -185,7 +184,7 @@ impl<'a> Cluster<'a> {
         };
         set("listen_addresses", "");
         set("shared_buffers", &format!("{}kB", self.buffers.0 >> 10));
-        // No work but what is asked for, and none of it waits for a disk.
+        // It does only the requested work, and no part of that waits for a disk.
         for name in ["fsync", "full_page_writes", "autovacuum"] {
             set(name, "off");
         }
@@ -214,10 +213,10 @@ impl<'a> Cluster<'a> {
             if stop.is_set() {
                 return Err(Failure::interrupted());
             }
-            if server.child.try_wait()?.is_some() || begin.elapsed() > PATIENCE {
+            if server.child.try_wait()?.is_some() || begin.elapsed() > START_TIMEOUT {
                 return Err(Failure::failed(format!("postgres did not start: {}", self.said())));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok((server, begin.elapsed()))
     }
@@ -233,14 +232,14 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Directories of runs that could not remove them: nobody else can have made them.
+/// Directories of runs that could not remove them: no other user can have made them.
 fn remove_left(temporary: &Path) {
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
         let is_named = entry.file_name().to_string_lossy().starts_with(PREFIX);
         let is_ours =
             entry.metadata().is_ok_and(|data| data.is_dir() && data.uid() == geteuid().as_raw());
         if is_named && is_ours {
-            // What cannot be removed is in nobody's way.
+            // A directory that cannot be removed does no harm.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -268,7 +267,7 @@ impl Server<'_> {
         let Cluster { postgres, dir, .. } = self.cluster;
         let mut psql = postgres.command("psql", dir);
         psql.args(["-X", "-A", "-t", "-q", "-d", "postgres", "-U", USER, "-c", sql]);
-        Ok(watch(psql.arg("-h").arg(dir), PATIENCE, stop)?.stdout.trim().to_owned())
+        Ok(watch(psql.arg("-h").arg(dir), START_TIMEOUT, stop)?.stdout.trim().to_owned())
     }
 
     /// Ends it in order, and waits for that.
@@ -279,11 +278,11 @@ impl Server<'_> {
             if stop.is_set() {
                 return Err(Failure::interrupted());
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > START_TIMEOUT {
                 let said = self.cluster.said();
                 return Err(Failure::failed(format!("postgres did not end: {said}")));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -302,8 +301,8 @@ impl Drop for Server<'_> {
         }
         self.tell(Signal::QUIT);
         let begin = Instant::now();
-        while !is_gone(&mut self.child) && begin.elapsed() < LAST_PATIENCE {
-            thread::sleep(LOOK);
+        while !is_gone(&mut self.child) && begin.elapsed() < STOP_TIMEOUT {
+            thread::sleep(POLL_INTERVAL);
         }
         // Its children see that it is gone and end, too.
         let _ = self.child.kill();

@@ -19,9 +19,9 @@ use cli::exit::Failure;
 use worker::Stop;
 
 /// How long QEMU may take to its greeting: 16 GiB at 250 ms for 1 GiB is 4 s, times 30.
-const GREETING_PATIENCE: Duration = Duration::from_secs(120);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often a wait looks at the wish to stop.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The machine that QEMU emulates: this one's architecture.
 struct Target {
@@ -63,7 +63,7 @@ pub(crate) struct Qemu {
 pub(crate) enum Memory<'a> {
     /// No huge pages, nothing preallocated: QEMU's default.
     Untouched,
-    /// QEMU takes the pages itself and preallocates them with so many threads.
+    /// QEMU takes the pages itself and preallocates them with this many threads.
     Prealloc { page: PageSize, threads: usize },
     /// A file that has its pages.
     File(&'a str),
@@ -118,7 +118,7 @@ impl Qemu {
         let (ours, theirs) = UnixStream::pair()?;
         let theirs = OwnedFd::from(theirs);
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(io::Error::from)?;
-        ours.set_read_timeout(Some(LOOK))?;
+        ours.set_read_timeout(Some(POLL_INTERVAL))?;
         let mut command = Command::new(TARGET.program);
         command
             .args(self.args(size, memory, boot, theirs.as_raw_fd()))
@@ -131,7 +131,7 @@ impl Qemu {
             .map_err(|error| Failure::failed(format!("{}: {error}", TARGET.program)))?;
         drop(theirs);
         let mut running = Running { child, qmp: BufReader::new(ours) };
-        let greeting = running.read_line(GREETING_PATIENCE, stop)?;
+        let greeting = running.read_line(GREETING_TIMEOUT, stop)?;
         if greeting.is_empty() {
             // It closes its descriptors before it has ended.
             running.child.wait()?;
@@ -214,7 +214,7 @@ impl Running {
             writeln!(self.qmp.get_mut(), "{{\"execute\":\"{command}\"}}")?;
         }
         // It closes the connection when it ends; events and answers come before that.
-        while !self.read_line(GREETING_PATIENCE, stop)?.is_empty() {}
+        while !self.read_line(GREETING_TIMEOUT, stop)?.is_empty() {}
         self.child.wait()?;
         Ok(())
     }

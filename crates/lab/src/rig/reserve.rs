@@ -4,7 +4,7 @@
 //! # Theory of operation
 //!
 //! A [`Reservation`] writes a pool's size down in its *note* before it changes it. The note is a
-//! file that is locked while its process lives, so whoever finds one that is not locked knows that
+//! file that is locked while its process lives. The next run that finds an unlocked one knows that
 //! its process died (SIGKILL, power) and puts those sizes back first. The ways out:
 //!
 //! | how it ends | who puts the pools back |
@@ -14,8 +14,8 @@
 //! | by SIGKILL | the next [`Reservation::begin`] with the same note |
 //! | with the machine | nobody needs to: the sizes are not kept over a boot |
 //!
-//! Limit: a size that somebody else changes meanwhile is overwritten by the old one. Pages that are
-//! still used when their pool shrinks leave it when they are freed: the kernel's surplus.
+//! Limit: a size that another program changes meanwhile is overwritten by the old one. Pages that
+//! are still used when their pool shrinks leave it when they are freed: the kernel's surplus.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -48,8 +48,8 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Opens the note at `path`, whose directory must exist, and puts back what a process that died
-    /// has left there. Returns that too.
+    /// Opens the note at `path`in an existing directory, and puts back the sizes that a dead
+    /// process has left there. Returns that too.
     ///
     /// # Errors
     /// EWOULDBLOCK while another process holds the note; those of writing `/sys` without root.
@@ -78,8 +78,8 @@ impl Reservation {
         Ok((reservation, left))
     }
 
-    /// Grows the pool of one size on one node until `pages` of it are free, or as far as the kernel
-    /// can. Returns how many are free then, which may be fewer, or more if they were before.
+    /// Grows the pool of one size on one node until `pages` of it are free, or the kernel finds no
+    /// more. Returns how many are free then, which may be fewer, or more if they were before.
     ///
     /// Blocks while the kernel migrates and compacts memory, for gigabytes many seconds; a signal
     /// ends that early. Growing does not zero or touch the pages: see [`crate::prefault`].
@@ -142,7 +142,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         match self.put_back() {
-            // The lock goes with the file; without a name nobody finds an empty note.
+            // The lock goes with the file; without a name no run finds an empty note.
             Ok(()) => drop(std::fs::remove_file(&self.path)),
             Err(error) => {
                 tracing::error!("{error}; the old sizes are in {}", self.path.display());
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A tree whose pool takes any size: what the kernel does is tested on the real one.
+    /// A tree with a pool that takes any size: the real kernel has tests of its own.
     fn tree() -> (tempfile::TempDir, Roots, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let sys = dir.path().join("sys");

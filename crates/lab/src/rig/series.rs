@@ -19,7 +19,7 @@ impl Series {
         self.seconds.push(time.as_secs_f64());
         let mut sorted = self.seconds.clone();
         sorted.sort_by(f64::total_cmp);
-        // The upper one of two in the middle: an even number of rounds is nobody's default.
+        // The upper one of two in the middle: the default number of rounds is odd.
         self.median_seconds = sorted[sorted.len() / 2];
     }
 

@@ -45,7 +45,7 @@ pub(crate) fn measure(plan: &Plan, scene: &mut Scene<'_>, qemu: &Qemu) -> Result
         fill: Series::default(),
     };
     let page = scene.page();
-    // QEMU's own files come from the disk the first time: that start counts for nobody.
+    // QEMU's own files come from the disk the first time: that start is not counted.
     start(plan, scene, qemu, Memory::Untouched)?;
     for _ in 0..plan.rounds {
         starts.fill.add(scene.fill(plan)?.took);

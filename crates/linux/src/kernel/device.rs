@@ -32,7 +32,7 @@ pub struct Stepped {
 /// When a watched device is readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchFor {
-    /// Below so many zeroed pages; 0 ends watching.
+    /// Below this number of zeroed pages; 0 ends watching.
     pub min_zeroed: Pages,
     /// Only while there is also a page to zero.
     pub only_if_zeroable: bool,
@@ -51,7 +51,7 @@ impl Device {
     /// Opens it to ask and to watch. [`Device::zero`] needs more.
     ///
     /// # Errors
-    /// [`Error::is_not_found`](crate::Error::is_not_found) on a kernel without it.
+    /// [`Error::is_not_found`](crate::Error::is_not_found) on a kernel that lacks it.
     pub fn open(roots: &Roots) -> Result<Self> {
         Self::open_at(&roots.dev.join("hugepagectl"))
     }
@@ -82,7 +82,7 @@ impl Device {
     }
 
     fn open_as(path: &Path, access: OFlags, name: &str) -> Result<Self> {
-        // Without blocking: a file that is none may be a FIFO.
+        // Opened non-blocking: another file in its place may be a FIFO.
         let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .or_call(|| format!("open({path:?}, {name}|O_CLOEXEC|O_NONBLOCK)"))
@@ -94,10 +94,10 @@ impl Device {
         Ok(Self { fd, path: path.to_owned() })
     }
 
-    /// Every count of one domain but `lent`, which the kernel does not know.
+    /// Every count of one domain except `lent`, which is unknown to the kernel.
     ///
     /// # Errors
-    /// ENODEV: no such node, or no pages of that size. ENOTTY: the file is something else.
+    /// ENODEV: the node or its pages of that size are missing. ENOTTY: the file is something else.
     pub fn query(&self, domain: Domain) -> Result<Counts> {
         let (node, page_shift) = numbers(domain)?;
         let mut query = Query { node, page_shift, ..Query::default() };
@@ -108,7 +108,7 @@ impl Device {
     /// How many bytes the kernel's own query has: 88 in the first version, more in later ones.
     ///
     /// # Errors
-    /// As [`Device::query`]; E2BIG from a kernel whose versions do not follow the header's rules.
+    /// As [`Device::query`]; E2BIG from a kernel with versions against the header's rules.
     pub fn query_size(&self, domain: Domain) -> Result<u32> {
         let (node, page_shift) = numbers(domain)?;
         let query = Query { size: PROBE_SIZE, node, page_shift, ..Query::default() };
@@ -121,12 +121,12 @@ impl Device {
     }
 
     /// Zeroes up to `pages` free pages of one pool in the calling thread: on its CPUs, charged to
-    /// its cgroup. Several callers share the pages, none is zeroed twice.
+    /// its cgroup. Several callers share the pages, and each page is zeroed once.
     ///
-    /// Blocks until they are done or no dirty page is left that no other caller works on. A signal
-    /// ends it within 64 KiB, and so does throttling by a cgroup: fewer pages than asked for do not
-    /// say that none is left, 0 without `interrupted` does. What was zeroed stays zeroed. A page
-    /// cut short is not counted, and the next caller goes on where it was cut.
+    /// Blocks until they are done, or until other callers work on every dirty page that is left. A
+    /// signal ends it within 64 KiB, and so does throttling by a cgroup. Fewer pages than asked for
+    /// may leave dirty ones; 0 without `interrupted` means that none is left. Zeroed pages stay
+    /// zeroed. A page cut short does not count, and the next caller continues at the cut.
     ///
     /// # Errors
     /// EPERM on a device that was not opened [to zero](Device::open_to_zero); ENODEV as for

@@ -3,9 +3,10 @@
 //! `zeroable_hugepages`, `zeroed_hugepages` and `zeroed_low`.
 //!
 //! Described in the series' `Documentation/ABI/testing/sysfs-devices-node-hugepages-zero`. The
-//! daemon asks the device for numbers, which are of one instant there, and these files to be woken:
-//! a file that was read polls `POLLPRI | POLLERR` at the next change, at most each 100 ms, and no
-//! change goes untold. A userspace provider's tree has the same files under the same names.
+//! daemon asks the device for numbers, since there they belong to one instant, and uses these files
+//! as events. A file that was read polls `POLLPRI | POLLERR` at the next change, at most each 100
+//! ms, and every change is reported. A userspace provider's tree has the same files under the same
+//! names.
 
 use std::fs::File;
 use std::io::{Read, Seek};

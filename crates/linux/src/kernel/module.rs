@@ -2,8 +2,8 @@
 //! `prezero.ko`, the module that teaches a stock kernel which of its huge pages are zero: whether
 //! it is loaded, how, and which processes keep it loaded.
 //!
-//! Its device and files are those of the series, so that nothing else here has to ask which of the
-//! two is there. `docs/kernel-module.md` is for operators.
+//! Its device and files are those of the series, so all other code here serves both.
+//! `docs/guides/kernel-module.md` is for operators.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ pub const NAME: &str = "prezero";
 /// The module as it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LoadedModule {
-    /// Its version; absent for a build that carries none.
+    /// Its version; absent for an unversioned build.
     pub version: Option<String>,
     /// Open descriptors of its device: while there is one the kernel refuses to unload it.
     pub references: u64,
@@ -29,7 +29,7 @@ pub struct LoadedModule {
 /// The module, if it is loaded.
 ///
 /// # Errors
-/// What cannot be read below `/sys/module/prezero`.
+/// Unreadable files below `/sys/module/prezero`.
 pub fn loaded(roots: &Roots) -> Result<Option<LoadedModule>> {
     let dir = roots.sys.join("module").join(NAME);
     // Before and after `live` it is being loaded or unloaded.
@@ -56,7 +56,7 @@ pub fn loaded(roots: &Roots) -> Result<Option<LoadedModule>> {
 }
 
 /// The processes that have `/dev/hugepagectl` open, in order. Needs root's rights to see those of
-/// other users; processes that end meanwhile have nothing open.
+/// other users; processes that end meanwhile are left out.
 pub fn openers(roots: &Roots) -> Vec<u32> {
     let names = fs::read_dir(&roots.proc).into_iter().flatten().flatten();
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this kernel offers, found out by asking it, not by its version.
+//! The offer of this kernel, found out by asking it instead of by its version.
 //!
-//! Support is a promise with a number: whoever knows n knows all below it. The kernel's is what it
-//! answers, ours is [`Support::OURS`], and what is used is the lesser of the two, so that an old
-//! prezero on a new kernel and a new one on an old kernel both work. `docs/kernel-features.md` is
+//! Support is a promise with a number: a program at level n knows all levels below it. The kernel's
+//! level is its answer, ours is [`Support::OURS`], and both use the lesser of the two. So an old
+//! prezero on a new kernel and a new one on an old kernel both work. `docs/reference/kernels.md` is
 //! the table.
 
 use std::cmp::Ordering;
@@ -23,11 +23,10 @@ use crate::roots::Roots;
 /// What a kernel's pool can do, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Support {
-    /// It knows free pages, not zero ones: the daemon owns what it keeps ready.
+    /// It knows free pages only: the daemon owns the ready ones.
     Stock,
-    /// It knows which of its pages are zero. The number is the version of the uapi: the query's
-    /// struct has 88 bytes in version 0, 104 in version 1, and every version after it is larger by
-    /// what it adds.
+    /// The kernel knows its zero pages. The number is the version of the uapi: the query's struct
+    /// has 88 bytes in version 0 and 104 in version 1, and every later version adds its fields.
     Zeroed(u32),
 }
 
@@ -35,9 +34,9 @@ impl Support {
     /// What this prezero knows how to use.
     pub const OURS: Self = Self::Zeroed(1);
 
-    /// The version that has a query of so many bytes; `None` if none has.
+    /// The version with a query of `bytes` bytes, if there is one.
     ///
-    /// What we do not know is larger than what we do, and counts as the version after ours.
+    /// An unknown version is larger than ours, and counts as the version after ours.
     fn of_query_size(bytes: u32) -> Option<Self> {
         let bytes = bytes as usize;
         match bytes.cmp(&size_of::<Query>()) {
@@ -57,7 +56,7 @@ impl fmt::Display for Support {
     }
 }
 
-/// What was found, part by part.
+/// The findings, part by part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// What the kernel offers.
@@ -70,12 +69,12 @@ pub struct Offer {
     pub watch_zeroable: Option<bool>,
     /// Why it is stock although part of the interface is there.
     pub missing: Option<&'static str>,
-    /// The module or the series, where the kernel is not stock.
+    /// The module or the series, for any kernel but stock.
     pub origin: Option<Origin>,
 }
 
 impl Offer {
-    /// What is used: the lesser of the kernel's level and ours.
+    /// The level in use: the lesser of the kernel's level and ours.
     pub fn effective(&self) -> Support {
         self.kernel.min(Support::OURS)
     }
@@ -89,7 +88,7 @@ impl Offer {
 /// Asks this kernel. Changes nothing.
 ///
 /// # Errors
-/// What cannot be read of nodes and page sizes; that a kernel is stock is no error.
+/// Unreadable nodes and page sizes; a stock kernel is no error.
 pub fn probe(roots: &Roots) -> Result<Offer> {
     let nodes = numa::nodes(roots)?;
     let sizes = hugetlb::page_sizes(roots)?;
@@ -125,7 +124,7 @@ pub(super) fn ask(device: &Device, domain: Domain, files: bool) -> Offer {
     let Some(kernel) = Support::of_query_size(bytes) else {
         return Offer::stock(files, Some("/dev/hugepagectl answers with less than version 0 has"));
     };
-    // Watches nothing, but an unknown flag is refused all the same.
+    // Watches nothing, and an unknown flag is still refused.
     let nothing = WatchFor { min_zeroed: Pages::ZERO, only_if_zeroable: true, min_interval_ms: 0 };
     let watch_zeroable = match device.watch(domain, nothing) {
         Ok(()) => Some(true),

@@ -26,11 +26,11 @@ pub struct Origin {
     pub release: String,
 }
 
-/// Reads which of the two it is, for a kernel whose device answers: a stock kernel without the
-/// module would be taken for one with the series.
+/// Reads which of the two it is, for a kernel with a device that answers: a stock kernel without
+/// the module would be taken for one with the series.
 ///
 /// # Errors
-/// What cannot be read below `/sys/module/prezero` and of the release.
+/// Unreadable files below `/sys/module/prezero`, or an unreadable release.
 pub(super) fn read(roots: &Roots) -> Result<Origin> {
     let implementation = match module::loaded(roots)? {
         Some(LoadedModule { version, .. }) => Implementation::Module(version),

@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use linux::cgroup::{self, Group, Kind};
-use linux::testkit::tree;
+use testkit::tree;
 
 #[test]
 fn a_unified_host_has_one_group() {

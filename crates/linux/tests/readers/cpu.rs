@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use linux::cpu::{self, CpuModel};
-use linux::testkit::tree;
+use testkit::tree;
 
 #[test]
 fn describes_an_x86_host() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use linux::testkit::tree;
 use linux::{BlockDir, Errno, hugetlb};
+use testkit::tree;
 
 use super::hugetlb::MIB_2;
 

@@ -9,9 +9,9 @@ use std::process::Command;
 use linux::hugepagectl::{
     ALL, Argument, IOC_TYPE, Query, WATCH_INTERVAL_MAX_MS, WATCH_ZEROABLE, Watch, Zero,
 };
-use linux::testkit::skip;
+use testkit::skip;
 
-/// What is compared: a C expression, and its value in Rust.
+/// The comparison: a C expression, and its value in Rust.
 fn facts() -> Vec<(String, u64)> {
     let mut facts = Vec::new();
     let mut fact = |c: &str, rust: u64| facts.push((c.to_owned(), rust));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use linux::hugetlb::{self, HugetlbCounters};
-use linux::testkit::tree;
+use testkit::tree;
 use units::{Node, PageSize};
 
 pub(crate) const MIB_2: PageSize = PageSize::new(2 << 20).unwrap();

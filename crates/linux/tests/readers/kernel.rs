@@ -2,7 +2,7 @@
 use linux::Errno;
 use linux::kernel::files::{CountFile, Name, are_there};
 use linux::kernel::{Support, offer};
-use linux::testkit::tree;
+use testkit::tree;
 use units::{Domain, Node};
 
 use super::hugetlb::MIB_2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use linux::meminfo::{self, FreeBlocks};
-use linux::testkit::tree;
+use testkit::tree;
 use units::{Node, PageSize};
 
 const KIB_4: PageSize = PageSize::new(4 << 10).unwrap();

@@ -2,7 +2,7 @@
 use std::os::unix::fs::symlink;
 
 use linux::kernel::{Implementation, LoadedModule, Origin, module};
-use linux::testkit::tree;
+use testkit::tree;
 
 #[test]
 fn module_that_is_loaded_is_read_with_its_parameters() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use std::path::Path;
 
-use linux::testkit::tree;
 use linux::{FuseMount, HugetlbMount, fuse, mount};
+use testkit::tree;
 use units::PageSize;
 
 const MIB_2: PageSize = PageSize::new(2 << 20).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use linux::numa;
-use linux::testkit::tree;
+use testkit::tree;
 use units::Node;
 
 #[test]

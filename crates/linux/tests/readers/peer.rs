@@ -2,7 +2,7 @@
 use std::fmt::Write;
 
 use linux::peer::{Groups, MOST_GROUPS};
-use linux::testkit::tree;
+use testkit::tree;
 
 #[test]
 fn thread_in_a_request_has_the_groups_that_procfs_says() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use linux::psi;
-use linux::testkit::tree;
+use testkit::tree;
 
 #[test]
 fn reads_the_machines_cpu_and_memory() {

@@ -139,26 +139,3 @@ fn a_move_and_an_opening_wait_for_nobody_who_fills_the_file() {
     });
     assert!(longest < Duration::from_millis(500), "a move took {longest:?}");
 }
-
-#[test]
-fn a_bare_file_gets_a_directory_and_keeps_its_pages_and_borrowers() {
-    Memory::each(1, |memory| {
-        let dir = &memory.dir;
-        drop(memory.block("a", 1));
-        let bare = memory.path().join("ready/b7-n0-p1");
-        std::fs::rename(memory.path().join("ready/a/pages"), &bare).unwrap();
-        std::fs::remove_dir(memory.path().join("ready/a")).unwrap();
-        assert_eq!(dir.bare("ready").unwrap(), ["b7-n0-p1"]);
-        dir.wrap("ready", "b7-n0-p1").unwrap();
-        assert_eq!(dir.bare("ready").unwrap(), [""; 0]);
-        assert_eq!(dir.list("ready").unwrap(), ["b7-n0-p1"]);
-        assert_eq!(dir.allocated_bytes("ready", "b7-n0-p1").unwrap(), memory.bytes(1));
-        // Killed between two steps.
-        let half = memory.path().join("ready/b7-n0-p1~");
-        std::fs::rename(memory.path().join("ready/b7-n0-p1"), &half).unwrap();
-        std::fs::create_dir(memory.path().join("ready/b8-n0-p1~")).unwrap();
-        dir.end_wrapping("ready").unwrap();
-        assert_eq!(dir.list("ready").unwrap(), ["b7-n0-p1"]);
-        assert_eq!(dir.allocated_bytes("ready", "b7-n0-p1").unwrap(), memory.bytes(1));
-    });
-}

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use linux::testkit::hugepages::MIB_2;
-use linux::testkit::{child, punch};
 use linux::{BlockFile, Errno, Mapping};
 use rustix::process::{Pid, Signal};
+use testkit::hugepages::MIB_2;
+use testkit::{child, punch};
 
 use crate::memory::Memory;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use linux::Mapping;
 use linux::closings::{Closed, Closings};
-use linux::testkit::child::fork;
+use testkit::child::fork;
 
 use crate::memory::Memory;
 

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use linux::Exclusivity::{Shared, Sole, Unsupported};
 use linux::exclusive::prove;
-use linux::testkit::{child, skip};
 use linux::{BlockFile, Exclusivity, Mapping};
 use rustix::fs::{Mode, OFlags};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule,
 };
+use testkit::{child, skip};
 
 use crate::memory::Memory;
 
@@ -197,7 +197,7 @@ fn a_borrower_that_changes_the_mode_all_the_time_loses_its_access_each_time() {
 fn a_lease_of_its_owner_is_not_waited_for() {
     Memory::each(1, |memory| {
         let file = memory.block("a", 1);
-        linux::testkit::hold_lease(&file).unwrap();
+        testkit::hold_lease(&file).unwrap();
         let begun = Instant::now();
         let error = memory.dir.open_block("ready", "a").unwrap_err();
         assert!(error.is_leased(), "{error}");
@@ -221,7 +221,8 @@ const MEETINGS: usize = 300;
 
 #[test]
 fn an_open_in_the_moment_of_the_proof_harms_nobody() {
-    // The kernel signals a lease holder whose file is being opened; SIGIO would end this process.
+    // The kernel signals a lease holder when another process opens the file; SIGIO would end this
+    // process.
     Memory::each(1, |memory| {
         let file = memory.block("a", 1);
         let opener = child::fork(|ready| {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The readers on this machine: whatever it is, its numbers fit together.
+//! The readers on this machine: its numbers fit together on any hardware.
 
-use linux::testkit::hugepages::{self, MIB_2};
-use linux::testkit::{child, skip, tree};
 use linux::{Roots, cpu, hugetlb, meminfo, numa, psi};
+use testkit::hugepages::{self, MIB_2};
+use testkit::{child, skip, tree};
 
 #[test]
 fn memory_adds_up() {

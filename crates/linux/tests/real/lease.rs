@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use linux::testkit::child;
-use linux::testkit::hugepages::{self, MIB_2};
 use linux::{Errno, LeaseDir};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use tempfile::TempDir;
+use testkit::child;
+use testkit::hugepages::{self, MIB_2};
 
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 /// Long enough for a loaded machine; the tests that pass do not wait for it.
@@ -143,7 +141,7 @@ fn each_lease_has_a_directory_of_its_own() {
     for one in &own {
         let mode = std::fs::metadata(one).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o700, "a directory that nobody else enters");
-        // What is unlinked, in a directory whose lock nobody else's lease waits for.
+        // The unlinked lease, in a directory with a lock of its own.
         assert!(matches!(&names(one)[..], [fifo] if !fifo.is_dir()));
     }
     leases.remove("1").unwrap();
@@ -155,39 +153,6 @@ fn each_lease_has_a_directory_of_its_own() {
     assert!(leases.reopen("3").unwrap().is_none());
     leases.remove("3").unwrap();
     assert!(leases.list().unwrap().is_empty());
-}
-
-#[test]
-fn leases_of_the_layout_before_are_found_until_they_end() {
-    let _alone = child::alone();
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let parent = std::fs::File::open(dir.path()).unwrap();
-    let open = || LeaseDir::open_in(parent.as_fd(), dir.path(), "loans", "leases").unwrap();
-    std::fs::create_dir(dir.path().join("leases")).unwrap();
-    let fifo = |name: &str| {
-        let mode = Mode::RUSR | Mode::WUSR;
-        let path = dir.path().join("leases").join(name);
-        mknodat(CWD, &path, FileType::Fifo, mode, 0).unwrap();
-        path
-    };
-    let held = fifo("1");
-    fifo("2");
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let client = rustix::fs::open(held, flags, Mode::empty()).unwrap();
-
-    let leases = open();
-    assert_eq!(leases.list().unwrap(), ["1", "2"]);
-    assert!(leases.reopen("2").unwrap().is_none(), "nobody holds it");
-    leases.remove("2").unwrap();
-    let daemon = leases.reopen("1").unwrap().expect("held");
-    let (_new, _end) = leases.create("3").unwrap();
-    assert_eq!(leases.list().unwrap(), ["1", "3"]);
-    assert!(dir.path().join("loans/3").is_dir());
-    drop(client);
-    assert!(daemon.has_ended().unwrap());
-    leases.remove("1").unwrap();
-    assert_eq!(open().list().unwrap(), ["3"]);
-    assert!(!dir.path().join("leases").exists(), "empty, it is gone with the next start");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use std::os::fd::AsFd;
 
-use linux::testkit::hugepages::MIB_2;
 use linux::{Errno, Mapping};
+use testkit::hugepages::MIB_2;
 
 use crate::memory::Memory;
 

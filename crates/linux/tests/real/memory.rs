@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::sync::MutexGuard;
 
-use linux::testkit::child;
-use linux::testkit::hugepages::{self, GIB_1, Guard, MIB_2, Mounted};
 use linux::{BlockDir, BlockFile};
 use tempfile::TempDir;
+use testkit::child;
+use testkit::hugepages::{self, GIB_1, Guard, MIB_2, Mounted};
 use units::{Node, PageSize};
 
 /// A block directory on one kind of memory. Fields are dropped in order: descriptors, mount, pages.
@@ -93,7 +93,7 @@ impl Memory {
         pages * self.page.bytes()
     }
 
-    /// Free pages of the pool; `None` for plain memory, where nobody counts for one test alone.
+    /// Free pages of the pool; `None` for plain memory, which has no count for one test alone.
     pub(crate) fn free(&self) -> Option<u64> {
         self.guard.as_ref().map(|guard| guard.free(self.page))
     }

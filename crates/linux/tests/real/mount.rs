@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use std::os::unix::fs::PermissionsExt;
 
-use linux::testkit::child;
-use linux::testkit::hugepages::{self, GIB_1, MIB_2};
 use linux::{Errno, Roots, mount};
+use testkit::child;
+use testkit::hugepages::{self, GIB_1, MIB_2};
 use units::PageSize;
 
 #[test]

@@ -2,9 +2,9 @@
 //! What a machine of any number of nodes can show; placement on two nodes is asked in a virtual
 //! machine that has them.
 
-use linux::testkit::hugepages::{GIB_1, MIB_2};
-use linux::testkit::{child, skip};
 use linux::{Mapping, Roots, numa};
+use testkit::hugepages::{GIB_1, MIB_2};
+use testkit::{child, skip};
 use units::Node;
 
 use crate::memory::Memory;

@@ -3,9 +3,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use linux::peer::{self, Groups, MOST_GROUPS, Peer};
-use linux::testkit::{child, skip};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use testkit::{child, skip};
 
 #[test]
 fn a_pair_of_ones_own_is_oneself() {
@@ -86,7 +86,7 @@ fn of_a_socket_that_is_handed_on_the_listener_is_who_listened() {
     let listener = UnixListener::bind(&path).unwrap();
     let stream = UnixStream::connect(&path).unwrap();
     assert!(!peer::has_ended(&stream, Duration::ZERO).unwrap(), "this process has it");
-    // Who listens last is whose it is.
+    // The last listener owns it.
     let heir = child::fork(|ready| {
         rustix::net::listen(&listener, 8).unwrap();
         ready.signal();

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use linux::cgroup::{self, Kind};
 use linux::sched::{self, Policy};
-use linux::testkit::{child, skip};
 use linux::{CpuSet, Roots};
+use testkit::{child, skip};
 
 #[test]
 fn a_worker_takes_its_place_and_reads_it_back() {

@@ -2,17 +2,17 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use linux::testkit::child::{self, Child};
-use linux::testkit::skip;
 use linux::{Peer, Roots, user_ns};
 use rustix::fs::Uid;
 use rustix::thread::set_thread_uid;
+use testkit::child::{self, Child};
+use testkit::skip;
 
-/// Users that no account of this machine has.
+/// Users that are unknown to this machine.
 const MAKER: u32 = 60_001;
 const SUBORDINATES: u32 = 3_000_000;
 
-/// A socket that everybody may connect to.
+/// A socket that every user may connect to.
 fn listen(dir: &tempfile::TempDir) -> (std::path::PathBuf, UnixListener) {
     let path = dir.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -21,7 +21,7 @@ fn listen(dir: &tempfile::TempDir) -> (std::path::PathBuf, UnixListener) {
     (path, listener)
 }
 
-/// What is seen of a child that connects as user 5 of a namespace that `maker` made.
+/// The view of a child that connects as user 5 of a namespace that `maker` made.
 fn seen(maker: u32, ends: bool) -> (u32, linux::Result<Option<u32>>) {
     let dir = tempfile::tempdir().unwrap();
     let (path, listener) = listen(&dir);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Descriptors and what is behind them.
+//! Descriptors and their files.
 //!
 //! # Safety
 //!
@@ -28,7 +28,7 @@ impl File {
 }
 
 pub(crate) fn memfd_create(name: *const libc::c_char, flags: libc::c_uint) -> Result<usize> {
-    // The kernel reads the name as far as it is mapped and answers EFAULT beyond.
+    // The kernel reads the name, and answers EFAULT at its first unmapped byte.
     plain(libc::SYS_memfd_create, [name.addr(), flags as usize, 0, 0, 0, 0])
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn fallocate(fd: c_int, mode: c_int, offset: i64, bytes: i64) -> Resu
 /// `fcntl`.
 ///
 /// # Safety
-/// For the commands that take a pointer, it is good for what the kernel does with it.
+/// For the commands that take a pointer, it is valid for the kernel's use.
 pub(crate) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize> {
     // SAFETY: the caller's contract.
     unsafe { call(libc::SYS_fcntl, [int(fd), int(command), argument, 0, 0, 0]) }
@@ -56,34 +56,12 @@ pub(crate) fn closes_on_exec(fd: c_int) -> Result<bool> {
     Ok(flags & int(libc::FD_CLOEXEC) != 0)
 }
 
-/// How a descriptor was opened: `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
-pub(crate) fn access_mode(fd: c_int) -> Result<c_int> {
-    let flags = plain(libc::SYS_fcntl, [int(fd), int(libc::F_GETFL), 0, 0, 0, 0])?;
-    Ok(flags as c_int & libc::O_ACCMODE)
-}
-
 /// Opens the file of a descriptor once more, closed on exec.
 pub(crate) fn reopen(fd: c_int, mode: c_int) -> Result<c_int> {
     let path =
         std::ffi::CString::new(format!("/proc/self/fd/{fd}")).map_err(|_| Errno(libc::EBADF))?;
     let args = [int(libc::AT_FDCWD), path.as_ptr().addr(), int(mode | libc::O_CLOEXEC), 0, 0, 0];
     plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
-}
-
-/// A file of that content to read, from its beginning on.
-pub(crate) fn readable(content: &[u8], closes_on_exec: bool) -> Result<c_int> {
-    let memfd = memfd_create(c"prezero".as_ptr(), libc::MFD_CLOEXEC)?;
-    let memfd = c_int::try_from(memfd).map_err(|_| Errno(libc::EBADF))?;
-    write(memfd, content);
-    let whole = file(memfd).is_ok_and(|file| file.bytes == content.len() as u64);
-    // Who was promised a file to read has one that cannot be written.
-    let opened = if whole { reopen(memfd, libc::O_RDONLY) } else { Err(Errno(libc::EFBIG)) };
-    close(memfd);
-    let fd = opened?;
-    if !closes_on_exec {
-        plain(libc::SYS_fcntl, [int(fd), int(libc::F_SETFD), 0, 0, 0, 0])?;
-    }
-    Ok(fd)
 }
 
 /// A memfd's seals; none where a file has no such thing.
@@ -119,12 +97,12 @@ pub(crate) fn open(path: &CStr) -> Result<c_int> {
     plain(libc::SYS_openat, args).map(|fd| c_int::try_from(fd).unwrap_or(-1))
 }
 
-/// Writes what it can. Behind the guard, where signals wait: one that is the write's own fault (a
-/// pipe that nobody reads any more, a file at the process's limit) is taken before it can end a
-/// program which has not written anything.
+/// Writes what it can. The caller has the guard, so signals wait. The write itself may cause one:
+/// a pipe without a reader, a file at the process's limit. That signal is taken, so that it ends no
+/// program which has written nothing.
 pub(crate) fn write(fd: c_int, bytes: &[u8]) {
     let before = pending_signals();
-    // A log that cannot be written has nobody to tell.
+    // A log that cannot be written is lost.
     let written = plain(libc::SYS_write, [int(fd), bytes.as_ptr().addr(), bytes.len(), 0, 0, 0]);
     let signal = match written {
         Err(Errno(libc::EPIPE)) => libc::SIGPIPE,
@@ -151,7 +129,7 @@ fn pending_signals() -> u64 {
 fn stat(fd: c_int) -> Result<libc::stat> {
     // SAFETY: all bytes zero is a valid `stat`, which is plain numbers.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one `stat`, whose layout libc's is on these architectures.
+    // SAFETY: the kernel writes one `stat`, with libc's layout on these architectures.
     unsafe { call(libc::SYS_fstat, [int(fd), (&raw mut stat).addr(), 0, 0, 0, 0]) }?;
     Ok(stat)
 }
@@ -169,54 +147,49 @@ pub(crate) fn file(fd: c_int) -> Result<File> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look {
     pub(crate) file: File,
-    pub(crate) is_regular: bool,
     pub(crate) is_linked: bool,
     pub(crate) blocks: u64,
-    /// When it was last accessed, in nanoseconds since 1970.
-    pub(crate) accessed: u64,
-}
-
-fn nanoseconds(seconds: i64, more: i64) -> u64 {
-    let seconds = u64::try_from(seconds).unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(more).unwrap_or_default())
+    pub(crate) mode: u32,
+    pub(crate) user: u32,
 }
 
 pub(crate) fn look(fd: c_int) -> Result<Look> {
     let stat = stat(fd)?;
     Ok(Look {
         file: file_of(&stat),
-        is_regular: stat.st_mode & libc::S_IFMT == libc::S_IFREG,
         is_linked: stat.st_nlink != 0,
         blocks: u64::try_from(stat.st_blocks).unwrap_or(u64::MAX),
-        accessed: nanoseconds(stat.st_atime, stat.st_atime_nsec),
+        mode: stat.st_mode & 0o7777,
+        user: stat.st_uid,
     })
 }
 
-/// The time that a file made now would have been made at, in nanoseconds since 1970.
-pub(crate) fn coarse_time() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let args = [int(libc::CLOCK_REALTIME_COARSE), (&raw mut now).addr(), 0, 0, 0, 0];
-    // SAFETY: the kernel writes one `timespec`.
-    match unsafe { call(libc::SYS_clock_gettime, args) } {
-        Ok(_) => nanoseconds(now.tv_sec, now.tv_nsec),
-        Err(_) => u64::MAX,
-    }
+/// What a program can set of a descriptor: flags, offset, and who gets its signals.
+pub(crate) fn status(fd: c_int) -> [Result<usize>; 3] {
+    let get = |command| plain(libc::SYS_fcntl, [int(fd), int(command), 0, 0, 0, 0]);
+    let offset = plain(libc::SYS_lseek, [int(fd), 0, int(libc::SEEK_CUR), 0, 0, 0]);
+    [get(libc::F_GETFL), offset, get(libc::F_GETOWN)]
+}
+
+/// The lowest number that no descriptor of this process has. A duplicate would tell as well, and
+/// closing it would drop the program's record locks.
+pub(crate) fn lowest_free() -> Result<c_int> {
+    let flags = libc::O_PATH | libc::O_CLOEXEC;
+    let args = [int(libc::AT_FDCWD), c"/".as_ptr().addr(), int(flags), 0, 0, 0];
+    let free = plain(libc::SYS_openat, args)?;
+    let free = c_int::try_from(free).map_err(|_| Errno(libc::EBADF))?;
+    close(free);
+    Ok(free)
 }
 
 /// The size of the pages of a file on a hugetlbfs; `None` for any other.
 pub(crate) fn huge_page_of(fd: c_int) -> Option<u64> {
     // SAFETY: all bytes zero is a valid `statfs`, which is plain numbers.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one `statfs`, whose layout libc's is on these architectures.
+    // SAFETY: the kernel writes one `statfs`, with libc's layout on these architectures.
     unsafe { call(libc::SYS_fstatfs, [int(fd), (&raw mut fs).addr(), 0, 0, 0, 0]) }.ok()?;
     let page = u64::try_from(fs.f_bsize).ok().filter(|page| page.is_power_of_two());
     page.filter(|_| fs.f_type == libc::HUGETLBFS_MAGIC)
-}
-
-/// Whether a descriptor is of a memfd, which has no mount that anybody can see.
-pub(crate) fn is_memfd(fd: c_int) -> bool {
-    let target = std::fs::read_link(format!("/proc/self/fd/{fd}"));
-    target.is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:"))
 }
 
 /// `sendmsg`; the program answers for the message, which the kernel checks.
@@ -224,10 +197,10 @@ pub(crate) fn sendmsg(fd: c_int, message: usize, flags: c_int) -> Result<usize> 
     plain(libc::SYS_sendmsg, [int(fd), message, int(flags), 0, 0, 0])
 }
 
-/// `sendmmsg`, into whose messages the kernel writes how much it sent.
+/// `sendmmsg`; the kernel writes into each message how much it sent.
 ///
 /// # Safety
-/// So many messages of the program's, which nobody else uses meanwhile.
+/// As many messages of the program, which no other thread uses meanwhile.
 pub(crate) unsafe fn sendmmsg(
     fd: c_int,
     messages: usize,
@@ -238,8 +211,8 @@ pub(crate) unsafe fn sendmmsg(
     unsafe { call(libc::SYS_sendmmsg, [int(fd), messages, count as usize, int(flags), 0, 0]) }
 }
 
-/// Opens a file of that path for appending, made where it is missing, closed on exec. Waits for
-/// nobody at the other end of a FIFO, and takes no terminal for the program's.
+/// Opens a file of that path for appending, made where it is missing, closed on exec. Opens a
+/// FIFO without waiting for its reader, and takes no terminal for the program's.
 pub(crate) fn open_log(path: &CStr) -> Result<c_int> {
     let place = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT;
     let flags = place | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;

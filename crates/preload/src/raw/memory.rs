@@ -9,12 +9,36 @@
 
 use libc::{c_int, c_long};
 
-use super::{Errno, Result, call, close, int, open, pread};
+use super::{Errno, File, Result, call, close, int, open, pread};
 
 pub(crate) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
-pub(crate) const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-/// To a place that is given, in which nothing of anybody's is.
+/// To a given place, where the caller has nothing or gives it up.
 pub(crate) const MOVE: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+
+/// A mapping, or a part of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) prot: libc::c_int,
+    /// Whether it is `MAP_SHARED`.
+    pub(crate) shared: bool,
+    /// The mapped file; 0 for memory without a file.
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// The offset in the file of `start`.
+    pub(crate) offset: u64,
+}
+
+impl Mapping {
+    pub(crate) fn is_of(&self, file: File) -> bool {
+        (self.device, self.inode) == (file.device, file.inode)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.end - self.start
+    }
+}
 
 /// `mmap`.
 ///
@@ -37,7 +61,7 @@ pub(crate) unsafe fn mmap(
 /// `munmap`.
 ///
 /// # Safety
-/// The range is the caller's, and nobody uses it any more.
+/// The range is the caller's, and no thread uses it any more.
 pub(crate) unsafe fn munmap(address: usize, bytes: usize) -> Result<usize> {
     // SAFETY: the caller answers for the range.
     unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) }
@@ -61,7 +85,7 @@ pub(crate) unsafe fn mremap(
 /// `mprotect`.
 ///
 /// # Safety
-/// The range is the caller's, and whoever uses it can live with the new rights.
+/// The range is the caller's, and its users can live with the new rights.
 pub(crate) unsafe fn mprotect(address: usize, bytes: usize, prot: c_int) -> Result<usize> {
     // SAFETY: the caller answers for the range.
     unsafe { call(libc::SYS_mprotect, [address, bytes, int(prot), 0, 0, 0]) }
@@ -78,7 +102,7 @@ pub(crate) unsafe fn madvise(address: usize, bytes: usize, advice: c_int) -> Res
 
 /// The mapping at an address or the next one, as a descriptor of `/proc/PID/maps` says since
 /// Linux 6.11 (`PROCMAP_QUERY`); `ENOTTY` before, `ENOENT` if none follows.
-pub(crate) fn mapping_at(maps: c_int, address: usize) -> Result<crate::maps::Piece> {
+pub(crate) fn mapping_at(maps: c_int, address: usize) -> Result<Mapping> {
     /// `struct procmap_query` of `linux/fs.h`.
     #[repr(C)]
     #[derive(Default)]
@@ -112,7 +136,7 @@ pub(crate) fn mapping_at(maps: c_int, address: usize) -> Result<crate::maps::Pie
     // SAFETY: the kernel reads and writes one structure of the size that it is told.
     unsafe { call(libc::SYS_ioctl, args) }?;
     let right = |at: u64, bit| if query.rights & at != 0 { bit } else { 0 };
-    Ok(crate::maps::Piece {
+    Ok(Mapping {
         start: query.start as usize,
         end: query.end as usize,
         prot: right(1, libc::PROT_READ) | right(2, libc::PROT_WRITE) | right(4, libc::PROT_EXEC),
@@ -138,16 +162,7 @@ pub(crate) unsafe fn shm(number: c_long, args: [usize; 3]) -> Result<usize> {
     unsafe { call(number, [args[0], args[1], args[2], 0, 0, 0]) }
 }
 
-/// Whether a page of a lent file has memory, or one of other memory is in the page tables.
-pub(crate) fn is_resident(address: usize) -> bool {
-    let mut byte = 0_u8;
-    // SAFETY: the kernel writes one byte for the one base page asked about.
-    let result =
-        unsafe { call(libc::SYS_mincore, [address, 4096, (&raw mut byte).addr(), 0, 0, 0]) };
-    result.is_ok() && byte & 1 == 1
-}
-
-/// `/proc/self/pagemap`: what is in this process's page tables. `mincore` looks at the file.
+/// `/proc/self/pagemap`: this process's page tables. `mincore` looks at the file.
 pub(crate) struct PageTables(Option<c_int>);
 
 impl PageTables {
@@ -155,24 +170,15 @@ impl PageTables {
         Self(open(c"/proc/self/pagemap").ok())
     }
 
-    /// What is said of a page of 4 KiB: 8 bytes; `None` where that cannot be read.
+    /// The entry of a page of 4 KiB: 8 bytes; `None` if the file is unreadable.
     fn entry(&self, address: usize) -> Option<u64> {
         let mut entry = [0; 8];
         let read = pread(self.0?, &mut entry, (address / base_page() * 8) as u64);
         (read == Ok(8)).then(|| u64::from_ne_bytes(entry))
     }
 
-    /// Whether a page of a private mapping is a copy of its own; taken for so where that cannot be
-    /// read.
-    pub(crate) fn have_own(&self, address: usize) -> bool {
-        /// Present or swapped, and a file's.
-        const THERE: u64 = 3 << 62;
-        const OF_A_FILE: u64 = 1 << 61;
-        self.entry(address).is_none_or(|entry| entry & THERE != 0 && entry & OF_A_FILE == 0)
-    }
-
-    /// Whether there is an entry for the page at an address, be it one of a page that is just being
-    /// moved; taken for so where that cannot be read.
+    /// Whether there is an entry for the page at an address, also for a page that is being moved.
+    /// An unreadable file counts as yes.
     pub(crate) fn have(&self, address: usize) -> bool {
         /// The highest bits of an entry of 8 bytes per base page: present, and swapped or moving.
         const THERE: u64 = 3 << 62;

@@ -10,13 +10,13 @@ use libc::c_int;
 
 use super::{Result, call, int, plain};
 
-/// The calling thread's memory policy: its mode, and its nodes, of which 1024 are seen.
+/// The calling thread's memory policy: its mode, and its first 1024 nodes.
 pub(crate) fn memory_policy() -> Result<(c_int, [u64; 16])> {
     let (mut mode, mut nodes) = (0 as c_int, [0_u64; 16]);
     // One more than there are, since the kernel subtracts one.
     let bits = 16 * 64 + 1;
     let args = [(&raw mut mode).addr(), (&raw mut nodes).addr(), bits, 0, 0, 0];
-    // SAFETY: the kernel writes an int, and at most 1024 bits to an array of so many.
+    // SAFETY: the kernel writes an int, and at most 1024 bits to an array of that size.
     unsafe { call(libc::SYS_get_mempolicy, args) }?;
     Ok((mode, nodes))
 }
@@ -28,7 +28,7 @@ pub(crate) fn range_policy(address: usize) -> Result<(c_int, [u64; 16])> {
     let (mut mode, mut nodes) = (0 as c_int, [0_u64; 16]);
     let places = [(&raw mut mode).addr(), (&raw mut nodes).addr()];
     let args = [places[0], places[1], 16 * 64 + 1, address, OF_ADDRESS, 0];
-    // SAFETY: the kernel writes an int, and at most 1024 bits to an array of so many.
+    // SAFETY: the kernel writes an int, and at most 1024 bits to an array of that size.
     unsafe { call(libc::SYS_get_mempolicy, args) }?;
     Ok((mode, nodes))
 }
@@ -51,7 +51,7 @@ pub(crate) fn allowed_nodes() -> Result<[u64; 16]> {
     const ALLOWED: usize = 1 << 2;
     let mut nodes = [0_u64; 16];
     let args = [0, (&raw mut nodes).addr(), 16 * 64 + 1, 0, ALLOWED, 0];
-    // SAFETY: the kernel writes at most 1024 bits to an array of so many.
+    // SAFETY: the kernel writes at most 1024 bits to an array of that size.
     unsafe { call(libc::SYS_get_mempolicy, args) }?;
     Ok(nodes)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that others may write at the same time, word by word.
+//! Memory that other threads may write at the same time, word by word.
 //!
 //! # Safety
 //!
@@ -7,41 +7,6 @@
 #![expect(unsafe_code, reason = "reads and writes the program's memory")]
 
 use super::{Errno, Result, call};
-
-/// Whether memory that may be written at the same time is all zero, as far as it is looked at.
-///
-/// # Safety
-/// `from` is readable for `bytes`, a multiple of 8, and aligned to that.
-pub(crate) unsafe fn is_zero(from: usize, bytes: usize) -> bool {
-    let source = from as *const u64;
-    let words = bytes / size_of::<u64>();
-    // SAFETY: inside the source; volatile, since other threads may write there.
-    (0..words).all(|word| unsafe { source.wrapping_add(word).read_volatile() } == 0)
-}
-
-/// Copies memory that may be written at the same time, leaving out each 4 KiB that are all zero: a
-/// copy of ordinary pages then has none there. A word that another thread writes meanwhile is
-/// copied in its old or its new state.
-///
-/// # Safety
-/// `from` is readable and `to` writable for `bytes`, a multiple of 4096, and both are aligned to
-/// that; they do not overlap.
-pub(crate) unsafe fn copy_unless_zero(from: usize, to: usize, bytes: usize) {
-    const STEP: usize = 4096;
-    for offset in (0..bytes).step_by(STEP) {
-        // SAFETY: inside the source.
-        if unsafe { is_zero(from + offset, STEP) } {
-            continue;
-        }
-        for at in (offset..offset + STEP).step_by(size_of::<u64>()) {
-            let (source, target) = ((from + at) as *const u64, (to + at) as *mut u64);
-            // SAFETY: an aligned word inside the source; volatile, since others may write there.
-            let word = unsafe { source.read_volatile() };
-            // SAFETY: an aligned word inside the target.
-            unsafe { target.write_volatile(word) };
-        }
-    }
-}
 
 /// Zeroes memory that may be read and written at the same time, word by word.
 ///
@@ -52,15 +17,6 @@ pub(crate) unsafe fn clear(at: usize, bytes: usize) {
         // SAFETY: an aligned word inside of the range; volatile, since others may use it.
         unsafe { (word as *mut u64).write_volatile(0) };
     }
-}
-
-/// Writes bytes to an address.
-///
-/// # Safety
-/// `to` is writable for so many bytes, and no Rust value lies there.
-pub(crate) unsafe fn put(bytes: &[u8], to: usize) {
-    // SAFETY: the caller's contract; the slice is a value of Rust's, so they do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
 }
 
 /// Writes a value to an address of the program's, or says `EFAULT` where nothing may be written.
@@ -78,7 +34,7 @@ fn copy_checked(number: libc::c_long, ours: usize, theirs: usize, bytes: usize) 
     let lists = [[ours, bytes], [theirs, bytes]];
     let (ours, theirs) = ((&raw const lists[0]).addr(), (&raw const lists[1]).addr());
     let args = [super::process() as usize, ours, 1, theirs, 1, 0];
-    // SAFETY: so many bytes of one value of ours; the kernel checks the other side.
+    // SAFETY: the bytes of one value of ours; the kernel checks the other side.
     let copied = unsafe { call(number, args) }?;
     if copied == bytes { Ok(()) } else { Err(Errno(libc::EFAULT)) }
 }

@@ -47,6 +47,6 @@ pub struct Program {
     pub env: BTreeMap<String, String>,
     /// Working directory; made if absent.
     pub dir: String,
-    /// After so many seconds everything it started is killed.
+    /// After this number of seconds everything it started is killed.
     pub timeout_s: u64,
 }

@@ -69,7 +69,7 @@ fn refuses_beyond(bed: &Bed, taken: u64) -> Result<String> {
     Ok(format!("{most} MiB fit, {} do not: {event}", most + 2))
 }
 
-/// That without anything against it such a pod is bound: why all this is needed.
+/// Without a counter-measure the pod is bound: the reason for all this.
 fn binds_all(bed: &Bed) -> Result<()> {
     bed.kubectl.apply(&[native("all", capacity(bed)?)])?;
     wait_for(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whatever is killed, a pod that runs keeps its memory, and memory that nobody has comes back.
+//! Whatever is killed, a running pod keeps its memory, and unused memory comes back.
 
 use std::{thread, time::Duration};
 
@@ -122,7 +122,7 @@ pub(super) fn power(bed: &mut Bed) -> Result<String> {
     let pod = bed.run("default", "stays", 64, ["use", "4"])?;
     let loan = bed.loan()?;
     bed.node.lose_power()?;
-    // The daemon last: whoever asks before must ask again.
+    // The daemon last: earlier requests must ask again.
     bed.node.start_containerd()?;
     bed.node.start_kubelet()?;
     thread::sleep(Duration::from_secs(2));

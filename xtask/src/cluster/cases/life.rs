@@ -42,7 +42,7 @@ pub(super) fn registered(bed: &mut Bed) -> Result<String> {
 }
 
 pub(super) fn zeros(bed: &mut Bed) -> Result<String> {
-    // Not the first pod of its kind: what is read from disk once is not what a claim costs.
+    // The second pod of its kind: the first read from disk is not part of a claim's cost.
     bed.run("default", "warm", 128, ["use", "1"])?;
     bed.delete("default", "warm")?;
     bed.is_clean()?;
@@ -158,7 +158,7 @@ pub(super) fn isolation(bed: &mut Bed) -> Result<String> {
         ensure!(bed.restarts("default", name)? == 0, "pod {name} found its memory written to");
     }
     bed.delete("default", "one")?;
-    // Every page that the first one has written to is among these, or in nobody's hands.
+    // Every page that the first one has written to is among these, or unused.
     let third = bed.run("default", "three", 192, ["use", "3"])?;
     holds(&bed.said(&third, 0)?, 192 * MIB, 0)?;
     ensure!(bed.restarts("default", "two")? == 0, "pod two found its memory written to");
@@ -166,7 +166,7 @@ pub(super) fn isolation(bed: &mut Bed) -> Result<String> {
 }
 
 /// One in the process namespace of all others, uid 0 as they are, keeps a descriptor of a claim
-/// over its pod's end, and writes to whatever it can still open by it.
+/// over its pod's end, and writes to every file that it can still open by it.
 pub(super) fn thief(bed: &mut Bed) -> Result<String> {
     let mut pod = pod("default", "thief", "steal 66", None, &json!({}));
     pod["spec"]["hostPID"] = true.into();
@@ -217,7 +217,7 @@ fn gets_nothing(bed: &Bed, thief: &Value) -> Result<String> {
         let count = |part: &str| said.matches(part).count();
         Ok((count("opens nothing") == count("kept ")).then_some(said))
     })?;
-    // Whoever has the memory now finds zeros, and that nobody writes there.
+    // The next user of the memory finds zeros, and no other process writes there.
     for (name, mib) in [("one", 64), ("two", 64), ("three", 128)] {
         let next = bed.run("default", name, mib, ["use", "2"])?;
         holds(&bed.said(&next, 0)?, mib * MIB, 0)?;

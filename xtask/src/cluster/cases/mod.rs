@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is to hold under a real Kubernetes. Each test begins with a node that lends nothing and
-//! ends with one, which is looked at after it.
+//! The expectations under a real Kubernetes. Each test begins with a node without loans and ends
+//! with one; the node is checked after it.
 
 mod counts;
 mod failures;
@@ -18,7 +18,7 @@ use super::bed::Bed;
 /// Says in a line what a person may want to know of it.
 pub(super) type Test = fn(&mut Bed) -> Result<String>;
 
-/// In the order in which they run; docs/kubernetes.md has them by name.
+/// In the order in which they run; docs/evidence/kubernetes.md has them by name.
 pub(super) const ALL: &[(&str, Test)] = &[
     ("a_real_kubelet_registers_the_driver_that_runs_in_a_pod", life::registered),
     ("a_pod_on_lent_memory_reads_zeros", life::zeros),

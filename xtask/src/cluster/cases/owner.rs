@@ -19,7 +19,7 @@ const BYTES: u64 = 64 * MIB;
 /// What its pods leave there.
 const LEFT: u8 = 7;
 
-/// The claim as docs/kubernetes.md says, by somebody in that namespace.
+/// The claim as docs/guides/kubernetes.md says, by somebody in that namespace.
 fn make(bed: &Bed, namespace: &str) -> Result<()> {
     let manifest = cache::repo().join("kubernetes/deploy/owner.yaml").display().to_string();
     bed.kubectl.run(&["apply", "-n", namespace, "-f", &manifest]).map(drop)

@@ -55,8 +55,8 @@ fn mapped(program: &str, path: &str) -> Result<u64> {
     anyhow::bail!("no {program} maps {path}")
 }
 
-/// QEMU's guest has the claim's file for memory: all that it has, ready when it was asked for, and
-/// nobody's when it has powered off.
+/// QEMU's guest has the claim's file for memory: all of it, ready at the request, and unused after
+/// it has powered off.
 pub(super) fn qemu(bed: &mut Bed) -> Result<String> {
     let dir = guest::dir()?;
     bed.all_is_ready()?;

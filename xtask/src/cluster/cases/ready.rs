@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is counted as ready, by claims of one file and of several, and what is not.
+//! The pages that count as ready, by claims of one file and of several.
 
 use std::{collections::BTreeSet, time::Duration};
 

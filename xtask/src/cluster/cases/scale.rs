@@ -15,7 +15,7 @@ const NODES: u64 = 1000;
 /// In the ranked test, and beyond what the ready nodes of the ledger have.
 const PODS: usize = 200;
 const GIB: u64 = 1 << 30;
-/// A block of such a node, and so the size of a claim.
+/// A block of these nodes, and so the size of a claim.
 const BLOCK: u64 = 8;
 
 /// A node without a kubelet, and the slice that its driver would publish.
@@ -75,7 +75,7 @@ fn pods(kind: &str, template: &str, count: usize) -> Vec<Value> {
             "metadata": {"name": format!("{template}-{nth}"), "namespace": "default", "labels": {"fake": kind}},
             "spec": {
                 "automountServiceAccountToken": false, "nodeSelector": {"fake": kind},
-                // Nobody says that these nodes are alive.
+                // These nodes send no heartbeat.
                 "tolerations": [{"operator": "Exists"}],
                 "resourceClaims": [{"name": "memory", "resourceClaimTemplateName": template}],
                 "containers": [{"name": "main", "image": "localhost/absent:1", "resources": {"claims": [{"name": "memory"}]}}],
@@ -100,7 +100,7 @@ fn given(bed: &Bed, template: &str) -> Result<Vec<(String, String)>> {
     Ok(ours.filter_map(result).collect())
 }
 
-/// How many of so many pods get memory that is ready, and how many a second.
+/// How many of the pods get ready memory, and how many a second.
 fn hits(bed: &Bed, name: &str) -> Result<(usize, f64)> {
     let begun = Instant::now();
     bed.kubectl.create(&pods("many", name, PODS))?;
@@ -166,7 +166,7 @@ pub(super) fn ranked(bed: &mut Bed) -> Result<String> {
 
 pub(super) fn ledger(bed: &mut Bed) -> Result<String> {
     const ALL: usize = 100;
-    // 64 claims fit: four nodes of 16, of which 4 are ready.
+    // 64 claims fit: four nodes of 16, with 4 ready on each.
     let (nodes, total, ready) = (4, 16 * BLOCK, 4 * BLOCK);
     let objects: Vec<_> = (0..nodes).flat_map(|nth| fake("few", nth, ready, total)).collect();
     bed.kubectl.create(&objects)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Blocks that the book owns: made, zeroed and kept ready before anybody asks.
+//! Blocks that the book owns: made, zeroed and kept ready before a request.
 
 use units::{BlockId, Domain, JobId, Node, PageSize, Pages, PoolKey};
 use wire::{LendRequest, ZeroBy};
@@ -22,7 +22,7 @@ impl Book {
         let (key, _) = self
             .pools
             .iter()
-            // What nobody wants ready any more goes back as it is, even if a user would zero it.
+            // A block beyond the ready target goes back as it is, even if a user would zero it.
             .filter(|(key, pool)| fits(**key) && pool.configured)
             .filter(|(_, pool)| who == Who::User || pool.refilling)
             .filter(|(key, _)| who == Who::User || !self.reaches_high(**key))
@@ -55,7 +55,7 @@ impl Book {
         Some((JobOrder { job, pool: key, first, pages, work }, vec![effect]))
     }
 
-    /// Whether what is ready and in other workers' hands already reaches the high threshold.
+    /// Whether ready blocks and those in other workers' hands already reach the high threshold.
     pub(in crate::book) fn reaches_high(&self, key: PoolKey) -> bool {
         let coming = self.coming(key);
         self.pools.get(&key).is_none_or(|p| coming >= p.config.ready_high) || self.fills_mix(key)
@@ -83,14 +83,14 @@ impl Book {
             _ => Pages::ZERO,
         };
         let page_size = block.pool().page_size;
-        // Where the kernel cannot prove that the worker let go, only `fresh` is offered, and
-        // there the pages are the kernel's own: a worker is root or in the zeroing group.
+        // Where the kernel cannot prove that the worker let go, only `fresh` is offered, and there
+        // the pages are the kernel's own: a worker is root or in the zeroing group.
         let trust = !self.in_place_allowed;
         let finished = self.blocks.change(id, |b| b.finish(job, pages_done, reach, trust));
         let Some(state) = finished.transpose()? else { return Ok(None) };
         self.note_level(pool);
         if state != StateName::Lingering {
-            self.counters.zeroed_bytes += pages_done.saturating_sub(before).bytes(page_size).0;
+            self.counters.zeroed_bytes += pages_done.saturating_sub(before).bytes(page_size);
         }
         Ok(Some((Some(id), state, vec![Effect::Move(id)])))
     }
@@ -103,7 +103,7 @@ impl Book {
         }
     }
 
-    /// Dirty pages, and whole blocks that may still be made, of a pool that somebody wants.
+    /// Dirty pages, and whole blocks that may still be made, of a wanted pool.
     pub(super) fn zeroable_in_blocks(&self, key: PoolKey) -> Pages {
         if key.is_mixed() {
             let domain = key.domain();
@@ -120,7 +120,7 @@ impl Book {
         }
     }
 
-    /// What is left to clear of a pool's dirty blocks whose missing pages the kernel can give.
+    /// Bytes to clear in a pool's dirty blocks, if the kernel can give their missing pages.
     fn dirty(&self, key: PoolKey) -> Pages {
         self.blocks.left_dirty(key, self.spendable(key))
     }
@@ -146,7 +146,7 @@ impl Book {
         by_kernel.min(by_bound).0 / key.pages_per_block.0
     }
 
-    /// What is ready, whatever it is for.
+    /// Ready pages of every purpose.
     pub(super) fn lendable_in_blocks(&self, domain: Domain) -> Pages {
         self.blocks.ready_blocks(domain).map(ReadyBlocks::pages).unwrap_or_default()
     }
@@ -202,8 +202,8 @@ impl Book {
                 plan.blocks.push((id, pages));
                 left = left.saturating_sub(pages);
             }
-            // One that is larger than what is left, trimmed. Blocks taken before may be larger
-            // than that, too.
+            // A block larger than the rest, trimmed. Blocks taken before may be larger than the
+            // rest, too.
             if left > Pages::ZERO
                 && plan.blocks.len() < most
                 && let Some((pages, id)) = ready
@@ -236,14 +236,14 @@ impl Book {
         Some(plan)
     }
 
-    /// Whether a loan of `need` pages is worth so many ready pages that are thrown away.
+    /// Whether a loan of `need` pages justifies throwing this number of ready pages away.
     fn is_worth(&self, domain: Domain, waste: Pages, need: Pages) -> bool {
         waste <= need && self.may_waste(domain, waste)
     }
 
-    /// Whether the kernel has so many pages free on one of the nodes, beside every block: then a
-    /// large block is not worth a small loan that throws more of it away than it uses. The kernel
-    /// zeroes a page of 2 MiB in 0.1 ms.
+    /// Whether the kernel has `need` pages free on one of the nodes, beside every block. Then a
+    /// large block is worth more than a small loan that would throw away more than it uses. The
+    /// kernel zeroes a page of 2 MiB in 0.1 ms.
     fn has_room_beside(&self, nodes: &[Node], page_size: PageSize, pages: Pages) -> bool {
         nodes.iter().any(|node| self.available(Domain { node: *node, page_size }) >= pages)
     }

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pools whose ready pages the kernel keeps: nothing is owned, everything is observed.
+//! Pools with ready pages in the kernel: the book owns no blocks, everything is observed.
 //!
-//! A kernel with the series knows which pages of its own pool are zero. There is no block before a
-//! loan then: *ready*, *zeroing* and *zeroable* are what the kernel says
-//! ([`Book::observe`]), a worker's job is a number of pages, and a loan is a new file that
-//! takes its pages, zeroed, from the kernel's pool. From there on a block lives as any other: it is
-//! lent, lingers, is kept, and goes.
+//! A kernel with the series knows the zero pages of its own pool. There is no block before a loan
+//! then: *ready*, *zeroing* and *zeroable* are the kernel's counts ([`Book::observe`]), a worker's
+//! job is a number of pages, and a loan is a new file that takes its pages, zeroed, from the
+//! kernel's pool. From there on a block lives as any other: it is lent, lingers, is kept, and goes.
 //!
-//! *Limits*: between two looks the book subtracts what it has promised to loans. Jobs in workers'
-//! hands count as ready to come, as what they have reported does until the kernel is looked at
-//! again, so that nobody zeroes beyond `max`, nor own workers beyond the high threshold. That the
-//! kernel has done part of a job already is not known until it is reported, which errs on the side
-//! of zeroing less.
+//! *Limits*: between two looks the book subtracts the pages that it has promised to loans. Jobs in
+//! workers' hands count as ready to come, and so do reported pages until the next look at the
+//! kernel. So zeroing stops at `max`, and own workers stop at the high threshold. The finished part
+//! of a running job is unknown until its report; the error is on the side of zeroing less.
 //!
 //! A block's size has no meaning before the block is made, so pools of one node and page size are
 //! one here: thresholds and bounds are added up ([`merged`]).
@@ -35,13 +33,14 @@ const JOB_BYTES: Bytes = Bytes(256 << 20);
 #[derive(Debug, Default)]
 pub(in crate::book) struct KernelPools {
     seen: BTreeMap<Domain, Counts>,
-    /// Zeroed by jobs that were reported since. Nobody is lent them before the kernel has said so.
+    /// Pages zeroed by jobs that were reported since the last look. They are lent only after the
+    /// kernel has confirmed them.
     reported: BTreeMap<Domain, Pages>,
 }
 
 impl KernelPools {
-    /// What was seen of a pool. A pool of an earlier daemon that owned blocks has none of it: only
-    /// what it has lent is its own.
+    /// The counts seen of a pool. A pool of an earlier daemon that owned blocks has none of them:
+    /// it owns only its lent blocks.
     pub(super) fn counts(&self, key: PoolKey) -> Counts {
         let seen = self.seen.get(&key.domain()).filter(|_| key == canonical(key));
         seen.copied().unwrap_or_default()
@@ -65,7 +64,7 @@ impl KernelPools {
         self.reported.get(&key.domain()).copied().unwrap_or_default()
     }
 
-    /// A job's report: so many pages are zero now.
+    /// A job's report: this number of pages is zero now.
     fn report(&mut self, domain: Domain, pages: Pages) {
         *self.reported.entry(domain).or_default() += pages;
     }
@@ -189,23 +188,23 @@ impl Book {
         Some(JobOrder { job, pool, first: Pages::ZERO, pages: wanted.min(most), work: Work::Pages })
     }
 
-    /// A worker says how many pages of its job it has zeroed. What is ready, the kernel says.
+    /// A worker reports the number of pages that it has zeroed. The kernel reports the ready pages.
     pub(super) fn finish_pages(&mut self, order: &JobOrder, done: Pages) -> StateName {
         let zeroed = done.min(order.pages);
-        self.counters.zeroed_bytes += zeroed.bytes(order.pool.page_size).0;
+        self.counters.zeroed_bytes += zeroed.bytes(order.pool.page_size);
         if let Supply::Kernel(pools) = &mut self.supply {
             pools.report(order.pool.domain(), zeroed);
         }
         if done >= order.pages { StateName::Ready } else { StateName::Zeroable }
     }
 
-    /// Tells that of a block just lent, whose file was to be filled with `planned` zeroed pages,
-    /// only the first `filled` could be had: the rest is a hole.
+    /// Reports that a block was just lent with a plan of `planned` zeroed pages, and only the first
+    /// `filled` were available: the rest is a hole.
     pub fn note_filled(&mut self, block: BlockId, planned: Pages, filled: Pages) {
         let Some(pool) = self.block(block).map(Block::pool) else { return };
         self.blocks.change(block, |b| b.note_filled(filled));
         let short = planned.saturating_sub(filled);
-        let bytes = short.bytes(pool.page_size).0;
+        let bytes = short.bytes(pool.page_size);
         self.counters.hit_bytes = self.counters.hit_bytes.saturating_sub(bytes);
         self.counters.miss_bytes += bytes;
         let counts = self.lent_so_far.entry(pool.domain()).or_default();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where ready pages come from: the one place of the book where providers differ.
 //!
-//! [`blocks`]: the book owns blocks and keeps them ready. [`kernel`]: the kernel knows which pages
-//! of its own pool are zero, nothing is owned before it is lent, everything is observed. Both
-//! answer the same questions: what there is of a pool ([`ready`](Book::ready),
-//! [`zeroing`](Book::zeroing), [`zeroable`](Book::zeroable)), what a loan can have
-//! ([`lendable`](Book::lendable), [`plan`](Book::plan)), and what a worker should do, did or failed
-//! to do (`take`, `finish`, `lose`). Nothing outside this folder asks which of the two it is.
+//! [`blocks`]: the book owns blocks and keeps them ready. [`kernel`]: the kernel knows the zero
+//! pages of its own pool, the book owns only lent blocks, everything is observed. Both answer the
+//! same questions: the counts of a pool ([`ready`](Book::ready), [`zeroing`](Book::zeroing),
+//! [`zeroable`](Book::zeroable)), the pages for a loan ([`lendable`](Book::lendable),
+//! [`plan`](Book::plan)), and a worker's next, finished or failed job (`take`, `finish`, `lose`).
+//! The provider's kind stays inside this folder.
 
 mod blocks;
 mod kernel;
@@ -151,7 +151,7 @@ impl Book {
         }
     }
 
-    /// The thresholds of which the kernel itself can tell when its zeroed pages fall below them.
+    /// The thresholds at which the kernel itself can signal a fall of its zeroed pages.
     #[must_use]
     pub fn told_below(&self) -> BTreeMap<Domain, Pages> {
         match self.supply {

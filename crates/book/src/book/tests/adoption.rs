@@ -80,7 +80,10 @@ fn a_live_lease_stays_lent_with_all_its_blocks() {
         book.adopt(&found(StateName::Lent, name, 2, Reach::Shared, ALIVE));
     }
     assert_eq!(book.leases().collect::<Vec<_>>(), [LeaseId(3)]);
-    assert_eq!((book.loans()[0].uid, book.loans()[0].pages, book.loans()[0].blocks), (1000, 3, 2));
+    assert_eq!(
+        (book.loans()[0].uid, book.loans()[0].pages, book.loans()[0].blocks),
+        (Uid(1000), Pages(3), 2)
+    );
     assert_eq!(book.held_by(Uid(1000)), bytes(3));
     assert_eq!(book.end_lease(LeaseId(3)).len(), 2);
 }

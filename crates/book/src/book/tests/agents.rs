@@ -32,7 +32,7 @@ impl World {
         if loan.kept {
             self.had.insert(loan.lease);
         }
-        // What is kept for it counts already.
+        // Kept content counts already.
         let quota = named.quota.map_or(u64::MAX, |quota| quota.0);
         assert!(
             loan.kept || held.0 + ask.request.bytes.0 <= quota,
@@ -69,7 +69,7 @@ impl World {
                 }
                 Some(found) => {
                     assert!(matches!(fate, Fate::Crash { .. }), "{found:?}");
-                    // An earlier one, of which a return failed, comes back where this one is gone.
+                    // An earlier loan with a failed return comes back when this one is gone.
                     let is_new = found.lease == loan.lease;
                     self.had.insert(found.lease);
                     self.unclaimed.insert(found.name, is_new);
@@ -91,7 +91,8 @@ impl World {
         self.give_to_client(ask, &found, ready);
     }
 
-    /// Nobody gets the loan: what it found kept stays so, and new memory is nobody's content.
+    /// The loan never reaches its borrower: kept content that it found stays kept, and new memory
+    /// has no owner.
     fn take_back(&mut self, lease: LeaseId) {
         let effects = self.book.end_lease(lease);
         self.execute(&effects, Fate::Fine);
@@ -114,7 +115,7 @@ impl World {
                 let file = self.kernel.file(no);
                 let (at, there) = (file.shape, Pages(file.allocated()));
                 if file.missing() > 0 {
-                    // Nobody had mapped it: others may have what its hole was to get.
+                    // It was still unmapped: other loans may have the pages meant for its hole.
                     self.stale.insert(at);
                 }
                 self.give_to_client(ask, found, there);
@@ -172,7 +173,7 @@ impl World {
         true
     }
 
-    /// After a start: what is lent by names, and nobody has.
+    /// After a start: lent by name, and unclaimed.
     pub(super) fn find_unclaimed(&mut self) {
         let listed: Vec<_> = self.book.named_loans("", None).map(|loan| loan.name).collect();
         for name in listed {
@@ -183,7 +184,7 @@ impl World {
         }
     }
 
-    /// What is lent by names that nobody knows of is returned.
+    /// Loans by name that no agent claims are returned.
     pub(super) fn reconcile(&mut self, fate: Fate) {
         let listed: Vec<_> = self.book.named_loans("", None).collect();
         let nobodys: Vec<_> =
@@ -197,7 +198,7 @@ impl World {
                     && part.keep.is_some())
             };
             assert!(!self.blocks().any(is_kept), "nothing of it was to be kept");
-            // Whatever became of it: the list is asked again.
+            // The outcome is unknown: the agent lists again.
             let is_there = self.book.named(&loan.name).is_some();
             if !is_there {
                 self.unclaimed.remove(&loan.name);
@@ -223,7 +224,7 @@ impl World {
                 assert!(ask.await_owner && lingering.any(mine), "{refusal:?}");
                 "refused: content on its way to a name"
             }
-            Refusal::NameTaken | Refusal::Quota { .. } => {
+            Refusal::NameTaken | Refusal::NameBusy | Refusal::Quota { .. } => {
                 unreachable!("{refusal:?} of {ask:?}")
             }
             Refusal::Size(_) | Refusal::NoSuchPool | Refusal::NotEnough { .. } => {

@@ -165,7 +165,10 @@ impl World {
                 assert!(held.0 + ask.request.bytes.0 > quota.0, "{refusal:?} of {ask:?}");
             }
             Refusal::NotEnough { .. } => assert!(!room, "there is room: {refusal:?} of {ask:?}"),
-            Refusal::NameTaken | Refusal::TooManyNames | Refusal::ScopeQuota { .. } => {
+            Refusal::NameTaken
+            | Refusal::NameBusy
+            | Refusal::TooManyNames
+            | Refusal::ScopeQuota { .. } => {
                 unreachable!("{refusal:?} of a loan without a name")
             }
             Refusal::OwnerLingers => {
@@ -184,9 +187,10 @@ impl World {
             Refusal::Quota { .. } => "refused: quota",
             Refusal::NotEnough { .. } => "refused: not enough",
             Refusal::OwnerLingers => "refused: owner lingers",
-            Refusal::NameTaken | Refusal::TooManyNames | Refusal::ScopeQuota { .. } => {
-                "refused: name"
-            }
+            Refusal::NameTaken
+            | Refusal::NameBusy
+            | Refusal::TooManyNames
+            | Refusal::ScopeQuota { .. } => "refused: name",
         });
     }
 
@@ -260,8 +264,8 @@ impl World {
         for at in self.asked_shapes(ask).into_iter().filter(|at| self.is_told(*at)) {
             let size = at.page_size;
             let need = ask.request.bytes.0 / size.bytes();
-            // One that is much larger is left alone, as long as the kernel has pages instead: of a
-            // loan in several blocks, one that is larger than what may be left of it and it.
+            // A much larger block is left alone while the kernel has pages instead. In a loan in
+            // several blocks this means: larger than the allowed rest and the block together.
             let most = if ask.request.single { 2 * need } else { need + 1 };
             let blocks = self
                 .book
@@ -364,8 +368,8 @@ impl World {
         };
         assert!(!self.blocks().any(is_of_it), "{lease} was revoked, and a block of it is there");
         self.execute(&effects, fate);
-        // A daemon that dies first has the loan again, and then nobody knows of it any more: the
-        // operator may find it once more.
+        // If the daemon dies first, the loan exists again and its agent is gone: the operator may
+        // find it once more.
         if let Some(named) = self.clients[nth].ask.named.clone()
             && self.book.named(&named.name).is_none()
         {
@@ -406,7 +410,7 @@ impl World {
         self.execute(&effects, fate);
     }
 
-    /// Time passes, and what was kept for too long is given up.
+    /// Time passes, and expired content is given up.
     pub(super) fn wait(&mut self, seconds: u64, fate: Fate) {
         self.now += seconds;
         let effects = self.book.expire(self.now);
@@ -419,7 +423,8 @@ fn shape_of(loan: &Loan, node: Node) -> Shape {
     Shape { node, page_size: loan.page_size }
 }
 
-/// Whose content it is: an owner of a loan by name is one within its scope, and without one none.
+/// The owner of the content: the owner of a loan by name belongs to the name's scope; without a
+/// scope there is none.
 pub(super) fn owner_of(ask: &Asked) -> Option<(Owner, Option<String>)> {
     let owner = ask.request.owner.clone()?;
     match &ask.named {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What holds in every state of the world, whatever happened before.
+//! The invariants of every state of the world.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,8 +109,8 @@ impl World {
         }
     }
 
-    /// Invariant 1, from the clients' side: whoever can read a page finds zero, or bytes of its
-    /// own, or of an earlier life of the same owner and user.
+    /// Invariant 1, from the clients' side: a process that can read a page finds zero, its own
+    /// bytes, or bytes of an earlier life of the same owner and user.
     fn assert_nobody_reads_anothers(&self) {
         for (no, file) in &self.kernel.files {
             for reader in file.holders.iter().chain(&file.pinners) {
@@ -134,8 +134,8 @@ impl World {
         }
     }
 
-    /// Every sum that the book reports is the sum over its blocks, and its leases and jobs are
-    /// those that live.
+    /// Every sum in the book's reports is the sum over its blocks, and its leases and jobs are the
+    /// live ones.
     fn assert_sums(&self) {
         let mut held: BTreeMap<Uid, u64> = BTreeMap::new();
         for block in self.blocks() {
@@ -158,11 +158,11 @@ impl World {
                 let blocks = self.book.in_state(state).filter(|b| self.told(b.pool()) == key);
                 blocks.map(Block::pages).sum::<Pages>().0
             };
-            assert_eq!(pool.ready_pages, sum(StateName::Ready));
-            assert_eq!(pool.zeroing_pages, sum(StateName::Zeroing));
-            assert_eq!(pool.lent_pages, sum(StateName::Lent));
-            assert_eq!(pool.kept_pages, sum(StateName::Kept));
-            assert_eq!(pool.lingering_pages, sum(StateName::Lingering));
+            assert_eq!(pool.ready_pages, Pages(sum(StateName::Ready)));
+            assert_eq!(pool.zeroing_pages, Pages(sum(StateName::Zeroing)));
+            assert_eq!(pool.lent_pages, Pages(sum(StateName::Lent)));
+            assert_eq!(pool.kept_pages, Pages(sum(StateName::Kept)));
+            assert_eq!(pool.lingering_pages, Pages(sum(StateName::Lingering)));
             of_pools += pool.blocks;
         }
         assert_eq!(of_pools, super::kernel::count(self.blocks()), "blocks without a pool");
@@ -199,7 +199,7 @@ impl World {
         if self.book.is_mixed(pool.domain()) { mixed } else { pool }
     }
 
-    /// A name is one loan of one file, on disk as in the book, and somebody's.
+    /// A name is one loan of one file, on disk and in the book, and it has a user.
     fn assert_names(&self) {
         let mut on_disk = BTreeSet::new();
         for (no, file) in self.kernel.linked() {

@@ -112,12 +112,12 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// What was ready of what was lent, in permille.
+    /// Ready share of lent bytes, in permille.
     fn share(&self) -> u64 {
         self.ready * 1000 / self.lent
     }
 
-    /// What was thrown away, likewise.
+    /// Thrown-away share, likewise.
     fn waste(&self) -> u64 {
         self.thrown * 1000 / self.lent
     }
@@ -133,7 +133,7 @@ enum Event {
 struct Host {
     book: Book,
     files: HashMap<BlockId, Pages>,
-    /// Those that are zeroed, and not lent since.
+    /// Pages zeroed and still unlent.
     zeroed: HashSet<BlockId>,
     held: Pages,
     ahead: BinaryHeap<Reverse<(u64, Event)>>,
@@ -267,7 +267,7 @@ fn mixed() -> Vec<PoolConfig> {
     vec![PoolConfig { ready_high: READY, recycle: Recycle::InPlace, ..config }]
 }
 
-/// In permille of what is lent.
+/// In permille of lent bytes.
 const MOST_WASTE: u64 = 50;
 
 /// Shapes that an operator would choose who knows the day, and others: guests' sizes, blocks of one
@@ -287,7 +287,7 @@ fn one_table_serves_mixed_days_as_well_as_the_best_fixed_shapes() {
         let (mixed, _) = Host::new(&mixed(), Vec::new()).replay(&asks);
         let fixed = FIXED.map(|blocks| Host::new(&fixed(blocks), Vec::new()).replay(&asks).0);
         let told = format!("day {seed}, {} loans: {mixed:?}, fixed {fixed:#?}", asks.len());
-        // Of those that throw no more away than a mix may.
+        // Among shapes that throw away at most as much as a mix may.
         let thrifty = fixed.iter().filter(|outcome| outcome.waste() <= MOST_WASTE);
         let best = thrifty.map(Outcome::share).max().expect("some shapes");
         assert!(mixed.share() * 100 >= best * 95, "{told}");

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// A pool that may change the kernel's, of blocks of so many pages.
+/// A pool that may resize the kernel's, with blocks of `pages` pages.
 fn growing(pages_per_block: u64, ready_high: u64, leave_free: u64) -> PoolConfig {
     let text = format!(
         "page_size=2M,pages_per_block={pages_per_block},ready_high={ready_high},\
@@ -12,7 +12,7 @@ fn growing(pages_per_block: u64, ready_high: u64, leave_free: u64) -> PoolConfig
     text.parse().expect("a good pool")
 }
 
-/// Pages that nobody has.
+/// Unowned pages.
 fn spare(book: &Book) -> Pages {
     book.available(HERE) + book.idle(HERE)
 }

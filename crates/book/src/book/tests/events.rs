@@ -13,17 +13,17 @@ use super::zeroing::Claim;
 use crate::book::{Asked, Named, Who};
 use crate::config::{PoolConfig, Recycle};
 
-/// One thing that happens. Indices pick among what there is at that moment.
+/// One event. Indices pick among the candidates of the current state.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Lend {
         ask: Asked,
-        /// Not those bytes, but so many blocks of that pool.
+        /// Another size: this number of blocks of that pool.
         like: Option<(usize, u64)>,
         pin: bool,
         fate: Fate,
     },
-    /// An agent asks for a loan by a name, perhaps a whole one, for somebody.
+    /// An agent asks for a loan by a name, perhaps a whole one, for one of the users.
     LendByName {
         ask: Asked,
         whole: bool,
@@ -151,11 +151,11 @@ pub(super) enum Event {
 /// Less than the truth of who reaches a block.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Less {
-    /// Somebody, though it may be nobody any more.
+    /// A user that may be gone by then.
     Held,
     /// Not even that.
     Nothing,
-    /// The truth, but where that is nobody its borrower has altered the file.
+    /// The truth. A free file may count as altered by its borrower.
     Altered,
     /// The same, and has marked its inode.
     Marked,
@@ -208,7 +208,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-/// That a loan was made, got its name, and nobody heard of it, takes a crash at the very end.
+/// A loan that was made and named without an answer to its agent takes a crash at the very end.
 fn fate_of_two_steps() -> impl Strategy<Value = Fate> {
     prop_oneof![
         4 => fate(),

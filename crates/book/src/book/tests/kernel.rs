@@ -2,8 +2,8 @@
 //! A simulated hugetlbfs and the kernel's pool of pages behind it.
 //!
 //! As with the real one, a page is zero when it is allocated and keeps its content until it is
-//! freed; `fallocate` allocates what is missing and leaves the rest alone; a page is free again
-//! when its last reference is gone, pins included; a mapping reserves the pages it misses.
+//! freed. `fallocate` allocates missing pages and leaves the rest alone. A page is free again when
+//! its last reference is gone, pins included. A mapping reserves the pages it misses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::journal;
 
 pub(super) type Shape = Domain;
 
-/// Somebody who can have a block's file: the nth client or worker of the world's life.
+/// A process that can have a block's file: the nth client or worker of the world's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Actor {
     Client(usize),
@@ -29,7 +29,7 @@ pub(super) enum Content {
     Of(Actor),
 }
 
-/// That the kernel has shown nobody.
+/// Unseen by every process.
 pub(super) struct Seen;
 
 impl Proof for Seen {}
@@ -38,14 +38,14 @@ impl Proof for Seen {}
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) shape: Shape,
-    /// The block whose file it is.
+    /// The block of this file.
     pub(super) block: BlockId,
     /// Its directory and name, until it is unlinked.
     pub(super) place: Option<(StateName, String)>,
     pub(super) pages: Vec<Option<Content>>,
-    /// Who has a descriptor or a mapping: what the lease proof sees.
+    /// Holders of a descriptor or a mapping: the lease proof sees them.
     pub(super) holders: BTreeSet<Actor>,
-    /// Who has its pages through GUP: what only the counts of pages show.
+    /// Holders of pages through GUP: only the reference counts of pages show them.
     pub(super) pinners: BTreeSet<Actor>,
 }
 

@@ -14,7 +14,7 @@ fn over_kernel(pools: impl IntoIterator<Item = PoolConfig>) -> Book {
     Book::over_kernel(pools).expect("the pools of an example are good")
 }
 
-/// The kernel has so many pages free on the node, of which so many are zero.
+/// The kernel has this number of pages free on the node, and this number of them zero.
 fn kernel_has(book: &mut Book, node: u32, free: u64, zeroed: u64) {
     let counts = Counts {
         available: Pages(free),
@@ -36,7 +36,7 @@ fn finish(book: &mut Book, job: JobId, done: u64) -> Option<StateName> {
     Some(state)
 }
 
-/// Whether there was such a job to lose.
+/// Whether a job was there to lose.
 fn lose(book: &mut Book, job: JobId) -> bool {
     let before = book.counters().lost_workers;
     assert_eq!(book.lose_job(job), []);
@@ -50,7 +50,7 @@ fn take(book: &mut Book, who: Who) -> Option<JobOrder> {
 }
 
 fn ready(book: &Book) -> u64 {
-    book.pool_status(key(0, 1), &Counts::default()).expect("the one pool").ready_pages
+    book.pool_status(key(0, 1), &Counts::default()).expect("the one pool").ready_pages.0
 }
 
 #[test]
@@ -91,9 +91,15 @@ fn what_is_ready_the_kernel_says() {
     let status = book
         .pool_status(key(0, 1), &Counts { available: Pages(9), ..Counts::default() })
         .expect("the one pool");
-    assert_eq!((status.ready_pages, status.zeroing_pages, status.zeroable_pages), (3, 2, 4));
+    assert_eq!(
+        (status.ready_pages, status.zeroing_pages, status.zeroable_pages),
+        (Pages(3), Pages(2), Pages(4))
+    );
     let level = &book.levels()[0];
-    assert_eq!((level.ready_pages, level.zeroing_pages, level.zeroable_pages), (3, 2, 4));
+    assert_eq!(
+        (level.ready_pages, level.zeroing_pages, level.zeroable_pages),
+        (Pages(3), Pages(2), Pages(4))
+    );
 }
 
 #[test]
@@ -103,7 +109,10 @@ fn agents_are_told_that_one_file_may_have_all_that_is_ready() {
     assert!(book.observe(on(0), &counts), "news");
     let [supply] = &book.supply_by_domain()[..] else { panic!("one domain") };
     let ready_bytes = Pages(3).bytes(PAGE).0;
-    assert_eq!(supply.ready_blocks, [wire::agent::ReadyBlocks { block_bytes: 0, ready_bytes }]);
+    assert_eq!(
+        supply.ready_blocks,
+        [wire::agent::ReadyBlocks { block_bytes: Bytes(0), ready_bytes: Bytes(ready_bytes) }]
+    );
 }
 
 #[test]
@@ -114,7 +123,7 @@ fn a_users_worker_gets_all_in_jobs_of_256_mib() {
     assert_eq!(order.pages, Pages(128));
     assert_eq!(finish(&mut book, order.job, 128), Some(StateName::Ready));
     assert_eq!(finish(&mut book, order.job, 128), None, "once");
-    assert_eq!(book.counters().zeroed_bytes, bytes(128).0);
+    assert_eq!(book.counters().zeroed_bytes, bytes(128));
     assert_eq!(take(&mut book, Who::Background), None, "no threshold asks for anything");
     kernel_has(&mut book, 0, 300, 300);
     assert_eq!(take(&mut book, Who::User), None);
@@ -162,14 +171,14 @@ fn a_loan_is_a_new_file_that_takes_zeroed_pages() {
     let [part] = loan.parts.as_slice() else { panic!("one file: {loan:?}") };
     assert_eq!((part.pages, part.ready), (Pages(8), Pages(6)));
     assert_eq!(effects, [Effect::Create { block: part.block, pages: Pages(8), fill: Pages(6) }]);
-    assert_eq!((book.counters().hit_bytes, book.counters().miss_bytes), (bytes(6).0, bytes(2).0));
+    assert_eq!((book.counters().hit_bytes, book.counters().miss_bytes), (bytes(6), bytes(2)));
     let Refusal::NotEnough { ready, free, .. } = refusal(&mut book, &ask(3)) else {
         panic!("two are free");
     };
     assert_eq!((ready, free), (Bytes(0), bytes(2)), "what is promised is promised once");
     // Somebody was faster.
     book.note_filled(part.block, Pages(6), Pages(5));
-    assert_eq!((book.counters().hit_bytes, book.counters().miss_bytes), (bytes(5).0, bytes(3).0));
+    assert_eq!((book.counters().hit_bytes, book.counters().miss_bytes), (bytes(5), bytes(3)));
     assert_eq!(book.block(part.block).map(Block::missing), Some(Pages(3)));
     bring_back(&mut book, &loan, 0);
     assert_eq!(book.block(part.block).map(Block::id), None, "its pages are the kernel's again");
@@ -236,8 +245,8 @@ fn what_an_owning_daemon_left_ready_goes_back_and_what_it_lent_stays() {
         Part { lease: LeaseId(5), index: 0, uid, account, keep: None, pages: Pages(4), name: None };
     book.adopt(&found(StateName::Lent, 0, 4, Some(part)));
     assert_eq!(book.leases().collect::<Vec<_>>(), [LeaseId(5)]);
-    let sum: u64 = book.levels().iter().map(|level| level.ready_pages).sum();
-    assert_eq!(sum, 3, "a pool of other blocks has no ready pages of its own");
+    let sum: Pages = book.levels().iter().map(|level| level.ready_pages).sum();
+    assert_eq!(sum, Pages(3), "a pool of other blocks has no ready pages of its own");
     assert_eq!(book.told_below(), [(on(0), Pages(2))].into(), "nor a threshold of its own");
 }
 
@@ -261,7 +270,7 @@ fn a_ready_file_goes_back_even_if_its_blocks_are_of_the_size_that_is_kept() {
     assert_eq!(effects, [Effect::Remove(BlockId(7))]);
 }
 
-/// What may happen to such a book, with the numbers that the world would have for it.
+/// The events of a book over the kernel, with the numbers that the world would have for it.
 #[derive(Debug, Clone)]
 enum Event {
     Look { node: u32, free: u64, zeroed: u64 },
@@ -292,8 +301,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// No sequence makes the book own a page that it has not lent, promise a page twice between
-    /// two looks, zero beyond the high threshold or `max`, or lose count of what it lent.
+    /// In every sequence the book owns only lent pages, promises a page once between two looks,
+    /// stops zeroing at the high threshold and `max`, and keeps count of its loans.
     #[test]
     fn every_sequence_keeps_the_kernels_pages_the_kernels(
         events in proptest::collection::vec(event(), 1..60),
@@ -303,7 +312,7 @@ proptest! {
         };
         let mut book = over_kernel([config(0), config(1)]);
         let (mut jobs, mut loans, mut lent) = (Vec::new(), Vec::new(), 0);
-        // What the kernel had at the last look, and what was promised since.
+        // The kernel's counts at the last look, minus later promises.
         let mut seen = [(0_u64, 0_u64); 2];
         let mut promised = [(0_u64, 0_u64); 2];
         let mut reported = [0_u64; 2];
@@ -338,8 +347,8 @@ proptest! {
                     let before = book.counters().zeroed_bytes;
                     prop_assert!(finish(&mut book, order.job, done).is_some());
                     reported[order.pool.node.0 as usize] += done.min(order.pages.0);
-                    let counted = book.counters().zeroed_bytes - before;
-                    prop_assert_eq!(counted, bytes(done.min(order.pages.0)).0);
+                    let counted = book.counters().zeroed_bytes.saturating_sub(before);
+                    prop_assert_eq!(counted, bytes(done.min(order.pages.0)));
                 }
                 Event::Lose { nth } if nth < jobs.len() => {
                     let order: JobOrder = jobs.remove(nth);
@@ -375,7 +384,7 @@ proptest! {
             }
             prop_assert_eq!(book.give_back(None, None, Pages(u64::MAX)), (Bytes(0), vec![]));
             let counters = book.counters();
-            prop_assert_eq!(counters.hit_bytes + counters.miss_bytes, lent);
+            prop_assert_eq!(counters.hit_bytes + counters.miss_bytes, Bytes(lent));
             let known: usize = loans.iter().map(|loan| loan.parts.len()).sum();
             prop_assert_eq!(book.in_state(StateName::Lent).count(), known);
         }

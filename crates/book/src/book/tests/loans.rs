@@ -58,7 +58,7 @@ fn the_largest_smaller_block_is_grown_by_a_hole() {
     assert_eq!(effects, [Effect::Move(larger), Effect::Resize { block: larger, pages: Pages(6) }]);
     assert_eq!(book.available(key(0, 4).domain()), Pages::ZERO, "the hole is promised");
     let counters = book.counters();
-    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(4).0, bytes(2).0));
+    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(4), bytes(2)));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_loan_that_what_is_on_its_way_cannot_serve_need_not_wait() {
 fn holes_that_nobody_maps_are_no_more_than_there_is() {
     let mut book = book([pool(0, 1)]);
     let look = |book: &mut Book| {
-        // Nobody has mapped anything: all of it is free at each look.
+        // No mapping exists: all of it is free at each look.
         let seen = Counts { available: Pages(3), total: Pages(4), ..Counts::default() };
         book.observe(key(0, 1).domain(), &seen);
     };
@@ -211,7 +211,7 @@ fn a_loan_has_no_more_parts_than_its_borrower_can_take() {
     assert_eq!(loan.parts.len(), MAX_PARTS);
     let hole = loan.parts.last().expect("it has parts");
     assert_eq!((hole.pages, hole.ready), (Pages(49), Pages::ZERO));
-    // The kernel had none free: those that do not fit are given back for it.
+    // The kernel had none free: the excess blocks are given back for it.
     assert_eq!(effects.iter().filter(|e| matches!(e, Effect::Remove(_))).count(), 49);
     make_ready(&mut book, key(0, 1), 500);
     for (most, parts) in [(Some(400), 400), (Some(0), 1), (Some(u32::MAX), 99)] {
@@ -351,8 +351,8 @@ fn agents_are_told_of_a_pool_of_all_sizes_as_of_one() {
     }]);
     book.has_free(Node(0), PAGE, Pages(100_000));
     let [supply] = &book.supply_by_domain()[..] else { panic!("one domain") };
-    assert_eq!(supply.total_bytes, Pages(4000).bytes(PAGE).0);
-    assert_eq!(supply.block_bytes, crate::policy::piece(PAGE).bytes(PAGE).0);
+    assert_eq!(supply.total_bytes, Pages(4000).bytes(PAGE));
+    assert_eq!(supply.block_bytes, crate::policy::piece(PAGE).bytes(PAGE));
 }
 
 /// A file is one block, so that two of them are ready for two loans and for none of twice the size.
@@ -361,9 +361,9 @@ fn agents_are_told_in_which_blocks_it_is_ready_and_find_it_there() {
     let mut book = book([pool(0, 2), pool(0, 8)]);
     let told = |book: &Book| -> Vec<(u64, u64)> {
         let [supply] = &book.supply_by_domain()[..] else { panic!("one domain") };
-        let sum: u64 = supply.ready_blocks.iter().map(|of| of.ready_bytes).sum();
+        let sum: Bytes = supply.ready_blocks.iter().map(|of| of.ready_bytes).sum();
         assert_eq!(sum, supply.ready_bytes);
-        let pages = |bytes| bytes / PAGE.bytes();
+        let pages = |bytes: Bytes| bytes.whole_pages(PAGE).0;
         supply.ready_blocks.iter().map(|o| (pages(o.block_bytes), pages(o.ready_bytes))).collect()
     };
     assert_eq!(told(&book), []);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pools of several sizes of blocks: what is told of them, and whose blocks make room for whose.
+//! Pools of several sizes of blocks: the reports about them, and the order in which sizes make room
+//! for others.
 
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::block::{Block, Hold};
+use crate::block::{Block, HeldBy};
 use crate::book::Learnt;
 use crate::config::{ConfigError, Recycle};
 use crate::policy::Demand;
@@ -17,7 +18,7 @@ fn mixed() -> PoolConfig {
     PoolConfig { ready_high: READY, recycle: Recycle::InPlace, ..config }
 }
 
-/// Knows of nothing but loans of so many pages, in any blocks.
+/// Knows only loans of `pages` pages, in any blocks.
 fn loans_of(pages: u64) -> Demand {
     let mut demand = Demand::default();
     for _ in 0..50 {
@@ -53,7 +54,7 @@ fn sizes(book: &Book, state: StateName) -> BTreeMap<u64, u64> {
 fn told(book: &Book) -> Vec<(u64, u64, u64)> {
     let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
     let sizes = told.sizes.iter();
-    sizes.map(|size| (size.pages_per_block, size.ready_blocks, size.wanted_blocks)).collect()
+    sizes.map(|size| (size.pages_per_block.0, size.ready_blocks, size.wanted_blocks)).collect()
 }
 
 /// Ready blocks of 4 pages on a kernel that has nothing else.
@@ -106,14 +107,17 @@ fn what_is_told_of_a_pool_of_several_sizes_is_the_sum_of_them() {
         (StateName::Kept, told.kept_pages),
         (StateName::Lingering, told.lingering_pages),
     ] {
-        assert!(told > 0, "nothing is {state}: an example of too little");
-        assert_eq!(told, pages(state), "{state}");
+        assert!(told > Pages(0), "nothing is {state}: an example of too little");
+        assert_eq!(told, Pages(pages(state)), "{state}");
     }
-    assert_eq!((told.mapped_pages, told.pinned_pages), (held(Hold::Mapped), held(Hold::Pinned)));
-    assert_eq!((told.mapped_pages, told.pinned_pages), (3, 3));
+    assert_eq!(
+        (told.mapped_pages, told.pinned_pages),
+        (Pages(held(HeldBy::Mapped)), Pages(held(HeldBy::Pinned)))
+    );
+    assert_eq!((told.mapped_pages, told.pinned_pages), (Pages(3), Pages(3)));
     let blocks: usize = StateName::ALL.iter().map(|state| book.in_state(*state).count()).sum();
     assert_eq!(told.blocks, blocks as u64);
-    assert_eq!((told.pages_per_block, told.ready_low, told.ready_high), (0, READY.0, READY.0));
+    assert_eq!((told.pages_per_block, told.ready_low, told.ready_high), (Pages(0), READY, READY));
     let ready = self::told(&book).into_iter().filter(|(_, ready, _)| *ready > 0);
     let ready: BTreeMap<_, _> = ready.map(|(size, ready, _)| (size, ready)).collect();
     assert_eq!(ready, sizes(&book, StateName::Ready));
@@ -148,7 +152,7 @@ fn ready_blocks_of_a_size_too_many_make_room_on_credit_alone() {
         // A block's place is room for two others: as soon as one can be made, no more goes.
         assert_eq!(removed, u64::from(left < 4), "credit {credit}");
         assert_eq!(book.available(HERE), Pages(4 * removed));
-        assert_eq!(book.counters().given_back_bytes, bytes(4 * removed).0);
+        assert_eq!(book.counters().given_back_bytes, bytes(4 * removed));
         let spent = book.learnt().next().expect("a pool that learns").credit;
         assert_eq!(spent, Pages(credit - 4 * removed));
         fill(&mut book);
@@ -296,7 +300,7 @@ fn what_can_be_zeroed_of_all_sizes_is_told() {
     bring_back(&mut book, &loan, 100);
     book.has_free(Node(0), PAGE, Pages(3));
     let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
-    assert_eq!((told.zeroable_pages, told.ready_pages), (4, 12));
+    assert_eq!((told.zeroable_pages, told.ready_pages), (Pages(4), Pages(12)));
 }
 
 #[test]
@@ -308,7 +312,7 @@ fn what_workers_have_of_all_sizes_is_told_and_comes() {
     let orders = [0, 1].map(|_| book.take_zeroing(Who::Background, None, None).expect("a job").0);
     let taken: u64 = orders.iter().map(|order| order.pool.pages_per_block.0).sum();
     let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
-    assert_eq!((told.zeroing_pages, told.blocks, taken), (8, 2, 8));
+    assert_eq!((told.zeroing_pages, told.blocks, taken), (Pages(8), 2, 8));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans by name: what is found by one, and which of two that have the same is the loan.
+//! Loans by name: finding one, and which of two with the same name is the loan.
 
 use units::{LeaseId, LoanName};
 
@@ -11,7 +11,7 @@ fn name(text: &str) -> LoanName {
     text.parse().expect("a name")
 }
 
-/// By a name, of which there may be three.
+/// By one of three names.
 fn by_name(text: &str, pages: u64) -> Asked {
     Asked { named: Some(Named { name: name(text), quota: None, most: 3 }), ..ask_one_file(pages) }
 }
@@ -73,7 +73,7 @@ fn names_are_listed_in_order_from_behind_one_pending_ones_too() {
     assert_eq!(listed("a/", None), ["a/1", "a/3"]);
     assert_eq!(listed("", Some("a/1")), ["a/3", "b/2"]);
     assert_eq!(book.names(), 3, "one is not held yet");
-    assert_eq!(book.supply_by_domain()[0].named_bytes, bytes(6).0, "it counts as well");
+    assert_eq!(book.supply_by_domain()[0].named_bytes, bytes(6), "it counts as well");
     assert_eq!(book.leases_name(begun[2].lease), Some(name("a/3")));
     assert!(book.named(&name("a/3")).is_some_and(|loan| loan.is_pending));
     assert_eq!(refusal(&mut book, &by_name("a/3", 2)), Refusal::NameTaken);
@@ -103,9 +103,9 @@ fn a_loan_that_was_filled_is_whole() {
     let mut book = book([pool(0, 2)]);
     book.has_free(Node(0), PAGE, Pages(2));
     let (loan, _) = lend(&mut book, &by_name("a/x", 2));
-    assert_eq!(book.loans()[0].hole_pages, 2);
+    assert_eq!(book.loans()[0].hole_pages, Pages(2));
     book.note_whole(loan.lease);
-    assert_eq!((book.loans()[0].hole_pages, book.loans()[0].ready_pages), (0, 2));
+    assert_eq!((book.loans()[0].hole_pages, book.loans()[0].ready_pages), (Pages(0), Pages(2)));
 }
 
 /// A file with a name, as the next daemon finds it, of that lease.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is kept of loans by name, and for whom.
+//! Kept content of loans by name, and its owners.
 
 use super::kernel::Seen;
 use super::*;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::config::Elastic;
 
-/// A book with so many ready blocks of four pages, and so many pages free besides.
+/// A book with this number of ready blocks of four pages, and this number of free pages.
 fn with_ready(blocks: u64, free: u64) -> Book {
     let mut book = book([pool(0, 4)]);
     make_ready(&mut book, key(0, 4), blocks);

@@ -30,16 +30,16 @@ fn background_work_starts_below_low_and_stops_at_high() {
             let order = background(&mut book).expect("a worker that is wanted finds work");
             book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
         }
-        turns.push(book.levels()[0].ready_pages);
+        turns.push(book.levels()[0].ready_pages.0);
         // Emptied down to the low one: no worker before it is passed.
         for _ in 0..9 {
             if book.wanted_workers(1) > 0 {
                 break;
             }
-            turns.push(book.levels()[0].ready_pages);
+            turns.push(book.levels()[0].ready_pages.0);
             lend(&mut book, &ask(1));
         }
-        turns.push(book.levels()[0].ready_pages);
+        turns.push(book.levels()[0].ready_pages.0);
     }
     assert_eq!(turns, [4, 4, 3, 2, 1].repeat(3));
 }
@@ -51,7 +51,7 @@ fn a_pool_that_was_full_for_a_moment_has_been_full() {
     book.has_free(Node(0), PAGE, Pages(16));
     assert_eq!(book.wanted_workers(1), 1);
     make_ready(&mut book, key(0, 1), 4);
-    // Nobody asked for workers in between.
+    // No question for workers in between.
     lend(&mut book, &ask(1));
     assert_eq!(book.wanted_workers(1), 0, "3 are ready, and it starts below 2");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What becomes of blocks that come back, and of those that others need.
+//! Returned blocks, and blocks that other loans need.
 
 use units::{Counts, LeaseId};
 
@@ -75,7 +75,7 @@ fn what_its_owner_was_sent_is_marked_once_and_kept_unless_that_fails() {
     assert_eq!(settled(&mut book, first, Reach::Sole).0, Settled::Kept);
     assert_eq!(settled(&mut book, second, Reach::Sole).0, Settled::Zeroable);
     assert_eq!(book.sent(loan.lease), [], "it has ended");
-    // What nobody owns, and what comes back to its owner, needs no mark.
+    // Unowned content, and content that returns to its owner, needs no mark.
     let third = *blocks.iter().find(|id| ![first, second].contains(id)).expect("a third");
     let (loan, _) = book.lend(&ask(2)).expect("a loan");
     assert_eq!((loan.parts[0].block, book.sent(loan.lease)), (third, vec![]));
@@ -107,13 +107,13 @@ fn an_in_place_pool_gives_back_what_it_can_not_clear_in_place() {
         assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Gone, "{what}");
     }
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
-    // Whoever may still map it is not to find it empty.
+    // A process that may still map it keeps its content.
     let left = (Settled::Gone, vec![Effect::Unlink(block)]);
     assert_eq!(settled(&mut book, block, Reach::Unknown), left, "unknown reach");
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
     assert_eq!(settled(&mut book, block, Reach::Poisoned).0, Settled::Gone, "memory errors");
 
-    // A hole of the very size of a block: nobody knows how much of it its client filled.
+    // A hole of the very size of a block: the part that its client filled is unknown.
     let mut book = super::book([in_place(0, 2)]);
     book.has_free(Node(0), PAGE, Pages(2));
     let (loan, _) = lend(&mut book, &ask(2));
@@ -153,7 +153,7 @@ fn pages_of_a_returned_file_count_wherever_they_are_until_the_kernel_has_them() 
         assert_eq!(settled(&mut book, block, held()).0, Settled::Lingering);
         assert_eq!(book.held_by(Uid(1000)), bytes(5), "{:?}", held());
     }
-    // A file that has lost its pages to pins counts as what was lent.
+    // A file that has lost its pages to pins counts with its lent length.
     book.note_growth(block, Pages::ZERO);
     book.note_memory(block, Pages::ZERO);
     assert_eq!(settled(&mut book, block, Reach::Pinned).0, Settled::Lingering);
@@ -207,7 +207,7 @@ fn kept_content_is_given_up_when_its_time_is_over() {
     assert_eq!(book.expire(159), []);
     assert_eq!(book.expire(160), [Effect::Move(block)]);
     assert_eq!(book.next_expiry(), None);
-    // It lingers as anything that comes back, and is nobody's content any more.
+    // It lingers like any return, and belongs to no owner any more.
     assert_eq!(state(&book, block), Some(StateName::Lingering));
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Gone);
     assert!(!lend(&mut book, &mine).0.kept);
@@ -234,7 +234,7 @@ fn a_lease_ends_once_and_with_all_of_its_blocks() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 3);
     let (loan, _) = lend(&mut book, &ask(3));
-    assert_eq!(book.loans()[0].pages, 3);
+    assert_eq!(book.loans()[0].pages, Pages(3));
     assert_eq!(book.end_lease(loan.lease).len(), 3);
     assert_eq!(book.end_lease(loan.lease), []);
     assert_eq!(book.end_lease(LeaseId(99)), []);
@@ -273,7 +273,7 @@ fn dirty_blocks_are_given_back_before_ready_ones() {
     assert_eq!(book.give_back(None, Some(PageSize::GIB_1), Pages(2)), (Bytes(0), vec![]));
     assert_eq!(book.give_back(None, None, Pages(0)), (Bytes(0), vec![]));
     assert_eq!(book.give_back(Some(Node(0)), Some(PAGE), Pages(3)), (bytes(4), removed(2)));
-    assert_eq!(book.counters().given_back_bytes, bytes(4).0);
+    assert_eq!(book.counters().given_back_bytes, bytes(4));
     assert_eq!(book.give_back(None, None, Pages(99)), (bytes(2), removed(3)[2..].to_vec()));
 }
 
@@ -380,7 +380,7 @@ fn a_revoked_loan_is_told_by_its_bytes_and_its_files_go() {
     assert_eq!(revoke(&ended), (bytes(2), vec![]), "it lingered");
     assert_eq!(book.revoke(ended.lease), None, "nothing is left of it");
     assert!(!book.has_lease(alive.lease) && book.in_state(StateName::Lingering).count() == 0);
-    // One whose files are lost is alive, and has nothing that could be taken.
+    // A loan with lost files is alive, and has nothing to take.
     book.has_free(Node(0), PAGE, Pages(2));
     let (lost, _) = lend(&mut book, &ask(2));
     book.forget(lost.parts[0].block);

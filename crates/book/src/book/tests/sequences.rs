@@ -14,7 +14,7 @@ use super::world::{Fate, Setup, World};
 use crate::block::{Block, StateName};
 
 impl World {
-    /// The nth of those that are there, however many they are.
+    /// The nth of the present ones, with any number of them.
     fn pick(nth: usize, of: Vec<usize>) -> Option<usize> {
         nth.checked_rem(of.len()).map(|nth| of[nth])
     }
@@ -54,7 +54,7 @@ impl World {
     }
 
     fn step(&mut self, event: Event) {
-        // What needs somebody who is not there does not happen.
+        // An event without its actor is skipped.
         self.happens(event);
         self.check();
     }

@@ -17,8 +17,11 @@ fn a_loan_is_told_with_its_page_size_its_hole_and_what_its_files_grew_by() {
     let (loan, _) = lend(&mut book, &ask(4));
     book.note_growth(loan.parts[0].block, Pages(5));
     let told = &book.loans()[0];
-    assert_eq!((told.page_bytes, told.pages, told.grown_pages), (PAGE.bytes(), 4, 3));
-    assert_eq!((told.ready_pages, told.hole_pages), (2, 2));
+    assert_eq!(
+        (told.page_size.bytes(), told.pages, told.grown_pages),
+        (PAGE.bytes(), Pages(4), Pages(3))
+    );
+    assert_eq!((told.ready_pages, told.hole_pages), (Pages(2), Pages(2)));
     assert_eq!(book.held_by(Uid(1000)), bytes(7), "all of it counts");
     assert_eq!(book.accounts().collect::<Vec<_>>(), [Uid(1000)]);
 }
@@ -47,7 +50,7 @@ fn lingering_pages_are_told_by_what_holds_them_in_their_own_pool() {
     }
     let told = |pages| {
         let status = book.pool_status(key(0, pages), &Counts::default()).expect("a pool");
-        (status.lingering_pages, status.mapped_pages, status.pinned_pages)
+        (status.lingering_pages.0, status.mapped_pages.0, status.pinned_pages.0)
     };
     assert_eq!((told(1), told(2)), ((2, 1, 1), (2, 0, 2)));
 }
@@ -72,8 +75,8 @@ fn agents_are_told_of_each_domain_by_itself() {
     book.has_free(Node(1), PAGE, Pages(5));
     let supplies = book.supply_by_domain();
     let told: Vec<_> =
-        supplies.iter().map(|of| (of.node, of.total_bytes, of.ready_bytes)).collect();
-    assert_eq!(told, [(0, bytes(3).0, bytes(3).0), (1, bytes(5).0, 0)]);
+        supplies.iter().map(|of| (of.node.0, of.total_bytes, of.ready_bytes)).collect();
+    assert_eq!(told, [(0, bytes(3), bytes(3)), (1, bytes(5), Bytes(0))]);
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn what_a_worker_went_on_with_is_counted_once() {
         book.has_free(Node(0), PAGE, Pages(4));
         let (order, _) = book.take_zeroing(Who::User, None, None).expect("not all is zeroed");
         book.finish_zeroing(order.job, Pages(done), Reach::Sole).expect("a legal move");
-        assert_eq!(book.counters().zeroed_bytes, bytes(done).0);
+        assert_eq!(book.counters().zeroed_bytes, bytes(done));
     }
 }
 
@@ -112,8 +115,11 @@ fn a_loan_is_told_with_who_has_it_and_where() {
     let (loan, _) = lend(&mut book, &both);
     let told = book.loans();
     let [told] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((told.lease, told.uid, told.account), (loan.lease.0, 7, 8));
-    assert_eq!((told.owner.as_deref(), told.nodes.as_slice()), (Some("guest"), &[0, 1][..]));
+    assert_eq!((told.lease, told.uid, told.account), (loan.lease, Uid(7), Uid(8)));
+    assert_eq!(
+        (told.owner.as_deref(), told.nodes.as_slice()),
+        (Some("guest"), &[Node(0), Node(1)][..])
+    );
     assert!(book.has_lease(loan.lease));
     book.end_lease(loan.lease);
     assert!(!book.has_lease(loan.lease) && book.loans().is_empty());
@@ -150,7 +156,7 @@ fn a_block_whose_file_is_lost_is_nobodys_and_others_stay() {
     book.forget(zeroed);
     assert_eq!(book.lease_blocks(loan.lease), [left]);
     assert!(book.job(jobs[0].job).is_none() && book.job(jobs[1].job).is_some());
-    assert_eq!(book.loans()[0].pages, 1);
+    assert_eq!(book.loans()[0].pages, Pages(1));
 }
 
 #[test]
@@ -209,7 +215,7 @@ fn agents_are_told_all_of_a_pool_of_several_sizes() {
         book.finish_zeroing(order.job, all, Reach::Sole).expect("a legal move");
     }
     let told = &book.supply_by_domain()[0];
-    assert_eq!((told.ready_bytes, told.total_bytes), (bytes(16).0, bytes(20).0));
+    assert_eq!((told.ready_bytes, told.total_bytes), (bytes(16), bytes(20)));
 }
 
 #[test]
@@ -225,9 +231,9 @@ fn agents_are_told_how_much_of_their_domain_is_lent_by_name() {
         }
     }
     let told = book.supply_by_domain();
-    let named: Vec<_> = told.iter().map(|of| (of.node, of.named_bytes)).collect();
+    let named: Vec<_> = told.iter().map(|of| (of.node.0, of.named_bytes)).collect();
     let why = "one is not held by its name yet, and takes its page all the same";
-    assert_eq!(named, [(0, bytes(2).0), (1, bytes(1).0)], "{why}");
+    assert_eq!(named, [(0, bytes(2)), (1, bytes(1))], "{why}");
 }
 
 #[test]
@@ -244,8 +250,8 @@ fn loans_are_counted_by_what_was_ready_and_what_was_kept() {
     lend(&mut book, &ask_one_file(3));
     let counters = book.counters();
     assert_eq!((counters.loans, counters.kept_loans), (3, 1));
-    // Of what is kept nothing is zeroed, early or late.
-    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(2).0, bytes(2).0));
+    // Kept content is left alone, early and late.
+    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(2), bytes(2)));
 }
 
 #[test]

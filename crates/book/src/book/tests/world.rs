@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The world around a book: clients, workers, the operator, other programs, and crashes.
 //!
-//! It stands where the daemon stands: it carries effects out in the simulated [`Kernel`], tells
-//! the book what that kernel says, and loses the book at any point between two effects. Clients
+//! It stands where the daemon stands: it carries effects out in the simulated [`Kernel`], reports
+//! that kernel's answers to the book, and loses the book at any point between two effects. Clients
 //! and workers do the worst that the real ones can.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use crate::journal;
 /// What a world starts with.
 #[derive(Debug, Clone)]
 pub(super) struct Setup {
-    /// Whether this kernel can prove that a file is held by nobody.
+    /// Whether this kernel can prove that a file is free.
     pub(super) provable: bool,
     /// Whether clients pin pages: then no pool is told to recycle in place without seeing it.
     pub(super) pins: bool,
@@ -33,7 +33,7 @@ pub(super) struct Setup {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fate {
     Fine,
-    /// It dies after so many effects, before its caller hears of any.
+    /// It dies after this number of effects, before its caller gets an answer.
     Crash {
         after: usize,
         how: Crash,
@@ -42,7 +42,7 @@ pub(super) enum Fate {
     Fails(usize),
 }
 
-/// A fate over two steps, of which the first has so many effects.
+/// A fate over two steps: the number of effects in the first.
 pub(super) fn split(fate: Fate, first: usize) -> (Fate, Fate) {
     match fate {
         Fate::Crash { after, how } if after > first => {
@@ -58,7 +58,7 @@ pub(super) fn split(fate: Fate, first: usize) -> (Fate, Fate) {
 pub(super) struct Crash {
     /// Whether its workers die with it, or live on with their blocks.
     pub(super) workers_die: bool,
-    /// After so many effects of its next start it dies once more.
+    /// It dies once more after this number of effects of its next start.
     pub(super) again: Option<usize>,
 }
 
@@ -98,18 +98,18 @@ pub(super) struct World {
     pub(super) workers: Vec<Worker>,
     pub(super) now: u64,
     micros: u64,
-    /// Shapes of which others took pages since the book was last told.
+    /// Shapes that lost pages to other programs since the book's last look.
     pub(super) stale: BTreeSet<Shape>,
     /// Files that the book was told to forget; the next start finds them.
     pub(super) orphans: BTreeSet<usize>,
     pub(super) blocks_seen: BTreeSet<BlockId>,
     pub(super) leases_seen: BTreeSet<LeaseId>,
     pub(super) jobs_seen: BTreeSet<JobId>,
-    /// Loans by name that outlived a daemon which had told nobody of them, and whether nobody ever
-    /// had them: else a return was tried, and failed.
+    /// Loans by name that outlived a daemon before its answer, and whether they never had a user:
+    /// otherwise a return was tried, and failed.
     pub(super) unclaimed: BTreeMap<LoanName, bool>,
-    /// Loans that somebody had, or whose content somebody did: until it has its name, or was sent,
-    /// a loan of new memory is in nobody's hands.
+    /// Loans that reached a borrower, or with content that a borrower had: new memory is in flight
+    /// until it has its name, or was sent.
     pub(super) had: BTreeSet<LeaseId>,
     /// What happened, by name: a run of sequences that never gets somewhere proves nothing.
     pub(super) seen: BTreeMap<String, u32>,
@@ -193,8 +193,8 @@ impl World {
         }
     }
 
-    /// Carries effects out as far as `fate` lets. Whether all of it happened and the caller may
-    /// be answered.
+    /// Carries effects out until `fate` stops. Returns whether all of it happened and the caller
+    /// may be answered.
     pub(super) fn execute(&mut self, effects: &[Effect], fate: Fate) -> bool {
         let mut failed = BTreeSet::new();
         for (n, effect) in effects.iter().enumerate() {

@@ -13,9 +13,9 @@ use crate::config::PoolConfig;
 /// What a worker says of its block.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Claim {
-    /// So many pages fewer than it did.
+    /// Fewer pages than it did.
     Less(u64),
-    /// So many more than the block has, and one.
+    /// More than the block has, by this number and one.
     Beyond(u64),
 }
 
@@ -179,8 +179,8 @@ impl World {
         }
     }
 
-    /// A worker takes up to so many blocks, one after the other, and does up to so many pages of
-    /// each.
+    /// A worker takes up to this number of blocks, one after the other, and clears up to this
+    /// number of pages of each.
     pub(super) fn fill(&mut self, blocks: usize, pages: u64) {
         for _ in 0..blocks {
             let Some(nth) = self.take(Who::User, None, None, Fate::Fine) else { break };
@@ -205,11 +205,11 @@ impl World {
         let before = free(self);
         let given_before = self.book.counters().given_back_bytes;
         let (bytes, effects) = self.book.give_back(node, size, Pages(pages));
-        assert_eq!(self.book.counters().given_back_bytes, given_before + bytes.0);
+        assert_eq!(self.book.counters().given_back_bytes, given_before + bytes);
         if matches!(fate, Fate::Fine) {
             self.execute(&effects, fate);
             let freed = free(self) - before;
-            // A worker that reports less than it did leaves memory that nobody counts on.
+            // A worker that reports less than it did leaves uncounted memory.
             assert!(freed >= bytes.0, "{bytes} were said and {freed} came back");
             let left: u64 = shapes.iter().map(|at| self.unlent_memory(*at)).sum();
             let smallest = shapes.iter().map(|at| at.page_size.bytes()).min().unwrap_or_default();

@@ -23,7 +23,7 @@ fn seen(now: u64, total: u64, spare: u64, wanted: u64) -> Seen {
     }
 }
 
-/// Has the whole of what is next done, and says what it was.
+/// Runs the next change whole, and returns it.
 fn step(sizing: &mut Sizing, at: &Seen) -> Move {
     let next = sizing.next(&LIMITS, at);
     if let Move::Grow(pages) | Move::Shrink(pages) = next {
@@ -37,7 +37,7 @@ fn a_pool_has_its_least_size_then_what_is_needed_and_gives_that_back_after_a_whi
     let mut sizing = Sizing::default();
     assert_eq!(step(&mut sizing, &seen(0, 0, 0, 0)), Move::Grow(Pages(8)));
     assert_eq!(step(&mut sizing, &seen(1, 8, 8, 0)), Move::Wait(None));
-    // All of it is lent, and 16 are to be ready.
+    // All of it is lent, and the target is 16 ready.
     assert_eq!(step(&mut sizing, &seen(2, 8, 0, 16)), Move::Grow(Pages(16)));
     assert!(matches!(step(&mut sizing, &seen(3, 24, 24, 16)), Move::Wait(Some(_))));
     assert!(matches!(step(&mut sizing, &seen(11, 24, 24, 16)), Move::Wait(Some(_))));
@@ -74,7 +74,7 @@ fn a_loan_that_was_granted_before_its_room_was_seen_is_not_needed_twice() {
     // It came again between the last page and this look, and has them.
     sizing.note_granted(Pages(40));
     assert_eq!(step(&mut sizing, &seen(2, 48, 0, 0)), Move::Wait(None));
-    // A smaller one leaves what is larger.
+    // A smaller one leaves a larger one.
     sizing.ask(&LIMITS, &seen(3, 48, 10, 0), Pages(16));
     sizing.note_granted(Pages(10));
     assert_eq!(step(&mut sizing, &seen(3, 48, 0, 0)), Move::Grow(Pages(16)));
@@ -92,7 +92,7 @@ fn the_time_that_growth_takes_does_not_count() {
     assert!(matches!(step(&mut sizing, &seen(31, 28, 20, 0)), Move::Wait(Some(_))));
     assert!(matches!(step(&mut sizing, &seen(40, 28, 20, 0)), Move::Wait(Some(_))));
     assert_eq!(step(&mut sizing, &seen(42, 28, 20, 0)), Move::Shrink(Pages(20)));
-    // Nor is a loan forgotten for which half was found.
+    // A loan with half of its pages found still counts.
     sizing.ask(&LIMITS, &seen(43, 8, 0, 0), Pages(20));
     let grow = sizing.next(&LIMITS, &seen(43, 8, 0, 0));
     sizing.note_done(seconds(60), grow, Pages(10));
@@ -109,7 +109,7 @@ fn a_loan_that_can_never_be_served_keeps_no_other_from_being() {
     }
     sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(1 << 40));
     assert_eq!(sizing.next(&LIMITS, &seen(1, 8, 0, 0)), Move::Grow(Pages(20)));
-    // Nor does one that could have been when it was asked for, nor however many there are.
+    // A loan that had room when it was requested counts as well, and so does any number of them.
     for pages in 21..=56 {
         sizing.ask(&LIMITS, &seen(2, 8, 0, 0), Pages(pages));
     }
@@ -222,7 +222,7 @@ fn what_others_did_while_there_was_no_daemon_is_theirs() {
     let fewer = Sizing::resume(&idle(10, Pages(2)), Pages(15));
     assert_eq!((fewer.ours(), fewer.record(Move::Wait(None)).added), (Pages(7), Pages(0)));
     assert_eq!(fewer.held(), None, "a start is the operator's");
-    // A change that was under way came as far as the size says.
+    // A running change ended at the current size.
     let record = Grown { from: Pages(20), to: Pages(28), ours: Pages(10), added: Pages(0) };
     for (total, ours, added) in [(20, 10, 0), (23, 13, 0), (28, 18, 0), (30, 18, 2)] {
         let sizing = Sizing::resume(&record, Pages(total));
@@ -250,25 +250,25 @@ fn what_was_needed_is_known_by_parts_of_the_time() {
 /// What happens to a pool.
 #[derive(Debug, Clone)]
 enum Event {
-    /// So much time passes.
+    /// Time passes.
     Time(u64),
-    /// Somebody takes so many of the pages that nobody has, if there are as many.
+    /// Another program takes `pages` of the unused pages, if there are enough.
     Take(u64),
     /// ... or returns them.
     Return(u64),
-    /// So much is to be ready and free.
+    /// The pages wanted ready and free.
     Want(u64),
     /// A loan is refused.
     Refuse(u64),
-    /// One is granted, if there are as many that nobody has.
+    /// One is granted, if there are enough unused pages.
     Grant(u64),
     /// The operator adds pages.
     Add(u64),
-    /// ... or takes some away that nobody has.
+    /// ... or takes some unused ones away.
     Remove(u64),
-    /// The kernel finds so many pages for the next growth, and no more.
+    /// The kernel finds only this number of pages for the next growth.
     Find(u64),
-    /// The daemon is killed when so many pages of the next change are done.
+    /// The daemon is killed after this number of pages of the next change.
     Kill(u64),
 }
 
@@ -288,7 +288,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 1..120)
 }
 
-/// A kernel's pool, and what is known of it independently of the policy.
+/// A kernel's pool, and its truth independent of the policy.
 struct World {
     sizing: Sizing,
     now: Duration,
@@ -301,7 +301,7 @@ struct World {
     kill_after: Option<u64>,
     /// Memory that is no huge page, in pages.
     memory: u64,
-    /// What was there and what others have added, without what they have taken away.
+    /// Pages from the start and pages that others added, minus pages that others took.
     theirs: u64,
     /// What others have added and not taken away again.
     added: u64,
@@ -312,7 +312,7 @@ struct World {
     needs: Vec<(Duration, u64)>,
 }
 
-/// So much memory is to stay available.
+/// Memory that must stay available.
 const FREE: u64 = 40;
 
 impl World {
@@ -395,7 +395,7 @@ impl World {
         let was_ours = self.sizing.ours().0;
         let next = self.sizing.next(&LIMITS, &self.seen());
         if removed {
-            // What was ours and is gone is what others did not have beyond what was there.
+            // Missing pages of ours are those that others took beyond the initial ones.
             let ours = self.sizing.ours().0;
             assert!(ours <= was_ours && ours <= self.total);
             self.ours = ours;
@@ -439,7 +439,7 @@ impl World {
         }
     }
 
-    /// So many pages of a change are done, or fewer and the daemon is killed.
+    /// A change ends after this number of pages, or earlier when the daemon is killed.
     fn change(&mut self, next: Move, pages: u64, grows: bool) {
         let killed = self.kill_after.take();
         let done = killed.map_or(pages, |after| after.min(pages));
@@ -457,7 +457,7 @@ impl World {
         }
         self.sizing = Sizing::resume(&record, Pages(self.total));
         assert_eq!(self.sizing.ours().0, self.ours, "a crash loses count");
-        // What was needed, asked and taken away before a restart is forgotten with it.
+        // Needs, requests and losses from before a restart are forgotten with it.
         self.needs.clear();
         (self.held, self.asked) = (None, 0);
     }
@@ -483,7 +483,7 @@ proptest! {
         total in 0u64..80, memory in 0u64..200, events in events(),
     ) {
         let mut world = World::new(total, memory);
-        // What others add before anybody looks was there.
+        // Pages that others add before the first look count as initial.
         world.look(false);
         for event in &events {
             world.happen(event);

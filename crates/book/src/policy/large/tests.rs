@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which blocks are chosen, by what is known of loans, and how these are replayed.
+//! The chosen blocks, given the known loans, and how these are replayed.
 
 use super::*;
 
@@ -147,7 +147,7 @@ fn the_last_loans_count_and_no_earlier_ones() {
     assert_eq!(large.lately.len(), LOANS);
 }
 
-/// Blocks that are at hand, in a pool that has learnt nothing for so many loans.
+/// Blocks at hand, in a pool that has learnt nothing for this number of loans.
 fn at_hand(blocks: &[u64], since: u32) -> Large {
     let blocks = blocks.iter().copied().map(Pages).collect();
     Large { blocks, since, ..Large::guess(READY, PAGE) }
@@ -182,7 +182,7 @@ fn other_blocks_are_chosen_if_they_are_worth_what_a_change_throws_away_or_leaner
         // What small loans took was asked for, too; and the smaller block leaves them more.
         (&[FILE - 14], FILE, 4, true),
         (&[FILE - 15], FILE, 4, false),
-        // Two blocks, of which a storm alone takes the smaller one: that weighs a third.
+        // Two blocks: a storm alone takes the smaller one, and weighs a third.
         (&[FILE - 60, FILE], 2 * FILE, 0, true),
         (&[FILE - 61, FILE], 2 * FILE, 0, false),
         // No better one is leaner: the larger is trimmed.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The store loops of aarch64.
 //!
-//! Each is `extern "C" fn(start: x0, len: x1, step: x2) -> (address: x0, code: x1)` and keeps the
-//! rules of [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf` that never
-//! moves `sp`, leaves the return address in `x30`, and writes only registers that a callee may
-//! spoil.
+//! Each is `extern "C" fn(start: x0, len: x1, unit: x2) -> (address: x0, code: x1)` and keeps the
+//! rules of [`arch::leaf`](crate::arch::leaf): a leaf in the section `prezero_leaf`. It leaves `sp`
+//! and the return address in `x30` alone, and writes only registers that a callee may spoil.
 //!
 //! # Safety
 //!
@@ -25,10 +24,10 @@ pub(crate) unsafe extern "C" fn landing() {
     naked_asm!("ret")
 }
 
-/// Single bytes: the ends of an extent that is not aligned. Unit: 1.
+/// Single bytes: the unaligned ends of an extent. Unit: 1.
 #[unsafe(naked)]
 #[unsafe(link_section = "prezero_leaf")]
-pub(super) unsafe extern "C" fn bytes(start: *mut u8, len: usize, _step: usize) -> Trap {
+pub(crate) unsafe extern "C" fn bytes(start: *mut u8, len: usize, _unit: usize) -> Trap {
     naked_asm!(
         "add x1, x1, x0",
         "2:",
@@ -41,10 +40,10 @@ pub(super) unsafe extern "C" fn bytes(start: *mut u8, len: usize, _step: usize) 
     )
 }
 
-/// `dc zva`, which zeroes the `step` bytes around its address. Unit: `step`, as DCZID_EL0 tells.
+/// `dc zva`, which zeroes the `unit` bytes around its address. Unit: `unit`, as DCZID_EL0 tells.
 #[unsafe(naked)]
 #[unsafe(link_section = "prezero_leaf")]
-pub(super) unsafe extern "C" fn dc_zva(start: *mut u8, len: usize, step: usize) -> Trap {
+pub(super) unsafe extern "C" fn dc_zva(start: *mut u8, len: usize, unit: usize) -> Trap {
     naked_asm!(
         "add x1, x1, x0",
         "2:",
@@ -61,7 +60,7 @@ pub(super) unsafe extern "C" fn dc_zva(start: *mut u8, len: usize, step: usize) 
 /// Pairs of words with a non-temporal hint. Unit: 64.
 #[unsafe(naked)]
 #[unsafe(link_section = "prezero_leaf")]
-pub(super) unsafe extern "C" fn stnp(start: *mut u8, len: usize, _step: usize) -> Trap {
+pub(super) unsafe extern "C" fn stnp(start: *mut u8, len: usize, _unit: usize) -> Trap {
     naked_asm!(
         "add x1, x1, x0",
         "2:",
@@ -81,7 +80,7 @@ pub(super) unsafe extern "C" fn stnp(start: *mut u8, len: usize, _step: usize) -
 /// Pairs of words. Unit: 64.
 #[unsafe(naked)]
 #[unsafe(link_section = "prezero_leaf")]
-pub(super) unsafe extern "C" fn stp(start: *mut u8, len: usize, _step: usize) -> Trap {
+pub(super) unsafe extern "C" fn stp(start: *mut u8, len: usize, _unit: usize) -> Trap {
     naked_asm!(
         "add x1, x1, x0",
         "2:",

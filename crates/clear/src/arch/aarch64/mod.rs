@@ -1,98 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! aarch64: the one place where a [`Method`] becomes instructions.
 //!
-//! The store loops are in `leaf`, their faces in `methods`, the search for a byte that is not zero
-//! in `scan`.
+//! The store loops are in `leaf`, the search for a nonzero byte in `scan`, the list of both in
+//! `arch::table`.
 //!
 //! # Safety
 //!
 //! Every variant of `Engine` holds a value of a method, which proves that the CPU has its
 //! instructions; the raw entry passes its obligations on unchanged.
-#![expect(unsafe_code, reason = "passes the raw entry on to the chosen method")]
+#![expect(unsafe_code, reason = "calls the store loops on memory that the caller vouches for")]
 
 pub(crate) mod leaf;
-mod methods;
 mod scan;
 
-pub use methods::{DcZva, Stnp, Stp};
+use core::arch::asm;
 
 use super::Store;
-use super::portable::Portable;
+use super::engine::{engine, scanner};
+use super::leaf::{LINE_BYTES, units};
+use super::portable::{Portable, first_nonzero_block};
+use super::table::{methods, scans};
 use crate::scan::{BlockScan, ScanMethod};
 use crate::{Fault, Method};
 
-/// A method that this CPU has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engine {
-    DcZva(DcZva),
-    Stnp(Stnp),
-    Stp(Stp),
-    Portable(Portable),
+macro_rules! methods_of_aarch64 {
+    (x86_64 { $($others:tt)* } aarch64 { $($rows:tt)* }) => { engine! { $($rows)* } };
+}
+methods!(methods_of_aarch64);
+
+macro_rules! scans_of_aarch64 {
+    (x86_64 { $($others:tt)* } aarch64 { $($rows:tt)* }) => { scanner! { $($rows)* } };
+}
+scans!(scans_of_aarch64);
+
+/// The block that `dc zva` zeroes, where the CPU allows the instruction.
+fn zva_bytes() -> Option<usize> {
+    let id: u64;
+    // SAFETY: reads a register that every exception level may read, and only that.
+    unsafe {
+        asm!("mrs {id}, dczid_el0", id = out(reg) id, options(nomem, nostack, preserves_flags, pure))
+    };
+    // Bit 4 forbids the instruction; bits 3:0 are the logarithm of the block's size in words of 4
+    // bytes.
+    (id & 0x10 == 0).then_some(4 << (id & 0xf))
 }
 
-impl Engine {
-    pub(crate) fn new(method: Method) -> Option<Self> {
-        match method {
-            Method::DcZva => DcZva::new().map(Self::DcZva),
-            Method::Stnp => Stnp::new().map(Self::Stnp),
-            Method::Stp => Stp::new().map(Self::Stp),
-            Method::Portable => Portable::new().map(Self::Portable),
-            Method::Avx512Nt
-            | Method::Avx2Nt
-            | Method::Sse2Nt
-            | Method::Clzero
-            | Method::RepStosb
-            | Method::RepStosq
-            | Method::Avx2 => None,
-        }
-    }
-
-    /// `dc zva` where it is allowed.
-    pub(crate) fn first() -> Self {
-        Method::ALL.into_iter().find_map(Self::new).unwrap_or(Self::Portable(Portable::always()))
-    }
-
-    pub(crate) const fn method(self) -> Method {
-        match self {
-            Self::DcZva(_) => DcZva::METHOD,
-            Self::Stnp(_) => Stnp::METHOD,
-            Self::Stp(_) => Stp::METHOD,
-            Self::Portable(_) => Portable::METHOD,
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As for [`Store::store`].
-    #[inline]
-    pub(crate) unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
-        match self {
-            // SAFETY: the caller keeps the obligations of the raw entry, which are the same; so for
-            // each arm.
-            Self::DcZva(method) => unsafe { method.store(start, len) },
-            // SAFETY: as above.
-            Self::Stnp(method) => unsafe { method.store(start, len) },
-            // SAFETY: as above.
-            Self::Stp(method) => unsafe { method.store(start, len) },
-            // SAFETY: as above.
-            Self::Portable(method) => unsafe { method.store(start, len) },
-        }
-    }
-}
-
-/// The scan that `method` names, where this CPU has it.
-pub(crate) fn scanner(method: ScanMethod) -> Option<BlockScan> {
-    match method {
-        ScanMethod::Neon => scan::neon(),
-        ScanMethod::Portable => Some(super::portable::first_nonzero_block),
-        ScanMethod::Avx512 | ScanMethod::Avx2 | ScanMethod::Sse2 => None,
-    }
-}
-
-/// `dmb ishst`: stores of this thread, `stnp` and `dc zva` among them, before later stores, so that
-/// whoever sees one of these sees the zeros.
+/// `dmb ishst`: stores of this thread, `stnp` and `dc zva` among them, before later stores: a
+/// thread that sees a later one sees the zeros.
 #[inline]
 pub fn fence() {
     // SAFETY: a barrier; it touches no register and no memory.
-    unsafe { core::arch::asm!("dmb ishst", options(nostack, preserves_flags)) };
+    unsafe { asm!("dmb ishst", options(nostack, preserves_flags)) };
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The search for a block that is not all zero.
+//! The search for a block with a nonzero byte.
 //!
 //! # Safety
 //!

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The search for a block that is not all zero, at three widths.
+//! The search for a block with a nonzero byte, at three widths.
 //!
 //! Each reads four vectors per turn and tests their union once: the loads wait for memory, the
-//! tests would not.
+//! tests are free.
 //!
 //! # Safety
 //!
@@ -20,7 +20,7 @@ use super::detected;
 use crate::arch::portable::first_nonzero_block;
 use crate::scan::BlockScan;
 
-/// Searches blocks of `BLOCK` bytes with `dirty` and what is left of them with the portable search.
+/// Searches blocks of `BLOCK` bytes with `dirty`, and the rest with the portable search.
 ///
 /// Always inlined, so that it takes the target feature of its caller.
 #[inline(always)]

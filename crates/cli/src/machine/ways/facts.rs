@@ -53,7 +53,7 @@ pub(super) struct Facts {
     pub(super) headers: bool,
     /// Whether `modprobe` finds the module.
     pub(super) built: bool,
-    /// The version whose sources are installed for DKMS.
+    /// The version of the sources that are installed for DKMS.
     pub(super) sources: Option<String>,
 }
 

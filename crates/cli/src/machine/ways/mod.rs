@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which of the three ways to zeroed pages this host uses and can have, and the one command that
-//! leads to the better one: a *stock* kernel with blocks of the daemon's, the *module* in a stock
-//! kernel, or a kernel with the *series*.
+//! leads to the better one. The ways are a *stock* kernel with blocks of the daemon's, the *module*
+//! in a stock kernel, or a kernel with the *series*.
 
 mod facts;
 
@@ -80,7 +80,7 @@ pub(crate) fn of(roots: &Roots, offer: &Offer) -> Result<Ways> {
 fn of_stock(facts: &Facts, installer: Installer) -> Ways {
     let Facts { release, .. } = facts;
     let signed = facts.signed_only.as_ref().map(|why| format!("{why}: signed modules alone"));
-    // What was built for this kernel knows better than a list of names whether it fits.
+    // A module built for this kernel is better evidence than a list of names.
     if facts.built {
         return Ways { because: signed, ..Ways::new(Way::Stock, Stage::Built, facts) }
             .change("load it: ready pages are free pages then, for every program")
@@ -113,7 +113,7 @@ fn of_stock(facts: &Facts, installer: Installer) -> Ways {
             }
             Ways { because: signed, ..Ways::new(Way::Stock, Stage::Possible, facts) }
                 .change(
-                    "with it ready pages are free pages, for every program: docs/kernel-module.md",
+                    "with it ready pages are free pages, for every program: docs/guides/kernel-module.md",
                 )
                 .command(format!("{} && sudo prezero module load", installer.command(&packages)))
         }

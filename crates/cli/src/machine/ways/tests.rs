@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use flate2::{Compression, write::GzEncoder};
 use linux::kernel::{Origin, Support, offer};
-use linux::testkit::{Tree, tree};
+use testkit::{Tree, tree};
 
 use super::*;
 

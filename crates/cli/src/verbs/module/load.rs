@@ -139,7 +139,7 @@ struct Loaded {
     /// Whether it was before.
     already: bool,
     at_boot: bool,
-    /// Absent where no daemon answers.
+    /// Absent if the daemon is silent.
     daemon: Option<Use>,
 }
 

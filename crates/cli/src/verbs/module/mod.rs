@@ -18,10 +18,10 @@ use crate::machine;
 
 /// Load the kernel module, unload it, or show what it does
 ///
-/// With the module a stock kernel's own pool of huge pages knows which of them are zero: ready
-/// pages are free pages, for every program, and `prezero serve` takes provider kernel. The package
-/// prezero-dkms brings it and has DKMS build it for each kernel; `prezero doctor` says what is
-/// missing, /usr/share/doc/prezero-dkms/kernel-module.md what it does to the kernel.
+/// With the module a stock kernel's own pool of huge pages knows its zero pages: ready pages are
+/// free pages, for every program, and `prezero serve` takes provider kernel. The package
+/// prezero-dkms brings it and has DKMS build it for each kernel; `prezero doctor` names missing
+/// parts, /usr/share/doc/prezero-dkms/kernel-module.md the changes in the kernel.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -48,13 +48,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
 }
 
-/// What has systemd load it at every boot.
+/// Makes systemd load it at every boot.
 fn at_boot(roots: &Roots) -> PathBuf {
     roots.root.join("etc/modules-load.d/prezero.conf")
 }
 
 /// # Errors
-/// [`Failure`] for everybody but root.
+/// [`Failure`] for every user but root.
 fn need_root(doing: &str) -> Result<(), Failure> {
     if machine::is_root() {
         return Ok(());
@@ -62,8 +62,8 @@ fn need_root(doing: &str) -> Result<(), Failure> {
     Err(Failure::failed(format!("{doing} a kernel module needs root: use sudo")))
 }
 
-/// Runs `modprobe` or `modinfo` with words before and behind the module's name. Neither is in every
-/// user's PATH.
+/// Runs `modprobe` or `modinfo` with words before and behind the module's name. Both may be outside
+/// of a user's PATH.
 fn kmod(program: &str, before: &[&str], behind: &[String]) -> Result<Output, Failure> {
     let path = std::env::var("PATH").unwrap_or_default();
     Command::new(program)

@@ -55,7 +55,7 @@ fn of_key(roots: &Roots, release: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linux::testkit::tree;
+    use testkit::tree;
 
     const RELEASE: &str = "6.12.117";
 

@@ -19,7 +19,7 @@ use crate::output::{Form, Record, count};
 ///
 /// HITS are pages that were wanted zero and were, MISSES those that had to be cleared then, WAITS
 /// those of the misses that were taken from a worker that was zeroing them; all since it was
-/// loaded. Exit code 1 if it is not loaded, with what is missing.
+/// loaded. Exit code 1 if it is not loaded, with the reason.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -155,7 +155,7 @@ impl Record for Report {
 mod tests {
     use super::*;
     use crate::output::text;
-    use linux::testkit::tree;
+    use testkit::tree;
     use units::Pages;
 
     #[test]

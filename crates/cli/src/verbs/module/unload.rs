@@ -14,9 +14,9 @@ use crate::output::{Form, Record, count};
 
 /// Unload the module from the running kernel
 ///
-/// Refuses while a process has /dev/hugepagectl open, and names it: the daemon has it open as long
-/// as it runs over the module. It waits for tasks that are inside of the module, and huge pages
-/// stay where they are: from then on the kernel clears each page again when it gives it away.
+/// Refuses while a process has /dev/hugepagectl open, and names it: the daemon has it open while it
+/// runs over the module. It waits for tasks that are inside of the module, and huge pages stay
+/// where they are: from then on the kernel clears each page again when it gives it away.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -107,8 +107,8 @@ impl Record for Unloaded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linux::testkit::tree;
     use std::os::unix::fs::symlink;
+    use testkit::tree;
 
     #[test]
     fn unload_names_the_processes_that_have_the_device_open() {

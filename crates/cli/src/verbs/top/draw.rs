@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The screen, from 80 columns by 24 lines on. Every state has a sign of its own besides its
-//! colour, for those who see no colours and terminals that have none.
+//! colour, for people and terminals without colours.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
-use units::Bytes;
 use wire::{LoanStatus, PoolStatus};
 
 use super::view::{Prompt, Question, View};
@@ -23,12 +22,12 @@ type Sign = (&'static str, &'static str, Color, fn(&PoolStatus) -> u64);
 
 /// States in the order of their life, with sign and colour.
 const STATES: [Sign; 6] = [
-    ("ready", "█", Color::Green, |pool| pool.ready_pages),
-    ("zeroing", "▓", Color::Yellow, |pool| pool.zeroing_pages),
-    ("zeroable", "░", Color::DarkGray, |pool| pool.zeroable_pages),
-    ("lent", "▒", Color::Blue, |pool| pool.lent_pages),
-    ("kept", "K", Color::Cyan, |pool| pool.kept_pages),
-    ("lingering", "L", Color::Red, |pool| pool.lingering_pages),
+    ("ready", "█", Color::Green, |pool| pool.ready_pages.0),
+    ("zeroing", "▓", Color::Yellow, |pool| pool.zeroing_pages.0),
+    ("zeroable", "░", Color::DarkGray, |pool| pool.zeroable_pages.0),
+    ("lent", "▒", Color::Blue, |pool| pool.lent_pages.0),
+    ("kept", "K", Color::Cyan, |pool| pool.kept_pages.0),
+    ("lingering", "L", Color::Red, |pool| pool.lingering_pages.0),
 ];
 
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
@@ -119,7 +118,7 @@ fn draw_pools(frame: &mut Frame<'_>, view: &View, area: Rect) {
 /// The pool's name and bar, its states, its thresholds.
 fn pool_lines(pool: &PoolStatus, chosen: bool, width: u16) -> [Line<'static>; 3] {
     let mark = if chosen { ">" } else { " " };
-    let page = Bytes(pool.page_bytes);
+    let page = pool.page_size;
     let name = format!("{mark}node {} {page}{} ", pool.node, pools::times(pool));
     let style = if chosen { Style::new().bold() } else { Style::new() };
     let mut bar = vec![Span::styled(format!("{name:<20}"), style)];
@@ -153,7 +152,7 @@ fn bar_of(pool: &PoolStatus, room: u16) -> Vec<Span<'static>> {
     STATES.iter().zip(&widths).map(span).collect()
 }
 
-/// Splits `room` in proportion to `parts`, at least 1 for each that is not 0; all 0 if all are.
+/// Splits `room` in proportion to `parts`, at least 1 for each positive one; all 0 if all are.
 fn widths(parts: &[u64], room: u16) -> Vec<u16> {
     let total: u128 = parts.iter().map(|part| u128::from(*part)).sum();
     if total == 0 {
@@ -182,9 +181,9 @@ fn draw_loans(frame: &mut Frame<'_>, view: &View, area: Rect) {
             or_dash(loan.pid),
             or_dash(loan.command.as_ref()),
             or_dash(loan.owner.as_ref()),
-            age(loan.age_seconds),
-            size(loan.pages, loan.page_bytes),
-            size(loan.hole_pages, loan.page_bytes),
+            age(loan.age),
+            size(loan.pages.0, loan.page_size.bytes()),
+            size(loan.hole_pages.0, loan.page_size.bytes()),
         ])
     };
     // The newest first: they are what changes.
@@ -231,9 +230,9 @@ fn question(view: &View, Prompt { question, typed }: &Prompt) -> String {
     let (what, nothing) = match question {
         Question::Zero => ("zero how many pages", "all".to_owned()),
         Question::GiveBack => ("give back how many pages", "all".to_owned()),
-        Question::ReadyLow => ("ready_low", now(|pool| pool.ready_low)),
-        Question::ReadyHigh => ("ready_high", now(|pool| pool.ready_high)),
-        Question::LeaveFree => ("leave_free", now(|pool| pool.leave_free)),
+        Question::ReadyLow => ("ready_low", now(|pool| pool.ready_low.0)),
+        Question::ReadyHigh => ("ready_high", now(|pool| pool.ready_high.0)),
+        Question::LeaveFree => ("leave_free", now(|pool| pool.leave_free.0)),
     };
     format!(" {what} [{nothing}]: {typed}_   (Enter, or Esc for nothing)")
 }
@@ -245,9 +244,10 @@ mod tests {
     use super::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use units::{LeaseId, Node};
     use wire::Status;
 
-    /// The screen's text, without spaces at the ends of its lines.
+    /// The screen's text, trimmed at the ends of its lines.
     fn screen(view: &View, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
         terminal.draw(|frame| draw(frame, view)).expect("it draws");
@@ -312,16 +312,17 @@ mod tests {
     fn more_pools_and_loans_than_lines_are_scrolled_and_counted() {
         let one = status();
         let pools: Vec<_> =
-            (0..30).map(|node| PoolStatus { node, ..one.pools[0].clone() }).collect();
-        let loans: Vec<_> =
-            (0..100).map(|lease| LoanStatus { lease, ..one.loans[0].clone() }).collect();
+            (0..30).map(|node| PoolStatus { node: Node(node), ..one.pools[0].clone() }).collect();
+        let loans: Vec<_> = (0..100)
+            .map(|lease| LoanStatus { lease: LeaseId(lease), ..one.loans[0].clone() })
+            .collect();
         let mut view = view();
         view.hear(Update::Status(Box::new(Status { pools, loans, ..one })));
         view.chosen = 29;
         let text = screen(&view, 80, 24);
         assert!(text.contains(">node 29 1G x 8") && !text.contains("node 0 "), "{text}");
         assert!(text.contains("and 9") && text.contains(" more"), "{text}");
-        // Smaller than it is made for is ugly, and no worse.
+        // Below its design size it is ugly, and works.
         for (width, height) in [(1, 1), (20, 5), (79, 7)] {
             screen(&view, width, height);
         }

@@ -12,13 +12,13 @@ use super::view::{Prompt, Question, View, shape};
 /// More digits than any number of pages has.
 const LONGEST: usize = 12;
 
-/// What is to be done about a key, beyond the screen.
+/// The action for a key, beyond the screen.
 #[derive(Debug)]
 pub(super) enum Reaction {
     None,
     Leave,
     Ask(Request),
-    /// Zero so many pages of a shape, or all.
+    /// Zero this number of pages of a shape, or all.
     Zero(Which, Option<u64>),
     /// Stop zeroing.
     Stop,
@@ -81,11 +81,11 @@ fn answer(view: &mut View, mut prompt: Prompt, key: KeyCode) -> Reaction {
 
 fn decide(view: &View, prompt: &Prompt) -> Reaction {
     let Some(pool) = view.pool() else { return Reaction::None };
-    let Some((node, page_size)) = shape(pool) else { return Reaction::None };
+    let (node, page_size) = shape(pool);
     let typed = prompt.typed.parse::<u64>().ok();
     let none = PoolChange {
         node: pool.node,
-        page_bytes: pool.page_bytes,
+        page_size: pool.page_size,
         pages_per_block: pool.pages_per_block,
         ..PoolChange::default()
     };
@@ -98,9 +98,11 @@ fn decide(view: &View, prompt: &Prompt) -> Reaction {
         }
         // Nothing typed changes nothing.
         (_, None) => return Reaction::None,
-        (Question::ReadyLow, low) => PoolChange { ready_low: low, ..none },
-        (Question::ReadyHigh, high) => PoolChange { ready_high: high, ..none },
-        (Question::LeaveFree, leave_free) => PoolChange { leave_free, ..none },
+        (Question::ReadyLow, low) => PoolChange { ready_low: low.map(Pages), ..none },
+        (Question::ReadyHigh, high) => PoolChange { ready_high: high.map(Pages), ..none },
+        (Question::LeaveFree, leave_free) => {
+            PoolChange { leave_free: leave_free.map(Pages), ..none }
+        }
     };
     Reaction::Ask(Request::Configure(change))
 }
@@ -129,8 +131,11 @@ mod tests {
         let Reaction::Ask(Request::Configure(change)) = typed(&mut view, "h4x<32\n") else {
             panic!("a threshold is changed")
         };
-        assert_eq!((change.node, change.page_bytes, change.pages_per_block), (1, 1 << 30, 8));
-        assert_eq!((change.ready_high, change.ready_low), (Some(32), None));
+        assert_eq!(
+            (change.node.0, change.page_size.bytes(), change.pages_per_block.0),
+            (1, 1 << 30, 8)
+        );
+        assert_eq!((change.ready_high, change.ready_low), (Some(Pages(32)), None));
         assert_eq!(view.prompt, None);
         let give_back =
             |pages| Request::GiveBack { node: Node(1), page_size: PageSize::GIB_1, pages };

@@ -2,8 +2,8 @@
 //! `prezero top`: what goes on, live, with keys for what an operator does about it.
 //!
 //! Two threads: one talks to the daemon ([`feed`]), so that a daemon that hangs does not freeze the
-//! screen, and this one draws ([`draw`]) what it heard ([`view`]) and reads [`keys`]. Zeroing has a
-//! third, in this process's own context as `prezero zero` has it.
+//! screen. This one draws ([`draw`]) the received state ([`view`]) and reads [`keys`]. Zeroing has
+//! a third, in this process's own context as `prezero zero` has it.
 
 mod draw;
 mod feed;
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// How often to look, as in 250ms or 2s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// With --json: end after so many lines
+    /// With --json: end after this number of lines
     #[arg(long, value_name = "N", requires = "json")]
     lines: Option<u64>,
     #[command(flatten)]
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut view = View::new(args.daemon.socket.clone());
     let mut terminal = ratatui::try_init()?;
     let done = screen(&mut terminal, &mut view, &feed, &stop);
-    // What was drawn is wiped whatever happened; that error is the lesser one.
+    // The screen is wiped in every case; its error is the lesser one.
     let restored = ratatui::try_restore();
     done?;
     restored?;

@@ -31,7 +31,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Takes what was seen at `now`, and says how fast things go.
+    /// Takes the state seen at `now`, and computes the rates.
     pub(super) fn add(&mut self, status: &Status, now: Instant) -> Rates {
         if status.pid != self.pid {
             // Another daemon counts from zero.
@@ -51,9 +51,9 @@ impl Sampler {
 fn rates(before: &Counters, now: &Counters, seconds: f64) -> Rates {
     let more = |of: fn(&Counters) -> u64| of(now).saturating_sub(of(before)) as f64;
     let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
-    let (hit, miss) = (more(|c| c.hit_bytes), more(|c| c.miss_bytes));
+    let (hit, miss) = (more(|c| c.hit_bytes.0), more(|c| c.miss_bytes.0));
     Rates {
-        zeroed_bytes_per_second: per_second(more(|c| c.zeroed_bytes)),
+        zeroed_bytes_per_second: per_second(more(|c| c.zeroed_bytes.0)),
         loans_per_second: per_second(more(|c| c.loans)),
         refusals_per_second: per_second(more(|c| c.refusals)),
         hit_rate: (hit + miss > 0.0).then(|| hit / (hit + miss)),
@@ -75,7 +75,7 @@ impl Record for Line {
     }
 }
 
-/// The line while there is no daemon.
+/// The line while the daemon is away.
 #[derive(Debug, Serialize)]
 pub(super) struct NoDaemon {
     pub(super) error: String,
@@ -91,11 +91,17 @@ impl Record for NoDaemon {
 mod tests {
     use super::super::view::tests::status;
     use super::*;
+    use units::Bytes;
 
     fn seen(loans: u64, hit_bytes: u64, miss_bytes: u64) -> Status {
         let zeroed_bytes = loans << 30;
-        let counters =
-            Counters { loans, hit_bytes, miss_bytes, zeroed_bytes, ..Counters::default() };
+        let counters = Counters {
+            loans,
+            hit_bytes: Bytes(hit_bytes),
+            miss_bytes: Bytes(miss_bytes),
+            zeroed_bytes: Bytes(zeroed_bytes),
+            ..Counters::default()
+        };
         Status { counters, ..status() }
     }
 

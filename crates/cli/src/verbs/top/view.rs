@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is on the screen, apart from how it is drawn.
+//! The content of the screen, apart from the drawing.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -31,7 +31,7 @@ pub(super) struct Prompt {
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) socket: PathBuf,
-    /// What was seen last, perhaps of a daemon that is gone.
+    /// The last state seen, perhaps of a daemon that is gone.
     pub(super) status: Option<Status>,
     pub(super) rates: Rates,
     /// Why there is no daemon.
@@ -89,36 +89,37 @@ impl View {
 }
 
 /// The node and page size of a pool.
-pub(super) fn shape(pool: &PoolStatus) -> Option<(Node, PageSize)> {
-    Some((Node(pool.node), PageSize::try_from(pool.page_bytes).ok()?))
+pub(super) fn shape(pool: &PoolStatus) -> (Node, PageSize) {
+    (pool.node, pool.page_size)
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use units::{LeaseId, Pages};
     use wire::{Counters, LoanStatus};
 
     fn pool(node: u32, page_bytes: u64, pages_per_block: u64) -> PoolStatus {
         PoolStatus {
-            node,
-            page_bytes,
-            pages_per_block,
+            node: Node(node),
+            page_size: PageSize::new(page_bytes).expect("a page size"),
+            pages_per_block: Pages(pages_per_block),
             recycle: wire::Recycle::Fresh,
-            zeroable_pages: 16,
-            zeroing_pages: 8,
-            ready_pages: 24,
-            lent_pages: 12,
-            kept_pages: 3,
-            lingering_pages: 1,
-            mapped_pages: 0,
-            pinned_pages: 0,
+            zeroable_pages: Pages(16),
+            zeroing_pages: Pages(8),
+            ready_pages: Pages(24),
+            lent_pages: Pages(12),
+            kept_pages: Pages(3),
+            lingering_pages: Pages(1),
+            mapped_pages: Pages(0),
+            pinned_pages: Pages(0),
             blocks: 6,
-            ready_low: 8,
-            ready_high: 32,
+            ready_low: Pages(8),
+            ready_high: Pages(32),
             max_pages: None,
-            leave_free: 2,
-            kernel_free_pages: 18,
-            kernel_reserved_pages: 0,
+            leave_free: Pages(2),
+            kernel_free_pages: Pages(18),
+            kernel_reserved_pages: Pages(0),
             sizes: Vec::new(),
             elastic: None,
         }
@@ -127,26 +128,26 @@ pub(super) mod tests {
     /// A daemon with three pools and some loans.
     pub(in super::super) fn status() -> Status {
         let loan = |lease: u64, owner: Option<&str>| LoanStatus {
-            lease,
+            lease: LeaseId(lease),
             owner: owner.map(str::to_owned),
-            page_bytes: 1 << 30,
-            pages: 8,
+            page_size: PageSize::GIB_1,
+            pages: Pages(8),
             blocks: 1,
-            hole_pages: 1,
-            age_seconds: Some(7300),
+            hole_pages: Pages(1),
+            age: Some(std::time::Duration::from_secs(7300)),
             pid: Some(4242),
             command: Some("postgres".to_owned()),
             ..LoanStatus::default()
         };
         let idle = PoolStatus {
-            zeroable_pages: 0,
-            zeroing_pages: 0,
-            ready_pages: 0,
-            lent_pages: 0,
-            kept_pages: 0,
-            lingering_pages: 0,
-            mapped_pages: 0,
-            pinned_pages: 0,
+            zeroable_pages: Pages(0),
+            zeroing_pages: Pages(0),
+            ready_pages: Pages(0),
+            lent_pages: Pages(0),
+            kept_pages: Pages(0),
+            lingering_pages: Pages(0),
+            mapped_pages: Pages(0),
+            pinned_pages: Pages(0),
             ..pool(1, 2 << 20, 512)
         };
         Status {
@@ -168,7 +169,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What is on the screen after one look.
+    /// The content of the screen after one look.
     pub(in super::super) fn view() -> View {
         let mut view = View::new("/run/prezero/io.prezero".into());
         view.hear(Update::Status(Box::new(status())));

@@ -52,7 +52,7 @@ impl Zeroing {
         self.stop.set();
     }
 
-    /// What was zeroed so far.
+    /// The pages zeroed until now.
     pub(super) fn bytes(&self) -> Bytes {
         Bytes(self.bytes.load(Ordering::Relaxed))
     }
@@ -75,7 +75,7 @@ impl Drop for Zeroing {
     fn drop(&mut self) {
         self.stop.set();
         if let Some(thread) = self.thread.take() {
-            // Its result is nobody's any more.
+            // Its result has no reader any more.
             let _ = thread.join();
         }
     }

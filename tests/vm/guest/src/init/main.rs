@@ -2,9 +2,8 @@
 //! PID 1 of a test VM: mounts, reads the plan, runs the programs one after
 //! another, reports, powers off.
 //!
-//! It runs from an initramfs, statically linked. Whatever goes wrong is told
-//! on the event channel; the machine always goes down in the end, so that
-//! nobody outside has to wait for a timeout.
+//! It runs from an initramfs, statically linked. Errors are reported on the event channel. The
+//! machine always goes down in the end, so the host never waits for a timeout.
 
 mod machine;
 mod mounts;

@@ -41,7 +41,7 @@ const MOUNTS: [Mount; 12] = [
 
 /// Mounts the table; the first failure of a needed one ends it.
 pub(crate) fn mount_all() -> io::Result<()> {
-    // An initramfs begins as a tmpfs, to whose root every user can add names.
+    // An initramfs begins as a tmpfs with a root directory that every user can add names to.
     fs::set_permissions("/", std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     for Mount { kind, at, options, optional } in MOUNTS {
         // sysfs and debugfs make their own mount points, and refuse others.
@@ -49,7 +49,7 @@ pub(crate) fn mount_all() -> io::Result<()> {
         let options = std::ffi::CString::new(options)?;
         match mount(kind, at, kind, MountFlags::empty(), options.as_c_str()) {
             Ok(()) => {}
-            // An initramfs whose kernel mounts devtmpfs by itself.
+            // An initramfs with a kernel that mounts devtmpfs by itself.
             Err(Errno::BUSY) => {}
             Err(_) if optional => {}
             Err(error) => {
@@ -61,7 +61,7 @@ pub(crate) fn mount_all() -> io::Result<()> {
 }
 
 /// Makes a cpuset that stays. With the first one the kernel rewrites a jump in its page allocator,
-/// and with the last one back: where a test's own was the first, QEMU 7.2 once ran a breakpoint of
+/// and with the last one back. Where a test's own was the first, QEMU 7.2 once ran a breakpoint of
 /// that rewriting on its other CPU when it was over, and the kernel ended in `Oops: int3`.
 pub(crate) fn keep_a_cpuset() {
     // A kernel without cpusets has nothing to rewrite.

@@ -101,8 +101,8 @@ fn follow(
 
 /// Kills and reaps every process but this one.
 fn bury_the_rest() {
-    // "The group of PID 1" is kill(2)'s -1: everybody whom we may signal, and
-    // never the caller. It fails when there is nobody.
+    // "The group of PID 1" is kill(2)'s -1: every process that we may signal, the caller excluded.
+    // It fails when there is none.
     let _ = kill_process_group(Pid::INIT, Signal::KILL);
     while let Ok(Some(_)) = wait(WaitOptions::empty()) {}
 }

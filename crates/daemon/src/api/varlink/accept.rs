@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The socket: one task per connection, and a bound on everything that a connection can take.
+//!
+//! A [`connection`](super::connection) bounds what its peer can make the daemon remember. How many
+//! there may be, and which user has its turn, is for [`crate::peers::users`] to say.
+//!
+//! Who has no right at all is told so and hung up on before anything else is done for it.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net;
+use std::rc::Rc;
+use std::time::Duration;
+
+use linux::heap;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
+use units::Uid;
+
+use super::Service;
+use super::acceptor::Door;
+use super::agent::{self, AgentService};
+use super::connection::Connection;
+use super::rejector::Farewells;
+use super::serving::{self, Interface};
+use crate::base::error::Error;
+use crate::ops::Shared;
+use crate::peers::account::Accounts;
+use crate::peers::rights::{Rights, SharedGroups};
+use crate::peers::users::{Bounds, Full, Place, Users, charged};
+
+/// How long a connection may outlive its silent peer.
+const HANGUP_POLL: Duration = Duration::from_secs(5);
+/// Connections served, or refused, before others have their turn: at 20 us each a fifth of a
+/// millisecond, five times a call.
+const GUESTS: u64 = 8;
+/// How often is looked whether memory can be given back and whether there is something to tell.
+const TIDY: Duration = Duration::from_secs(1);
+/// The shortest time between two lines about the same kind of trouble.
+const QUIET: Duration = Duration::from_secs(10);
+/// Memory is given back when so many connections have ended since the last time.
+const WORTH_TRIMMING: usize = 64;
+
+/// What is refused, between two lines of the log.
+#[derive(Debug, Default)]
+struct Troubles {
+    strangers: Cell<u64>,
+    too_many: Cell<u64>,
+}
+
+fn count(cell: &Cell<u64>) {
+    cell.set(cell.get() + 1);
+}
+
+/// What is served at a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Face {
+    /// `io.prezero`: for whoever borrows, zeroes and looks.
+    Borrowers,
+    /// `io.prezero.agent`: for those who hand memory on to others.
+    Agents,
+}
+
+/// The most connections of agents: a machine has one or two, with a few calls at a time.
+const MOST_AGENTS: usize = 64;
+/// Of one user among them.
+const MOST_OF_ONE_AGENT: usize = MOST_AGENTS / 4;
+
+impl Face {
+    fn bounds(self) -> Bounds {
+        let bounds = Bounds::of(descriptors());
+        match self {
+            Self::Borrowers => bounds,
+            Self::Agents => {
+                let (all, user) = (MOST_AGENTS, MOST_OF_ONE_AGENT);
+                Bounds { all: bounds.all.min(all), user: bounds.user.min(user) }
+            }
+        }
+    }
+
+    fn may_connect(self, rights: &Rights) -> Result<(), wire::Error> {
+        match self {
+            Self::Borrowers => rights.may_connect(),
+            Self::Agents => rights.may_lend_by_name(),
+        }
+    }
+
+    /// A refusal as the interface says it.
+    fn tell(self, farewells: &Farewells, stream: OwnedFd, refused: wire::Error) {
+        match self {
+            Self::Borrowers => farewells.tell(stream, &refused),
+            Self::Agents => farewells.tell(stream, &agent::error(refused)),
+        }
+    }
+}
+
+/// Accepts connections for ever.
+pub(crate) async fn accept(
+    face: Face,
+    listener: UnixListener,
+    shell: Shared,
+    groups: SharedGroups,
+) {
+    let bounds = face.bounds();
+    let farewells = Farewells::new();
+    let full = too_many(&format!("{} connections wait to be served", bounds.all));
+    let away = farewells.clone();
+    let failed = |source| Error::Runtime { what: "cannot listen", source };
+    let listener = listener.into_std().map_err(failed);
+    let turn_away = move |stream| face.tell(&away, stream, full.clone());
+    let door = match listener.and_then(|listener| Door::open(listener, bounds.all, turn_away)) {
+        Ok(door) => door,
+        Err(error) => return tracing::error!(%error, "nobody can be served"),
+    };
+    let users = Users::new(bounds);
+    let troubles = Troubles::default();
+    tokio::select! {
+        () = serve_all(face, &door, &shell, &groups, &users, &troubles, &farewells) => {}
+        () = tidy(&door, &users, &troubles) => {}
+    }
+}
+
+fn descriptors() -> u64 {
+    use nix::sys::resource::{Resource, getrlimit};
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
+}
+
+async fn serve_all(
+    face: Face,
+    door: &Door,
+    shell: &Shared,
+    groups: &SharedGroups,
+    users: &Rc<Users>,
+    troubles: &Troubles,
+    farewells: &Farewells,
+) {
+    let accounts = Accounts::new(shell.borrow().roots().clone());
+    for served in 1_u64.. {
+        // However many knock, whoever is connected gets its turn; and whoever knocks last does not
+        // wait for a call of somebody else's for each that knocked before.
+        if served.is_multiple_of(GUESTS) {
+            yield_now().await;
+        }
+        let (stream, peer) = door.next().await;
+        let own = Uid(peer.uid);
+        let rights = match Rights::of(&stream, peer, Rc::clone(groups)) {
+            Ok(rights) => rights,
+            Err(error) => {
+                tracing::debug!(%error, uid = own.0, "a peer without groups is refused");
+                count(&troubles.strangers);
+                continue;
+            }
+        };
+        if let Err(error) = face.may_connect(&rights) {
+            count(&troubles.strangers);
+            face.tell(farewells, stream, error);
+            continue;
+        }
+        let rights = match accounts.of(&stream, rights.peer()) {
+            Ok(account) => rights.on_account(account),
+            Err(error) => {
+                tracing::debug!(%error, uid = own.0, "whose a peer is cannot be known");
+                let what = format!("whose quota your loans count against cannot be known: {error}");
+                face.tell(farewells, stream, wire::Error::Failed { what });
+                continue;
+            }
+        };
+        let place = match users.enter(rights.account().0, rights.is_master()) {
+            Ok(place) => Rc::new(place),
+            Err(full) => {
+                count(&troubles.too_many);
+                face.tell(farewells, stream, no_place(&rights, full));
+                continue;
+            }
+        };
+        let stream = match UnixStream::from_std(net::UnixStream::from(stream)) {
+            Ok(stream) => Rc::new(stream),
+            Err(error) => {
+                tracing::debug!(%error, "a connection cannot be waited for");
+                continue;
+            }
+        };
+        let rights = rights.of_connection(&stream);
+        let (shell, held) = (Rc::clone(shell), Rc::clone(&place));
+        tokio::task::spawn_local(async move {
+            let at = Rc::clone(&place);
+            let served = async move {
+                let own = Rc::clone(&shell);
+                match face {
+                    Face::Borrowers => {
+                        let service = Service { shell, rights, place: held };
+                        serve(stream, service, at, &own).await
+                    }
+                    Face::Agents => {
+                        let peer = Rc::downgrade(&stream);
+                        let service = AgentService { shell, rights, place: held, peer };
+                        serve(stream, service, at, &own).await
+                    }
+                }
+            };
+            if let Err(error) = charged(&place, served).await {
+                tracing::debug!(%error, "a connection ended");
+            }
+        });
+    }
+}
+
+fn no_place(rights: &Rights, full: Full) -> wire::Error {
+    let uid = rights.account().0;
+    too_many(&match full {
+        Full::User(most) => format!("user {uid} has {most} connections open, the most it may"),
+        Full::All(most) => {
+            format!(
+                "{most} connections are open, the most there may be, and user {uid} has its part"
+            )
+        }
+    })
+}
+
+fn too_many(what: &str) -> wire::Error {
+    wire::Error::Failed { what: format!("{what}: close some") }
+}
+
+async fn serve(
+    stream: Rc<UnixStream>,
+    service: impl Interface,
+    place: Rc<Place>,
+    shell: &Shared,
+) -> io::Result<()> {
+    let connection = Connection::new(Rc::clone(&stream), Rc::clone(&place));
+    let result = tokio::select! {
+        result = serving::serve(connection, service, shell) => result,
+        () = gone(&stream) => Ok(()),
+        () = place.wanted() => Ok(()),
+    };
+    // The last descriptor's end wakes whoever watches the other end, as well.
+    let last = place.wakes_many().then(|| stream.as_fd().try_clone_to_owned());
+    drop(stream);
+    if let Some(Ok(last)) = last {
+        drop(place.aside(move || drop(last)));
+    }
+    result
+}
+
+/// Waits until the peer is gone.
+///
+/// A read tells that, but a watch only writes: a silent watch would outlive its client for ever. A look each [`HANGUP_POLL`] is enough for that.
+async fn gone(socket: &UnixStream) {
+    loop {
+        sleep(HANGUP_POLL).await;
+        let mut fds = [PollFd::new(socket, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let polled = poll(&mut fds, Some(&now));
+        if polled.is_ok() && fds[0].revents().contains(PollFlags::HUP) {
+            return;
+        }
+    }
+}
+
+/// Gives memory back when a crowd is gone, and tells of refusals: a line each [`QUIET`].
+async fn tidy(door: &Door, users: &Users, troubles: &Troubles) {
+    let (mut ended, mut not_accepted, mut made_room) = (0, 0, 0);
+    let mut told: Option<Instant> = None;
+    loop {
+        sleep(TIDY).await;
+        users.forget_rested();
+        // Not by how many there are: a crowd that comes and goes is never seen as one.
+        ended += users.take_ended();
+        if ended >= WORTH_TRIMMING {
+            heap::give_back();
+            ended = 0;
+        }
+        let (without_rights, too_many) = (&troubles.strangers, &troubles.too_many);
+        not_accepted += door.take_failed();
+        made_room += users.take_made_room();
+        let refused = without_rights.get() + too_many.get() + not_accepted > 0 || made_room > 0;
+        if refused && told.is_none_or(|at| at.elapsed() >= QUIET) {
+            let (without_rights, too_many) = (without_rights.take(), too_many.take());
+            tracing::warn!(
+                without_rights,
+                too_many,
+                not_accepted,
+                made_room,
+                "refused connections, or ended them for others"
+            );
+            (not_accepted, made_room) = (0, 0);
+            told = Some(Instant::now());
+        }
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Those who are not served: told why, and hung up on.
+//!
+//! By a thread of its own, as sending to a socket and closing it wakes whoever watches its other
+//! end: a hundred thousand epoll sets of a stranger's take 12 ms of the one who wakes them.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::connection::send;
+
+/// How long the socket of a refused connection stays open, so that a peer which has not sent its
+/// call yet does not find it broken before it reads why.
+const STAYS: Duration = Duration::from_millis(100);
+/// So many of them at a time; the oldest goes for another.
+const MOST: usize = 64;
+/// So many may be on their way to the thread; whoever comes later is hung up on without a word.
+const ON_THE_WAY: usize = 4096;
+
+/// The thread that refuses; it ends with the last of these values.
+#[derive(Debug, Clone)]
+pub(super) struct Farewells {
+    refused: Sender<(OwnedFd, Vec<u8>)>,
+    on_the_way: Arc<AtomicUsize>,
+}
+
+impl Farewells {
+    pub(super) fn new() -> Self {
+        let (refused, comes) = channel();
+        let on_the_way = Arc::default();
+        let left = Arc::clone(&on_the_way);
+        let thread = std::thread::Builder::new().name("refusals".to_owned());
+        if let Err(error) = thread.spawn(move || work(&comes, &left)) {
+            tracing::error!(%error, "a thread cannot be started: nobody is told why it is refused");
+        }
+        Self { refused, on_the_way }
+    }
+
+    /// Says why, without reading anything, and hangs up. Waits for nobody.
+    pub(super) fn tell(&self, stream: OwnedFd, error: &impl Serialize) {
+        let Ok(message) = wire::refusal(error) else { return };
+        if self.on_the_way.load(Ordering::Relaxed) < ON_THE_WAY {
+            self.on_the_way.fetch_add(1, Ordering::Relaxed);
+            // Without a thread it comes back, and is closed.
+            drop(self.refused.send((stream, message)));
+        }
+    }
+}
+
+fn work(comes: &Receiver<(OwnedFd, Vec<u8>)>, on_the_way: &AtomicUsize) {
+    let mut open: VecDeque<(Instant, OwnedFd)> = VecDeque::new();
+    loop {
+        let next = match open.front() {
+            Some((ends, _)) => comes.recv_timeout(ends.saturating_duration_since(Instant::now())),
+            None => comes.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match next {
+            Ok((stream, message)) => {
+                on_the_way.fetch_sub(1, Ordering::Relaxed);
+                if send(&stream, &message, &[]).is_ok() {
+                    open.push_back((Instant::now() + STAYS, stream));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let now = Instant::now();
+        while open.len() > MOST || open.front().is_some_and(|(ends, _)| *ends <= now) {
+            open.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn each_of_a_crowd_is_told_and_hung_up_on() {
+        let farewells = Farewells::new();
+        let pairs = (0..4 * MOST).map(|_| UnixStream::pair().unwrap());
+        let (theirs, ours): (Vec<_>, Vec<_>) = pairs.unzip();
+        let error = wire::Error::NothingToZero;
+        ours.into_iter().for_each(|stream| farewells.tell(stream.into(), &error));
+        for mut stream in theirs {
+            let mut told = String::new();
+            stream.read_to_string(&mut told).unwrap();
+            assert!(told.contains("NothingToZero") && told.ends_with('\0'), "{told}");
+        }
+        assert_eq!(farewells.on_the_way.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What pools of several sizes of blocks have learnt, in a file of the run directory: the next
+//! daemon begins with it. It is a hint: a start without it, or with one that cannot be read, begins
+//! with a guess.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use book::{Book, Learnt};
+
+use super::Shell;
+
+/// A crash forgets no more than so much: the file is 4 KiB, and written in 50 us.
+const WRITE_EVERY: Duration = Duration::from_secs(10);
+
+/// The file, and what it says.
+#[derive(Debug)]
+pub(super) struct Learning {
+    path: PathBuf,
+    written: Vec<Learnt>,
+    at: Option<Instant>,
+    /// Writes at the moment: whoever lists the run directory keeps others from changing a name in
+    /// it, for as long as that takes.
+    writing: Option<JoinHandle<()>>,
+}
+
+impl Learning {
+    /// Has a book begin with what the daemon before it had learnt.
+    pub(super) fn take_over(run_dir: &Path, book: &mut Book) -> Self {
+        let path = run_dir.join("learnt");
+        let written = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
+                tracing::warn!(%error, path = %path.display(), "what was learnt cannot be read");
+                Vec::new()
+            }),
+            Err(error) => {
+                if error.kind() != ErrorKind::NotFound {
+                    tracing::warn!(%error, path = %path.display(), "what was learnt cannot be read");
+                }
+                Vec::new()
+            }
+        };
+        let written: Vec<Learnt> = written;
+        written.iter().cloned().for_each(|learnt| book.learn(learnt));
+        Self { path, written, at: None, writing: None }
+    }
+
+    /// Has it written by a thread, of which there is one at a time.
+    fn write(&mut self, learnt: Vec<Learnt>) -> std::io::Result<()> {
+        let (path, text) = (self.path.clone(), serde_json::to_vec(&learnt)?);
+        self.finish();
+        let thread = std::thread::Builder::new().name("learnt".to_owned());
+        self.writing = Some(thread.spawn(move || {
+            if let Err(error) = crate::base::files::replace(&path, &text) {
+                let path = path.display();
+                tracing::warn!(%error, %path, "what was learnt cannot be written");
+            }
+        })?);
+        self.written = learnt;
+        Ok(())
+    }
+
+    fn is_writing(&self) -> bool {
+        self.writing.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Waits until it is written.
+    fn finish(&mut self) {
+        if self.writing.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that writes down what was learnt has panicked");
+        }
+    }
+}
+
+impl Shell {
+    /// Writes down what was learnt since it was written last, `now` or from time to time.
+    pub(crate) fn keep_learnt(&mut self, now: bool) {
+        let is_early = || self.learning.at.is_some_and(|at| at.elapsed() < WRITE_EVERY);
+        if !now && (is_early() || self.learning.is_writing()) {
+            return;
+        }
+        let learnt: Vec<_> = self.book.learnt().collect();
+        if learnt == self.learning.written {
+            return if now {
+                self.learning.finish()
+            };
+        }
+        self.learning.at = Some(Instant::now());
+        if let Err(error) = self.learning.write(learnt) {
+            let path = self.learning.path.display();
+            tracing::warn!(%error, %path, "what was learnt cannot be written");
+        }
+        if now {
+            self.learning.finish();
+        }
+    }
+}

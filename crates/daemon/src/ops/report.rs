@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reports: what there is, as the faces tell it.
+
+use std::collections::BTreeSet;
+
+use book::block::StateName;
+use units::{Counts, Domain, Pages, PoolKey, Uid};
+use wire::{LoanStatus, PoolStatus, Status, UserStatus};
+
+use super::{Shell, since_boot};
+use crate::base::error::Result;
+
+impl Shell {
+    pub(crate) fn status(&mut self) -> Status {
+        self.observed.expire();
+        self.observe();
+        let accounts: BTreeSet<_> = self.book.accounts().collect();
+        self.peers.retain(&accounts);
+        accounts.into_iter().for_each(|account| self.measure(account));
+        let kernel = |key: &PoolKey| self.observed.counts(key.domain());
+        let pool = |key| {
+            let status = self.book.pool_status(key, &kernel(&key))?;
+            Some(PoolStatus { elastic: self.elastic_status(key), ..status })
+        };
+        let pools = self.book.pool_keys().filter_map(pool);
+        let mut loans = self.book.loans();
+        self.peers.borrowers.tell(&mut loans, since_boot());
+        let users = self.users(&loans);
+        Status {
+            provider: self.provider.name(),
+            kernel: self.provider.kernel(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            pools: pools.collect(),
+            levels: self.book.levels(),
+            loans,
+            users,
+            workers: self.workers.running,
+            paused_by_pressure: self.workers.paused,
+            fresh_because: self.fresh_because(),
+            drained: self.draining.is_on(),
+            tree: self.tree.as_ref().map(|path| path.display().to_string()),
+            unknown_files: self.store.unknown().unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot see what is on the mounts");
+                0
+            }),
+            counters: self.book.counters(),
+        }
+    }
+
+    /// Whoever holds anything.
+    fn users(&self, loans: &[LoanStatus]) -> Vec<UserStatus> {
+        let of = |account: Uid| UserStatus {
+            uid: account,
+            loans: loans.iter().filter(|loan| loan.account == account).count() as u64,
+            held_bytes: self.book.held_by(account),
+            quota_bytes: self.peers.quota(account, &self.config),
+        };
+        self.book.accounts().map(of).collect()
+    }
+
+    /// Why pools recycle fresh that are to recycle as is best, in one line.
+    fn fresh_because(&self) -> Option<String> {
+        if !self.provider.recycles() {
+            return None;
+        }
+        let mut missing = self.book.misses_pins_of();
+        if !self.provable {
+            let size = missing.next()?;
+            return Some(format!("{size}: this kernel grants no leases on hugetlbfs"));
+        }
+        missing
+            .find_map(|size| self.store.proofs().why_not(size).map(|why| format!("{size}: {why}")))
+    }
+
+    /// The domains that have a pool.
+    pub(crate) fn domains(&self) -> Vec<Domain> {
+        self.book.domains().collect()
+    }
+
+    /// The counts of a domain that has a pool, looked up now.
+    pub(crate) fn domain(&mut self, domain: Domain) -> Option<Counts> {
+        self.observed.expire();
+        self.domain_lately(domain)
+    }
+
+    /// The same from what was seen of the kernel's counts a moment ago: for who asks often.
+    pub(crate) fn domain_lately(&mut self, domain: Domain) -> Option<Counts> {
+        self.observe();
+        self.book.domain(domain)
+    }
+
+    /// A domain's counts with those of the kernel around them: `free` are pages that nobody uses,
+    /// ours among them.
+    pub(crate) fn domain_in_kernel(&mut self, domain: Domain) -> Result<Option<Counts>> {
+        let Some(ours) = self.domain(domain) else { return Ok(None) };
+        let seen = self.observed.read(&self.provider, domain)?;
+        let here = |b: &&book::block::Block| b.pool().domain() == domain;
+        let taken = self.book.in_state(StateName::Zeroing).filter(here);
+        let taken = taken.map(|b| self.store.allocated(b.id(), domain.page_size));
+        let taken: Pages = taken.map(Result::unwrap_or_default).sum();
+        // What others do between the looks must not make a part larger than its whole.
+        let parts = ours.ready + ours.zeroable + ours.zeroing;
+        let free = (seen.free + ours.free + taken).max(parts);
+        let total = self.provider.total(&seen, ours.lent).max(free);
+        Ok(Some(Counts { free, reserved: seen.reserved, total, ..ours }))
+    }
+}

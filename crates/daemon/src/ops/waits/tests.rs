@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What calls wait for, and until when: by a clock that goes on when everybody waits.
+//!
+//! That clock knows nothing of the lanes' threads. So nothing here waits for those by it, but for
+//! what they are kept from doing.
+
+use crate::base::now::NowOrNever as _;
+use book::Who;
+use linux::Mapping;
+use rustix::fs::{FallocateFlags, fallocate};
+use tokio::time::advance;
+use units::{LeaseId, PageSize, Uid};
+use wire::LendRequest;
+
+use super::*;
+use crate::ops::testkit::{BORROWER, Bed, PATIENCE, SIZE, map, owned, pages};
+use crate::ops::waits;
+use crate::peers::users::{Bounds, Users};
+
+/// Runs a test on a thread whose clock stands still while anybody has something to do.
+fn by_the_clock<F: Future>(test: F) -> F::Output {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().expect("an event loop");
+    tokio::task::LocalSet::new().block_on(&runtime, test)
+}
+
+/// What is promised, not what the code says.
+const FOR_OWNER: Duration = Duration::from_secs(2);
+const FOR_TRANSIT: Duration = Duration::from_millis(500);
+
+/// A connection of root's.
+fn place() -> Place {
+    Users::new(Bounds::of(1024)).enter(0, true).expect("the first one")
+}
+
+/// A loan that ends when what it hands over is dropped.
+async fn lend(bed: &Bed, request: &LendRequest) -> Result<Handover, Refusal> {
+    let mut asked = bed.ask(request.clone(), BORROWER);
+    let lent = waits::lend(&bed.shell, &place(), &mut asked, (0, 0)).await;
+    lent.expect("no kernel in the way").map(handed)
+}
+
+/// What is handed over of a loan.
+fn handed(lent: Lent) -> Handover {
+    let Lent::Descriptors(handover) = lent else { panic!("{lent:?}") };
+    handover
+}
+
+/// Waits until a lease's end was heard.
+async fn gone(bed: &Bed, lease: LeaseId) {
+    let begin = std::time::Instant::now();
+    while bed.has(lease) {
+        assert!(begin.elapsed() < PATIENCE, "nobody hears its end");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// An owner's loan that has ended and whose content is still mapped.
+fn lingering_owner(bed: &mut Bed) -> Mapping {
+    let granted = bed.lend(&owned());
+    let (lease, memory) = (granted.handover.loan.lease, map(&granted));
+    drop(granted);
+    bed.shell.borrow_mut().close_lease(lease, None);
+    bed.settle();
+    assert_eq!(bed.count(StateName::Lingering), 1);
+    memory
+}
+
+#[test]
+fn an_owner_waits_two_seconds_for_its_former_self_whatever_else_changes() {
+    by_the_clock(async {
+        let mut bed = Bed::new();
+        bed.zero(2);
+        let memory = lingering_owner(&mut bed);
+        let shell = Rc::clone(&bed.shell);
+        tokio::task::spawn_local(async move {
+            for _ in 0..5 {
+                tokio::time::sleep(Duration::from_millis(350)).await;
+                shell.borrow().changes.wake();
+            }
+        });
+        let begin = Instant::now();
+        let handover = lend(&bed, &owned()).await.expect("other memory");
+        assert_eq!(begin.elapsed(), FOR_OWNER);
+        assert!(!handover.loan.kept);
+        drop(memory);
+    });
+}
+
+#[test]
+fn an_owner_has_its_content_as_soon_as_that_is_there() {
+    by_the_clock(async {
+        let mut bed = Bed::new();
+        bed.zero(1);
+        let memory = lingering_owner(&mut bed);
+        let request = owned();
+        let mut asked = bed.ask(request, BORROWER);
+        let place = place();
+        let shell = Rc::clone(&bed.shell);
+        let mut lent = Box::pin(waits::lend(&shell, &place, &mut asked, (0, 0)));
+        assert!((&mut lent).now_or_never().is_none(), "somebody has it mapped");
+        assert!(shell.borrow().peers.waiting.is_anybody(), "the house is kept for it");
+        drop(memory);
+        let begin = Instant::now();
+        bed.shell.borrow_mut().settle_some(9);
+        bed.settle_all();
+        let handover = handed(lent.await.expect("no kernel in the way").expect("a loan"));
+        assert!(handover.loan.kept);
+        assert!(begin.elapsed() < FOR_OWNER);
+        assert!(!shell.borrow().peers.waiting.is_anybody(), "nobody waits any more");
+    });
+}
+
+#[test]
+fn pages_on_their_way_are_waited_for_half_a_second() {
+    by_the_clock(async {
+        let bed = Bed::with("", "pages_per_block = 1\nmax = 1");
+        bed.zero(1);
+        bed.has_free(0);
+        let begin = Instant::now();
+        let refused = lend(&bed, &pages(2)).await.expect_err("there is one page");
+        assert!(matches!(refused, Refusal::NotEnough { .. }), "{refused:?}");
+        assert_eq!(begin.elapsed(), Duration::ZERO, "nothing was on its way");
+        let busy = bed.hold_up(None);
+        let refused = lend(&bed, &pages(2)).await.expect_err("there is one page");
+        assert!(matches!(refused, Refusal::NotEnough { .. }), "{refused:?}");
+        assert_eq!(begin.elapsed(), FOR_TRANSIT);
+        drop(busy);
+        let other = LendRequest { page_size: Some(PageSize::GIB_1), ..pages(512) };
+        assert!(matches!(lend(&bed, &other).await, Err(Refusal::NoSuchPool)));
+        assert_eq!(begin.elapsed(), FOR_TRANSIT, "for no pages there is nothing to wait for");
+    });
+}
+
+#[test]
+fn a_hole_is_handed_over_when_what_was_given_back_for_it_is_free_and_ready_pages_at_once() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        bed.zero(1);
+        let busy = bed.hold_up(None);
+        let ready = lend(&bed, &pages(1)).now_or_never();
+        assert!(ready.is_some_and(|lent| lent.is_ok()));
+        let request = pages(1);
+        let mut hole = Box::pin(lend(&bed, &request));
+        assert!((&mut hole).now_or_never().is_none());
+        advance(Duration::from_secs(3600)).await;
+        assert!((&mut hole).now_or_never().is_none(), "however long that takes");
+        drop(busy);
+        hole.await.expect("a loan");
+    });
+}
+
+#[test]
+fn a_granted_loan_ends_with_its_lease() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        bed.zero(1);
+        let handover = lend(&bed, &pages(1)).await.expect("a loan");
+        let lease = handover.loan.lease;
+        drop(handover);
+        gone(&bed, lease).await;
+    });
+}
+
+#[test]
+fn a_report_waits_a_moment_for_pages_on_their_way() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        let place = place();
+        let begin = Instant::now();
+        assert!(waits::status(&bed.shell, &place).now_or_never().is_some(), "nothing is");
+        // What users hold up is waited for less than what the daemon itself does.
+        for (lane, wait) in [(Some(Uid(BORROWER)), 5), (None, 105)] {
+            let busy = bed.hold_up(lane);
+            let begin = Instant::now();
+            waits::status(&bed.shell, &place).await;
+            assert_eq!(begin.elapsed(), Duration::from_millis(wait), "{lane:?}");
+            drop(busy);
+            bed.wait_for_lanes();
+        }
+        assert_eq!(begin.elapsed(), Duration::from_millis(110));
+    });
+}
+
+#[test]
+fn who_revokes_waits_a_second_for_the_pages() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        let begin = Instant::now();
+        waits::revoked(&bed.shell).await;
+        assert_eq!(begin.elapsed(), Duration::ZERO, "they are free");
+        let busy = bed.hold_up(Some(Uid(BORROWER)));
+        waits::revoked(&bed.shell).await;
+        assert_eq!(begin.elapsed(), Duration::from_secs(1), "their user holds them up");
+        drop(busy);
+    });
+}
+
+fn named(count: u64) -> (LoanName, LendRequest) {
+    let name: LoanName = "a/x".parse().expect("a name");
+    (name.clone(), LendRequest::by_name(name, Pages(count).bytes(SIZE)))
+}
+
+async fn lend_by_name(
+    bed: &Bed,
+    request: &LendRequest,
+) -> Result<Result<Lent, Refusal>, wire::Error> {
+    let uid = Uid(BORROWER);
+    let asked = bed.shell.borrow_mut().ask(request.clone(), uid, uid, None);
+    let mut asked = asked.expect("a request");
+    waits::lend(&bed.shell, &place(), &mut asked, (0, 0)).await
+}
+
+#[test]
+fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        bed.zero(1);
+        let (name, request) = named(1);
+        let asked = bed.shell.borrow_mut().ask(request.clone(), Uid(0), Uid(0), None);
+        let begun = bed.shell.borrow_mut().lend(&asked.expect("a request"), (0, 0));
+        let Ok(Ok(Answer::Granted(pending))) = begun else { panic!("{begun:?}") };
+        let request = request.given_to(Some(Uid(0)), None);
+
+        let begin = Instant::now();
+        let busy = lend_by_name(&bed, &request).await;
+        assert!(matches!(busy, Ok(Err(Refusal::NameBusy))), "{busy:?}");
+        assert_eq!(begin.elapsed(), FOR_OWNER);
+        let returned = waits::return_by_name(&bed.shell, &name, false).await;
+        assert!(matches!(returned, Ok(Some(false))), "{returned:?}");
+        assert_eq!(begin.elapsed(), 2 * FOR_OWNER);
+
+        let mut found = Box::pin(lend_by_name(&bed, &request));
+        let mut returned = Box::pin(waits::return_by_name(&bed.shell, &name, false));
+        assert!((&mut found).now_or_never().is_none() && (&mut returned).now_or_never().is_none());
+        let held = bed.shell.borrow_mut().hold_by_name(pending).expect("a file");
+        bed.shell.borrow().changes.wake();
+        let found = found.await;
+        assert!(matches!(&found, Ok(Ok(Lent::Found(found))) if *found == held), "{found:?}");
+        let returned = returned.await;
+        assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
+        assert_eq!(begin.elapsed(), 2 * FOR_OWNER, "neither waited any longer");
+    });
+}
+
+/// A large loan whose file is just being filled.
+async fn being_filled<'a>(
+    bed: &'a Bed,
+    request: &'a LendRequest,
+) -> std::pin::Pin<Box<dyn Future<Output = Result<Result<Lent, Refusal>, wire::Error>> + 'a>> {
+    let mut lent: std::pin::Pin<Box<dyn Future<Output = _>>> = Box::pin(lend_by_name(bed, request));
+    let begin = std::time::Instant::now();
+    loop {
+        assert!((&mut lent).now_or_never().is_none(), "it is not that fast");
+        let found = bed
+            .shell
+            .borrow()
+            .book()
+            .named(request.name().expect("a name"))
+            .expect("it is listed at once");
+        assert!(found.is_pending);
+        if bed.shell.borrow().memory_of(found.block, SIZE) > units::Bytes(0) {
+            return lent;
+        }
+        assert!(begin.elapsed() < PATIENCE, "nothing is filled");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
+    by_the_clock(async {
+        // What is waited for here is a thread.
+        tokio::time::resume();
+        let pages = 1 << 30;
+        let bed = Bed::with("[agent]\nfill_max = \"2048T\"", "pages_per_block = 1");
+        bed.has_free(pages);
+        let (name, request) = named(pages);
+        let request = LendRequest { whole: true, ..request };
+        let is_there = || bed.shell.borrow().book().named(&name).is_some();
+        let begin = std::time::Instant::now();
+
+        drop(being_filled(&bed, &request).await);
+        while is_there() {
+            assert!(begin.elapsed() < PATIENCE, "its fill goes on");
+            tokio::task::yield_now().await;
+        }
+
+        let lent = being_filled(&bed, &request).await;
+        let returned = waits::return_by_name(&bed.shell, &name, false);
+        let (returned, lent) = tokio::join!(returned, lent);
+        assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
+        assert!(matches!(&lent, Err(wire::Error::Failed { .. })), "{lent:?}");
+        assert!(!is_there());
+        bed.wait_for_lanes();
+        assert_eq!(bed.count(StateName::Lent), 0);
+    });
+}
+
+/// How many loans of each outcome the metrics count.
+fn counted(bed: &Bed) -> Vec<(&'static str, u64)> {
+    let status = bed.shell.borrow_mut().status();
+    let text = bed.shell.borrow().metrics.text(&status, Duration::ZERO);
+    let of = |outcome: &'static str| {
+        let line = format!("prezero_loans_total{{outcome=\"{outcome}\"}} ");
+        let count = text.lines().find_map(|found| found.strip_prefix(&line))?;
+        Some((outcome, count.parse().expect("a number")))
+    };
+    ["kept", "not_ready", "partly_ready", "ready"].into_iter().filter_map(of).collect()
+}
+
+#[test]
+fn loans_are_counted_by_what_they_had() {
+    by_the_clock(async {
+        let mut bed = Bed::new();
+        for (ready, request) in [(1, pages(1)), (1, pages(2)), (0, pages(1))] {
+            bed.zero(ready);
+            let lent = lend(&bed, &request).await.expect("a loan");
+            bed.shell.borrow_mut().close_lease(lent.loan.lease, None);
+            drop(lent);
+            bed.settle();
+            bed.shell.borrow_mut().give_back(None, None, None);
+            bed.wait_for_lanes();
+        }
+        bed.zero(1);
+        for kept in [false, true] {
+            let lent = lend(&bed, &owned()).await.expect("a loan");
+            assert_eq!(lent.loan.kept, kept);
+            bed.shell.borrow_mut().sent(lent.loan.lease);
+            let lease = lent.loan.lease;
+            drop(lent);
+            bed.shell.borrow_mut().close_lease(lease, None);
+            bed.settle();
+        }
+        let all = [("kept", 1), ("not_ready", 1), ("partly_ready", 1), ("ready", 2)];
+        assert_eq!(counted(&bed), all);
+    });
+}
+
+#[test]
+fn a_loan_by_name_says_what_was_ready_and_whether_it_was_kept() {
+    by_the_clock(async {
+        let bed = Bed::with("[agent]\nfill_max = \"4M\"", "pages_per_block = 1");
+        bed.zero(1);
+        let (name, request) = named(1);
+        for ready in [Pages(1), Pages::ZERO] {
+            let lent = lend_by_name(&bed, &LendRequest { whole: true, ..request.clone() }).await;
+            let Ok(Ok(Lent::Named { held, ready: had, kept })) = lent else { panic!("{lent:?}") };
+            assert_eq!((held.pages, had, kept), (Pages(1), ready, false));
+            assert_eq!(bed.shell.borrow().memory_of(held.block, SIZE), held.bytes());
+            let returned = waits::return_by_name(&bed.shell, &name, false).await;
+            assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
+        }
+        assert_eq!(counted(&bed), [("not_ready", 1), ("ready", 1)]);
+        let large = LendRequest { whole: true, ..named(3).1 };
+        let refused = lend_by_name(&bed, &large).await;
+        assert!(matches!(&refused, Err(wire::Error::BadValue { .. })), "{refused:?}");
+        assert_eq!(bed.shell.borrow().book().named(&name), None);
+        let returned = waits::return_by_name(&bed.shell, &name, false).await;
+        assert!(matches!(returned, Ok(None)), "{returned:?}");
+    });
+}
+
+#[test]
+fn a_loan_by_name_waits_for_pages_on_their_way_as_others_do() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        bed.has_free(0);
+        let begin = Instant::now();
+        let refused = lend_by_name(&bed, &named(1).1).await;
+        assert!(matches!(refused, Ok(Err(Refusal::NotEnough { .. }))), "{refused:?}");
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        let busy = bed.hold_up(Some(Uid(BORROWER)));
+        let refused = lend_by_name(&bed, &named(1).1).await;
+        assert!(matches!(refused, Ok(Err(Refusal::NotEnough { .. }))), "{refused:?}");
+        assert_eq!(begin.elapsed(), FOR_TRANSIT);
+        drop(busy);
+    });
+}
+
+#[test]
+fn a_report_of_a_job_is_looked_at_before_it_is_believed() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        let take = || bed.shell.borrow_mut().take_zeroing(Who::User, None, None);
+        let (taken, _watch) = take().expect("a pipe").expect("work");
+        let file = taken.block.expect("a file");
+        let job = taken.order.job;
+        fallocate(&file, FallocateFlags::empty(), 0, SIZE.bytes()).expect("room");
+        // The worker has it still.
+        let state = waits::finish(&bed.shell, job, Pages(1)).await;
+        assert_eq!(state, Some(StateName::Lingering));
+        assert_eq!(waits::finish(&bed.shell, job, Pages(1)).await, None, "it was reported");
+        drop(file);
+        let (taken, _watch) = take().expect("a pipe").expect("work");
+        let job = taken.order.job;
+        drop(taken);
+        // A page that has no memory was not zeroed.
+        let state = waits::finish(&bed.shell, job, Pages(1)).await;
+        assert_ne!(state, Some(StateName::Ready));
+    });
+}
+
+#[test]
+fn whoever_keeps_the_house_is_told_when_somebody_begins_to_wait() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        let waiting = bed.shell.borrow().peers.waiting.clone();
+        assert!(!waiting.is_anybody() && waiting.begun().now_or_never().is_none());
+        let [first, second] = [waiting.begin(), waiting.begin()];
+        assert!(waiting.is_anybody() && waiting.begun().now_or_never().is_some());
+        drop(first);
+        assert!(waiting.is_anybody());
+        drop(second);
+        assert!(!waiting.is_anybody());
+    });
+}
+
+#[test]
+fn a_lease_that_nobody_has_any_more_ends_its_loan() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        bed.zero(1);
+        let Granted { handover, watch, .. } = bed.lend(&pages(1));
+        let lease = handover.loan.lease;
+        watchers::lease(&bed.shell, lease, watch.expect("an end of its own"));
+        tokio::task::yield_now().await;
+        assert!(bed.has(lease));
+        drop(handover);
+        gone(&bed, lease).await;
+    });
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Jobs: the daemon hands pages to workers and takes their reports.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+use book::block::{Reach, StateName};
+use book::{JobOrder, Who};
+use rustix::pipe::PipeFlags;
+use tokio::sync::oneshot;
+use units::{JobId, Node, PageSize, Pages};
+use wire::Error;
+
+use super::{Shell, Taken, failed};
+use crate::storage::store::Seen;
+
+/// Workers, as operations and reports see them.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerStates {
+    /// The daemon's own workers that run.
+    pub(crate) running: u32,
+    /// Whether the daemon's own workers wait for CPU pressure to fall.
+    pub(crate) paused: bool,
+    /// Delegated workers that their writers have left, by process: they get no more work.
+    abandoned: BTreeSet<u32>,
+}
+
+impl WorkerStates {
+    /// A delegated worker's writer has gone.
+    pub(crate) fn abandon(&mut self, pid: u32) {
+        self.abandoned.insert(pid);
+    }
+
+    /// An abandoned worker has ended.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.abandoned.remove(&pid);
+    }
+
+    pub(crate) fn is_abandoned(&self, pid: u32) -> bool {
+        self.abandoned.contains(&pid)
+    }
+}
+
+impl Shell {
+    /// Hands work to a worker, and returns the daemon's end of the job to watch. `None` where there
+    /// is no work.
+    pub(crate) fn take_zeroing(
+        &mut self,
+        who: Who,
+        node: Option<Node>,
+        page_size: Option<PageSize>,
+    ) -> Result<Option<(Taken, OwnedFd)>, wire::Error> {
+        if self.draining.is_on() {
+            return Ok(None);
+        }
+        let (watch, job) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(|e| Error::Failed { what: format!("pipe2(O_CLOEXEC|O_NONBLOCK) = {e}") })?;
+        self.observe();
+        if who == Who::Background {
+            self.book.wanted_workers(self.config.workers.max);
+        }
+        let taken = match self.apply(|book| book.take_zeroing(who, node, page_size)) {
+            (None, _) => {
+                // Pages promised to other jobs may have been taken since the last look.
+                self.look_again();
+                self.apply(|book| book.take_zeroing(who, node, page_size))
+            }
+            taken => taken,
+        };
+        let (Some(order), mut made) = taken else { return Ok(None) };
+        let block = match (order.block(), made.pop()) {
+            (None, _) => None,
+            (Some(_), Some(made)) => Some(made.file),
+            (Some(block), None) => match self.store.open_block(block) {
+                Ok(file) => Some(file),
+                Err(error) => {
+                    self.lose_job(order.job);
+                    return Err(failed(&error));
+                }
+            },
+        };
+        Ok(Some((Taken { order, block: block.map(OwnedFd::from), job }, watch)))
+    }
+
+    /// Begins the check which processes reach the block of a reported job. The result goes to
+    /// [`finish_zeroing`](Self::finish_zeroing). `None` for an unknown job, or one without a block.
+    pub(crate) fn look_at_report(&self, job: JobId) -> Option<oneshot::Receiver<Seen>> {
+        let block = self.book.job(job)?.block()?;
+        match self.store.look_at_report(block) {
+            Ok(told) => Some(told),
+            Err(error) => {
+                tracing::warn!(%error, %block, "cannot tell who holds a block");
+                None
+            }
+        }
+    }
+
+    /// Books a worker's report. `None` for an unknown job.
+    pub(crate) fn finish_zeroing(
+        &mut self,
+        job: JobId,
+        done: Pages,
+        seen: Option<Seen>,
+    ) -> Option<StateName> {
+        let order = self.book.job(job)?.clone();
+        let (reach, done) = match (order.block(), seen) {
+            // A page without memory was not zeroed, even if the worker reports it.
+            (Some(_), Some((reach, allocated))) => (reach, done.min(allocated)),
+            (Some(_), None) => (Reach::Shared, Pages::ZERO),
+            (None, _) => (Reach::Sole, done),
+        };
+        match self.apply(|book| book.finish_zeroing(job, done, reach)).0 {
+            Ok(Some((_, state))) => {
+                self.follow_up(&order, state == StateName::Lingering);
+                Some(state)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                tracing::error!(%error, "a job ended in a state it cannot end in");
+                None
+            }
+        }
+    }
+
+    /// A worker has ended. No-op after its report.
+    pub(crate) fn lose_job(&mut self, job: JobId) {
+        let Some(order) = self.book.job(job).cloned() else { return };
+        self.apply(|book| book.lose_job(job));
+        self.follow_up(&order, true);
+    }
+
+    /// After a job: checks its block if that drains. Where there is no block, the kernel's counts
+    /// say what is ready.
+    fn follow_up(&mut self, order: &JobOrder, lingers: bool) {
+        match order.block() {
+            Some(block) if lingers => self.settle(block),
+            Some(_) => {}
+            None => self.look_again(),
+        }
+    }
+}

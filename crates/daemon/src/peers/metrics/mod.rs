@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What Prometheus sees: one row of [`table`] per metric.
+//!
+//! The book's counts are read when a scraper asks, so that no second count can drift from them.
+//! Only latencies, outcomes and reasons, which the book does not keep, are counted here as they
+//! happen.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use book::{Loan, Refusal};
+use nix::sys::resource::{UsageWho, getrusage};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use units::Pages;
+use wire::Status;
+
+use table::{Metric, Source, TABLE};
+
+/// Bucket bounds in seconds. A loan from ready memory takes some 30 us, one for an owner whose
+/// content lingers up to 2 s.
+const LEND_BUCKETS: [f64; 14] =
+    [25e-6, 50e-6, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1, 0.25, 0.5, 2.5];
+
+/// The values of a label that has a fixed choice of them.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy)]
+        enum $name { $($variant,)+ }
+
+        impl $name {
+            const WORDS: &'static [&'static str] = &[$($word),+];
+        }
+    };
+}
+
+words! {
+    /// What a loan found.
+    Outcome {
+        Ready = "ready",
+        PartlyReady = "partly_ready",
+        NotReady = "not_ready",
+        Kept = "kept",
+    }
+}
+
+words! {
+    /// Why a loan was refused.
+    Reason {
+        NotEnough = "not_enough",
+        Quota = "quota",
+        NoSuchPool = "no_such_pool",
+        BadSize = "bad_size",
+        Permission = "permission",
+        OwnerLingers = "owner_lingers",
+        NameTaken = "name_taken",
+        TooManyNames = "too_many_names",
+        ScopeQuota = "scope_quota",
+    }
+}
+
+words! {
+    /// How reading the configuration again ended.
+    Reload {
+        Done = "done",
+        Refused = "refused",
+    }
+}
+
+impl Reason {
+    /// `None` is a missing right.
+    fn of(refusal: Option<&Refusal>) -> Self {
+        match refusal {
+            None => Self::Permission,
+            Some(Refusal::Size(_)) => Self::BadSize,
+            Some(Refusal::NoSuchPool) => Self::NoSuchPool,
+            Some(Refusal::Quota { .. }) => Self::Quota,
+            Some(Refusal::NotEnough { .. }) => Self::NotEnough,
+            Some(Refusal::OwnerLingers) => Self::OwnerLingers,
+            Some(Refusal::NameTaken | Refusal::NameBusy) => Self::NameTaken,
+            Some(Refusal::TooManyNames) => Self::TooManyNames,
+            Some(Refusal::ScopeQuota { .. }) => Self::ScopeQuota,
+        }
+    }
+}
+
+/// A counter for each word of a label, all of them present from the start.
+#[derive(Debug)]
+struct Tally {
+    words: &'static [&'static str],
+    counts: Vec<AtomicU64>,
+}
+
+impl Tally {
+    fn new(words: &'static [&'static str]) -> Self {
+        Self { words, counts: words.iter().map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// One more of the word with this index.
+    fn add(&self, word: usize) {
+        self.counts[word].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn samples(&self) -> Samples {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let words = self.words.iter().map(|word| vec![(*word).to_owned()]);
+        words.zip(self.counts.iter().map(count)).collect()
+    }
+}
+
+/// What is counted as it happens.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    loans: Tally,
+    refusals: Tally,
+    reloads: Tally,
+    lend: Histogram,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            loans: Tally::new(Outcome::WORDS),
+            refusals: Tally::new(Reason::WORDS),
+            reloads: Tally::new(Reload::WORDS),
+            lend: Histogram::new(LEND_BUCKETS),
+        }
+    }
+
+    /// Counts a loan, granted `took` after it was requested.
+    pub(crate) fn granted(&self, loan: &Loan, took: Duration) {
+        let pages = |of: fn(&book::LoanPart) -> Pages| loan.parts.iter().map(of).sum();
+        let (all, ready): (Pages, Pages) = (pages(|part| part.pages), pages(|part| part.ready));
+        self.granted_of(loan.kept, ready, all, took);
+    }
+
+    /// The same for a loan that found `ready` of its `all` pages ready; the daemon may have filled
+    /// the others since.
+    pub(crate) fn granted_of(&self, kept: bool, ready: Pages, all: Pages, took: Duration) {
+        let outcome = match ready {
+            _ if kept => Outcome::Kept,
+            ready if ready == all => Outcome::Ready,
+            Pages::ZERO => Outcome::NotReady,
+            _ => Outcome::PartlyReady,
+        };
+        self.loans.add(outcome as usize);
+        self.lend.observe(took.as_secs_f64());
+    }
+
+    /// Counts a loan, refused `took` after it was requested; `None` is a missing right.
+    pub(crate) fn refused(&self, refusal: Option<&Refusal>, took: Duration) {
+        self.refusals.add(Reason::of(refusal) as usize);
+        self.lend.observe(took.as_secs_f64());
+    }
+
+    /// Counts a configuration that was read again.
+    pub(crate) fn reloaded(&self, good: bool) {
+        self.reloads.add(if good { Reload::Done } else { Reload::Refused } as usize);
+    }
+
+    /// Everything in Prometheus' text form (OpenMetrics 1.0). `running` is the CPU time used so far
+    /// by workers that still run.
+    pub(crate) fn text(&self, status: &Status, running: Duration) -> String {
+        let scrape = Scrape { status, metrics: self, worker_cpu: ended_children() + running };
+        let mut registry = Registry::with_prefix("prezero");
+        registry.register_collector(Box::new(Collected::of(&scrape)));
+        let mut text = String::new();
+        if encode(&mut text, &registry).is_err() {
+            tracing::error!("metrics cannot be written");
+        }
+        text
+    }
+}
+
+/// What the rows of the table read.
+struct Scrape<'a> {
+    status: &'a Status,
+    metrics: &'a Metrics,
+    worker_cpu: Duration,
+}
+
+/// Values by the values of their labels, in the order of the row's labels.
+type Samples = BTreeMap<Vec<String>, u64>;
+
+/// The values of one row.
+#[derive(Debug)]
+enum Values {
+    Gauge(Samples),
+    Counter(Samples),
+    Seconds(f64),
+    Histogram(Histogram),
+}
+
+/// All rows with their values.
+#[derive(Debug)]
+struct Collected(Vec<(&'static Metric, Values)>);
+
+impl Collected {
+    fn of(scrape: &Scrape<'_>) -> Self {
+        let values = |metric: &'static Metric| {
+            let values = match metric.source {
+                Source::Gauge(read) => Values::Gauge(read(scrape)),
+                Source::Counter(read) => Values::Counter(read(scrape)),
+                Source::Seconds(read) => Values::Seconds(read(scrape).as_secs_f64()),
+                Source::Histogram(read) => Values::Histogram(read(scrape.metrics).clone()),
+            };
+            (metric, values)
+        };
+        Self(TABLE.iter().map(values).collect())
+    }
+}
+
+impl Collector for Collected {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (metric, values) in &self.0 {
+            let kind = match values {
+                // A pool that is gone, or a size that is fixed, has no line.
+                Values::Gauge(samples) if samples.is_empty() => continue,
+                Values::Gauge(_) => MetricType::Gauge,
+                Values::Counter(_) | Values::Seconds(_) => MetricType::Counter,
+                Values::Histogram(_) => MetricType::Histogram,
+            };
+            let (stem, unit) = match metric.name.rsplit_once('_') {
+                Some((stem, "bytes")) => (stem, Some(Unit::Bytes)),
+                Some((stem, "seconds")) => (stem, Some(Unit::Seconds)),
+                _ => (metric.name, None),
+            };
+            let mut to = encoder.encode_descriptor(stem, metric.help, unit.as_ref(), kind)?;
+            match values {
+                Values::Gauge(samples) => each(&mut to, metric, samples, |to, value| {
+                    to.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))
+                })?,
+                Values::Counter(samples) => each(&mut to, metric, samples, |to, value| {
+                    to.encode_counter(&value, NO_EXEMPLAR)
+                })?,
+                Values::Seconds(value) => to.encode_counter(value, NO_EXEMPLAR)?,
+                Values::Histogram(histogram) => histogram.encode(to)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+const NO_EXEMPLAR: Option<&Exemplar<[(&str, &str); 0], u64>> = None;
+
+/// Writes each sample with its labels.
+fn each(
+    to: &mut MetricEncoder<'_>,
+    metric: &Metric,
+    samples: &Samples,
+    write: impl Fn(&mut MetricEncoder<'_>, u64) -> fmt::Result,
+) -> fmt::Result {
+    for (values, value) in samples {
+        if metric.labels.is_empty() {
+            write(to, *value)?;
+            continue;
+        }
+        let names = metric.labels.iter().map(|label| label.name);
+        let labels: Vec<_> = names.zip(values.iter().map(String::as_str)).collect();
+        write(&mut to.encode_family(&labels)?, *value)?;
+    }
+    Ok(())
+}
+
+/// CPU time of this process's children that have ended: its own workers and the delegated ones,
+/// because it starts no other process.
+fn ended_children() -> Duration {
+    let time = |value: nix::sys::time::TimeVal| {
+        let micros = value.tv_sec() * 1_000_000 + value.tv_usec();
+        Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+    };
+    getrusage(UsageWho::RUSAGE_CHILDREN)
+        .map(|usage| time(usage.user_time()) + time(usage.system_time()))
+        .unwrap_or_default()
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every metric: its name, labels, help and source, one row each.
+//!
+//! A name ends in its unit; counters get `_total` behind it. The tables of
+//! `docs/reference/metrics.md` are these rows, and a test compares them.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::histogram::Histogram;
+use wire::PoolStatus;
+
+use super::{Metrics, Outcome, Reason, Reload, Samples, Scrape};
+
+/// One metric.
+#[derive(Debug)]
+pub(super) struct Metric {
+    /// Without `prezero_` before it and `_total` behind it.
+    pub(super) name: &'static str,
+    pub(super) labels: &'static [Label],
+    /// What `# HELP` and the documentation say.
+    pub(super) help: &'static str,
+    pub(super) source: Source,
+}
+
+/// A label, with its values where they are a fixed choice.
+#[derive(Debug)]
+pub(super) struct Label {
+    pub(super) name: &'static str,
+    #[cfg_attr(not(test), expect(dead_code, reason = "the documentation's table has them"))]
+    pub(super) values: &'static [&'static str],
+}
+
+/// Where the values come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// What is now.
+    Gauge(fn(&Scrape<'_>) -> Samples),
+    /// What has happened since the daemon's start.
+    Counter(fn(&Scrape<'_>) -> Samples),
+    /// The same, in seconds.
+    Seconds(fn(&Scrape<'_>) -> Duration),
+    Histogram(fn(&Metrics) -> &Histogram),
+}
+
+const NODE: Label = label("node", &[]);
+const PAGE_SIZE: Label = label("page_size", &[]);
+const PAGES_PER_BLOCK: Label = label("pages_per_block", &[]);
+const STATES: &[&str] = &["zeroable", "zeroing", "ready", "lent", "kept", "lingering"];
+const NONE: &[Label] = &[];
+const POOL: &[Label] = &[NODE, PAGE_SIZE, PAGES_PER_BLOCK];
+const KERNEL_POOL: &[Label] = &[NODE, PAGE_SIZE];
+
+const STATE: &[Label] = &[NODE, PAGE_SIZE, PAGES_PER_BLOCK, label("state", STATES)];
+const SIZE: &[Label] = &[PAGE_SIZE];
+const UID: &[Label] = &[label("uid", &[])];
+const BUILD: &[Label] = &[label("version", &[]), label("provider", &[])];
+const OUTCOME: &[Label] = &[label("outcome", Outcome::WORDS)];
+const REASON: &[Label] = &[label("reason", Reason::WORDS)];
+const RESULT: &[Label] = &[label("result", Reload::WORDS)];
+
+macro_rules! metrics {
+    ($($kind:ident $name:literal $labels:ident $help:literal => $source:expr;)*) => {
+        pub(super) static TABLE: &[Metric] = &[$(
+            Metric { name: $name, labels: $labels, help: $help, source: Source::$kind($source) },
+        )*];
+    };
+}
+
+// In the order of the documentation: what is, then what happened.
+metrics! {
+    Gauge "pages" STATE "Pages of a pool by state; zeroable counts pages that the pool may still take from the kernel" => pages;
+    Gauge "blocks" POOL "Blocks of a pool in all states" => |s| pools(s, |p| p.blocks);
+    Gauge "ready_low_pages" POOL "Background zeroing starts below" => |s| pools(s, |p| p.ready_low.0);
+    Gauge "ready_high_pages" POOL "Background zeroing stops at" => |s| pools(s, |p| p.ready_high.0);
+    Gauge "kernel_free_pages" KERNEL_POOL "Pages of the kernel's pool that are free and not promised to any process"
+        => |s| kernel_pools(s, |p| Some(p.kernel_free_pages.0));
+    Gauge "reserve_pages" KERNEL_POOL "Pages of the kernel's pool, in use or not, where reserve_max lets the daemon change its size"
+        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.total_pages.0));
+    Gauge "reserve_grown_pages" KERNEL_POOL "Pages that the daemon has added to the kernel's pool and not yet removed"
+        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.grown_pages.0));
+    Gauge "user_held_bytes" UID "Bytes that count against a user's quota: lent, lingering and kept, and what its files have beyond that"
+        => |s| s.status.users.iter().map(|user| (vec![user.uid.to_string()], user.held_bytes.0)).collect();
+    Gauge "page_size_bytes" SIZE "Bytes of one page, to multiply by"
+        => |s| s.status.pools.iter().map(|pool| (vec![page_size(pool)], pool.page_size.bytes())).collect();
+    Gauge "leases" NONE "Loans that are out" => |s| one(s.status.loans.len() as u64);
+    Gauge "workers" NONE "The daemon's own workers that run now" => |s| one(s.status.workers.into());
+    Gauge "paused" NONE "1 while background zeroing waits for CPU pressure to fall" => |s| one(s.status.paused_by_pressure.into());
+    Gauge "build_info" BUILD "Version and provider of the daemon; always 1"
+        => |s| [(vec![s.status.version.clone(), s.status.provider.to_string()], 1)].into();
+    Counter "loans" OUTCOME "Loans granted, by what they found: all pages ready, some, none, or content kept for their owner"
+        => |s| s.metrics.loans.samples();
+    Counter "refusals" REASON "Loans refused, by reason; the last three concern loans by name" => |s| s.metrics.refusals.samples();
+    Histogram "lend_seconds" NONE "Time from a request for a loan to its answer, refusals included" => |metrics| &metrics.lend;
+    Counter "lent_ready_bytes" NONE "Bytes lent that were ready" => |s| one(s.status.counters.hit_bytes.0);
+    Counter "lent_hole_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.miss_bytes.0);
+    Counter "zeroed_bytes" NONE "Bytes that workers zeroed, those of prezero zero included" => |s| one(s.status.counters.zeroed_bytes.0);
+    Seconds "worker_cpu_seconds" NONE "CPU time of the daemon's own workers, to 10 ms while they run, and of delegated workers once they have ended"
+        => |s| s.worker_cpu;
+    Counter "lost_workers" NONE "Workers that ended without a report" => |s| one(s.status.counters.lost_workers);
+    Counter "given_back_bytes" NONE "Bytes given back to the kernel's pool, for others or by prezero give-back"
+        => |s| one(s.status.counters.given_back_bytes.0);
+    Counter "reloads" RESULT "Configurations read again: taken, or refused with nothing changed" => |s| s.metrics.reloads.samples();
+}
+
+const fn label(name: &'static str, values: &'static [&'static str]) -> Label {
+    Label { name, values }
+}
+
+/// The value of a metric without labels.
+fn one(value: u64) -> Samples {
+    [(Vec::new(), value)].into()
+}
+
+/// As it is configured: `2M`, `1G`.
+fn page_size(pool: &PoolStatus) -> String {
+    pool.page_size.to_string()
+}
+
+/// The values of [`POOL`].
+fn labels_of(pool: &PoolStatus) -> Vec<String> {
+    vec![pool.node.to_string(), page_size(pool), pool.pages_per_block.to_string()]
+}
+
+/// A value of each pool.
+fn pools(scrape: &Scrape<'_>, value: fn(&PoolStatus) -> u64) -> Samples {
+    scrape.status.pools.iter().map(|pool| (labels_of(pool), value(pool))).collect()
+}
+
+/// A value of each node and page size, which the pools of both have in common.
+fn kernel_pools(scrape: &Scrape<'_>, value: fn(&PoolStatus) -> Option<u64>) -> Samples {
+    let labels = |pool: &PoolStatus| vec![pool.node.to_string(), page_size(pool)];
+    scrape.status.pools.iter().filter_map(|pool| Some((labels(pool), value(pool)?))).collect()
+}
+
+/// Each pool's pages in each of [`STATES`].
+fn pages(scrape: &Scrape<'_>) -> Samples {
+    let mut samples = Samples::new();
+    for pool in &scrape.status.pools {
+        let counts = [
+            pool.zeroable_pages,
+            pool.zeroing_pages,
+            pool.ready_pages,
+            pool.lent_pages,
+            pool.kept_pages,
+            pool.lingering_pages,
+        ];
+        const { assert!(STATES.len() == 6) };
+        for (state, pages) in STATES.iter().zip(counts) {
+            let mut labels = labels_of(pool);
+            labels.push((*state).to_owned());
+            samples.insert(labels, pages.0);
+        }
+    }
+    samples
+}

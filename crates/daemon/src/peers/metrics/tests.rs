@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table is the documentation's, and the dashboard knows its names.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use super::table::{Metric, Source, TABLE};
+use super::*;
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(name)
+}
+
+/// The name in Prometheus.
+fn full_name(metric: &Metric) -> String {
+    let total = if matches!(metric.source, Source::Counter(_) | Source::Seconds(_)) {
+        "_total"
+    } else {
+        ""
+    };
+    format!("prezero_{}{total}", metric.name)
+}
+
+/// The documentation's table of gauges, or of all others.
+fn table(gauges: bool) -> String {
+    let mut text = "| metric | labels | meaning |\n|---|---|---|\n".to_owned();
+    let rows = TABLE.iter().filter(|row| matches!(row.source, Source::Gauge(_)) == gauges);
+    for metric in rows {
+        let label = |label: &table::Label| match label.values {
+            [] => label.name.to_owned(),
+            values => format!("{}: `{}`", label.name, values.join("`, `")),
+        };
+        let labels: Vec<_> = metric.labels.iter().map(label).collect();
+        writeln!(text, "| `{}` | {} | {} |", full_name(metric), labels.join(", "), metric.help)
+            .expect("a string takes everything");
+    }
+    text
+}
+
+/// Where the table that `mark` names stands in `text`.
+fn place(text: &str, mark: &str) -> std::ops::Range<usize> {
+    let begin = format!("<!-- {mark}: printed from the daemon's table of metrics -->\n");
+    let start = text.find(&begin).expect("the document marks its tables") + begin.len();
+    start..start + text[start..].find("\n<!-- end -->").expect("an end") + 1
+}
+
+#[test]
+fn documentation_has_the_table_of_metrics() {
+    let path = file("docs/reference/metrics.md");
+    let text = fs::read_to_string(&path).expect("the document");
+    let mut made = text.clone();
+    for (mark, gauges) in [("gauges", true), ("counters", false)] {
+        made.replace_range(place(&made, mark), &table(gauges));
+    }
+    if std::env::var_os("PREZERO_WRITE_DOCS").is_some() {
+        fs::write(&path, &made).expect("the document can be written");
+        return;
+    }
+    assert!(text == made, "write it anew: PREZERO_WRITE_DOCS=1 cargo test -p prezero-daemon");
+}
+
+#[test]
+fn dashboard_shows_every_metric_and_no_other() {
+    let text = fs::read_to_string(file("dist/grafana/prezero.json")).expect("the dashboard");
+    let board: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let known: BTreeSet<_> = TABLE.iter().map(full_name).collect();
+    let mut asked = BTreeSet::new();
+    for panel in board["panels"].as_array().expect("panels") {
+        let targets = panel["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
+        assert!(panel["type"] == "row" || !targets.is_empty(), "{panel}");
+        for target in targets {
+            let expr = target["expr"].as_str().expect("an expression");
+            let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let names: Vec<_> = words.filter(|word| word.starts_with("prezero_")).collect();
+            assert!(!names.is_empty(), "{expr}");
+            for name in names {
+                asked.insert(name.strip_suffix("_bucket").unwrap_or(name).to_owned());
+            }
+        }
+    }
+    let variable = "prezero_build_info";
+    assert!(text.contains(variable));
+    asked.insert(variable.to_owned());
+    assert_eq!(asked, known);
+}
+
+#[test]
+fn every_label_value_is_there_from_the_start() {
+    let status = Status { pools: vec![wire::PoolStatus::default()], ..empty() };
+    let text = Metrics::new().text(&status, Duration::ZERO);
+    for metric in TABLE {
+        for label in metric.labels {
+            for value in label.values {
+                let (name, pair) = (full_name(metric), format!("{}=\"{value}\"", label.name));
+                let is_sample = |line: &str| line.starts_with(&name) && line.contains(&pair);
+                let sample = text.lines().find(|line| is_sample(line));
+                assert!(sample.is_some_and(|line| line.ends_with(" 0")), "{name} {pair}\n{text}");
+            }
+        }
+    }
+    // Without labels there are no braces.
+    assert!(text.contains("\nprezero_lost_workers_total 0\n"), "{text}");
+    assert!(text.contains("# UNIT prezero_lent_ready_bytes bytes\n"), "{text}");
+}
+
+/// What an idle daemon without pools says.
+fn empty() -> Status {
+    serde_json::from_value(serde_json::json!({
+        "provider": "stock", "version": "1", "pid": 1, "pools": [], "loans": [], "workers": 0,
+        "paused_by_pressure": false, "fresh_because": null, "counters": wire::Counters::default(),
+    }))
+    .expect("a status")
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Signals: those a daemon ends and reads its configuration by, whatever its starter left of them.
+//!
+//! A blocked mask and an ignored signal outlive `execve` (signal(7)): `nohup` ignores SIGHUP, a
+//! supervisor that reads a signalfd blocks what it reads there.
+
+use nix::sys::signal::SigSet;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::base::error::{Error, Result};
+use crate::service::control::Control;
+
+/// SIGHUP as it is noticed from a daemon's start: it would end one by default, and a reload may
+/// come before the daemon serves.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Takes over what was inherited, before anything else starts. SIGTERM and SIGINT end a start
+    /// as they end any program, so nobody waits for one that hangs.
+    ///
+    /// # Errors
+    /// No descriptor for the signals.
+    pub(crate) fn of_a_start() -> Result<Self> {
+        SigSet::empty().thread_set_mask().map_err(|errno| failed(std::io::Error::from(errno)))?;
+        Ok(Self { hangup: hear(SignalKind::hangup())? })
+    }
+
+    /// Waits for the end, and reads the configuration again at each SIGHUP until then.
+    pub(crate) async fn end(self, control: &Control, serves: impl FnOnce()) -> Result<()> {
+        let mut terminate = hear(SignalKind::terminate())?;
+        let mut interrupt = hear(SignalKind::interrupt())?;
+        serves();
+        tokio::select! {
+            () = control.reload_at(self.hangup) => {}
+            _ = terminate.recv() => tracing::info!("SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("SIGINT"),
+        }
+        Ok(())
+    }
+}
+
+/// Has the kernel keep what children end with: where SIGCHLD is ignored it keeps nothing
+/// (waitpid(2)), and a worker that has cleared a page looks like one that was lost.
+///
+/// # Errors
+/// No descriptor for the signals.
+pub(crate) fn keep_children() -> Result<()> {
+    // The handler stays for good, and whoever else is told of children in this process still is.
+    hear(SignalKind::child()).map(drop)
+}
+
+fn hear(kind: SignalKind) -> Result<Signal> {
+    signal(kind).map_err(failed)
+}
+
+fn failed(source: std::io::Error) -> Error {
+    Error::Runtime { what: "cannot wait for signals", source }
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Traces: which loans came when, how large, and for how long.
+//!
+//! The format of prezero's own is CSV with a heading: `arrival,size,lifetime` and, if it is known,
+//! `node`. Arrival and lifetime are seconds, sizes are written as everywhere (`8G`), an empty
+//! lifetime never ends, an empty node leaves the place to the placement. Three other formats are
+//! read as their makers publish them; none of those traces is shipped.
+//!
+//! | format | what it is | what of it is read |
+//! |---|---|---|
+//! | `openb` | pods of Alibaba's `cluster-trace-gpu-v2023` | `creation_time`, `deletion_time`, `memory_mib` of pods that were scheduled |
+//! | `azure` | `vmtable.csv` of the Azure public dataset V2, which has no heading | columns 4 and 5 (created, deleted, in seconds) and 11 (memory in GiB, `>64` as 64) |
+//! | `watch` | what `prezero watch --json` printed on this host | each rise of `lent_pages` as a loan of that size, each fall as the end of the loan that fits best |
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read};
+use std::path::Path;
+
+use clap::ValueEnum;
+use serde::Deserialize;
+use units::{Bytes, Domain, PageSize};
+
+/// One loan of a trace. Its times are numbers of at least 0.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ask {
+    /// Seconds from the trace's start.
+    pub arrival: f64,
+    /// Its size.
+    pub bytes: Bytes,
+    /// In seconds; infinite if it never ends.
+    pub lifetime: f64,
+    /// Where it must be, if it must.
+    pub node: Option<usize>,
+}
+
+/// How a trace is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// prezero's own: arrival,size,lifetime[,node]
+    #[default]
+    Csv,
+    /// Alibaba's cluster-trace-gpu-v2023, the list of pods
+    Openb,
+    /// The Azure public dataset V2, vmtable.csv
+    Azure,
+    /// What `prezero watch --json` printed
+    Watch,
+}
+
+impl Ask {
+    /// `amount` units of memory, for a lifetime from `arrival` on.
+    ///
+    /// # Errors
+    /// Times below 0, or more bytes than a u64 has.
+    fn new(arrival: f64, (amount, unit): (u64, u64), lifetime: f64) -> Result<Self, String> {
+        let times = [arrival, lifetime];
+        if !arrival.is_finite() || times.iter().any(|time| time.is_nan() || *time < 0.0) {
+            return Err(format!(
+                "arrival {arrival} and lifetime {lifetime} must be seconds of at least 0"
+            ));
+        }
+        let bytes = amount.checked_mul(unit).ok_or_else(|| {
+            format!("{amount} times {} are more bytes than there can be", Bytes(unit))
+        })?;
+        Ok(Self { arrival, bytes: Bytes(bytes), lifetime, node: None })
+    }
+}
+
+/// Reads a trace, in the order of arrival and counted from its first one.
+///
+/// # Errors
+/// The line that cannot be read, and why.
+pub fn read(path: &Path, format: Format) -> Result<Vec<Ask>, String> {
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let asks = parse(std::io::BufReader::new(file), format)?;
+    if asks.is_empty() { Err("there is no loan in it".to_owned()) } else { Ok(ordered(asks)) }
+}
+
+/// The loans of a trace as it has them.
+///
+/// # Errors
+/// The line that is not a loan.
+pub fn parse(text: impl BufRead, format: Format) -> Result<Vec<Ask>, String> {
+    match format {
+        Format::Csv => own(text),
+        Format::Openb => openb(text),
+        Format::Azure => azure(text),
+        Format::Watch => watch(text),
+    }
+}
+
+/// In the order of arrival, the first at 0.
+pub fn ordered(mut asks: Vec<Ask>) -> Vec<Ask> {
+    asks.sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
+    let first = asks.first().map_or(0.0, |ask| ask.arrival);
+    asks.iter_mut().for_each(|ask| ask.arrival -= first);
+    asks
+}
+
+/// Writes a trace in prezero's own format.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(asks: &[Ask], out: impl std::io::Write) -> csv::Result<()> {
+    let mut out = csv::Writer::from_writer(out);
+    out.write_record(["arrival", "size", "lifetime", "node"])?;
+    for Ask { arrival, bytes, lifetime, node } in asks {
+        let lifetime = if lifetime.is_finite() { format!("{lifetime:.3}") } else { String::new() };
+        let node = node.map(|node| node.to_string()).unwrap_or_default();
+        // A rounded size would read back as another one.
+        let size = Some(bytes.to_string()).filter(|size| size.parse() == Ok(*bytes));
+        let size = size.unwrap_or_else(|| bytes.0.to_string());
+        out.write_record([format!("{arrival:.3}"), size, lifetime, node])?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn own(file: impl Read) -> Result<Vec<Ask>, String> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Line {
+        arrival: f64,
+        size: String,
+        lifetime: Option<f64>,
+        node: Option<usize>,
+    }
+    lines(csv::Reader::from_reader(file), |line: Line| {
+        let bytes = line.size.parse::<Bytes>().map_err(|error| error.to_string())?;
+        let lifetime = line.lifetime.unwrap_or(f64::INFINITY);
+        Ok(Some(Ask { node: line.node, ..Ask::new(line.arrival, (bytes.0, 1), lifetime)? }))
+    })
+}
+
+fn openb(file: impl Read) -> Result<Vec<Ask>, String> {
+    #[derive(Deserialize)]
+    struct Pod {
+        memory_mib: u64,
+        creation_time: f64,
+        deletion_time: Option<f64>,
+        scheduled_time: Option<f64>,
+    }
+    lines(csv::Reader::from_reader(file), |pod: Pod| {
+        if pod.scheduled_time.is_none() || pod.memory_mib == 0 {
+            return Ok(None);
+        }
+        let lifetime = pod.deletion_time.map_or(f64::INFINITY, |end| end - pod.creation_time);
+        Ask::new(pod.creation_time, (pod.memory_mib, 1 << 20), lifetime).map(Some)
+    })
+}
+
+fn azure(file: impl Read) -> Result<Vec<Ask>, String> {
+    let reader = csv::ReaderBuilder::new().has_headers(false).from_reader(file);
+    lines(reader, |columns: Vec<String>| {
+        let at = |number: usize| {
+            columns.get(number - 1).ok_or_else(|| format!("there is no column {number}"))
+        };
+        let seconds = |number| {
+            let text = at(number)?;
+            text.parse::<f64>().map_err(|_| format!("column {number}: `{text}` is no time"))
+        };
+        let memory = at(11)?.trim_start_matches('>');
+        let gib: u64 = memory.parse().map_err(|_| format!("column 11: `{memory}` is no size"))?;
+        let (arrival, end) = (seconds(4)?, seconds(5)?);
+        let lifetime = if end > arrival { end - arrival } else { f64::INFINITY };
+        if gib == 0 {
+            return Ok(None);
+        }
+        Ask::new(arrival, (gib, 1 << 30), lifetime).map(Some)
+    })
+}
+
+/// Every line of a table; an error has its number.
+fn lines<T: for<'de> Deserialize<'de>>(
+    mut reader: csv::Reader<impl Read>,
+    mut ask: impl FnMut(T) -> Result<Option<Ask>, String>,
+) -> Result<Vec<Ask>, String> {
+    let mut asks = Vec::new();
+    for line in reader.deserialize() {
+        let line: T = line.map_err(|error| error.to_string())?;
+        let number = asks.len() + 1;
+        asks.extend(ask(line).map_err(|why| format!("loan {number}: {why}"))?);
+    }
+    Ok(asks)
+}
+
+/// Loans as the levels of lent pages show them.
+fn watch(file: impl BufRead) -> Result<Vec<Ask>, String> {
+    #[derive(Deserialize)]
+    struct Report {
+        time: f64,
+        levels: Vec<wire::Level>,
+    }
+    let mut asks: Vec<Ask> = Vec::new();
+    let mut before: BTreeMap<Domain, u64> = BTreeMap::new();
+    let mut nodes: Vec<units::Node> = Vec::new();
+    for (number, line) in file.lines().enumerate() {
+        let wrong = |why: &dyn std::fmt::Display| format!("line {}: {why}", number + 1);
+        let line = line.map_err(|error| wrong(&error))?;
+        let report: Report = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
+        for level in report.levels {
+            let Some(page_size) = PageSize::new(level.page_size.bytes()) else { continue };
+            let node = units::Node(level.node.0);
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+            let place = nodes.iter().position(|known| *known == node);
+            let lent = level.lent_pages.bytes(page_size);
+            let was = before.insert(Domain { node, page_size }, lent.0).unwrap_or(lent.0);
+            let open = |ask: &Ask| ask.node == place && ask.lifetime.is_infinite();
+            if lent.0 > was {
+                let ask = Ask::new(report.time, (lent.0 - was, 1), f64::INFINITY);
+                asks.push(Ask { node: place, ..ask.map_err(|why| wrong(&why))? });
+            } else if lent.0 < was {
+                let fits = |ask: &Ask| ask.bytes.0.abs_diff(was - lent.0);
+                let ended =
+                    (0..asks.len()).filter(|at| open(&asks[*at])).min_by_key(|at| fits(&asks[*at]));
+                if let Some(ask) = ended.map(|at| &mut asks[at]) {
+                    let lifetime = report.time - ask.arrival;
+                    let ended = Ask::new(ask.arrival, (ask.bytes.0, 1), lifetime);
+                    *ask = Ask { node: ask.node, ..ended.map_err(|why| wrong(&why))? };
+                }
+            }
+        }
+    }
+    Ok(asks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let asks = vec![
+            Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 12.5, node: None },
+            Ask { arrival: 1.5, bytes: Bytes(2 << 20), lifetime: f64::INFINITY, node: Some(3) },
+            Ask { arrival: 2.0, bytes: Bytes(8193 << 20), lifetime: 1.0, node: None },
+        ];
+        let mut text = Vec::new();
+        write(&asks, &mut text).unwrap();
+        assert_eq!(own(&text[..]).unwrap(), asks, "{}", String::from_utf8_lossy(&text));
+    }
+
+    #[test]
+    fn a_wrong_line_is_refused_with_its_number() {
+        for (text, says) in [
+            ("arrival,size,lifetime\n0,8Q,1\n", "loan 1: `8Q` is not a size"),
+            ("arrival,size,lifetime\n0,8G,1\n-1,8G,1\n", "loan 2: arrival -1"),
+            ("arrival,size,lifetime\n0,8G,NaN\n", "loan 1: arrival 0 and lifetime NaN"),
+            ("arrival,size,lifetime\ninf,8G,1\n", "loan 1: arrival inf"),
+            ("arrival,size,lifetime\nsoon,8G,1\n", "line: 2"),
+            ("arrival,size,live\n0,8G,1\n", "live"),
+        ] {
+            let why = own(text.as_bytes()).unwrap_err();
+            assert!(why.contains(says), "{text:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn no_format_has_loans_that_cannot_be() {
+        let pods = "memory_mib,creation_time,deletion_time,scheduled_time\n";
+        let level = |time: f64, lent: u64| {
+            serde_json::json!({ "time": time, "levels": [{
+                "node": 0, "page_bytes": 2 << 20, "ready_pages": 0, "zeroable_pages": 0,
+                "zeroing_pages": 0, "lent_pages": lent }] })
+        };
+        let backwards = format!("{}\n{}\n{}\n", level(5.0, 0), level(6.0, 1), level(4.0, 0));
+        for (format, text, says) in [
+            (
+                Format::Openb,
+                format!("{pods}17592186044416,0,1,0\n"),
+                "loan 1: 17592186044416 times 1M",
+            ),
+            (Format::Openb, format!("{pods}1,9,1,9\n"), "loan 1: arrival 9 and lifetime -8"),
+            (
+                Format::Azure,
+                "v,s,d,0,1,9,1,5,U,4,17179869184\n".to_owned(),
+                "loan 1: 17179869184 times 1G",
+            ),
+            (Format::Watch, backwards, "line 3: arrival 6 and lifetime -2"),
+        ] {
+            let why = parse(text.as_bytes(), format).unwrap_err();
+            assert!(why.contains(says), "{text:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn traces_of_others_are_read_as_they_are_published() {
+        let pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n\
+                    a,6000,8192,1,1000,,LS,Running,100,160,101\n\
+                    b,6000,8192,1,1000,,LS,Pending,110,170,\n";
+        let asks = ordered(openb(pods.as_bytes()).unwrap());
+        assert_eq!(asks, [Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 60.0, node: None }]);
+        let vms = "v1,s,d,0,300,9.9,1.2,5.5,Delay-insensitive,4,32\nv2,s,d,600,600,9.9,1.2,5.5,Unknown,>24,>64\n";
+        let asks = azure(vms.as_bytes()).unwrap();
+        let sizes: Vec<_> = asks.iter().map(|ask| (ask.bytes.0 >> 30, ask.lifetime)).collect();
+        assert_eq!(sizes, [(32, 300.0), (64, f64::INFINITY)]);
+    }
+
+    #[test]
+    fn levels_that_were_watched_become_loans() {
+        let level = |time: f64, lent: u64| {
+            serde_json::json!({ "time": time, "levels": [{
+                "node": 0, "page_bytes": 2 << 20, "ready_pages": 0, "zeroable_pages": 0,
+                "zeroing_pages": 0, "lent_pages": lent }] })
+            .to_string()
+        };
+        // The first 5 pages were lent before the watch began.
+        let seen =
+            [level(10.0, 5), level(11.0, 9), level(12.0, 41), level(20.0, 9), level(30.0, 5)];
+        let asks = watch(seen.join("\n").as_bytes()).unwrap();
+        let loans: Vec<_> =
+            asks.iter().map(|ask| (ask.arrival, ask.bytes.0 >> 21, ask.lifetime)).collect();
+        assert_eq!(loans, [(11.0, 4, 19.0), (12.0, 32, 8.0)]);
+    }
+}
