@@ -111,10 +111,22 @@ static void prezero_sweep_range(unsigned long pfn, unsigned long end,
 	}
 }
 
+/* The largest size below @above, or of all sizes. The command line decides their index. */
+static struct hstate *prezero_next_size(struct hstate *above)
+{
+	struct hstate *h, *next = NULL;
+
+	for_each_hstate(h)
+		if ((!above || h->order < above->order) &&
+		    (!next || h->order > next->order))
+			next = h;
+	return next;
+}
+
 /*
  * Remove all marks, wherever the folio is: on a list, in use, isolated. Demotion and
- * HVO copy struct pages under resize_lock, so all sizes' locks are held, in the order
- * of their index.
+ * HVO copy struct pages under resize_lock, so all sizes' locks are held. Demotion
+ * takes the lock of the larger size first, and so does this.
  */
 static void prezero_sweep(void)
 {
@@ -122,9 +134,9 @@ static void prezero_sweep(void)
 	struct hstate *h;
 	int nid;
 
-	for_each_hstate(h) {
+	for (h = prezero_next_size(NULL); h; h = prezero_next_size(h)) {
 		step = min(step, pages_per_huge_page(h));
-		mutex_lock_nested(&h->resize_lock, h - hstates);
+		mutex_lock(&h->resize_lock);
 	}
 	for_each_node_state(nid, N_MEMORY)
 		prezero_sweep_range(node_start_pfn(nid), node_end_pfn(nid),

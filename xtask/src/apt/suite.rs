@@ -30,20 +30,28 @@ pub(crate) struct Suite {
 impl Suite {
     /// Writes the configuration; nothing is downloaded yet.
     pub(crate) fn open(name: &str) -> Result<Self> {
-        Self::create(name, None)
+        Self::create(name, None, &codename(Path::new("/"))?)
     }
 
     /// Several at once.
     pub(crate) fn open_all(names: &[&str]) -> Result<Self> {
-        Self::create(&names.join(" "), None)
+        Self::create(&names.join(" "), None, &codename(Path::new("/"))?)
     }
 
     /// The system's own release for another architecture.
     pub(crate) fn of_the_system(architecture: &str) -> Result<Self> {
-        Self::create(&codename(Path::new("/"))?, Some(architecture))
+        let codename = codename(Path::new("/"))?;
+        Self::create(&codename, Some(architecture), &codename)
     }
 
-    fn create(name: &str, architecture: Option<&str>) -> Result<Self> {
+    /// Its security updates, which newer kernels are among.
+    pub(crate) fn of_the_systems_security(architecture: &str) -> Result<Self> {
+        let name = format!("{}-security", codename(Path::new("/"))?);
+        Self::create(&name, Some(architecture), &name)
+    }
+
+    /// `name` from where the system gets its suite `mirrored`.
+    fn create(name: &str, architecture: Option<&str>, mirrored: &str) -> Result<Self> {
         let mut dir = name.replace(' ', "+");
         if let Some(architecture) = architecture {
             dir += &format!("-{architecture}");
@@ -52,7 +60,7 @@ impl Suite {
         for below in ["lists/partial", "cache/archives/partial", "none"] {
             fs::create_dir_all(dir.join(below))?;
         }
-        let Mirror { uri, key } = Mirror::of_the_system(Path::new("/"))?;
+        let Mirror { uri, key } = Mirror::of(mirrored, Path::new("/"))?;
         let mut sources = format!("Types: deb\nURIs: {uri}\nSuites: {name}\nComponents: main\n");
         if let Some(key) = key {
             sources += &format!("Signed-By: {key}\n");
@@ -152,8 +160,7 @@ struct Mirror {
 
 impl Mirror {
     /// Reads `etc/apt` below `root`.
-    fn of_the_system(root: &Path) -> Result<Self> {
-        let codename = &codename(root)?;
+    fn of(codename: &str, root: &Path) -> Result<Self> {
         let mut files = vec![root.join("etc/apt/sources.list")];
         if let Ok(parts) = fs::read_dir(root.join("etc/apt/sources.list.d")) {
             files.extend(parts.filter_map(|entry| Some(entry.ok()?.path())));

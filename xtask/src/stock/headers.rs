@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::packages::{Packages, unpack};
-use crate::{apt, cache, command, say};
+use crate::{apt, cache, command, kernel::Arch, say};
 
 /// Headers, unpacked.
 #[derive(Debug)]
@@ -27,21 +27,27 @@ pub(super) struct Headers {
     build: PathBuf,
     /// `make` has to run inside the root.
     is_foreign: bool,
+    arch: Arch,
 }
 
 impl Headers {
     pub(super) fn of(packages: &Packages) -> Result<Self> {
         let name = format!("linux-headers-{}", packages.release);
         let build = Path::new("usr/src").join(&name);
-        let is_foreign = packages.suite.is_some();
-        if !is_foreign {
+        let is_foreign = packages.is_newer();
+        // This system's, of the same version: what is there for all, and the tools of this host.
+        let here = name.replace(packages.arch.debian(), Arch::default().debian());
+        if packages.arch != Arch::default() {
+            apt::need(&["make"])?;
+            packages.arch.need_compiler()?;
+        } else if !is_foreign {
             // Older ones name a package that depends on it.
             let compiler = apt::dependency(&name, "gcc-")
                 .or_else(|_| apt::dependency(&name, "linux-compiler-gcc-"))?;
             apt::need(&["make", &compiler])?;
         }
         let root = packages.unpacked("headers", |packages, root| match &packages.suite {
-            Some(suite) => {
+            Some(suite) if is_foreign => {
                 // The links of /, a shell, and what kbuild calls.
                 let with = [
                     "base-files",
@@ -68,11 +74,14 @@ impl Headers {
                 }
                 Ok(())
             }
-            None => {
-                let common = apt::dependency(&name, "linux-headers-")?;
-                let kbuild = apt::dependency(&name, "linux-kbuild-")?;
-                for package in [&name, &common, &kbuild] {
-                    packages.unpack(package, root)?;
+            _ => {
+                packages.read_list()?;
+                packages.unpack(&name, root)?;
+                for prefix in ["linux-headers-", "linux-kbuild-"] {
+                    let deb = tempfile::tempdir()?;
+                    let package = apt::dependency(&here, prefix)?;
+                    say::step(format_args!("downloading {package}"));
+                    unpack(&apt::download(&package, deb.path())?, root)?;
                 }
                 Ok(())
             }
@@ -80,7 +89,7 @@ impl Headers {
         if !is_foreign {
             relocate(&root.join(&build).join("Makefile"), &root)?;
         }
-        Ok(Self { root, build, is_foreign })
+        Ok(Self { root, build, is_foreign, arch: packages.arch })
     }
 
     /// A directory that `make` can be told to build in.
@@ -94,7 +103,12 @@ impl Headers {
     pub(super) fn make(&self, dir: &Path) -> Result<Command> {
         if !self.is_foreign {
             let kdir = format!("KDIR={}", self.root.join(&self.build).display());
-            return Ok(command::new(dir, "make", ["-s", &kdir]));
+            let mut make = command::new(dir, "make", ["-s", &kdir]);
+            if self.arch != Arch::default() {
+                let prefix = format!("CROSS_COMPILE={}", self.arch.prefix());
+                make.args([format!("ARCH={}", self.arch.name()), prefix]);
+            }
+            return Ok(make);
         }
         let inside = dir.strip_prefix(&self.root).context("it is built outside of its root")?;
         // Devices and processes are the host's; the root has none.

@@ -21,15 +21,19 @@ use clap::Args;
 pub(crate) use module::Module;
 
 use self::{headers::Headers, packages::Packages};
-use crate::{cache, say};
+use crate::{cache, kernel::Arch, say};
 
-/// A kernel of Debian's for cloud machines, in the newest version that there is of it.
+/// A kernel of Debian's, for cloud machines, in the newest version that there is of it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Stock {
     /// The one that Debian 12 came with.
     V6_1,
     /// Long-term support, of Debian 12 and 13.
     V6_12,
+    /// The same with locks that sleep, for every machine.
+    V6_12Rt,
+    /// The same for arm64.
+    V6_12Arm64,
     /// Today's, of Debian 13's backports.
     V7_3,
 }
@@ -49,13 +53,15 @@ pub(crate) fn run(ModuleArgs { stock }: &ModuleArgs) -> Result<ExitCode> {
 }
 
 impl Stock {
-    const ALL: [Self; 3] = [Self::V6_1, Self::V6_12, Self::V7_3];
+    const ALL: [Self; 5] = [Self::V6_1, Self::V6_12, Self::V6_12Rt, Self::V6_12Arm64, Self::V7_3];
 
     /// `6.12`
     pub(crate) fn version(self) -> &'static str {
         match self {
             Self::V6_1 => "6.1",
             Self::V6_12 => "6.12",
+            Self::V6_12Rt => "6.12-rt",
+            Self::V6_12Arm64 => "6.12-arm64",
             Self::V7_3 => "7.3",
         }
     }
@@ -67,11 +73,21 @@ impl Stock {
         })
     }
 
+    /// What it runs on.
+    pub(crate) fn arch(self) -> Arch {
+        match self {
+            Self::V6_12Arm64 => Arch::Arm64,
+            _ => Arch::X86_64,
+        }
+    }
+
     /// The system's package that depends on the newest image, where the system has one.
     fn meta_package(self) -> Option<&'static str> {
         match self {
             Self::V6_1 => Some("linux-image-cloud-amd64"),
-            Self::V6_12 => Some("linux-image-6.12-cloud-amd64"),
+            // Those of other architectures have the same versions.
+            Self::V6_12 | Self::V6_12Arm64 => Some("linux-image-6.12-cloud-amd64"),
+            Self::V6_12Rt => Some("linux-image-6.12-rt-amd64"),
             Self::V7_3 => None,
         }
     }

@@ -11,7 +11,9 @@ use anyhow::{Context as _, Result};
 use super::{Stock, made_once};
 use crate::{
     apt::{self, Suite},
-    cache, command, say,
+    cache, command,
+    kernel::Arch,
+    say,
 };
 
 /// Debian 13 and its newer packages: no Debian 12 names them.
@@ -22,6 +24,7 @@ const NEWER: [&str; 2] = ["trixie-backports", "trixie"];
 pub(super) struct Packages {
     /// `6.12.117+deb12-cloud-amd64`
     pub(super) release: String,
+    pub(super) arch: Arch,
     /// Where the system's own suites don't have it.
     pub(super) suite: Option<Suite>,
 }
@@ -29,11 +32,18 @@ pub(super) struct Packages {
 impl Packages {
     /// Those of the newest release, or of that which the cache has.
     pub(super) fn of(stock: Stock) -> Result<Self> {
-        let prefix = format!("linux-image-{}.", stock.version());
+        let arch = stock.arch();
+        let version = stock.version().split('-').next().unwrap_or_default();
+        let prefix = format!("linux-image-{version}.");
         if let Some(meta) = stock.meta_package() {
             let image = apt::dependency(meta, &prefix)?;
             let release = image.trim_start_matches("linux-image-").to_owned();
-            return Ok(Self { release, suite: None });
+            if arch == Arch::default() {
+                return Ok(Self { release, arch, suite: None });
+            }
+            let release = release.replace(Arch::default().debian(), arch.debian());
+            let suite = Suite::of_the_systems_security(arch.debian())?;
+            return Ok(Self { release, arch, suite: Some(suite) });
         }
         let suite = Suite::open_all(&NEWER)?;
         let known = cache::shared("kernel/stock")?.join(format!("newest-{}", stock.version()));
@@ -47,7 +57,12 @@ impl Packages {
                 release
             }
         };
-        Ok(Self { release, suite: Some(suite) })
+        Ok(Self { release, arch, suite: Some(suite) })
+    }
+
+    /// The packages are of a newer Debian: its images come in parts, and its compiler is needed.
+    pub(super) fn is_newer(&self) -> bool {
+        self.suite.is_some() && self.arch == Arch::default()
     }
 
     /// The directory `kind/RELEASE` of the cache with what `fill` unpacks there.
@@ -61,11 +76,20 @@ impl Packages {
 
     /// Unpacks the image and its modules.
     pub(super) fn image(&self, root: &Path) -> Result<()> {
-        let parts = if self.suite.is_some() { &["binary", "modules"][..] } else { &["image"] };
+        let parts = if self.is_newer() { &["binary", "modules"][..] } else { &["image"] };
+        self.read_list()?;
         for part in parts {
             self.unpack(&format!("linux-{part}-{}", self.release), root)?;
         }
         Ok(())
+    }
+
+    /// What there is of another architecture; for a newer Debian `of` has read it.
+    pub(super) fn read_list(&self) -> Result<()> {
+        match &self.suite {
+            Some(suite) if !self.is_newer() => suite.update(),
+            _ => Ok(()),
+        }
     }
 
     /// Downloads a package and unpacks it into `root`.

@@ -31,7 +31,9 @@ pub(super) const PREZERO: &str = "prezero";
 /// Builds or downloads it, unless the cache has it.
 pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {
     let (config, patched) = match kernel {
+        Kernel::Stock if arch == Arch::Arm64 => return debians(Stock::V6_12Arm64, linux, arch),
         Kernel::Stock => return debians(Stock::V6_12, linux, arch),
+        Kernel::StockRt => return debians(Stock::V6_12Rt, linux, arch),
         Kernel::Stock61 => return debians(Stock::V6_1, linux, arch),
         Kernel::Stock73 => return debians(Stock::V7_3, linux, arch),
         Kernel::Patched => ("default", true),
@@ -47,12 +49,12 @@ pub(crate) fn of(kernel: &Kernel, linux: Linux, arch: Arch) -> Result<Image> {
     Ok(Image { kernel, modules: None, prezero: Some(Module::Built(flavour)) })
 }
 
-/// Debian's own, for this machine's architecture. They are no tree's: their names say the version.
+/// Debian's own. They are no tree's: their names say the version.
 fn debians(stock: Stock, linux: Linux, arch: Arch) -> Result<Image> {
-    if (linux, arch) != (Linux::default(), Arch::X86_64) {
+    if (linux, arch) != (Linux::default(), stock.arch()) {
         bail!(
-            "Debian's own {} is booted on x86_64 only, and not for the tree {linux} on {arch}: \
-             stock, stock-6.1 and stock-7.3 are its kernels",
+            "Debian's own {} is not booted for the tree {linux} on {arch}: stock is its kernel \
+             for x86_64 and arm64, stock-rt, stock-6.1 and stock-7.3 are for x86_64",
             stock.version()
         );
     }

@@ -12,6 +12,8 @@ use crate::kernel::{Arch, Linux};
 pub(crate) enum Kernel {
     /// Debian's own 6.12 for cloud machines.
     Stock,
+    /// Debian's own 6.12 with locks that sleep.
+    StockRt,
     /// Debian 12's own 6.1 for cloud machines.
     #[serde(rename = "stock-6.1")]
     #[value(name = "stock-6.1")]
@@ -43,6 +45,7 @@ impl Kernel {
     pub(crate) fn of_debian(self) -> Option<&'static str> {
         match self {
             Self::Stock => Some("6.12"),
+            Self::StockRt => Some("6.12-rt"),
             Self::Stock61 => Some("6.1"),
             Self::Stock73 => Some("7.3"),
             _ => None,

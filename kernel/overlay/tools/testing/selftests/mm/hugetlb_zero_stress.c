@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * hugetlb_zero_stress -d [OPERATIONS [SEED]] - zeroed hugetlb pages under
+ * hugetlb_zero_stress -d [-q] [OPERATIONS [SEED]] - zeroed hugetlb pages under
  * everything at once
  *
  * -d: damage this machine: it marks memory as broken, takes it offline, and
  * empties the pools meanwhile. Nothing is done without it.
+ * -q: quick operations: most take one page and look at one word of each base
+ * page, which is what the kernel zeroes at least. For a kernel that reads each
+ * zeroed page itself before it hands it out.
  *
  * Processes of several kinds work on the pools of all nodes, in rounds: zeroers,
  * some of which are killed, and users who map, touch, fork, fallocate, copy by
@@ -77,6 +80,7 @@ static struct shared *shared;
 static struct pool pools[NODES];
 static int nodes;
 static bool gib;			/* node 0 has pages of 1 GiB to demote */
+static bool quick;
 
 enum kind {
 	FAULT_PRIVATE, FAULT_SHARED, FORK, FALLOCATE, PUNCH, UFFD_COPY, MIGRATE,
@@ -123,10 +127,52 @@ static void done(enum kind kind, bool ok)
 		shared->failed[kind]++;
 }
 
+#define EVERY_BYTE	(~0UL / 0xff)	/* times a byte: a word of it */
+
+/* Bytes from one word that is looked at to the next: with -q a base page. */
+static size_t stride(void)
+{
+	return quick ? 4096 : sizeof(long);
+}
+
+static bool is_all(const char *p, size_t len, unsigned char c)
+{
+	if (!quick)
+		return all_bytes(p, len, c);
+	for (size_t i = 0; i < len; i += stride())
+		if (*(unsigned long *)(p + i) != c * EVERY_BYTE)
+			return false;
+	return true;
+}
+
+static void fill(char *p, size_t len, unsigned char c)
+{
+	if (!quick)
+		memset(p, c, len);
+	else
+		for (size_t i = 0; i < len; i += stride())
+			*(unsigned long *)(p + i) = c * EVERY_BYTE;
+}
+
+static bool is_same(const char *p, const char *other, size_t len)
+{
+	if (!quick)
+		return !memcmp(p, other, len);
+	for (size_t i = 0; i < len; i += stride())
+		if (*(unsigned long *)(p + i) != *(unsigned long *)(other + i))
+			return false;
+	return true;
+}
+
+static long some_pages(void)
+{
+	return quick ? 1 + !rnd(4) : 1 + rnd(MOST);
+}
+
 /* Every byte of a page, then a pattern that says who wrote it. */
 static void check_and_soil(char *p, size_t len, const char *what)
 {
-	if (!all_bytes(p, len, 0)) {
+	if (!is_all(p, len, 0)) {
 		size_t i = 0;
 
 		while (!p[i])
@@ -135,7 +181,7 @@ static void check_and_soil(char *p, size_t len, const char *what)
 		ksft_print_msg("%s: byte %zu is %#x\n", what, i, p[i] & 0xff);
 	}
 	shared->zero_pages++;
-	memset(p, 1 + rnd(255), len);
+	fill(p, len, 1 + rnd(255));
 }
 
 static const struct pool *any_pool(void)
@@ -165,7 +211,7 @@ static char *map_some(const struct pool *pool, long pages, int flags)
 static void fault(int flags, enum kind kind)
 {
 	const struct pool *pool = any_pool();
-	long pages = 1 + rnd(MOST);
+	long pages = some_pages();
 	size_t len = pages * pool_page(pool);
 	char *p = map_some(pool, pages, flags);
 
@@ -200,9 +246,9 @@ static void fork_and_write(void)
 		if (child == 0) {
 			signal(SIGBUS, SIG_DFL);
 			if (populate(p, pool_page(pool), 1)) {
-				if (!all_bytes(p, pool_page(pool), mine))
+				if (!is_all(p, pool_page(pool), mine))
 					shared->leaks++;
-				memset(p, ~mine ? ~mine : 1, pool_page(pool));
+				fill(p, pool_page(pool), ~mine ? ~mine : 1);
 			}
 			_exit(0);
 		}
@@ -211,7 +257,7 @@ static void fork_and_write(void)
 				kill(child, SIGKILL);
 			waitpid(child, &status, 0);
 		}
-		if (!all_bytes(p, pool_page(pool), mine))
+		if (!is_all(p, pool_page(pool), mine))
 			shared->leaks++;
 	}
 	if (p)
@@ -222,7 +268,7 @@ static void fork_and_write(void)
 static void file(void)
 {
 	const struct pool *pool = any_pool();
-	long pages = 1 + rnd(MOST);
+	long pages = some_pages();
 	size_t page = pool_page(pool);
 	int fd = memfd_create("stress", MFD_HUGETLB |
 			      pool->shift << MAP_HUGE_SHIFT);
@@ -266,15 +312,18 @@ static void uffd_copy(void)
 	struct uffdio_copy copy = { .len = len };
 	int uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
 	char *p = map_some(pool, 1, rnd(2) ? MAP_PRIVATE : MAP_SHARED);
-	char *from = mmap(NULL, len, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	static char *kept;
+	char *from = kept ?: mmap(NULL, len, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char pattern = 1 + rnd(255);
 	bool ok = false;
 
+	if (quick && from != MAP_FAILED)
+		kept = from;
 	if (uffd >= 0 && p && from != MAP_FAILED) {
-		memset(from, pattern, len);
+		fill(from, len, pattern);
 		/* Half of it not there: the slow way through a temporary page. */
-		if (rnd(2))
+		if (!rnd(quick ? 20 : 2))
 			madvise(from, len / 2, MADV_DONTNEED);
 		copy.dst = (unsigned long)p;
 		reg.range.start = copy.dst;
@@ -283,12 +332,12 @@ static void uffd_copy(void)
 		ok = !ioctl(uffd, UFFDIO_API, &api) &&
 		     !ioctl(uffd, UFFDIO_REGISTER, &reg) &&
 		     !ioctl(uffd, UFFDIO_COPY, &copy);
-		if (ok && memcmp(p, from, len))
+		if (ok && !is_same(p, from, len))
 			shared->leaks++;
 	}
 	if (p)
 		munmap(p, len);
-	if (from != MAP_FAILED)
+	if (from != MAP_FAILED && !kept)
 		munmap(from, len);
 	if (uffd >= 0)
 		close(uffd);
@@ -310,7 +359,7 @@ static void migrate(void)
 		mine = p[0];
 		ok = !syscall(SYS_move_pages, 0, 1, &page, &to, &status, 2) &&
 		     status == to;
-		if (!all_bytes(p, pool_page(pool), mine))
+		if (!is_all(p, pool_page(pool), mine))
 			shared->leaks++;
 	}
 	if (p)
@@ -412,7 +461,7 @@ static void soft_offline(void)
 		ok = !madvise(p, 4096, MADV_SOFT_OFFLINE);
 		tell_hwpoison("unpoison-pfn", pfn);
 		pthread_rwlock_unlock(&shared->online);
-		if (!all_bytes(p, pool_page(pool), mine))
+		if (!is_all(p, pool_page(pool), mine))
 			shared->leaks++;
 	}
 	if (p)
@@ -425,6 +474,9 @@ static void zero_some(void)
 	const struct pool *pool = any_pool();
 	long pages = rnd(12), n;
 
+	/* Its processor time is for others if there is nothing to do. */
+	if (quick && !pool_query(pool).zeroable)
+		usleep(5000);
 	if (rnd(2))
 		n = pool_zero(pool, pages);
 	else
@@ -485,7 +537,15 @@ static void limited(int id)
 
 static void user(int id)
 {
-	switch (rnd(40)) {
+	unsigned long what = rnd(40);
+
+	/* What takes long, or is done alone, seldom. */
+	if (quick && (what < 2 || what > 35) && rnd(10))
+		what = 2 + rnd(34);
+	/* A fork takes as long as several pages. */
+	if (quick && what > 15 && what < 20 && rnd(4))
+		what = rnd(2) ? 2 : 10;
+	switch (what) {
 	case 0 ... 1:
 		return drain();
 	case 2 ... 9:
@@ -513,7 +573,7 @@ static void user(int id)
 
 static void zeroer(int id)
 {
-	if (rnd(10))
+	if (rnd(quick ? 200 : 10))
 		zero_some();
 	else
 		kill_zeroer();
@@ -546,7 +606,7 @@ static void nothing(int signal)
 static void offline_online(void)
 {
 	struct sigaction action = { .sa_handler = nothing };
-	struct itimerval half_a_second = { .it_value.tv_usec = 500000 };
+	struct itimerval limit = { .it_value.tv_sec = 2 };
 	struct itimerval never = { };
 	char path[128];
 	bool ok;
@@ -557,7 +617,7 @@ static void offline_online(void)
 		 blocks[rnd(nr_blocks)]);
 	sigaction(SIGALRM, &action, NULL);
 	pthread_rwlock_wrlock(&shared->online);
-	setitimer(ITIMER_REAL, &half_a_second, NULL);
+	setitimer(ITIMER_REAL, &limit, NULL);
 	ok = !write_text(path, "offline");
 	setitimer(ITIMER_REAL, &never, NULL);
 	write_text(path, "online_movable");
@@ -569,13 +629,16 @@ static void manager(int id)
 {
 	const struct pool *pool = any_pool();
 	long nr = pool_get(pool, "nr_hugepages");
+	unsigned long what = rnd(20);
 
-	switch (rnd(20)) {
+	if (quick && what > 17 && rnd(20))
+		what = rnd(18);
+	switch (what) {
 	case 0 ... 8:
-		pool_set_nr(pool, "nr_hugepages", nr + 1 + rnd(8));
+		pool_set_nr(pool, "nr_hugepages", nr + 1 + rnd(quick ? 2 : 8));
 		return done(GROW, pool_get(pool, "nr_hugepages") > nr);
 	case 9 ... 17:
-		nr -= 1 + rnd(8);
+		nr -= 1 + rnd(quick ? 2 : 8);
 		pool_set_nr(pool, "nr_hugepages", nr < POOL / 2 ? POOL / 2 : nr);
 		return done(SHRINK, true);
 	case 18:
@@ -756,8 +819,8 @@ static bool wants_more(int round)
 
 int main(int argc, char **argv)
 {
-	unsigned long operations = argc > 2 ? strtoul(argv[2], NULL, 0) : 2000;
-	unsigned long long seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 1;
+	unsigned long operations = 2000;
+	unsigned long long seed = 1;
 	pid_t pids[USERS + ZEROERS + 1];
 	double begin = seconds();
 	bool adds_up = true;
@@ -768,6 +831,11 @@ int main(int argc, char **argv)
 	ksft_print_header();
 	if (argc < 2 || strcmp(argv[1], "-d"))
 		ksft_exit_skip("damages the machine: only with -d\n");
+	quick = argc > 2 && !strcmp(argv[2], "-q");
+	if (argc > 2 + quick)
+		operations = strtoul(argv[2 + quick], NULL, 0);
+	if (argc > 3 + quick)
+		seed = strtoull(argv[3 + quick], NULL, 0);
 	if (geteuid() || access("/dev/hugepagectl", R_OK))
 		ksft_exit_skip("needs root and a kernel with HUGETLB_ZEROED\n");
 	setup();
@@ -799,6 +867,9 @@ int main(int argc, char **argv)
 			pool_set_nr(&pools[i], "nr_hugepages", POOL);
 		adds_up &= quiet(round);
 		check_everything();
+		if (quick)
+			ksft_print_msg("round %d: %lu operations, %.0f s\n", round,
+				       shared->operations, seconds() - begin);
 		for (int i = 0; i < nodes; i++)
 			pool_refill(&pools[i], POOL);
 	}
